@@ -27,6 +27,7 @@ from fuzz_seeds import made
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.corpora.needles import block_ends
+from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
@@ -46,9 +47,6 @@ from codeneedle.sweep.decide import (
 from codeneedle.verdict.judge import Verdict, judge_units
 from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits
-from codeneedle.verdict.next import (
-    Cost,
-)
 from codeneedle.verdict.noise_floor import NoiseFloor
 from codeneedle.verdict.order import Order, PairState, next_asked, ruled_out
 from codeneedle.verdict.statistics import (
@@ -340,13 +338,15 @@ class Machine:
         fewest = DECIDING_READ if is_read else DECIDING_FUNCTIONS
         return block_ends(min(fewest, self.most), self.most)
 
-    @property
-    def cost(self) -> Cost:
-        """What a cell takes."""
-        if self.way is Way.READ:
-            token_s = SCORING / self.pp
-            return Cost(self.text * token_s, OF_QUESTION * token_s, tuple(self.ends))
-        return Cost(self.text / self.pp, OF_FUNCTION / self.tg)
+    def cell_s(self, functions: int, known: int = 0) -> float:
+        """Seconds until a pair has so many *functions*, of which some are *known*."""
+        asked = functions - known
+        pace = Pace(read_s=1 / self.pp, write_s=1 / self.tg)
+        if self.way is Way.FORCE:
+            return pace.of(Price.of_cell([self.text], written=asked * OF_FUNCTION))
+        texts = 1 + sum(known < end < functions for end in self.ends)
+        read = texts * self.text + asked * OF_QUESTION
+        return pace.of(Price(read=SCORING * read))
 
     @property
     def check_s(self) -> float:
@@ -358,8 +358,8 @@ class Machine:
     @property
     def first(self) -> int:
         """Functions of the first step, as of `sweep.decide.first_look`."""
-        spent_s = self.check_s + self.cost.of(self.ends[0])
-        return self.ends[first_look(self.ends, self.cost, cells=4, spent_s=spent_s)]
+        spent_s = self.check_s + self.cell_s(self.ends[0])
+        return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
 
     @property
     def heading(self) -> str:
@@ -463,15 +463,14 @@ def times_of(
 
     Without a pair to set, those until the end, at which no pair is checked.
     """
-    cost = machine.cost
-    now = machine.check_s + cost.of(machine.first)
+    now = machine.check_s + machine.cell_s(machine.first)
     best, turns, of_first = None, list[float](), 0.0
     for at, (functions, so_far) in enumerate(cells):
-        now += cost.of(functions)
+        now += machine.cell_s(functions)
         of_first = now if at < len(FIRST) else of_first
         turns += [now] if so_far != best else []
         best = so_far
-    end = now + (machine.check_s if best else 0) + cost.of(machine.ends[0])
+    end = now + (machine.check_s if best else 0) + machine.cell_s(machine.ends[0])
     turns = turns or [now]
     return of_first, turns[0], turns[-1], end
 

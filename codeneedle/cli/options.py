@@ -12,7 +12,7 @@ from codeneedle.errors import BadInput, UnknownName, bad_value
 from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
-    from codeneedle.engines.engine import Pace
+    from codeneedle.engines.pace import Pace
     from codeneedle.verdict.limits import Limits
 
 CORPUS = "CORPUS"
@@ -461,7 +461,7 @@ def stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
     Raises:
         BadInput: If one of them is missing.
     """
-    from codeneedle.engines.engine import Pace
+    from codeneedle.engines.pace import Pace
 
     if pp is None and tg is None:
         return None
@@ -471,7 +471,7 @@ def stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
             reason="tells one speed of two",
             hint="Give both: --pp 200 --tg 15",
         )
-    return Pace(start_s=0, read_s=1 / pp, write_s=1 / tg, read_back_s=0, write_back_s=0)
+    return Pace(read_s=1 / pp, write_s=1 / tg)
 
 
 def one_form(**flags: bool) -> str:

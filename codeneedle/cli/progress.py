@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from statistics import fmean
 from typing import Self
 
 from rich.console import Console, Group, RenderableType
@@ -24,6 +23,7 @@ from codeneedle.cache_types import Pair, by_precision
 from codeneedle.document import Document, Grid, Heading
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.backends import backend_named
+from codeneedle.engines.pace import CELL, Pace
 from codeneedle.errors import ToolMissing
 from codeneedle.models import pretrained
 from codeneedle.probes.cell import Step
@@ -327,8 +327,9 @@ class SweepProgress:
             for pair, record in self.records.items()
             if record.status is not Status.INTERRUPTED
         }
-        whole = fmean(spent) * len({*self.pairs} - ended - self.impossible)
-        return max(0.0, whole - current) / self.workers
+        left = len({*self.pairs} - ended - self.impossible)
+        whole_s = Pace.of_cells(spent).of(CELL * left)
+        return max(0.0, whole_s - current) / self.workers
 
 
 class SweepDisplay:

@@ -34,7 +34,7 @@ from codeneedle.cli.progress import (
     working,
 )
 from codeneedle.corpora.registry import load
-from codeneedle.engines.engine import Pace
+from codeneedle.engines.pace import Pace
 from codeneedle.engines.started import telling
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED

@@ -25,6 +25,7 @@ from codeneedle.engines.messages import (
     Reply,
     TokenPiece,
 )
+from codeneedle.engines.pace import Pace
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
@@ -376,25 +377,6 @@ def counting(tool: str, *, hint: str = "") -> Iterator[None]:
             reason=f"cannot count the corpus' tokens: {error}",
             hint=error.hint if has_reason or not hint else hint,
         ) from error
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
-    """About how long a model takes here, in seconds."""
-
-    start_s: float  # a server, until it is ready, and its end
-    read_s: float  # a token of a text that is read
-    write_s: float  # a token that is written
-    read_back_s: float  # each token before one that is read
-    write_back_s: float  # each token before one that is written
-
-    def of_text(self, tokens: int) -> float:
-        """Seconds of reading a text of *tokens* from an empty cache."""
-        return tokens * (self.read_s + tokens / 2 * self.read_back_s)
-
-    def of_answers(self, tokens: int, depth: int) -> float:
-        """Seconds of writing *tokens* behind *depth* others."""
-        return tokens * (self.write_s + depth * self.write_back_s)
 
 
 class Engine(ABC):

@@ -1,14 +1,12 @@
-"""What is known of a run before its first cell, and the work of a cell by that."""
+"""What is known of a run before its first cell, and what a cell takes by that."""
 
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.engine import (
-    Engine,
-    Pace,
-)
+from codeneedle.engines.engine import Engine
+from codeneedle.engines.pace import Pace, Price
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import (
@@ -99,32 +97,8 @@ class Estimates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
-    """What a cell takes, about, for the time that a plan tells."""
+class Bill:
+    """What a cell is asked, before the first one, and its price."""
 
-    texts: tuple[int, ...] = ()
-    """Lengths of the texts that are read, each from an empty cache, in tokens."""
-
-    written: int = 0  # tokens that are written or forced one after the other
-    depth: int = 0  # tokens before these, a mean
+    price: Price
     phrase: str = ""  # what is asked, for the plan
-
-    def cell_s(self, pace: Pace) -> float:
-        """Seconds of a cell at that *pace*."""
-        answers_s = pace.of_answers(self.written, self.depth)
-        return math.fsum((pace.start_s, *map(pace.of_text, self.texts), answers_s))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Times:
-    """What the questions of a record took, in seconds."""
-
-    units: tuple[float, ...] = ()
-    """Each unit of those that open pairs can be asked for in addition."""
-
-    questions_s: float = 0.0  # all questions, these included
-    servers: int = 1  # servers that it took; each read the text once
-    text_s: float | None = None
-    """
-    A further text without its questions; None for what is left of the time of a server.
-    """

@@ -30,11 +30,12 @@ from codeneedle.engines.messages import (
     Reply,
     ServerGone,
 )
+from codeneedle.engines.pace import Pace, Price
 from codeneedle.errors import CellError
 from codeneedle.probes import observations
 from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Times, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.prompts import Prompts
@@ -213,16 +214,20 @@ class Further(ABC):
         """As `unit_ends`, by an estimate before any unit was counted."""
 
     @abstractmethod
-    def planned_check(self, settings: Any, estimates: Estimates) -> Work | None:
+    def planned_check(self, settings: Any, estimates: Estimates) -> Bill | None:
         """What `checks` take of a pair, by an estimate; None without any."""
 
     @abstractmethod
-    def reads_again(self, settings: Any, estimates: Estimates) -> bool:
-        """Whether a pair is likely to read its text again behind each of these ends."""
+    def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
+        """What a pair takes until it has *goal* units, of which so many are *known*."""
 
     @abstractmethod
-    def times(self, record: CellRecord) -> Times:
-        """What the questions of a record took."""
+    def pace(self, record: CellRecord, setup: Setup) -> Pace:
+        """How fast the cell of *record* was, which has units."""
+
+    @abstractmethod
+    def units(self, record: CellRecord) -> int:
+        """How many units a record holds of those that open pairs are asked for."""
 
     @abstractmethod
     def checks(self, setup: Setup) -> Sequence[Question]:
@@ -235,10 +240,6 @@ class Further(ABC):
     def unchecked(self, record: CellRecord, setup: Setup) -> bool:
         """Whether *record* lacks an answer to one of `checks`."""
         return not {each.key for each in self.checks(setup)} <= answered(record)
-
-    def units(self, record: CellRecord) -> int:
-        """How many units a record holds of those that open pairs are asked for."""
-        return len(self.times(record).units)
 
     def look(self, record: CellRecord, setup: Setup) -> int:
         """How often *record* got further units: 0 for what every sweep asks."""
@@ -365,7 +366,7 @@ class Probe:
         """What a user should know before it starts, one sentence each."""
         return ()
 
-    def work(self, _settings: Any, _estimates: Estimates) -> Work | None:
+    def bill(self, _settings: Any, _estimates: Estimates) -> Bill | None:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
 

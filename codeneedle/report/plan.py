@@ -16,6 +16,7 @@ from codeneedle.cache_types import (
     pairs_by,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
+from codeneedle.engines.pace import Price
 from codeneedle.engines.survey import Survey, gain, survey_log
 from codeneedle.models import pretrained
 from codeneedle.models.kv_cache import (
@@ -456,9 +457,9 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "what": step.what,
-            "read_tokens": step.read,
-            "forced_tokens": step.forced,
-            "time_s": step.time_s,
+            "read_tokens": round(step.price.read) if step.price else None,
+            "forced_tokens": round(step.price.written) if step.price else None,
+            "time_s": plan.time_of(step.price),
         }
         for step in plan.steps
     ]
@@ -466,7 +467,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     left_s, cell_s = _left(plan, cells)
-    work = plan.work(cells.probe)
+    bill = plan.bill(cells.probe)
     finished = [each for each in cells.tried if each.has_numbers]
     return {
         "name": cells.probe.name,
@@ -474,8 +475,8 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
         "finished": sum(each.pair not in cells.lacking for each in finished),
         "cell_s": cell_s,
         "left_s": left_s,
-        "read_tokens": sum(work.texts) if work else None,
-        "written_tokens": work.written if work else None,
+        "read_tokens": round(bill.price.read) if bill else None,
+        "written_tokens": round(bill.price.written) if bill else None,
     }
 
 
@@ -542,13 +543,23 @@ def _facts(
 def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
     """The steps of a sweep that decides, with their tokens, and when it can answer."""
     for at, step in enumerate(plan.steps, start=1):
-        about = f", about {duration(step.time_s)}" if step.time_s is not None else ""
-        forced = f", {step.forced:,} forced" if step.forced else ""
-        tokens = f"{plural(step.read, 'token')} read{forced}"
-        yield f"step {at}", f"{step.what}: {tokens}{about}"
-    times = [step.time_s for step in plan.steps[:2] if step.time_s is not None]
-    if times[1:]:
-        yield "", f"first answer after about {duration(math.fsum(times))}"
+        yield f"step {at}", "".join((step.what, *_priced(plan, step.price)))
+    times = [plan.time_of(step.price) for step in plan.steps[:2]]
+    known = [time_s for time_s in times if time_s is not None]
+    if known[1:]:
+        yield "", f"first answer after about {duration(math.fsum(known))}"
+
+
+def _priced(plan: Plan, price: Price | None) -> Iterator[str]:
+    """What a step takes: ``: 5,078 tokens read, 238 forced, about 41.3 s``."""
+    if price is None:
+        return
+    yield f": {plural(round(price.read), 'token')} read"
+    if price.written:
+        yield f", {round(price.written):,} forced"
+    time_s = plan.time_of(price)
+    if time_s is not None:
+        yield f", about {duration(time_s)}"
 
 
 def _whole_corpus(plan: Plan) -> str:
@@ -563,14 +574,15 @@ def _whole_corpus(plan: Plan) -> str:
 
 def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
-    work, phrases = plan.work(probe), []
-    if work:
-        about = "" if setup and setup.corpus.is_counted else "about "
-        texts = plural(len(work.texts), "text") if work.texts[1:] else "the text"
-        read = f"{about}{plural(sum(work.texts), 'token')} of {texts} read a cell"
-        more = f", about {work.written:,} written or forced" if work.written else ""
-        phrases = [work.phrase, *([read + more] if work.texts else [])]
-    return "; ".join(filter(None, phrases)) or "each pair"
+    bill = plan.bill(probe)
+    if bill is None:
+        return "each pair"
+    about = "" if setup and setup.corpus.is_counted else "about "
+    read, written = round(bill.price.read), round(bill.price.written)
+    tokens = f"{about}{plural(read, 'token')} read a cell" if read else ""
+    if read and written:
+        tokens += f", about {written:,} written or forced"
+    return "; ".join(filter(None, (bill.phrase, tokens))) or "each pair"
 
 
 def _corpus_estimate(plan: Plan) -> str:
@@ -600,17 +612,16 @@ def _finished(cells: _Cells) -> str:
 
 def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     """Seconds of the cells that are left, and of one; None if nothing is known."""
-    spent = [r.phases.total_s for r in cells.tried if r.has_numbers]
-    mean = sum(spent) / len(spent) if spent else plan.cell_s(cells.probe)
+    cell_s = plan.cell_s(cells.probe, cells.tried)
     # An interrupted cell runs again.
     done = sum(
         r.status is not Status.INTERRUPTED and r.pair not in cells.lacking
         for r in cells.tried
     )
-    if mean is None:
+    if cell_s is None:
         return None, None
     workers = 1 if cells.probe.is_timed else len(plan.workers)
-    return mean * (cells.total - done) / workers, mean
+    return cell_s * (cells.total - done) / workers, cell_s
 
 
 def _left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:

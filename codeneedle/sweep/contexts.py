@@ -5,9 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from codeneedle.cache_types import FIRST
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
 from codeneedle.models.weights import Weights
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Estimates
 from codeneedle.sweep.request import Request
 
 DEFAULT_CONTEXT = 16_384
@@ -77,7 +78,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
 def context_that_decides(
     request: Request,
     estimates: Estimates,
-    works_of: Callable[[Estimates], Sequence[Work]],
+    prices_of: Callable[[Estimates], Sequence[Price]],
 ) -> int:
     """
     The context of a sweep that decides, in tokens: that of *estimates*, or of its run.
@@ -87,7 +88,7 @@ def context_that_decides(
     Args:
         request: One page.
         estimates: Of the longest context.
-        works_of: What a cell takes by other estimates, for each probe that says it.
+        prices_of: What a cell takes by other estimates, for each probe that says it.
     """
     if request.contexts or estimates.corpus.name != DECIDING_CORPUS:
         return estimates.context
@@ -100,8 +101,7 @@ def context_that_decides(
     for context in fitting:
         unread = estimates.engine.unread(context, workers=estimates.workers)
         shorter = replace(estimates, context=context, unread=unread)
-        works = works_of(shorter)
-        cell_s = math.fsum(work.cell_s(pace) for work in works)
+        cell_s = math.fsum(map(pace.of, prices_of(shorter)))
         if (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
             return context
     return fitting[-1]

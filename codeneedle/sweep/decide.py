@@ -1,6 +1,6 @@
 """The steps of a sweep that decides, and further functions of open pairs of a grid."""
 
-import math
+import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -8,6 +8,7 @@ from dataclasses import replace
 from msgspec import structs
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
 from codeneedle.probes import probes_named
 from codeneedle.probes.metrics import LossKind
@@ -24,8 +25,7 @@ from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
-    Cost,
-    cost_of,
+    cell_s,
     is_asked,
     pairs_to_extend,
 )
@@ -109,7 +109,7 @@ def decide(
 
 def first_look(
     ends: Sequence[int],
-    cost: Cost,
+    cell_s: Callable[[int], float],
     *,
     cells: int,
     spent_s: float,
@@ -118,11 +118,11 @@ def first_look(
     """
     Which of *ends*, numbers of functions, is that of the first step.
 
-    The largest with which all *cells* of that step, after *spent_s* for the reference,
-    take no more than *most_s*; the first of them if none does.
+    The largest with which all *cells* of that step, of *cell_s* seconds each, after
+    *spent_s* for the reference, take no more than *most_s*; the first if none does.
     """
     left_s = most_s - spent_s
-    fitting = [at for at, end in enumerate(ends) if cells * cost.of(end) <= left_s]
+    fitting = [at for at, end in enumerate(ends) if cells * cell_s(end) <= left_s]
     return max(fitting, default=0)
 
 
@@ -176,7 +176,7 @@ def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -
         # The reference is asked for as many as the others.
         at = first_look(
             ends,
-            cost_of(own, run.setup),
+            functools.partial(cell_s, own, run.setup),
             cells=1 + len(order.first),
             spent_s=own.phases.total_s,
             most_s=most_s,
@@ -202,13 +202,8 @@ def with_steps(plan: Plan) -> Plan:
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     reference, *others = plan.may_measure
     order = Order(pairs=tuple(map(str, others)))
-    ends, cost = plan_looks(plan), planned_cost(plan)
-    at = 0
-    if cost and ends:
-        cells = 1 + len(order.first)
-        spent_s = _planned_cells(plan, ends[0])[2] or 0.0
-        most_s = first_answer_s(plan)
-        at = first_look(ends, cost, cells=cells, spent_s=spent_s, most_s=most_s)
+    ends = plan_looks(plan)
+    at = _planned_look(plan, ends, cells=1 + len(order.first))
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
     yield _planned(plan, f"{reference}, the reference", 1, look)
@@ -224,13 +219,8 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
         what = f"an open pair and the reference, {further} functions instead of {known}"
         yield _planned(plan, what, 2, further - known)
     if PROBE in plan.probes and (check := plan.check(PROBE)):
-        time_s = plan.time_of(check)
-        yield PlannedStep(
-            what=f"the reference and the pair to set, {check.phrase} for a check",
-            read=2 * sum(check.texts),
-            forced=2 * check.written,
-            time_s=None if time_s is None else 2 * time_s,
-        )
+        what = f"the reference and the pair to set, {check.phrase} for a check"
+        yield PlannedStep(what=what, price=check.price * 2)
     if plan.repeated(plan.probes[0]):
         yield _planned(plan, f"{reference} once more", 1, plan_first(ends))
 
@@ -251,39 +241,32 @@ def plan_looks(plan: Plan) -> list[int]:
     return [*FURTHER.planned_ends(settings, plan.estimates)]
 
 
-def planned_cost(plan: Plan) -> Cost | None:
-    """What a cell takes by the pace of *plan*; None if nothing is known."""
-    ends = plan_looks(plan)
-    one = _planned_cells(plan, 0)[2]
-    more = _planned_cells(plan, plan_first(ends))[2]
-    if one is None or more is None:
-        return None
-    function_s = (more - one) / max(plan_first(ends), 1)
-    settings = plan.request.settings_of(PROBE)
-    reads_again = FURTHER.reads_again(settings, plan.estimates)
-    return Cost(one, function_s, tuple(ends) if reads_again else ())
-
-
-def _planned(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
-    read, forced, time_s = _planned_cells(plan, functions)
-    return PlannedStep(
-        what=what,
-        read=cells * read,
-        forced=cells * forced,
-        time_s=None if time_s is None else cells * time_s,
+def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
+    """As `first_look`, by an estimate; the first where nothing is known."""
+    times = {end: plan.time_of(_planned_cell(plan, end)) for end in ends}
+    known = {end: time_s for end, time_s in times.items() if time_s is not None}
+    if not ends or len(known) < len(ends):
+        return 0
+    return first_look(
+        ends,
+        known.__getitem__,
+        cells=cells,
+        spent_s=known[ends[0]],
+        most_s=first_answer_s(plan),
     )
 
 
-def _planned_cells(plan: Plan, functions: int) -> tuple[int, int, float | None]:
-    """Tokens read and forced of one cell of each probe with losses, and its seconds."""
-    read, forced, times = 0, 0, []
-    for probe in plan.probes:
-        if tells_loss(probe):
-            count = functions if probe is PROBE else None
-            work = plan.work(probe, functions=count)
-            if work:
-                read += sum(work.texts)
-                forced += work.written
-            times.append(plan.cell_s(probe, functions=count))
-    known = [each for each in times if each is not None]
-    return read, forced, math.fsum(known) if len(known) == len(times) else None
+def _planned(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
+    price = _planned_cell(plan, functions)
+    return PlannedStep(what=what, price=None if price is None else price * cells)
+
+
+def _planned_cell(plan: Plan, functions: int) -> Price | None:
+    """What one cell of each probe with losses takes; None if that is unknown of one."""
+    price = Price()
+    for probe in filter(tells_loss, plan.probes):
+        bill = plan.bill(probe, functions=functions if probe is PROBE else None)
+        if bill is None:
+            return None
+        price += bill.price
+    return price

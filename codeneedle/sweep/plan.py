@@ -1,9 +1,15 @@
 """From a request to a plan: everything that can fail cheaply fails here."""
 
 import errno
-import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
@@ -14,17 +20,18 @@ from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
-from codeneedle.engines.engine import Engine, ModelSpec, Pace
+from codeneedle.engines.engine import Engine, ModelSpec
+from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless
 from codeneedle.models.weights import Weights
 from codeneedle.probes import probes_named
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Attention
+from codeneedle.records.record import Attention, CellRecord
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.contexts import (
     chosen_context,
@@ -72,9 +79,7 @@ class PlannedStep:
     """A step of a sweep that decides, before it begins."""
 
     what: str  # what it does, as a phrase
-    read: int  # tokens that are read
-    forced: int  # tokens that are written or forced one after the other
-    time_s: float | None  # seconds that it takes, about; None if nothing is known
+    price: Price | None  # what that takes; None if nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,44 +238,44 @@ class Plan:
             workers=len(self.workers),
         )
 
-    def work(self, probe: Probe, *, functions: int | None = None) -> Work | None:
+    def bill(self, probe: Probe, *, functions: int | None = None) -> Bill | None:
         """
         An estimate of what a cell of *probe* takes; of recall with so many *functions*,
         or with as many as were chosen.
         """
         estimates = replace(self.estimates, functions=functions)
-        return self._as_read(probe.work(self.request.settings_of(probe), estimates))
+        return self._as_read(probe.bill(self.request.settings_of(probe), estimates))
 
-    def check(self, probe: Probe) -> Work | None:
+    def check(self, probe: Probe) -> Bill | None:
         """An estimate of what checks a pair of *probe*; None if nothing does."""
         if probe.further is None:
             return None
         settings = self.request.settings_of(probe)
         return self._as_read(probe.further.planned_check(settings, self.estimates))
 
-    def _as_read(self, work: Work | None) -> Work | None:
-        """*work* as these weights read it."""
-        return _read_again(work) if work and self._keeps_state else work
-
-    @property
-    def _keeps_state(self) -> bool:
-        """Whether some layers keep a state that cannot go back to an earlier token."""
+    def _as_read(self, bill: Bill | None) -> Bill | None:
+        """*bill* as these weights read it."""
         surveyed = self.survey.pairs.values() if self.survey else ()
-        return any(each.recurrent_bytes for each in surveyed)
+        # Some layers keep a state that cannot go back to an earlier token.
+        is_hybrid = any(each.recurrent_bytes for each in surveyed)
+        return _read_again(bill) if bill and is_hybrid else bill
 
-    def cell_s(self, probe: Probe, *, functions: int | None = None) -> float | None:
-        """
-        Seconds that a cell of *probe* is likely to take; None if that is unknown.
-
-        *functions* as of `work`.
-        """
-        work = self.work(probe, functions=functions)
-        return None if work is None else self.time_of(work)
-
-    def time_of(self, work: Work) -> float | None:
-        """Seconds that *work* is likely to take; None if that is unknown."""
+    def time_of(self, price: Price | None) -> float | None:
+        """Seconds that *price* is likely to take; None if that is unknown."""
         pace = self.pace or self.engine.pace()
-        return None if pace is None else work.cell_s(pace)
+        return None if pace is None or price is None else pace.of(price)
+
+    def cell_s(self, probe: Probe, records: Iterable[CellRecord] = ()) -> float | None:
+        """
+        Seconds that a cell of *probe* takes, about; None if that is unknown.
+
+        By those of *records* that have numbers, before there is one by an estimate.
+        """
+        times = [r.phases.total_s for r in records if r.has_numbers]
+        if times:
+            return Pace.of_cells(times).of(CELL)
+        bill = self.bill(probe)
+        return self.time_of(bill.price) if bill else None
 
     @property
     def tries_reference(self) -> bool:
@@ -401,7 +406,7 @@ def _with_settings(draft: Plan) -> Plan:
     estimates = draft.estimates
     if request.decide:
         context = context_that_decides(
-            request, estimates, lambda known: _works(request, probes, known)
+            request, estimates, lambda known: _prices(request, probes, known)
         )
         unread = draft.engine.unread(context, workers=len(draft.workers))
         draft = replace(draft, context=context, unread=unread)
@@ -455,10 +460,15 @@ def _able_probes(
     return probes, refused
 
 
-def _read_again(work: Work) -> Work:
-    """*work* of a hybrid model."""
-    texts = tuple(math.ceil(READ_AGAIN * tokens) for tokens in work.texts)
-    return replace(work, texts=texts)
+def _read_again(bill: Bill) -> Bill:
+    """*bill* of a hybrid model."""
+    price = bill.price
+    more = replace(
+        price,
+        read=READ_AGAIN * price.read,
+        read_back=READ_AGAIN * READ_AGAIN * price.read_back,
+    )
+    return replace(bill, price=more)
 
 
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
@@ -619,14 +629,14 @@ def _absolute(path: str) -> str:
     return str(expanded(path).absolute())
 
 
-def _works(
+def _prices(
     request: Request, probes: Sequence[Probe], estimates: Estimates
-) -> list[Work]:
+) -> list[Price]:
     """What a cell takes, of the probes that say it."""
     # What it refuses is of the context that is chosen.
     adapted = _adapted(request, probes, replace(estimates, unread=""))
-    works = (probe.work(adapted.settings_of(probe), estimates) for probe in probes)
-    return [work for work in works if work]
+    bills = (probe.bill(adapted.settings_of(probe), estimates) for probe in probes)
+    return [bill.price for bill in bills if bill]
 
 
 def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
-from codeneedle.probes.estimates import Times
+from codeneedle.probes.observations import Observed, observed
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
@@ -73,60 +73,39 @@ def spent_share(run: Run) -> float:
 
 def _further_s(record: CellRecord, setup: Setup) -> float:
     """Seconds of the further functions of *record*, with their servers."""
-    looks = 0
-    if record.probe == PROBE.name and record.has_numbers:
-        looks = FURTHER.look(record, setup)
+    if not is_asked(record):
+        return 0.0
+    units, ends = FURTHER.units(record), FURTHER.unit_ends(setup)
+    looks = FURTHER.look(record, setup)
     if not looks:
         return 0.0
-    times, first = FURTHER.times(record), FURTHER.unit_ends(setup)[0]
-    # A reference may pass over a look.
-    servers = min(looks, times.servers - 1)
-    return math.fsum(times.units[first:]) + servers * _reading_s(record, times)
+    # A reference may pass over a look: one server for several.
+    servers = min(looks, observed(record, Observed).starts - 1)
+    text = FURTHER.price(setup, ends[0], ends[0])
+    price = FURTHER.price(setup, units, ends[0]) + text * (servers - 1)
+    return FURTHER.pace(record, setup).of(price)
 
 
 def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
     """Seconds that the functions of *goals* take, about; NaN where that is unknown."""
-    total = 0.0
-    for record in run.records:
-        if record.probe == PROBE.name and record.pair in goals and record.has_numbers:
-            cost, known = cost_of(record, run.setup), FURTHER.units(record)
-            total += cost.of(goals[record.pair], known)
-    return total or math.nan
+    records = [r for r in run.records if is_asked(r) and r.pair in goals]
+    times = (
+        cell_s(record, run.setup, goals[record.pair], FURTHER.units(record))
+        for record in records
+    )
+    return math.fsum(times) or math.nan
 
 
-def _reading_s(record: CellRecord, times: Times) -> float:
-    """Seconds of one server of *record* without its questions."""
-    if times.text_s is not None:
-        return times.text_s
-    return max(record.phases.total_s - times.questions_s, 0.0) / times.servers
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """What the cells of a probe take, in seconds."""
-
-    server_s: float  # one server with its text, before the first question
-    function_s: float = 0.0  # a function; 0 where every pair is asked the same
-    ends: tuple[int, ...] = ()
+def cell_s(record: CellRecord, setup: Setup, goal: int = 0, known: int = 0) -> float:
     """
-    Numbers of functions behind which the text is read again, in any case; empty if a
-    server reads it once.
+    Seconds of a cell like that of *record*, under *setup*.
+
+    Of one that open pairs are asked more of: until it has *goal* units, if so many are
+    *known*.
     """
-
-    def of(self, functions: int, known: int = 0) -> float:
-        """Seconds until it has so many *functions*, if so many are *known*."""
-        texts = 1 + sum(known < end < functions for end in self.ends)
-        return texts * self.server_s + (functions - known) * self.function_s
-
-
-def cost_of(record: CellRecord, setup: Setup) -> Cost:
-    """What a cell like that of *record*, under *setup*, takes."""
-    if record.probe != PROBE.name or not FURTHER.units(record):
-        return Cost(record.phases.total_s)
-    times = FURTHER.times(record)
-    function_s = math.fsum(times.units) / len(times.units)
-    ends = FURTHER.unit_ends(setup) if times.text_s is not None else ()
-    return Cost(_reading_s(record, times), function_s, tuple(ends))
+    if not (goal and is_asked(record) and FURTHER.units(record)):
+        return record.phases.total_s
+    return FURTHER.pace(record, setup).of(FURTHER.price(setup, goal, known))
 
 
 def is_asked(record: CellRecord) -> bool:
@@ -215,14 +194,14 @@ def _step_s(
     latest = {r.probe: r for r in sorted(records.values(), key=lambda r: r.started)}
     total = 0.0
     for pair, goal in goals.items():
-        cost = cost_of(records[pair, PROBE.name], verdict.run.setup)
-        total += cost.of(goal, known[pair])
+        own = records[pair, PROBE.name]
+        total += cell_s(own, verdict.run.setup, goal, known[pair])
     for pair in asked.pairs:
         if pair in goals:
             continue
         for probe in probes:
             like, setup = latest.get(probe), verdict.run.setup
-            total += cost_of(like, setup).of(asked.goal) if like else math.nan
+            total += cell_s(like, setup, asked.goal) if like else math.nan
     return total
 
 

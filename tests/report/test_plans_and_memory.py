@@ -14,7 +14,8 @@ from made_records import failed_record, made_record, made_run, made_setup
 from printing import printed
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.engine import CacheTypes, Pace
+from codeneedle.engines.engine import CacheTypes
+from codeneedle.engines.pace import Pace
 from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
@@ -94,8 +95,7 @@ def test_a_new_sweep_tells_what_it_would_do(monkeypatch):
     assert f"{', '.join(map(str, plan.pairs[:3]))}, ..." == facts["order"]
     assert (
         "20 lines of 6 functions written; 5 lines of 6 functions forced; about 1,929 "
-        "tokens of the text read a cell, about 2,082 written or forced"
-        == facts["recall"]
+        "tokens read a cell, about 2,082 written or forced" == facts["recall"]
     )
     assert "when the sweep starts" in text
     assert r"note: look \x1b[2J" in text.splitlines()

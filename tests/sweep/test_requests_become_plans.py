@@ -15,7 +15,8 @@ from made_records import made_setup
 from msgspec import structs
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.engine import Ability, CacheTypes, Pace
+from codeneedle.engines.engine import Ability, CacheTypes
+from codeneedle.engines.pace import Pace
 from codeneedle.errors import (
     BadInput,
     CodeneedleError,

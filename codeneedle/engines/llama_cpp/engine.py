@@ -21,7 +21,6 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     LostText,
     ModelSpec,
-    Pace,
     Tokenizer,
     counting,
 )
@@ -54,6 +53,7 @@ from codeneedle.engines.llama_cpp.server import (
     is_about_an_argument,
     serving_llama,
 )
+from codeneedle.engines.pace import Pace
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, structs
 from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.comparison import (
@@ -21,7 +22,7 @@ from codeneedle.probes.divergence.comparison import (
 )
 from codeneedle.probes.divergence.metrics import METRICS, at_contexts
 from codeneedle.probes.divergence.record import NAME, key, sizes_of
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import settings_in
@@ -323,7 +324,7 @@ class DivergenceProbe(Probe):
         return (note,)
 
     @override
-    def work(self, settings: DivergenceSettings, estimates: Estimates) -> Work:
+    def bill(self, settings: DivergenceSettings, estimates: Estimates) -> Bill:
         """Each chunk once, as many as the text is likely to have."""
         file = settings.file
         tokens = estimates.text_tokens
@@ -331,8 +332,8 @@ class DivergenceProbe(Probe):
             tokens = len(file_bytes(file)) // BYTES_PER_TOKEN
         longest = min(DEFAULT_CONTEXT, estimates.context)
         sizes = _expected(settings, longest, tokens)
-        return Work(
-            texts=tuple(each for each, chunks in sizes for _ in range(chunks)),
+        return Bill(
+            price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
             phrase=f"distributions on {file.name if file else 'the corpus'}",
         )
 

@@ -13,11 +13,12 @@ from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, ChatTemplate, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.generation.loops import find_loop
 from codeneedle.probes.generation.metrics import (
     METRICS,
@@ -144,7 +145,7 @@ class GenerationProbe(Probe):
         return stored, power
 
     @override
-    def work(self, settings: GenerationSettings, estimates: Estimates) -> Work:
+    def bill(self, settings: GenerationSettings, estimates: Estimates) -> Bill:
         """Each prompt is read and answered."""
         count = OWN
         if estimates.setup and NAME in estimates.setup.probes:
@@ -153,10 +154,9 @@ class GenerationProbe(Probe):
         elif settings.file:
             count = len(read_prompts(settings.file)[1])
         tokens = most_tokens(settings, estimates.context)
-        return Work(
-            texts=(PROMPT_TOKENS,) * count,
-            written=count * tokens,
-            depth=tokens // 2,
+        texts = (PROMPT_TOKENS,) * count
+        return Bill(
+            price=Price.of_cell(texts, written=count * tokens, depth=tokens // 2),
             phrase=f"{plural(count, 'long answer')} of at most {tokens:,} tokens",
         )
 

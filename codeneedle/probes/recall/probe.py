@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from statistics import fmean
+from itertools import pairwise
 
 from msgspec import structs
 from typing_extensions import override
@@ -17,12 +17,13 @@ from codeneedle.corpora.needles import (
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
+from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.errors import BadInput, CellError, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Times, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import ABLE, Metric
 from codeneedle.probes.observations import Observed, chosen_over, observed
 from codeneedle.probes.probe import (
@@ -44,6 +45,8 @@ from codeneedle.probes.recall.metrics import (
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.reading import (
     Group,
+    asked_tokens,
+    chunk_tokens,
     chunks_read,
     groups,
     question_lines,
@@ -320,26 +323,43 @@ class FurtherFunctions(Further):
     @override
     def planned_check(
         self, settings: RecallSettings, estimates: Estimates
-    ) -> Work | None:
+    ) -> Bill | None:
         if not settings.reads:
             return None
         few = min(FORCED_BESIDE, settings.function_count)
         forced = structs.replace(settings, way=(Way.FORCE,))
-        return PROBE.work(forced, replace(estimates, functions=few))
+        return PROBE.bill(forced, replace(estimates, functions=few))
 
     @override
-    def reads_again(self, settings: RecallSettings, _estimates: Estimates) -> bool:
-        return settings.reads
+    def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
+        # What is written is a part of the start: it is asked once, by the first server.
+        first = Price() if known else CELL
+        if settings_of(setup).reads:
+            return first + _price_of_reading(setup, goal, known)
+        text = setup.corpus.tokens
+        forced = _tokens(setup, functions_in(setup).forced[known:goal])
+        return first + Price.of_texts(text) + Price.of_answers(forced, text)
 
     @override
-    def times(self, record: CellRecord) -> Times:
-        recall = recall_of(record)
-        return Times(
-            units=tuple(each.wall_s for each in recall.scored),
-            questions_s=math.fsum(each.wall_s for each in recall.answers),
-            servers=max(recall.starts, 1),
-            text_s=fmean(recall.texts_s) if recall.texts_s else None,
+    def pace(self, record: CellRecord, setup: Setup) -> Pace:
+        recall, count = recall_of(record), self.units(record)
+        written_s = math.fsum(answer.wall_s for answer in recall.rounds)
+        if settings_of(setup).reads:
+            read = _price_of_reading(setup, count).read
+            return Pace(start_s=written_s, read_s=recall.reading_s / max(read, 1))
+        # The start of a server is a part of the text that it reads.
+        forced_s = math.fsum(answer.wall_s for answer in recall.forced)
+        text_s = max(record.phases.total_s - written_s - forced_s, 0.0)
+        forced = _tokens(setup, functions_in(setup).forced[:count])
+        return Pace(
+            start_s=written_s,
+            read_s=text_s / max(recall.starts, 1) / max(setup.corpus.tokens, 1),
+            write_s=forced_s / max(forced, 1),
         )
+
+    @override
+    def units(self, record: CellRecord) -> int:
+        return len(recall_of(record).scored)
 
     @override
     def checks(self, setup: Setup) -> Sequence[Question]:
@@ -361,6 +381,23 @@ class FurtherFunctions(Further):
 
 
 FURTHER = FurtherFunctions()
+
+
+def _tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
+    """About the tokens of the right lines of *needles*."""
+    characters = sum(len(line) + 1 for needle in needles for line in needle.lines)
+    return characters * setup.corpus.tokens / max(setup.corpus.characters, 1)
+
+
+def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
+    """What reading takes until *goal* functions are, of which so many are *known*."""
+    there = {needle.name for needle in functions_in(setup).forced[:known]}
+    lengths = [
+        chunk_tokens(setup.corpus.tokens, math.ceil(asked_tokens(setup, group.needles)))
+        for group in PROBE.groups(setup, goal)
+        if not {needle.name for needle in group.needles} <= there
+    ]
+    return Price.of_texts(*lengths)
 
 
 def _forcing(needle: NeedleFacts) -> Question:
@@ -462,7 +499,7 @@ class RecallProbe(Probe):
         return as_json(structs.replace(functions, wording=WORDING, **asked))
 
     @override
-    def work(self, settings: RecallSettings, estimates: Estimates) -> Work:
+    def bill(self, settings: RecallSettings, estimates: Estimates) -> Bill:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus, chosen = estimates.setup, estimates.corpus, settings
         there = functions_in(setup) if setup else RecallLayout()
@@ -475,7 +512,7 @@ class RecallProbe(Probe):
         else:
             least = _least(corpus, chosen, estimates)
             if least > estimates.context:
-                return Work(phrase=_too_little(least))
+                return Bill(price=Price(), phrase=_too_little(least))
             written, scored = _expected(chosen, estimates)
         if chosen.scores and not written:
             chosen = chosen.alone
@@ -486,16 +523,19 @@ class RecallProbe(Probe):
             (estimates.text_tokens,) if written or not chosen.reads else ()
         )
         if chosen.reads:
-            asked = scored * question_lines(corpus, chosen.line_count) * a_line
-            texts += chunks_read(
-                estimates.text_tokens, asked, scored, estimates.context
-            )
+            asked = question_lines(corpus, chosen.line_count) * a_line
+            text, context = estimates.text_tokens, estimates.context
+            # Those that are asked for later are read behind a text of their own.
+            ends = block_ends(min(settings.function_count, scored), scored)
+            for known, end in pairwise([0, *ends]):
+                count = end - known
+                texts += chunks_read(text, count * asked, count, context)
         else:
             tokens += scored * chosen.line_count * a_line
-        return Work(
-            texts=texts,
-            written=math.ceil(tokens),
-            depth=estimates.text_tokens,
+        return Bill(
+            price=Price.of_cell(
+                texts, written=math.ceil(tokens), depth=estimates.text_tokens
+            ),
             phrase=_phrase(chosen, written, scored),
         )
 

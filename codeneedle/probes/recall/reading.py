@@ -81,11 +81,11 @@ def chunks_read(
     return (chunk_tokens(text, math.ceil(questions / count)),) * count
 
 
-def asked_tokens(setup: Setup, functions: int) -> float:
-    """About the tokens of the questions for so many *functions*, with their answers."""
-    each = setup.corpus.characters / max(1, setup.corpus.tokens)
-    needles = functions_in(setup).forced[:functions]
-    return sum(len(_asked(needle) + _right(needle)) for needle in needles) / each
+def asked_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
+    """About the tokens of the questions for *needles*, with their answers."""
+    a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
+    characters = sum(len(_asked(needle) + _right(needle)) for needle in needles)
+    return characters / max(a_token, 1e-9)
 
 
 def padding(characters: int) -> str:

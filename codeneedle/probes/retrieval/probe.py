@@ -15,11 +15,12 @@ from typing_extensions import override
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Forced, Reply
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
@@ -209,7 +210,7 @@ class RetrievalProbe(Probe):
         return settings
 
     @override
-    def work(self, settings: RetrievalSettings, _estimates: Estimates) -> Work:
+    def bill(self, settings: RetrievalSettings, _estimates: Estimates) -> Bill:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
         texts = [each.length for each in texts_of(expected(chosen), chosen)]
@@ -217,10 +218,12 @@ class RetrievalProbe(Probe):
         unset = len(chosen.tasks) - len(chosen.dial)
         dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
         lengths = ", ".join(map(str, chosen.lengths))
-        return Work(
-            texts=tuple(texts),
-            written=asked * USUAL_ANSWER_TOKENS,
-            depth=sum(texts) // len(texts),
+        return Bill(
+            price=Price.of_cell(
+                texts,
+                written=asked * USUAL_ANSWER_TOKENS,
+                depth=sum(texts) // len(texts),
+            ),
             phrase=f"{plural(asked, 'question')}: {', '.join(chosen.tasks)} at "
             f"{lengths} tokens{dials}",
         )

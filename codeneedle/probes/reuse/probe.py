@@ -11,11 +11,12 @@ from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, Reply
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.observations import Observed, chosen_over, settings_in
 from codeneedle.probes.probe import Asker, Probe, Question
@@ -108,16 +109,18 @@ class ReuseProbe(Probe):
         )
 
     @override
-    def work(self, settings: ReuseSettings, _estimates: Estimates) -> Work:
+    def bill(self, settings: ReuseSettings, _estimates: Estimates) -> Bill:
         """The text is read once, and again twice for each question."""
         texts = (settings.text_tokens,) * (1 + 2 * settings.question_count)
         # A reply and right lines in each way; the first turn is written three times.
         answers = len(CacheState) * (REPLY_TOKENS + RIGHT_TOKENS) + 3 * REPLY_TOKENS
         questions = plural(settings.question_count, "question")
-        return Work(
-            texts=texts,
-            written=settings.question_count * answers,
-            depth=settings.text_tokens,
+        return Bill(
+            price=Price.of_cell(
+                texts,
+                written=settings.question_count * answers,
+                depth=settings.text_tokens,
+            ),
             phrase=f"{questions}, each in {len(CacheState)} ways",
         )
 

@@ -11,11 +11,12 @@ from typing_extensions import override
 
 from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.engines.engine import Ability, Engine
+from codeneedle.engines.pace import Price
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.weights import Weights
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import chosen_over, settings_in
@@ -149,19 +150,19 @@ class ThroughputProbe(Probe):
         return "" if settings.depths else None
 
     @override
-    def work(self, settings: ThroughputSettings, estimates: Estimates) -> Work:
+    def bill(self, settings: ThroughputSettings, estimates: Estimates) -> Bill:
         """Both tests at each depth, each after reading up to that depth."""
         is_built_in = estimates.is_built_in
         depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)
         times = settings.times
         read, written = _test_tokens(is_built_in=is_built_in)
-        return Work(
-            texts=tuple(
-                length for depth in depths for length in (depth + read, depth) * times
-            ),
+        texts = [length for depth in depths for length in (depth + read, depth) * times]
+        price = Price.of_cell(
+            texts,
             written=written * times * len(depths),
             depth=sum(depths) // len(depths),
         )
+        return Bill(price=price)
 
     @override
     def adapt(

@@ -13,11 +13,12 @@ from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
-from codeneedle.probes.estimates import Estimates, Work
+from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Probe, Question
@@ -100,7 +101,7 @@ class TranscriptProbe(Probe):
         return (f"the text of {_file(settings)} {note}", *unread(settings))
 
     @override
-    def work(self, settings: TranscriptSettings, estimates: Estimates) -> Work:
+    def bill(self, settings: TranscriptSettings, estimates: Estimates) -> Bill:
         """Each conversation is read once, and its turns are forced if they fit."""
         setup = estimates.setup
         if setup and NAME in setup.probes:
@@ -110,10 +111,12 @@ class TranscriptProbe(Probe):
             for turn in turns:
                 before = longest.get(turn.conversation, 0)
                 longest[turn.conversation] = max(before, turn.prompt_tokens)
-            return Work(
-                texts=tuple(longest.values()),
-                written=sum(turn.tokens for turn in turns),
-                depth=sum(depths) // len(depths),
+            return Bill(
+                price=Price.of_cell(
+                    longest.values(),
+                    written=sum(turn.tokens for turn in turns),
+                    depth=sum(depths) // len(depths),
+                ),
                 phrase=plural(len(turns), "turn"),
             )
         per_token = 1 if estimates.is_built_in else CHARACTERS_PER_TOKEN
@@ -128,10 +131,12 @@ class TranscriptProbe(Probe):
             count += len(answers)
             forced += sum(answers) * texts[-1] // max(whole, 1) // per_token
         most = f", at most {settings.tokens:,} tokens" if settings.tokens else ""
-        return Work(
-            texts=tuple(texts),
-            written=min(forced, settings.tokens or forced),
-            depth=sum(texts) // len(texts) // 2,
+        return Bill(
+            price=Price.of_cell(
+                texts,
+                written=min(forced, settings.tokens or forced),
+                depth=sum(texts) // len(texts) // 2,
+            ),
             phrase=f"{plural(count, 'turn')}{most}",
         )
 

@@ -195,7 +195,7 @@ def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
     setup = made_setup(needles=0, forced=12)
     short = replace(setup, corpus=replace(setup.corpus, tokens=100, characters=100))
 
-    assert 3181 == asked_tokens(short, 12)
+    assert 3181 == asked_tokens(short, forced_of(short)[:12])
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (8192, 6000)
@@ -222,7 +222,7 @@ def test_a_text_of_no_or_one_token_has_the_questions_of_its_characters(tokens):
     corpus = replace(setup.corpus, tokens=tokens, characters=1)
     short = replace(setup, corpus=corpus)
 
-    assert 3181 == asked_tokens(short, 12)
+    assert 3181 == asked_tokens(short, forced_of(short)[:12])
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (8192, 6000)
@@ -234,7 +234,7 @@ def test_questions_have_as_many_characters_to_a_token_as_their_text():
     corpus = replace(setup.corpus, tokens=100, characters=400)
     short = replace(setup, corpus=corpus)
 
-    assert 3181 / 4 == asked_tokens(short, 12)
+    assert 3181 / 4 == asked_tokens(short, forced_of(short)[:12])
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (2048, 1536)
@@ -322,18 +322,17 @@ def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path, monkeypatch):
     engine.tool.read = read_slowly
     monkeypatch.setattr(reading.time, "monotonic", lambda: moments[-1])
     observation = PROBE.measure(context)
-    times = FURTHER.times(
-        replace(made_record("q8_0/q4_0", []), observation=observation)
-    )
+    read = recall_of(replace(made_record("q8_0/q4_0", []), observation=observation))
     (task,) = engine.tool.tasks
     chunk = laid_out(ByteTokenizer(), engine.tool, context.run.text, NEEDLES[:4])
     own = [chunk.own_tokens(span) for span in chunk.spans]
 
-    assert 4 == len(times.units)
-    assert times.units == pytest.approx(
+    assert 4 == len(read.read)
+    assert [each.wall_s for each in read.read] == pytest.approx(
         [10.0 * tokens / len(task.ids) for tokens in own], abs=1e-6
     )
-    assert 10.0 - sum(times.units) == pytest.approx(times.text_s, abs=1e-4)
+    units_s = sum(each.wall_s for each in read.read)
+    assert 10.0 - units_s == pytest.approx(read.texts_s[0], abs=1e-4)
 
 
 class ScoringEngine(FakeEngine):
@@ -370,13 +369,14 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
     context = made_context(tmp_path, engine)
     monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
     record = replace(made_record("q8_0/q4_0", []), observation=PROBE.measure(context))
-    times = FURTHER.times(record)
+    read = recall_of(record)
 
     assert [needle.name for needle in NEEDLES[:4]] == [
         each.needle for each in seen(record.observation).read
     ]
     assert 1 == len(engine.served)
-    assert ((2.0,) * 4, 7.0 + 20.0 - 4 * 2.0) == (tuple(times.units), times.text_s)
+    units = [each.wall_s for each in read.read]
+    assert ([2.0] * 4, (7.0 + 20.0 - 4 * 2.0,)) == (units, read.texts_s)
 
 
 def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monkeypatch):

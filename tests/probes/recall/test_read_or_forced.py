@@ -127,11 +127,11 @@ def test_a_sweep_that_decides_asks_more_functions_where_they_cost_less(way, func
 def test_a_plan_counts_what_is_read_and_its_check():
     brief = RecallSettings(way=(READ,), functions=12, lines=3)
     known = made_outlook(corpus=load("random-bodies-many"), context=8_192, unread="")
-    work, check = PROBE.work(brief, known), FURTHER.planned_check(brief, known)
+    bill, check = PROBE.bill(brief, known), FURTHER.planned_check(brief, known)
 
-    assert ("3 lines of 12 functions read", 0) == (work.phrase, work.written)
+    assert ("3 lines of 12 functions read", 0) == (bill.phrase, bill.price.written)
     assert "3 lines of 6 functions forced" == check.phrase
-    assert 6 * 3 * 6 < check.written < 6 * 3 * 8
+    assert 6 * 3 * 6 < check.price.written < 6 * 3 * 8
     forced = RecallSettings(way=(FORCE,), functions=12, lines=3)
     assert FURTHER.planned_check(forced, known) is None
 

@@ -335,7 +335,7 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
 def test_a_plan_names_as_many_functions_as_the_text_has(settings, expected):
     estimates = made_outlook(context=18432, is_built_in=True)
 
-    assert expected == PROBE.work(RecallSettings(**settings), estimates).phrase
+    assert expected == PROBE.bill(RecallSettings(**settings), estimates).phrase
 
 
 def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
@@ -343,7 +343,7 @@ def test_a_plan_says_that_a_context_is_likely_to_hold_no_function():
 
     expected = "the context is too small: one function takes about 693 tokens with "
     expected += "question and answer; use --context 768 or more"
-    assert expected == PROBE.work(RecallSettings(), estimates).phrase
+    assert expected == PROBE.bill(RecallSettings(), estimates).phrase
 
 
 def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
@@ -351,7 +351,7 @@ def test_a_plan_of_a_run_folder_names_what_the_folder_holds(tmp_path):
     estimates = made_outlook(context=1024, is_built_in=True, setup=setup)
     forced = min(len(forced_of(setup)), 4)
 
-    phrase = PROBE.work(PROBE.adapt(RecallSettings(), estimates), estimates).phrase
+    phrase = PROBE.bill(PROBE.adapt(RecallSettings(), estimates), estimates).phrase
 
     assert phrase.startswith(f"20 lines of {len(written_of(setup))} functions written")
     assert phrase.endswith(f"5 lines of {forced} functions forced")

@@ -85,10 +85,10 @@ def test_a_plan_prices_questions_and_reading():
         dial=(2,),
     )
 
-    found, set_before = (PROBE.work(each, None) for each in (settings, fixed))
+    found, set_before = (PROBE.bill(each, None) for each in (settings, fixed))
 
     asked = "12 questions: multikey at 512, 1024 tokens"
-    assert (4608, 1536) == (sum(found.texts), sum(set_before.texts))
+    assert (4608, 1536) == (found.price.read, set_before.price.read)
     assert f"{asked}; the first pair also sets 1 dial" == found.phrase
     assert asked == set_before.phrase
 

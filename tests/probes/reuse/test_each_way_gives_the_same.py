@@ -10,6 +10,7 @@ from made_servers import fake_llama_cpp
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
+from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import gap_lines
 from codeneedle.probes import probe as protocol
@@ -209,12 +210,15 @@ def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
     stored = cell(run_context(tmp_path), questions=2).run.setup
 
-    def work(**changes):
+    def bill(**changes):
         estimates = made_outlook(context=2048, **changes)
-        return PROBE.work(PROBE.adapt(ReuseSettings(), estimates), estimates)
+        return PROBE.bill(PROBE.adapt(ReuseSettings(), estimates), estimates)
 
-    new, known = work(), work(setup=stored)
+    new, known = bill(), bill(setup=stored)
 
     assert "3 questions, each in 4 ways" == new.phrase
-    assert ((1536,) * 7, 1536) == (new.texts, new.depth)
-    assert ((512,) * 5, 512) == (known.texts, known.depth)
+    for each, texts, length in ((new, 7, 1536), (known, 5, 512)):
+        written = each.price.written
+        assert Price.of_cell([length] * texts, written=written, depth=length) == (
+            each.price
+        )

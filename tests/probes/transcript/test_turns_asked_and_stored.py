@@ -221,21 +221,21 @@ def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
     settings = run.settings[NAME]
     estimates = made_outlook(context=10_000, is_built_in=True)
 
-    estimated = PROBE.work(settings, estimates)
-    counted = PROBE.work(settings, replace(estimates, setup=run.setup))
+    estimated = PROBE.bill(settings, estimates)
+    counted = PROBE.bill(settings, replace(estimates, setup=run.setup))
 
     turns = transcript_layout(run.setup).turns
-    assert (turns[-1].prompt_tokens,) == counted.texts
-    assert sum(turn.tokens for turn in turns) == counted.written
+    assert turns[-1].prompt_tokens == counted.price.read
+    assert sum(turn.tokens for turn in turns) == counted.price.written
     for about, exact in (
-        (estimated.texts[0], counted.texts[0]),
-        (estimated.written, counted.written),
+        (estimated.price.read, counted.price.read),
+        (estimated.price.written, counted.price.written),
     ):
         assert exact / 3 < about < 3 * exact
     assert "4 turns" == estimated.phrase == counted.phrase
     limited = TranscriptSettings(file=settings.file, tokens=50)
-    work = PROBE.work(limited, estimates)
-    assert (50, "4 turns, at most 50 tokens") == (work.written, work.phrase)
+    bill = PROBE.bill(limited, estimates)
+    assert (50, "4 turns, at most 50 tokens") == (bill.price.written, bill.phrase)
 
 
 # The real llama-server
