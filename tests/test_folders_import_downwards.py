@@ -28,6 +28,7 @@ FOLDERS = (
     "document",
     "cache_types",
     "quantities",
+    "scores",
     "text",
     "errors",
     "exit_codes",

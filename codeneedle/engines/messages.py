@@ -12,6 +12,15 @@ import msgspec
 
 from codeneedle.errors import CellError
 from codeneedle.records.record import Amount, Count, Json, LogProb, Nats, Status
+from codeneedle.scores import (
+    ROUNDING,
+    ComputesNan,
+    NoScore,
+    NotANumber,
+    contradiction,
+    log_probability,
+    refuse_contradiction,
+)
 from codeneedle.text import harmless, size
 
 Finish = Literal["stop", "length", "cut"]
@@ -51,6 +60,14 @@ class Generation:
     drafted: Count = 0  # tokens that the server drafted by speculation
     accepted: Count = 0  # of these, the ones that verification accepted
 
+    @property
+    def fault(self) -> str:
+        """Why its probabilities contradict each other; empty if they do not."""
+        both = zip(self.logprobs, self.gaps, strict=False)
+        is_told = len(self.logprobs) == len(self.gaps)
+        faults = (contradiction(one, gap, is_bound=False) for one, gap in both)
+        return next(filter(None, faults), "") if is_told else ""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forced:
@@ -88,6 +105,16 @@ class Forced:
         tokens = len(self.logprobs)
         is_bound = all(at < tokens for at in self.bounds)
         return 0 < tokens == len(self.leads) == len(self.ends) and is_bound
+
+    @property
+    def fault(self) -> str:
+        """Why these are no scores; empty if they are."""
+        if not self.is_even:
+            return "they are not of the same tokens, or there is none"
+        bounds = {*self.bounds}
+        both = enumerate(zip(self.logprobs, self.leads, strict=True))
+        faults = (contradiction(*of, is_bound=at in bounds) for at, of in both)
+        return next(filter(None, faults), "")
 
 
 def passage_tokens(
@@ -148,14 +175,6 @@ CODES = range(100, 600)
 
 QUOTE_CHARACTERS = 200
 """What an error quotes of an answer that cannot be read."""
-
-LOWEST_LOGPROB = -104.0
-"""
-Stands for a probability of zero, NaN or nothing.
-
-The smallest number that a 32-bit float can hold is exp(-103.97); llama-server
-says -3.4e38 where a probability is less, and null where it is NaN.
-"""
 
 LONGEST_TOKEN = 1024
 """Characters; the longest of known vocabularies, runs of blanks, have some hundred."""
@@ -227,6 +246,14 @@ class ReadOtherwise(BadReply):
             expected="a score of the prompt that it was sent",
             answer=f"it read {read:,} of {sent:,} tokens",
         )
+
+
+class NoScores(BadReply):
+    """Probabilities that cannot be; says why without a word of the prompt."""
+
+    def __init__(self, fault: str) -> None:
+        super().__init__(expected="probabilities that can be", answer=fault)
+        self.fault = fault
 
 
 class BrokenOff(BadReply):
@@ -374,6 +401,8 @@ class Reply(Generation):
     text: str  # the answer, verbatim; lone surrogates are U+FFFD
     reasoning: str = ""  # the thinking before it, where the server separates that
     finish: Finish  # why it ended; ``cut`` if we ended it
+    unscored: str = ""
+    """Why it has no log-probabilities, though the server stated some; else empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,6 +478,7 @@ def reply_of(
     Raises:
         BadReply: If an event is none, or the reply is longer than *max_tokens*
             tokens can be.
+        ComputesNan: If a log-probability is NaN.
         ServerGone: If the stream ends without a last event.
     """
     partial = _PartialReply()
@@ -461,7 +491,7 @@ def reply_of(
             partial.finish = "cut"
             break
     if partial.finish is None:
-        tokens = len(partial.logprobs)
+        tokens = len(partial.lengths)
         raise ServerGone(
             reason=f"the stream ended after {tokens} tokens, without its last event"
         )
@@ -480,6 +510,7 @@ class _PartialReply:
     logprobs: list[float] = field(default_factory=list)
     gaps: list[float | None] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)
+    unscored: str = ""
 
     def add(self, event: StreamEvent) -> None:
         """Append one event."""
@@ -489,17 +520,32 @@ class _PartialReply:
         self.timings = event.timings or self.timings
         self.finish = self.finish or event.finish
         for token in event.tokens:
-            self.logprobs.append(rounded(logarithm(token.logprob)))
-            self.gaps.append(_gap(token))
             self.lengths.append(0)
+            self._score(token)
         # Servers send a token with its text, or several with theirs.
         if self.lengths:
             self.lengths[-1] += len(event.text)
 
+    def _score(self, token: Token) -> None:
+        """Append what *token* was scored with; of a reply with a fault, nothing."""
+        try:
+            listed = listed_logprobs(token)
+        except NotANumber as error:
+            read = self.timings.cache_n + self.timings.prompt_n
+            raise ComputesNan(token=read + len(self.lengths)) from error
+        except NoScore as error:
+            self.unscored = self.unscored or str(error)
+            return
+        others = [number for other, number in listed.items() if other != token.id]
+        self.logprobs.append(rounded(listed[token.id]))
+        is_told = others and token.id != NO_ID
+        gap = rounded(listed[token.id] - max(others)) if is_told else None
+        self.gaps.append(gap)
+
     @property
     def tokens(self) -> int:
         """Tokens that have come, as the server counts them or else by their scores."""
-        return max(self.timings.predicted_n, len(self.logprobs))
+        return max(self.timings.predicted_n, len(self.lengths))
 
     def joined(self) -> str:
         """The text so far; only joined on request, as that copies all of it."""
@@ -510,6 +556,7 @@ class _PartialReply:
         """What has been received, as a complete reply."""
         timings = self.timings
         gaps = [gap for gap in self.gaps if gap is not None]
+        is_scored = not self.unscored
         return Reply(
             text=self.joined(),
             reasoning="".join(self.reasonings),
@@ -519,27 +566,34 @@ class _PartialReply:
             prompt_ms=_stated_ms(timings.prompt_ms),
             predicted_tokens=timings.predicted_n,
             predicted_ms=_stated_ms(timings.predicted_ms),
-            logprobs=tuple(self.logprobs),
-            gaps=tuple(gaps) if len(gaps) == len(self.gaps) else (),
+            logprobs=tuple(self.logprobs) if is_scored else (),
+            gaps=tuple(gaps) if is_scored and len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
+            unscored=self.unscored,
             drafted=timings.draft_n,
             accepted=timings.draft_n_accepted,
         )
 
 
-def _gap(token: Token) -> float | None:
-    """The lead over the best other token; None where the server names none."""
-    others = [logarithm(o.logprob) for o in token.top_logprobs if o.id != token.id]
-    if token.id == NO_ID or not others:
-        return None
-    return rounded(logarithm(token.logprob) - max(others))
+def listed_logprobs(token: Token) -> dict[int, float]:
+    """
+    Log-probabilities at the place of *token*, by number: its own, and those listed.
 
-
-def logarithm(logprob: float | None) -> float:
-    """*logprob* within its range; the lowest where it is none."""
-    if logprob is None or math.isnan(logprob):
-        return LOWEST_LOGPROB
-    return min(0.0, max(LOWEST_LOGPROB, logprob))
+    Raises:
+        NotANumber: If one is NaN.
+        NoScore: If one is none, or they contradict each other: a token is there twice.
+    """
+    own = log_probability(token.logprob)
+    stated = [(each.id, log_probability(each.logprob)) for each in token.top_logprobs]
+    listed = dict(stated)
+    is_named = token.id != NO_ID and NO_ID not in listed
+    differs = abs(listed.get(token.id, own) - own) > ROUNDING
+    if is_named and (len(listed) < len(stated) or differs):
+        raise NoScore("a token that is listed twice")
+    listed[token.id] = own
+    if is_named:
+        refuse_contradiction(listed.values())
+    return listed
 
 
 LONGEST_MS = 1e12

@@ -5,8 +5,9 @@ a text that they read, or measure speed.
 An engine that has none needs nothing of this.
 """
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Protocol
 
@@ -15,6 +16,7 @@ import msgspec
 from codeneedle.cache_types import Pair
 from codeneedle.engines.patience import Patience
 from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
+from codeneedle.scores import ROUNDING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,9 @@ class Estimate:
     value: Finite  # finite
     error: Amount | None  # finite, never negative
 
+
+LEAST_DIVERGENCE = 0.1
+"""How far below 0 rounding may bring a mean divergence, in nats."""
 
 Distance = Annotated[float, msgspec.Meta(ge=-1.0, le=MOST_NATS)]
 """In nats; below 0 for rounding alone: distributions are kept in 16 bits."""
@@ -66,6 +71,26 @@ class Statistics:
     dp_mean: Estimate  # mean change of the probability of the right token
     dp_rms: Estimate  # root of the mean square of that change
     same_top: Estimate  # share of tokens whose most likely token is the same
+
+    @property
+    def fault(self) -> str:
+        """What no two distributions have, as a phrase; empty if all of it can be."""
+        numbers = {
+            each.name: value.value if isinstance(value, Estimate) else value
+            for each in fields(self)
+            if (value := getattr(self, each.name)) is not None
+        }
+        for name, number in numbers.items():
+            if not math.isfinite(number):
+                return f"{name} is {number:g}"
+        if min(self.ppl.value, self.ppl_base.value) < math.exp(-ROUNDING):
+            return "a perplexity below 1"
+        if not -LEAST_DIVERGENCE <= self.kld.value <= MOST_NATS:
+            return f"a mean divergence of {self.kld.value:g} nats"
+        is_share = 0 <= self.same_top.value <= 100  # noqa: PLR2004 - percent
+        if not is_share or self.ppl_ratio.value <= 0 or self.dp_rms.value < 0:
+            return "a share, a ratio or a spread that cannot be"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

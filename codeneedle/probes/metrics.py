@@ -120,9 +120,6 @@ class Loss:
 ABLE = 0.2
 """Share right with the reference below which a metric does not enter the verdict."""
 
-LEAST_DIVERGENCE = 0.1
-"""How far below 0 rounding may bring a mean divergence, in nats."""
-
 NOTABLE_LOSS = 0.05
 """Loss of the mean score for which plan and verdict count samples: five points."""
 

@@ -8,7 +8,6 @@ import pytest
 from codeneedle.engines.llama_cpp.client import completion_event
 from codeneedle.engines.messages import (
     LONGEST_TOKEN,
-    LOWEST_LOGPROB,
     BadReply,
     Progress,
     Refused,
@@ -20,6 +19,7 @@ from codeneedle.engines.messages import (
     shaped,
     stated_refusal,
 )
+from codeneedle.scores import LOWEST, ComputesNan
 
 LAST = {"content": "", "stop": True, "stop_type": "eos"}
 
@@ -49,14 +49,14 @@ def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
     }
     reply = completion(
         token("a"),
-        token("b", chosen=-0.5, other=-0.75),
+        token("b", chosen=-0.5, other=-1.0),
         {"content": "c", "completion_probabilities": [probabilities]},
         LAST,
     )
 
     assert ("abc", "stop") == (reply.text, reply.finish)
     assert (-0.1, -0.5, -3.0) == reply.logprobs
-    assert (2.4, 0.25, -2.5) == reply.gaps
+    assert (2.4, 0.5, -2.5) == reply.gaps
 
 
 def test_gaps_are_missing_where_the_server_does_not_name_tokens():
@@ -112,12 +112,28 @@ def test_a_token_of_bytes_that_are_no_text_keeps_the_gap_that_the_server_states(
     assert (2, 1, 1) == reply.lengths
 
 
-@pytest.mark.parametrize("strange", [None, math.nan, -math.inf, -3.4e38])
-def test_a_probability_that_is_no_number_is_the_lowest(strange):
-    """Zero, NaN and null are as unlikely as a 32-bit float can say."""
-    reply = completion(token("a", chosen=-0.5, other=strange), LAST)
+@pytest.mark.parametrize("least", [-math.inf, -3.4e38])
+def test_a_probability_below_the_representable_is_the_lowest(least):
+    reply = completion(token("a", chosen=-0.5, other=least), LAST)
 
-    assert (-0.5 - LOWEST_LOGPROB,) == reply.gaps
+    assert (-0.5 - LOWEST,) == reply.gaps
+
+
+@pytest.mark.parametrize("nan", [None, math.nan])
+@pytest.mark.parametrize("which", ["chosen", "other"])
+def test_nan_ends_the_cell_and_says_from_which_token_on(nan, which):
+    """JSON has no word for it: llama-server writes null."""
+    with pytest.raises(ComputesNan, match=r"computes NaN from token \d+ on: .* here"):
+        completion(token("a"), token("b", **{which: nan}), LAST)
+
+
+@pytest.mark.parametrize("numbers", [(7.5, -1.0), (0.0, 0.0), (math.inf, -0.5)])
+def test_a_reply_with_impossible_probabilities_keeps_its_text_alone(numbers):
+    chosen, other = numbers
+    reply = completion(token("a"), token("b", chosen=chosen, other=other), LAST)
+
+    assert ("ab", (), ()) == (reply.text, reply.logprobs, reply.gaps)
+    assert reply.unscored
 
 
 def test_a_reply_is_cut_at_the_first_line_break_where_it_is_long_enough():

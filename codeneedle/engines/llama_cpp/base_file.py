@@ -225,6 +225,10 @@ class Job:
         """What is wrong with what came so far, as a phrase; empty if nothing."""
         return ""
 
+    def nan_from(self) -> int | None:
+        """The first token of what came so far that is NaN; None if none is known."""
+        return None
+
     def too_short(self, lengths: "Lengths") -> BadInput:
         """The error for a text of these *lengths*."""
         return text_too_short(

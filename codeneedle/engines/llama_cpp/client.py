@@ -1,6 +1,7 @@
 """llama-server's API: its endpoints, the bodies of requests, the events of replies."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -463,7 +464,7 @@ def completion_event(event: Json) -> StreamEvent:
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
         text=stated.content,
-        tokens=stated.completion_probabilities,
+        tokens=_with_nan(stated.completion_probabilities),
         timings=stated.timings,
         finish=ending if stated.stop else None,
         progress=_progress_of(stated.prompt_progress),
@@ -482,10 +483,22 @@ def chat_event(event: Json) -> StreamEvent:
     return StreamEvent(
         text=choice.delta.content or "",
         reasoning=choice.delta.reasoning_content or "",
-        tokens=(choice.logprobs and choice.logprobs.content) or (),
+        tokens=_with_nan((choice.logprobs and choice.logprobs.content) or ()),
         timings=stated.timings,
         finish=ending if reason else None,
         progress=_progress_of(stated.prompt_progress),
+    )
+
+
+def _with_nan(tokens: Sequence[Token]) -> tuple[Token, ...]:
+    """*tokens* with NaN where llama-server says null, as JSON has no word for it."""
+    return tuple(
+        replace(
+            token,
+            logprob=math.nan if token.logprob is None else token.logprob,
+            top_logprobs=_with_nan(token.top_logprobs),
+        )
+        for token in tokens
     )
 
 

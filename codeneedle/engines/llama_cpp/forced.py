@@ -5,17 +5,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.engines.messages import (
-    LOWEST_LOGPROB,
     NO_ID,
     TOP_TOKENS,
     BadReply,
+    NoScores,
     Refused,
     Reply,
     Token,
     TokenPiece,
-    logarithm,
+    listed_logprobs,
     rounded,
 )
+from codeneedle.scores import LOWEST, NoScore
 
 LISTED_TOKENS = 100
 """
@@ -67,17 +68,20 @@ def score_of(right: int, came: Token) -> TokenScore:
     Score of the token *right*, from the candidates listed with *came*, the sampled one.
 
     Raises:
-        BadReply: If the server does not list tokens by number.
+        BadReply: If the server does not list tokens by number, or what cannot be.
     """
-    listed = {each.id: logarithm(each.logprob) for each in came.top_logprobs}
-    listed.setdefault(came.id, logarithm(came.logprob))
-    others = [logprob for token, logprob in listed.items() if token != right]
-    if NO_ID in listed or not others:
+    ids = {came.id, *(each.id for each in came.top_logprobs)}
+    if NO_ID in ids or not ids - {right}:
         raise BadReply(expected="probabilities by token", answer=str(came))
+    try:
+        listed = listed_logprobs(came)
+    except NoScore as error:
+        raise NoScores(str(error)) from error
+    others = [logprob for token, logprob in listed.items() if token != right]
     logprob = listed.get(right, min(others))
     return TokenScore(
         logprob=rounded(logprob),
-        is_bound=right not in listed or logprob <= LOWEST_LOGPROB,
+        is_bound=right not in listed or logprob <= LOWEST,
         lead=rounded(logprob - max(others)),
     )
 

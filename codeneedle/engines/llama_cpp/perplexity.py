@@ -48,6 +48,8 @@ from codeneedle.engines.llama_cpp.statistics import (
     ends_early,
     failure,
     final_perplexity,
+    impossible_statistics,
+    nan_from,
     statistics,
     too_short,
 )
@@ -63,6 +65,7 @@ from codeneedle.engines.tools import (
 )
 from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
+from codeneedle.scores import ComputesNan
 from codeneedle.system import processes
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
@@ -294,8 +297,8 @@ class Perplexity(BaseFileTool):
             Its log and exit code; 0 is no sign of success: look for the statistics.
 
         Raises:
-            CellError: If it fails, writes nothing for `SILENCE_S`, or runs other cache
-                types than asked for.
+            CellError: If it fails, writes nothing for `SILENCE_S`, computes NaN, or
+                runs other cache types than asked for.
             MachineError: If it cannot be started or stopped.
         """
         argv = self.command(job)
@@ -311,6 +314,7 @@ class Perplexity(BaseFileTool):
             patience.heard()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
+            _refuse_nan(job, log_text)
             if fault := job.fault():
                 raise _unreadable(job, fault, log_text)
             progress(min(chunks_done(log_text), job.task.chunks))
@@ -336,6 +340,7 @@ class Perplexity(BaseFileTool):
                 effective=replace(logs.read(log_text), waiting=waiting(is_passive)),
             )
         )
+        _refuse_nan(job, log_text)
         return log_text, returncode
 
     def _takes_all_layers(self) -> bool:
@@ -423,6 +428,19 @@ def _silent(job: Job, silence_s: float, known: str) -> CellError:
     )
 
 
+def _refuse_nan(job: Job, log_text: str) -> None:
+    """
+    Stop at NaN in what *job* has computed so far: all that follows is NaN, too.
+
+    Raises:
+        ComputesNan: If there is some.
+    """
+    of_job = job.nan_from()
+    token = nan_from(log_text) if of_job is None else of_job
+    if token is not None:
+        raise ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
+
+
 def _unreadable(job: Job, fault: str, log_text: str) -> CellError:
     """The error for what came through a pipe and is not what was asked for."""
     message = f"wrote log-probabilities that cannot be read: {fault}"
@@ -432,7 +450,8 @@ def _unreadable(job: Job, fault: str, log_text: str) -> CellError:
 def _incomplete(job: Job, log_text: str, *, lacking: str = "") -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
     trouble = logs.trouble(log_text)
-    silent = CUT_OFF if ends_early(log_text) else "it does not say why"
+    silent = CUT_OFF if ends_early(log_text) else impossible_statistics(log_text)
+    silent = silent or "it does not say why"
     reason = failure(log_text) or (trouble.reason if trouble else lacking or silent)
     what = "log-probabilities" if lacking else "statistics"
     message = f"ended without complete {what}: {reason}"

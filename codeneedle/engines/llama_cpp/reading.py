@@ -6,6 +6,7 @@ those in front of right tokens are kept, so that nothing takes disk.
 """
 
 import contextlib
+import math
 import os
 import select
 import threading
@@ -32,6 +33,7 @@ from codeneedle.engines.messages import rounded
 from codeneedle.engines.tools import DivergenceTask, ReadingTask, ReadTokens
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
+from codeneedle.scores import ROUNDING, log_probability
 from codeneedle.system.files import own_folder, private_folder, reason_of
 from codeneedle.text import plural
 
@@ -71,6 +73,9 @@ class Rows:
     fault: str = field(default="", init=False)
     """What is wrong with the file, as a phrase; empty if nothing so far."""
 
+    nan_from: int | None = field(default=None, init=False)
+    """The first wanted token, from 1, whose row is NaN; None if none is so far."""
+
     taken: int = field(default=0, init=False)  # bytes so far
     _rest: bytearray = field(init=False)
     _row: int = field(init=False)
@@ -83,7 +88,7 @@ class Rows:
 
     def begin(self) -> None:
         """Forget what was taken: the file is written again."""
-        self.fault, self.taken, self._row = "", 0, -1
+        self.fault, self.nan_from, self.taken, self._row = "", None, 0, -1
         self._rest, self._kept = bytearray(), {}
 
     @property
@@ -177,6 +182,8 @@ class Rows:
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
         fault = _fault(scale, low, values)
+        if math.isnan(scale) or math.isnan(low):
+            self.nan_from = place + 1
         if fault:
             self.fault = f"its row of token {place:,} is none: {fault}"
             return
@@ -185,7 +192,7 @@ class Rows:
         others = (values[:right], values[right + 1 :])
         runner_up = max(int(each.max()) for each in others if len(each))
         self._kept[place] = (
-            rounded(min(0.0, low + scale * value)),
+            rounded(log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.
             rounded(scale * (value - runner_up)),
             value == 0,
@@ -197,6 +204,8 @@ def _fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
     # A scale that is no number fails this, too.
     if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):
         return f"a scale of {scale:g} and a minimum of {low:g}"
+    if low + scale * int(values.max()) > ROUNDING:
+        return f"a log-probability of {low + scale * int(values.max()):g}"
     total = float(np.exp(low + scale * values.astype(np.float64)).sum())
     if not abs(total - 1) <= SLACK:
         return f"its probabilities add up to {total:.3f}"
@@ -225,6 +234,11 @@ class ReadJob(Job):
     def fault(self) -> str:
         """What is wrong with it."""
         return self.rows.fault
+
+    @override
+    def nan_from(self) -> int | None:
+        """The first token whose row is NaN."""
+        return self.rows.nan_from
 
 
 def prepared(task: ReadingTask, *, log: Path, vocabulary: int) -> tuple[ReadJob, Rows]:

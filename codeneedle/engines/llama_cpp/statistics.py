@@ -10,6 +10,9 @@ from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.log import COUNT, lines
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
+PPL_STEP = 1e-4
+"""How exact a printed perplexity is, and so its logarithm, as it is at least 1."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
@@ -28,17 +31,40 @@ def statistics(log_text: str) -> Statistics | None:
     order, each value must be a number, and no line may state an error.
     """
     lines = list(_stripped(log_text))
-    labelled = [read for read in map(_labelled, lines) if read is not None]
-    names = [name for name, _ in labelled]
-    if names not in (_ORDER, _ORDER_WITHOUT_95) or failure(log_text) is not None:
+    found = _all_statistics(lines)
+    if found is None or found.fault or failure(log_text) is not None:
         return None
     announced = announced_size(log_text)
     if announced is None or _rows(lines) != list(range(1, announced.chunks + 1)):
         return None
-    values = dict(labelled)
-    if not all(math.isfinite(estimate.value) for estimate in values.values()):
-        return None
-    return _statistics(values)
+    return found
+
+
+def impossible_statistics(log_text: str) -> str:
+    """What of the statistics cannot be, as a phrase; empty if all can, or are cut."""
+    found = _all_statistics(_stripped(log_text))
+    return found.fault if found else ""
+
+
+def nan_from(log_text: str) -> int | None:
+    """
+    From which token of its text on the tool computes NaN; None if it does not.
+
+    It is the first scored one of the first chunk that has NaN; 0 if no chunk tells.
+    """
+    chunks = [int(number) for number, told in _WRITTEN.findall(log_text) if _nan(told)]
+    lines = [line for line in _stripped(log_text) if _nan(line)]
+    rows = filter(None, map(_ROW.fullmatch, lines))
+    chunks += [int(row["chunk"]) for row in rows if _nan(row["ppl"] + row["kld"])]
+    announced = announced_size(log_text)
+    if chunks and announced is not None:
+        at = announced.context
+        return (min(chunks) - 1) * at + at // 2 + 1
+    labelled = filter(None, map(_labelled, lines))
+    is_nan = any(math.isnan(estimate.value) for _, estimate in labelled)
+    final = filter(None, map(_FINAL.fullmatch, lines))
+    is_final = any(_nan(match["value"]) for match in final)
+    return 0 if chunks or is_nan or is_final else None
 
 
 def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
@@ -54,7 +80,7 @@ def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
         tokens: Scored tokens of each chunk.
 
     Returns:
-        Empty where a value is no number.
+        Empty where a value is none that can be.
     """
     sums = [(0.0, 0.0, 0)]
     for row in filter(None, map(_ROW.fullmatch, _stripped(log_text))):
@@ -64,13 +90,17 @@ def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
             return ()
         same = round(top / 100 * tokens * chunks)
         sums.append((chunks * math.log(ppl), chunks * kld, same))
+    pairs = list(itertools.pairwise(sums))
+    logps = [before[0] - now[0] for before, now in pairs]
+    if any(logp > at * PPL_STEP for at, logp in enumerate(logps, start=1)):
+        return ()
     return tuple(
         ChunkValues(
-            logp=round(before[0] - now[0], 6) + 0.0,
+            logp=round(min(0.0, logp), 6) + 0.0,
             kld=round(now[1] - before[1], 6) + 0.0,
             same_top=round(100 * (now[2] - before[2]) / tokens, 4),
         )
-        for before, now in itertools.pairwise(sums)
+        for logp, (before, now) in zip(logps, pairs, strict=True)
     )
 
 
@@ -85,13 +115,16 @@ def final_perplexity(log_text: str) -> Estimate | None:
 
 def ends_early(log_text: str) -> bool:
     """
-    Whether the log holds neither a result nor an error.
+    Whether the log holds neither its last line nor NaN nor an error.
 
     A thread of the tool writes its log, and ends with the process, whatever it still
     had to write: llama.cpp #22142. Seen with b11434, a small model and a busy machine.
+    A log whose last line is there was not cut, whatever it says.
     """
-    result = statistics(log_text) or final_perplexity(log_text)
-    return result is None and failure(log_text) is None
+    lines = list(_stripped(log_text))
+    labelled = [name for name, _ in filter(None, map(_labelled, lines))]
+    is_ended = _ORDER[-1] in labelled or any(map(_FINAL.fullmatch, lines))
+    return not is_ended and nan_from(log_text) is None and failure(log_text) is None
 
 
 def announced_size(log_text: str) -> Size | None:
@@ -104,7 +137,7 @@ def announced_size(log_text: str) -> Size | None:
 
 def chunks_done(log_text: str) -> int:
     """How many chunks are done, in either of the tool's two modes."""
-    written = [int(number) for number in _WRITTEN.findall(log_text)]
+    written = [int(number) for number, _ in _WRITTEN.findall(log_text)]
     return max([*written, *_rows(_stripped(log_text))], default=0)
 
 
@@ -132,7 +165,7 @@ _FINAL = re.compile(
 _SIZE = re.compile(
     rf"(?:over|computing) (?P<chunks>{COUNT}) chunks, n_ctx=(?P<context>{COUNT})"
 )
-_WRITTEN = re.compile(rf"\[({COUNT})\][-\d.naif]+,")
+_WRITTEN = re.compile(rf"\[({COUNT})\]([-\d.naif]+),")
 _ROW = re.compile(
     rf"\s*(?P<chunk>\d+)\s+(?P<ppl>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER}"
     rf"\s+(?P<kld>{_NUMBER}) ± +{_NUMBER}\s+{_NUMBER} ± +{_NUMBER} %"
@@ -216,6 +249,18 @@ def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
     """The one match there is; None if there are none or several."""
     present = [match for match in matches if match is not None]
     return present[0] if len(present) == 1 else None
+
+
+def _nan(told: str) -> bool:
+    return "nan" in told
+
+
+def _all_statistics(lines: Iterable[str]) -> Statistics | None:
+    """The statistics whose lines are all there, once and in order; else None."""
+    labelled = list(filter(None, map(_labelled, lines)))
+    names = [name for name, _ in labelled]
+    is_whole = names in (_ORDER, _ORDER_WITHOUT_95)
+    return _statistics(dict(labelled)) if is_whole else None
 
 
 def _statistics(values: dict[str, Estimate]) -> Statistics:

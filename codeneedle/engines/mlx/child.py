@@ -400,8 +400,10 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     base.write(HEADER.pack(MAGIC, context, session.vocabulary, len(chunks)))
     base.write(np.array(chunks, dtype=np.int32).tobytes())
     sums = scoring.Sums()
-    for chunk in chunks:
-        for row, right in _scored(session, chunk):
+    for at, chunk in enumerate(chunks):
+        for place, (row, right) in enumerate(_scored(session, chunk)):
+            if _is_nan(row, right, at * context + context // 2 + 1 + place):
+                return
             base.write(scoring.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
         emit(logs.ChunkRead())
@@ -417,9 +419,11 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     tokens = np.frombuffer(base.read(4 * count * context), dtype=np.int32)
     size = 2 * row_values(vocabulary)
     sums, by_chunk = scoring.Sums(), []
-    for chunk in tokens.reshape(count, context).tolist():
+    for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)
-        for row, right in _scored(session, chunk):
+        for place, (row, right) in enumerate(_scored(session, chunk)):
+            if _is_nan(row, right, at * context + context // 2 + 1 + place):
+                return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
             sums.add(row, scoring.decoded_row(stored, vocabulary), right)
         by_chunk.append(sums.chunk(start))
@@ -428,6 +432,14 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         statistics=sums.statistics(), tokens=len(sums), by_chunk=tuple(by_chunk)
     )
     emit(logs.TextCompared(comparison=comparison))
+
+
+def _is_nan(row: Any, right: int, token: int) -> bool:
+    """Whether *row* is NaN, which is told as that of the *token* of that number."""
+    is_nan = bool(np.isnan(row[right]))
+    if is_nan:
+        emit(logs.NanComputed(token=token))
+    return is_nan
 
 
 def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:

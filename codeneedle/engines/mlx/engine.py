@@ -69,6 +69,7 @@ from codeneedle.engines.tools import (
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.weights import Weights, read_header
 from codeneedle.records.record import Effective, Status
+from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
 from codeneedle.system.files import size_of
 from codeneedle.system.orphans import noted, watched
@@ -466,7 +467,8 @@ class _ChildRun:
             Its log.
 
         Raises:
-            CellError: If it fails, is silent, or runs something else than asked for.
+            CellError: If it fails, is silent, computes NaN, or runs something else than
+                asked for.
         """
         note(ToolRun(command=tuple(self.argv)))
 
@@ -493,6 +495,8 @@ class _ChildRun:
         if returncode:
             raise logs.died(returncode, self.log)
         self._verify(log_text, is_over=True)
+        if nan := logs.last(log_text, logs.NanComputed):
+            raise ComputesNan(token=nan.token, log_excerpt=logs.last_lines(log_text))
         return log_text
 
     def _verify(self, log_text: str, *, is_over: bool) -> None:
@@ -532,6 +536,8 @@ class MlxDivergence(BaseFileTool):
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
             raise _incomplete(log_text)
+        if fault := compared.comparison.statistics.fault:
+            raise _incomplete(log_text, fault)
         return compared.comparison
 
     def _completed(self, job: Job, note: Notify, progress: Progress) -> str:
@@ -554,9 +560,10 @@ class MlxDivergence(BaseFileTool):
         )
 
 
-def _incomplete(log_text: str) -> CellError:
+def _incomplete(log_text: str, fault: str = "") -> CellError:
+    why = f": {fault}" if fault else ""
     return CellError(
-        "mlx ended without complete statistics",
+        f"mlx ended without complete statistics{why}",
         hint="See the end of its log.",
         status=Status.CRASHED,
         log_excerpt=logs.last_lines(log_text),

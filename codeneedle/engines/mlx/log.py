@@ -101,6 +101,12 @@ class Wrote(LogEvent, frozen=True, kw_only=True):
     base: BaseFileStatistics
 
 
+class NanComputed(LogEvent, frozen=True, kw_only=True):
+    """A scored token has NaN; nothing is computed behind it."""
+
+    token: int  # its number in the text, from 1
+
+
 class TextCompared(LogEvent, frozen=True, kw_only=True):
     """All chunks are compared with the reference."""
 
@@ -115,7 +121,9 @@ class Speed(LogEvent, frozen=True, kw_only=True):
     peak_bytes: int  # most memory that MLX has allocated so far
 
 
-_KINDS = Memory | Running | Short | ChunkRead | Wrote | TextCompared | Speed
+_KINDS = (
+    Memory | Running | Short | ChunkRead | Wrote | NanComputed | TextCompared | Speed
+)
 _decoder = msgspec.json.Decoder(_KINDS)
 _Kind = TypeVar("_Kind", bound=LogEvent)
 

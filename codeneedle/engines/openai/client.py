@@ -22,7 +22,6 @@ from codeneedle.engines.http import (
     never,
 )
 from codeneedle.engines.messages import (
-    LOWEST_LOGPROB,
     TOP_TOKENS,
     BadReply,
     BrokenOff,
@@ -40,7 +39,6 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
-    logarithm,
     passage_tokens,
     reply_of,
     rounded,
@@ -56,6 +54,14 @@ from codeneedle.engines.openai.retries import (
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Json, Status
+from codeneedle.scores import (
+    LOWEST,
+    ComputesNan,
+    NoScore,
+    NotANumber,
+    log_probability,
+    refuse_contradiction,
+)
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
 
 OPTIONAL = (
@@ -111,12 +117,6 @@ ECHO_BYTES = 256
 
 UNCOUNTED = 8
 """Tokens of a reply that a server may not count: marks of its parts, and of its end."""
-
-MOST_SURE = 0.001
-"""Highest log-probability, which rounding explains."""
-
-MOST_LIKELY = 1.05
-"""Most that the probabilities of one place may add up to: each may be rounded."""
 
 UNSPELLED = 64
 """Characters of tokens that may be in no reply: marks of its parts, and of its end."""
@@ -430,9 +430,9 @@ class OpenAi(Connection):
             predicted_tokens=reply.predicted_tokens or seen.events,
             wall_s=round(seen.elapsed_s(), 4),
         )
-        if fault := seen.fault or _misspelled(seen.spelled, reply):
+        if fault := seen.fault or reply.unscored or _misspelled(seen.spelled, reply):
             self.unscored = self.unscored or fault
-            reply = replace(reply, logprobs=(), gaps=(), lengths=())
+            reply = replace(reply, logprobs=(), gaps=(), lengths=(), unscored=fault)
         return replace(
             reply,
             text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS),
@@ -609,6 +609,7 @@ def read_echo(
     forced = []
     for (at, taken), (begin, _) in zip(found, passages, strict=True):
         tokens = read[at.start : at.stop]
+        _refuse_nan(tokens, at.start)
         if fault := _untold(tokens, offsets[at.start : at.stop]):
             raise BadReply(expected=PROBABILITIES, answer=fault)
         share = taken / len(read) if passages[1:] else 1.0
@@ -631,18 +632,29 @@ def _forced(
     wall_s: float,
 ) -> Forced:
     """The scores of *tokens*."""
-    numbers = [logarithm(each.logprob) for each in tokens]
-    others = [max(map(logarithm, _others(each))) for each in tokens]
+    numbers = [log_probability(each.logprob) for each in tokens]
+    others = [max(map(log_probability, _others(each))) for each in tokens]
     return Forced(
         logprobs=tuple(map(rounded, numbers)),
-        bounds=tuple(
-            at for at, number in enumerate(numbers) if number <= LOWEST_LOGPROB
-        ),
+        bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
         leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
         ends=ends,
         prompt_tokens=prompt_tokens,
         wall_s=wall_s,
     )
+
+
+def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
+    """
+    Stop at the first of *tokens*, behind so many *before* them, that is NaN.
+
+    Raises:
+        ComputesNan: If there is one.
+    """
+    for at, place in enumerate(tokens, start=before + 1):
+        numbers = (place.logprob, *_others(place))
+        if any(number is not None and math.isnan(number) for number in numbers):
+            raise ComputesNan(token=at)
 
 
 def _untold(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
@@ -708,7 +720,7 @@ def read_event(event: Json) -> Event:
         timings=timings,
         finish=ending if reason else None,
         spelled=tuple(each.token for each in places),
-        fault=next(filter(None, map(_fault, places)), ""),
+        fault=next(filter(None, map(_fault_of_choice, places)), ""),
     )
 
 
@@ -765,16 +777,31 @@ def _told_offsets(offsets: Sequence[int]) -> Sequence[int]:
 
 
 def _fault(place: _TokenLogprob) -> str:
-    """What is impossible about the numbers at a place; empty if nothing is."""
-    numbers = [place.logprob, *_others(place)]
-    for number in numbers:
-        if number is None:
-            return "a token without a log-probability"
-        if not -math.inf < number <= MOST_SURE:
-            return f"a log-probability of {number:g}"
-    if math.fsum(math.exp(min(0.0, n)) for n in numbers if n is not None) > MOST_LIKELY:
-        return "probabilities of one token that add up to more than 1"
+    """
+    What is impossible about the numbers at a place; empty if nothing is.
+
+    Of NaN, nothing: a cell that computes NaN ends, as of `messages.reply_of`.
+    """
+    others, listed = _others(place), place.top_logprobs or ()
+    try:
+        numbers = [log_probability(number) for number in (place.logprob, *others)]
+        refuse_contradiction(numbers)
+    except NotANumber:
+        return ""
+    except NoScore as error:
+        return str(error)
+    if -math.inf in others:
+        return "a log-probability of -inf beside the token that came"
+    if len({(each.token, each.logprob) for each in listed}) < len(listed):
+        return "a token that is listed twice"
     return ""
+
+
+def _fault_of_choice(place: _TokenLogprob) -> str:
+    """As of `_fault`, where the token came because it was the most probable."""
+    if place.logprob == -math.inf:
+        return "a log-probability of -inf"
+    return _fault(place)
 
 
 def _others(place: _TokenLogprob) -> list[float | None]:

@@ -5,10 +5,8 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Statistics
-from codeneedle.probes.metrics import LEAST_DIVERGENCE
 from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
-    MOST_NATS,
     Amount,
     CellRecord,
     Count,
@@ -115,15 +113,9 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         context, _, chunks = name.partition("x")
         is_possible = context == str(each.context) and chunks.isdecimal()
         refuse_impossible(is_possible, f"'{name}' is no comparison", file=file)
-        values = each.statistics
-        is_possible = (
-            min(values.ppl.value, values.ppl_base.value, values.ppl_ratio.value) > 0
-            and -LEAST_DIVERGENCE <= values.kld.value <= MOST_NATS
-            and 0 <= values.same_top.value <= 100  # noqa: PLR2004 - percent
-            and values.dp_rms.value >= 0
-        )
+        fault = each.statistics.fault
         what = f"no two distributions compare like that at {each.context} tokens"
-        refuse_impossible(is_possible, what, file=file)
+        refuse_impossible(not fault, f"{what}: {fault}", file=file)
         is_whole = len(each.by_chunk) in {0, each.chunks}
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
     return divergence

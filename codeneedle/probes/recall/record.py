@@ -128,12 +128,11 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
         starts=stored.starts,
         texts_s=facts.texts_s,
     )
-    for each in (*recall.forced, *recall.read):
-        is_possible = bool(each.error) or each.is_even
-        what = (
-            f"the scores of {each.needle} are not of the same tokens, or there is none"
-        )
-        refuse_impossible(is_possible, what, file=file)
+    for each in recall.answers:
+        has_none = isinstance(each, ForcedRound) and bool(each.error)
+        fault = "beside an error" * bool(each.logprobs) if has_none else each.fault
+        what = f"the scores of {each.needle} are none: {fault}"
+        refuse_impossible(not fault, what, file=file)
     return recall
 
 

@@ -12,7 +12,13 @@ from typing_extensions import override
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import BadReply, Completion, Forced, Refused
+from codeneedle.engines.messages import (
+    BadReply,
+    Completion,
+    Forced,
+    NoScores,
+    Refused,
+)
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
@@ -418,6 +424,9 @@ class _Forcer(Asker):
         )
         try:
             scores = self.forced(question, rendered.text)
+        except NoScores as impossible:
+            # It says numbers, and no word of the conversation.
+            return ForcedTurn(turn=turn.name, error=impossible.fault)
         except BadReply:
             error = "the server reported no token probabilities"
             return ForcedTurn(turn=turn.name, error=error)

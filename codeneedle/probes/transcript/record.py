@@ -176,9 +176,9 @@ def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:
         for turn in from_json(answer, ForcedConversation, file=file).turns
     )
     for turn in turns:
-        is_possible = turn.is_even or bool(turn.error)
-        what = f"scores of turn {turn.turn} are missing"
-        refuse_impossible(is_possible, what, file=file)
+        fault = "beside an error" * bool(turn.logprobs) if turn.error else turn.fault
+        what = f"the scores of turn {turn.turn} are none: {fault}"
+        refuse_impossible(not fault, what, file=file)
     return turns
 
 
@@ -202,7 +202,7 @@ def scored_turns(
 
 def forced_turns(record: CellRecord) -> dict[str, ForcedTurn]:
     """The turns of *record* that have scores, by name."""
-    return {each.turn: each for each in turns_of(record) if each.is_even}
+    return {each.turn: each for each in turns_of(record) if not each.error}
 
 
 def _tokens(turn: TurnFacts, forced: Forced) -> Iterator[ScoredToken]:

@@ -16,6 +16,8 @@ from codeneedle.engines.llama_cpp.statistics import (
     ends_early,
     failure,
     final_perplexity,
+    impossible_statistics,
+    nan_from,
     statistics,
     too_short,
 )
@@ -80,8 +82,8 @@ def test_each_chunk_by_itself_follows_from_the_means_so_far():
 
 
 def test_chunks_without_a_number_have_no_values():
-    """A perplexity that is none spoils all that are subtracted from it."""
-    for ppl, chunks in (("nan", 0), ("0.0000", 0), ("1.0000", 4)):
+    """One that is none, or cannot be, spoils all that are subtracted from it."""
+    for ppl, chunks in (("nan", 0), ("0.0000", 0), ("1.0000", 0)):
         told = COMPLETE.replace("12266.2220", ppl)
         assert chunks == len(by_chunk(told, tokens=255))
 
@@ -227,6 +229,39 @@ def test_the_final_perplexity_ends_a_run_that_writes():
 def test_progress_and_early_ends_are_read_in_both_modes(name, done, early):
     """The tool may exit with 0 before its log is written: no result and no error."""
     assert (done, early) == (chunks_done(printed(name)), ends_early(printed(name)))
+
+
+@pytest.mark.parametrize("name", ["q8_0-nan", "base-nan"])
+def test_a_whole_log_that_says_nan_was_not_cut(name):
+    """A bias of K beyond what the type holds: all that follows is NaN."""
+    text = printed(name)
+
+    assert (None, None) == (statistics(text), final_perplexity(text))
+    assert (257, False) == (nan_from(text), ends_early(text))
+
+
+@pytest.mark.parametrize(
+    ("told", "instead", "fault"),
+    [
+        ("KLD:   1.173086", "KLD:       -nan", "kld is nan"),
+        ("KLD:   1.173086", "KLD:        inf", "kld is inf"),
+        ("KLD:   1.173086", "KLD:  -3.000000", "a mean divergence of -3 nats"),
+        (": 13381.611444", ":     0.500000", "a perplexity below 1"),
+        ("88.235 ± 1.009 %", "103.10 ± 1.009 %", "a share, a ratio or a spread"),
+    ],
+)
+def test_statistics_that_cannot_be_are_no_cut_log(told, instead, fault):
+    text = COMPLETE.replace(told, instead)
+
+    assert text != COMPLETE
+    assert statistics(text) is None
+    assert impossible_statistics(text).startswith(fault)
+    assert not ends_early(text)
+
+
+def test_no_complete_log_says_nan():
+    for name in ("q4_0", "self-f16", "base", "cut-at-exit", "base-truncated"):
+        assert nan_from(printed(name)) is None
 
 
 def test_sizes_are_read():

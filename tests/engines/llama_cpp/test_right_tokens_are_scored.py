@@ -5,7 +5,8 @@ import math
 import pytest
 
 from codeneedle.engines.llama_cpp.forced import right_ends, score_of
-from codeneedle.engines.messages import LOWEST_LOGPROB, BadReply, Token, TokenPiece
+from codeneedle.engines.messages import BadReply, NoScores, Token, TokenPiece
+from codeneedle.scores import LOWEST, NotANumber
 
 
 def pieces(*parts):
@@ -55,12 +56,33 @@ def test_a_token_that_is_not_listed_is_bounded_by_the_last_one_that_is():
     assert (-2.5, -2.4, True) == score(3, told(1, t1=-0.1, t2=-2.5))
 
 
-@pytest.mark.parametrize("strange", [None, math.nan, -3.4e38])
-def test_a_probability_that_no_float_holds_is_a_bound(strange):
+@pytest.mark.parametrize("least", [-math.inf, -3.4e38])
+def test_a_probability_that_no_float_holds_is_a_bound(least):
     """A server says so of what is less than the smallest one."""
-    found = score(1, told(1, t1=strange, t2=-2.5))
+    found = score(1, told(1, t1=least, t2=-2.5))
 
-    assert (LOWEST_LOGPROB, True) == (found[0], found[2])
+    assert (LOWEST, True) == (found[0], found[2])
+
+
+@pytest.mark.parametrize(
+    "impossible",
+    [
+        told(1, t1=None, t2=-2.5),
+        told(1, t1=-0.1, t2=None),
+        told(1, t1=math.nan, t2=-2.5),
+        told(1, t1=-0.1, t2=math.nan),
+        told(1, t1=math.inf, t2=-2.5),
+        told(1, t1=7.5, t2=-1.0),
+        told(1, t1=0.0, t2=0.0),
+        told(1, t1=0.0, t2=-0.5),
+        told(1, t1=-200.0, t2=-3.4e38),
+        Token(1, 0.0, (Token(1, -1.0), Token(2, -2.0))),
+        Token(1, -1.0, (Token(1, -1.0), Token(1, -2.0), Token(2, -2.0))),
+    ],
+)
+def test_numbers_that_cannot_be_are_no_score(impossible):
+    with pytest.raises((NoScores, NotANumber)):
+        score(1, impossible)
 
 
 @pytest.mark.parametrize("silent", [Token(), Token(logprob=-0.5), Token(1, -0.5)])

@@ -17,6 +17,7 @@ from codeneedle.engines.messages import (
 from codeneedle.engines.openai.client import _misspelled, read_event
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
+from codeneedle.scores import ComputesNan
 
 
 def test_a_completion_is_streamed_and_counted(talk):
@@ -105,11 +106,21 @@ def test_without_probabilities_and_counts_there_are_gaps(talk):
 
 
 @pytest.mark.parametrize("ask", ["complete", "chat"])
+def test_nan_in_a_reply_ends_the_cell(talk, ask):
+    question = QUESTION if ask == "complete" else CHAT
+    with (
+        endpoint("logprob=NaN") as server,
+        talk(server) as client,
+        pytest.raises(ComputesNan, match="computes NaN from token 1 on"),
+    ):
+        getattr(client, ask)(question)
+
+
+@pytest.mark.parametrize("ask", ["complete", "chat"])
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
         ("logprob=5", "a log-probability of 5"),
-        ("logprob=NaN", "a log-probability of nan"),
         ("logprob=-Infinity", "a log-probability of -inf"),
         ("logprob=null", "a token without a log-probability"),
         ("twice", "add up to more than 1"),

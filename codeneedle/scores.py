@@ -1,0 +1,135 @@
+"""
+What a score is: a finite number that can be.
+
+Whatever reads log-probabilities, statistics or scores of evaluations asks here, of what
+a program says and of what is stored. What is none is an error of its answer, counted
+and said; never a number. A probability of zero, or one below the representable, is a
+score: an upper bound.
+"""
+
+import math
+from collections.abc import Iterable
+
+from codeneedle.errors import CellError
+
+LOWEST = -104.0
+"""
+Log-probability that stands, as an upper bound, for zero and for what lies below it.
+
+The smallest number that a 32-bit float can hold is exp(-103.97); llama-server says
+-3.4e38 where a probability is less.
+"""
+
+ROUNDING = 0.001
+"""
+Highest log-probability: a softmax in 16 or 32 bits adds up to 1 within its rounding,
+and servers round what they say, some to three decimals.
+"""
+
+MOST_LIKELY = 1.05
+"""Most that probabilities of one place may add up to: each may be rounded."""
+
+LEAST_LIKELY = -23.0
+"""
+Least log-probability of the most probable token: that of one among 2^32, all equal.
+"""
+
+
+class NoScore(ValueError):  # noqa: N818 - named after the fact
+    """A number, or several together, that are no score; says why."""
+
+
+class NotANumber(NoScore):
+    """NaN: what computed it has gone wrong before."""
+
+    def __init__(self) -> None:
+        super().__init__("a log-probability of nan")
+
+
+class ComputesNan(CellError):  # noqa: N818 - named after the fact
+    """A cell that computes NaN: a finding about its pair, and none of its answers."""
+
+    status = "unsupported"
+
+    def __init__(self, *, token: int = 0, log_excerpt: tuple[str, ...] = ()) -> None:
+        """
+        Say from which *token* on, counted from 1 in what it reads; 0 if unknown.
+
+        It may have begun before: only what is scored is seen.
+        """
+        place = f" from token {token:,} on" if token else ""
+        super().__init__(
+            f"computes NaN{place}: this cache type overflows or has a broken kernel "
+            "here",
+            hint="Use another type: other pairs are compared without it. If all of "
+            "them compute NaN, the weights or this build do.",
+            log_excerpt=log_excerpt,
+        )
+
+
+def log_probability(stated: float | None) -> float:
+    """
+    What is *stated* as a log-probability, within its range.
+
+    Returns:
+        At most 0; `LOWEST`, a bound, for zero and what lies below the representable.
+
+    Raises:
+        NotANumber: If it is NaN.
+        NoScore: If it is none, or above 0 by more than `ROUNDING`.
+    """
+    if stated is None:
+        raise NoScore("a token without a log-probability")
+    if math.isnan(stated):
+        raise NotANumber
+    if stated > ROUNDING:
+        raise NoScore(f"a log-probability of {stated:g}")
+    return min(0.0, max(LOWEST, stated))
+
+
+def refuse_contradiction(logprobs: Iterable[float]) -> None:
+    """
+    Stop at log-probabilities of different tokens at one place that cannot be.
+
+    Args:
+        logprobs: Of the most probable tokens, two or more, and maybe of others.
+
+    Raises:
+        NoScore: If they add up to more than 1, or none of them is likely.
+    """
+    every = list(logprobs)
+    if math.fsum(map(math.exp, every)) > MOST_LIKELY:
+        raise NoScore("probabilities of one token that add up to more than 1")
+    if len(every) > 1 and max(every) < LEAST_LIKELY:
+        raise NoScore("probabilities of one token, none of which is likely")
+
+
+def contradiction(logprob: float, lead: float, *, is_bound: bool) -> str:
+    """
+    Why a token cannot have *logprob* and *lead*; empty if it can.
+
+    Args:
+        logprob: Its log-probability, or an upper bound.
+        lead: *logprob* minus that of the most probable other token.
+        is_bound: Whether they are bounds: the token may be far less likely.
+    """
+    try:
+        numbers = [log_probability(logprob), log_probability(logprob - lead)]
+        refuse_contradiction(numbers[1:] if is_bound else numbers)
+    except NoScore as error:
+        return str(error)
+    return ""
+
+
+def share(stated: float) -> float:
+    """
+    What is *stated* as the score of a sample, from 0 to 1.
+
+    Raises:
+        NoScore: If it is NaN, infinite or beyond.
+    """
+    if math.isnan(stated):
+        raise NoScore("its score is NaN")
+    if not 0 <= stated <= 1:
+        raise NoScore(f"its score is {stated:g}, not from 0 to 1")
+    return float(stated)
