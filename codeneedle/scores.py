@@ -35,6 +35,10 @@ Least log-probability of the most probable token: that of one among 2^32, all eq
 """
 
 
+COMPUTES_NAN = "computes NaN"
+"""What the reason of a cell that does begins with."""
+
+
 class NoScore(ValueError):  # noqa: N818 - named after the fact
     """A number, or several together, that are no score; says why."""
 
@@ -59,7 +63,7 @@ class ComputesNan(CellError):  # noqa: N818 - named after the fact
         """
         place = f" from token {token:,} on" if token else ""
         super().__init__(
-            f"computes NaN{place}: this cache type overflows or has a broken kernel "
+            f"{COMPUTES_NAN}{place}: this cache type overflows or has a broken kernel "
             "here",
             hint="Use another type: other pairs are compared without it. If all of "
             "them compute NaN, the weights or this build do.",

@@ -12,6 +12,7 @@ import msgspec
 
 from codeneedle.cache_types import RUNS, Pair, whole_grid
 from codeneedle.errors import RequestError
+from codeneedle.scores import COMPUTES_NAN
 
 Json = dict[str, Any]
 
@@ -291,6 +292,14 @@ class CellRecord:
         requested was measured, or not all of it.
         """
         return self.status is Status.FINISHED
+
+    @property
+    def computes_nan(self) -> bool:
+        """
+        Whether its cell computes NaN: a finding about its pair, which no number of it
+        and no other probe takes back.
+        """
+        return not self.has_numbers and self.reason.startswith(COMPUTES_NAN)
 
     @property
     def attention(self) -> Attention | None:

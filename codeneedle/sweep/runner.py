@@ -466,7 +466,8 @@ class Runner:
     def _stored(self, record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
         previous = self.store.record(record.pair, record.probe)
-        if previous and previous.has_numbers and not record.has_numbers:
+        is_failure = not (record.has_numbers or record.computes_nan)
+        if previous and previous.has_numbers and is_failure:
             return previous
         self.store.add(record)
         return record
@@ -839,10 +840,11 @@ def _alike(failures: list[str], record: CellRecord) -> list[str]:
     The failures in a row that are alike but for ports and times, that of *record*
     included.
 
-    A cell that was measured and is marked all the same is no failure.
+    A cell that was measured and is marked all the same is no failure, nor is a finding
+    about its pair.
     """
     is_measured = record.observation is not None and not record.is_partial
-    if record.has_numbers or is_measured:
+    if record.has_numbers or is_measured or record.computes_nan:
         return []
     failure = f"{record.status}: {record.reason}"
     first = _CHANGING.sub("", failures[0] if failures else failure)

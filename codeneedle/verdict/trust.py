@@ -14,6 +14,7 @@ from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import (
     AGAIN,
+    ON_CPU,
     Attention,
     CacheEvidence,
     CellRecord,
@@ -22,6 +23,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
     Trouble,
+    base_name,
 )
 from codeneedle.records.store import Store
 from codeneedle.text import plural
@@ -62,8 +64,10 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
     """
     *records* with what follows for each of them from the others.
 
-    Their observations are read only where one `is_untold`.
+    Their observations are read only where one `is_untold`. A pair that computes NaN in
+    one probe has no quality in another: it is compared with none, and no reference.
     """
+    records = tuple(_without_nan(records))
     groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
     for record in records:
         groups.setdefault((record.probe, record.device), {})[record.pair] = record
@@ -80,6 +84,23 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, device] = evidence
     return tuple(_derived(each, troubles, on_cpu) for each in records)
+
+
+def _without_nan(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
+    """*records*, those with losses as gaps where their pair computes NaN elsewhere."""
+    nan = {
+        record.pair: record
+        for record in records
+        if record.computes_nan and not record.probe.endswith(ON_CPU)
+    }
+    for record in records:
+        found = nan.get(record.pair)
+        has_loss = any(metric.loss for metric in metrics_of(record.probe))
+        if found and record.has_numbers and has_loss:
+            reason = f"{found.reason} ({base_name(found.probe)})"
+            yield replace(record, status=found.status, reason=reason)
+        else:
+            yield record
 
 
 def is_untold(record: CellRecord) -> bool:

@@ -161,14 +161,16 @@ def made_forced(
     needle: NeedleFacts, *, logprob: float = -0.5, behind: Sequence[int] = ()
 ) -> ForcedRound:
     """
-    Right lines of which each is one token; in those *behind*, it is no first choice.
+    Right lines of which each is one token.
+
+    In those *behind*, it is no first choice, and less likely.
     """
     lines = range(len(needle.lines))
     ends = itertools.accumulate(len(line) + 1 for line in needle.lines)
     return ForcedRound(
         needle=needle.name,
         prompt_sha256="d0" * 32,
-        logprobs=tuple(logprob for _ in lines),
+        logprobs=tuple(min(logprob, -1.5) if at in behind else logprob for at in lines),
         leads=tuple(-1.0 if at in behind else 3.0 for at in lines),
         ends=tuple(end - 1 for end in ends),
         prompt_tokens=9000,

@@ -48,13 +48,17 @@ def forced_turn(name, probability, *, behind=()):
     """
     A turn whose tokens have the *probability* that is given for their place.
 
-    Those *behind* are no first choices.
+    Those *behind* are no first choices, but at most as likely as another.
     """
     places = range(len(TEXT))
+
+    def lead(at):
+        return min(0.0, math.log(probability(at) / (1 - probability(at))))
+
     return ForcedTurn(
         turn=name,
         logprobs=tuple(math.log(probability(at)) for at in places),
-        leads=tuple(-1.0 if at in behind else 1.0 for at in places),
+        leads=tuple(lead(at) if at in behind else 4.0 for at in places),
         ends=tuple(at + 1 for at in places),
     )
 

@@ -272,7 +272,7 @@ def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     *samples* in the order of those of the *first* cell.
 
     A missing sample has no score and says so: it is no loss, and no pair is within the
-    limit by leaving samples out.
+    limit by leaving samples out. Groups are those of the first cell, too.
 
     Raises:
         CellError: If there are other samples, or samples with other prompts.
@@ -296,7 +296,9 @@ def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
             status=Status.MISMATCHED,
         )
     return tuple(
-        by_key.get(key, replace(sample, score=0.0, error="missing"))
+        replace(by_key[key], group=sample.group)
+        if key in by_key
+        else replace(sample, score=0.0, error="missing")
         for key, sample in expected.items()
     )
 

@@ -1,19 +1,22 @@
 """Reads the results of evaluations: our own lines, or the files of a known tool."""
 
 import functools
+import hashlib
 import itertools
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.record import Sample
+from codeneedle.scores import NoScore, share
 from codeneedle.system import files
 from codeneedle.system.secrets import masked
 from codeneedle.text import harmless, one_line, size, visible
@@ -36,7 +39,6 @@ ID_LENGTH = 200
 """Stored characters of an id or an error."""
 
 _Layout = TypeVar("_Layout")
-_Score = Annotated[float, Meta(ge=0, le=1)] | bool
 
 
 class Unreadable(CellError):  # noqa: N818 - named after the fact
@@ -49,13 +51,25 @@ class Unreadable(CellError):  # noqa: N818 - named after the fact
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A sample, as a tool states it."""
+
+    sample: Sample
+    asked: str = ""
+    """
+    What all samples have in common that were asked the same; empty where the tool does
+    not tell. Of one tool only.
+    """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
     """Reads the results of one tool."""
 
     files: str  # pattern of the names of its files, at any depth of a folder
-    samples: Callable[[Path], Iterator[Sample] | None]
-    """Returns the samples of a file; None if it is another kind of file."""
+    results: Callable[[Path], Iterator[Result] | None]
+    """Returns the results in a file; None if it is another kind of file."""
 
 
 def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
@@ -79,9 +93,9 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
 def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
-        samples = _samples(folder, READERS[name])
-        if samples is not None:
-            return name, _checked(samples)
+        results = _results(folder, READERS[name])
+        if results is not None:
+            return name, _checked(list(grouped(results)))
     written = sorted(path.name for path in _files(folder, "*"))
     present = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
     is_binary = any(name.endswith(".eval") for name in written)
@@ -92,15 +106,41 @@ def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     )
 
 
-def _samples(folder: Path, reader: Reader) -> list[Sample] | None:
+def _results(folder: Path, reader: Reader) -> list[Result] | None:
     parts = [
         part
         for path in _files(folder, reader.files)
-        if (part := reader.samples(path)) is not None
+        if (part := reader.results(path)) is not None
     ]
     if not parts:
         return None
     return list(itertools.islice(itertools.chain(*parts), MOST_SAMPLES + 1))
+
+
+def grouped(results: Sequence[Result]) -> Iterator[Sample]:
+    """
+    The samples of *results*; those that were asked the same are a group.
+
+    Repeats and copies tell nothing of other questions, whatever they are called.
+    """
+    same_as: dict[str, str] = {}
+    asked_by: dict[str, str] = {}
+
+    def first_of(unit: str) -> str:
+        while unit in same_as:
+            unit = same_as[unit]
+        return unit
+
+    for result in results:
+        own = result.sample.unit
+        other = asked_by.setdefault(result.asked, own) if result.asked else own
+        own, other = first_of(own), first_of(other)
+        if own != other:
+            same_as[own] = other
+    for result in results:
+        unit = first_of(result.sample.unit)
+        is_same = unit in {result.sample.unit, result.sample.id}
+        yield result.sample if is_same else replace(result.sample, group=unit)
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
@@ -119,25 +159,93 @@ def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
             tries = f", try {sample.seed}" if sample.seed else ""
             raise Unreadable(reason=f"two results of '{visible(sample.id)}'{tries}")
         seen.add(sample.key)
-        if not 0 <= sample.score <= 1:
-            raise Unreadable(
-                reason=f"the score of '{visible(sample.id)}' is {sample.score:g}, not "
-                "from 0 to 1"
-            )
     return tuple(samples)
 
 
-def _sample(identity: object, score: float | bool | None, **facts: Any) -> Sample:
-    """A sample whose texts can be stored; without a score it has an error."""
+def _sample(identity: object, score: object, **facts: Any) -> Sample:
+    """
+    A sample whose texts can be stored; without a score it has an error.
+
+    Raises:
+        Unreadable: If its score is something else than a number from 0 to 1: that is
+            another scale, or another kind of score, for all samples. NaN, infinity and
+            null are no score of this one.
+    """
     facts = {
         key: _told(value) if isinstance(value, str) else value
         for key, value in facts.items()
     }
-    if score is None and not facts.get("error"):
-        facts["error"] = "no score"
-    if facts.get("error"):
-        score = 0.0
-    return Sample(id=_told(str(identity)), score=float(score or 0), **facts)
+    name, number = _told(str(identity)), 0.0
+    if not facts.get("error"):
+        number, facts["error"] = _number(name, score)
+    return Sample(id=name, score=number, **facts)
+
+
+def _number(name: str, score: object) -> tuple[float, str]:
+    """A *score* of a sample of that *name*, and why it has none; one of them empty."""
+    if score is None:
+        return 0.0, "no score"
+    if not isinstance(score, int | float):
+        told = visible(_told(repr(score))[:40])
+        raise Unreadable(
+            reason=f"the score of '{visible(name)}' is {told}, no number",
+            hint="Use a scorer with a number, or a task with a score for each sample: "
+            "exact_match, acc.",
+        )
+    try:
+        return share(score), ""
+    except NoScore as error:
+        if math.isfinite(score):
+            what = str(error).removeprefix("its score is ")
+            reason = f"the score of '{visible(name)}' is {what}"
+            raise Unreadable(reason=reason) from error
+        return 0.0, str(error)
+
+
+_NO_GRADE = re.compile(
+    r"""
+    (\w*error: \s*)?(
+        no \s output \s* $
+        | grade \s not \s found \s in \s model \s output
+        | (could \s not \s extract | invalid) \s json \s from \s
+        | [\w-]+ \s produced \s malformed \s response
+        | (?! (an? | it | its | that | the | this | answer | output | response) \b )
+          (\w+ \s){0,2} (api | http | provider | network | request | embedding | grader
+          | judge | fetch) (\s \w+){0,2} \s (error | failed | failure | timed \s out)
+          \b (?! \s \w)
+        | (\w+ \s)? api \s key (\s is)? \s (not \s set | missing | invalid | required)
+        | (error \s code: \s | http \s | status \s)? (408 | 429 | 5\d\d) \s
+          (request \s time-?out | too \s many \s requests | internal \s server \s error
+          | bad \s gateway | service \s unavailable | gateway \s time-?out)
+        | (error \s code: \s | http \s | status \s) (408 | 429 | 5\d\d) \b
+        | (fetch \s failed | request \s (was \s)? (aborted | timed \s out)
+          | rate \s limit(ed | \s exceeded) | connection \s (error | refused | reset
+          | timed \s out) | service \s unavailable | too \s many \s requests
+          | (read \s | connect \s)? e(connrefused | connreset | timedout | notfound)
+          ) \b (?! \s \w)
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""
+Beginnings of reasons of a service that failed while it graded, which say nothing of
+the answer.
+
+Source: what matchers and providers of promptfoo, and scorers of inspect_ai, write in
+such a case, as of 2026-11; their score is then 0.
+"""
+
+
+def has_no_grade(reason: str) -> bool:
+    """Whether *reason* is that of what graded a sample, and of none of its answers."""
+    return _NO_GRADE.match(reason.strip()) is not None
+
+
+def _sha256(asked: object) -> str:
+    """Hash of what was asked, whatever the order of keys; empty of nothing."""
+    if not asked:
+        return ""
+    text = json.dumps(asked, sort_keys=True)
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
 def _told(text: str) -> str:
@@ -152,10 +260,23 @@ def _bytes(path: Path) -> bytes:
     return files.read_regular(path) or b""
 
 
-def _decoded(data: bytes, layout: type[_Layout], *, place: str) -> _Layout:
+def _json(data: bytes, *, place: str) -> Any:
+    """
+    What JSON says, with NaN and Infinity as Python and others write them.
+
+    Raises:
+        Unreadable: If it is none.
+    """
     try:
-        return msgspec.json.decode(data, type=layout)
-    except (msgspec.MsgspecError, RecursionError, ValueError) as error:
+        return json.loads(data.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
+
+
+def _shaped(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
+    try:
+        return msgspec.convert(value, type=layout)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
@@ -164,7 +285,15 @@ def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
     for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
         if line.strip():
             place = f"{path.name}, line {number}"
-            yield place, _decoded(line, layout, place=place)
+            yield place, _shaped(_json(line, place=place), layout, place=place)
+
+
+def _parsed(path: Path) -> Any:
+    """The JSON in a file; None if it holds none."""
+    try:
+        return _json(_bytes(path), place=path.name)
+    except Unreadable:
+        return None
 
 
 def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
@@ -173,19 +302,12 @@ def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
 
     None if the file is not a JSON object with these keys.
     """
-    try:
-        value: Any = json.loads(_bytes(path))
-    except (ValueError, RecursionError):
-        return None
+    value = _parsed(path)
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    try:
-        return msgspec.convert(value, type=layout)
-    except (msgspec.ValidationError, RecursionError) as error:
-        place = f"{path.name}, {'.'.join(keys)}"
-        raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
+    return _shaped(value, layout, place=".".join((f"{path.name}, ", *keys)))
 
 
 # --- our own lines
@@ -193,7 +315,7 @@ def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
 
 class _SampleLine(Struct, forbid_unknown_fields=True):
     id: str | int
-    score: _Score | None = None
+    score: float | bool | None = None
     group: str = ""
     seed: int = 0
     prompt_sha: str = ""
@@ -201,10 +323,10 @@ class _SampleLine(Struct, forbid_unknown_fields=True):
     error: str = ""
 
 
-def _of_lines(path: Path) -> Iterator[Sample]:
+def _of_lines(path: Path) -> Iterator[Result]:
     """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
     for _, line in _lines(path, _SampleLine):
-        yield _sample(
+        sample = _sample(
             line.id,
             line.score,
             group=line.group,
@@ -212,6 +334,7 @@ def _of_lines(path: Path) -> Iterator[Sample]:
             prompt=line.prompt_sha,
             error=line.error,
         )
+        yield Result(sample, line.prompt_sha)
 
 
 # --- lm-eval
@@ -256,9 +379,11 @@ class _LmEvalRow(Struct):
     prompt_hash: str = ""
     filter: str = "none"
     metrics: tuple[str, ...] = ()
+    arguments: Any = None
+    target: Any = None
 
 
-def _of_lm_eval(path: Path) -> Iterator[Sample]:
+def _of_lm_eval(path: Path) -> Iterator[Result]:
     """
     A row of lm-eval for each sample and filter, with the first of its metrics; 1 less
     that metric if it is an error.
@@ -268,23 +393,20 @@ def _of_lm_eval(path: Path) -> Iterator[Sample]:
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_error, path, task))
     for place, raw in _lines(path, dict[str, Any]):
-        try:
-            row = msgspec.convert(raw, type=_LmEvalRow)
-        except msgspec.ValidationError as error:
-            raise Unreadable(reason=f"{place}: {error}") from error
-        score = raw.get(row.metrics[0]) if row.metrics else None
-        if not isinstance(score, int | float):
-            named = row.metrics[0] if row.metrics else "none"
+        row = _shaped(raw, _LmEvalRow, place=place)
+        named = row.metrics[0] if row.metrics else "none"
+        score = raw.get(named, "none")
+        if not isinstance(score, int | float | None):
             raise Unreadable(
                 reason=f"{place}: its metric ({visible(named)}) is no number",
                 hint="Use a task with a score for each sample: exact_match, acc.",
             )
-        if is_error(row.metrics[0]):
+        if score is not None and is_error(named):
             score = 1 - score
         document = f"{task}:{row.doc_id}:{row.doc_hash[:12]}"
-        yield _sample(
-            f"{document}:{row.filter}", score, group=document, prompt=row.prompt_hash
-        )
+        name, prompt = f"{document}:{row.filter}", row.prompt_hash
+        asked = _sha256(row.arguments and [task, row.arguments, row.target])
+        yield Result(_sample(name, score, group=document, prompt=prompt), asked)
 
 
 # --- inspect_ai
@@ -292,17 +414,25 @@ def _of_lm_eval(path: Path) -> Iterator[Sample]:
 
 class _InspectScore(Struct):
     value: Any
+    explanation: str | None = None
 
 
 class _InspectError(Struct):
     message: str = "failed"
 
 
+class _InspectLimit(Struct):
+    type: str = ""
+
+
 class _InspectSample(Struct):
     id: str | int
     epoch: int = 1
+    input: Any = None
+    target: Any = None
     scores: dict[str, _InspectScore] | None = None
     error: _InspectError | None = None
+    limit: _InspectLimit | None = None
 
 
 class _InspectScorer(Struct):
@@ -323,58 +453,113 @@ class _InspectLog(Struct):
 _INSPECT_VALUES: Mapping[Any, float] = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}
 """Correct, partial, incorrect, no answer."""
 
+_INSPECT_ENDS = frozenset({"cost", "operator", "time", "working"})
+"""Limits of a sample that say nothing of its answer: others are of the model's text."""
 
-def _of_inspect(path: Path) -> Iterator[Sample] | None:
+
+def _of_inspect(path: Path) -> Iterator[Result] | None:
     """A JSON log of inspect_ai, by the first of its scorers; epochs are attempts."""
     if _member(path, str, "eval", "task") is None:
         return None
-    log = _decoded(_bytes(path), _InspectLog, place=path.name)
+    log = _shaped(_parsed(path), _InspectLog, place=path.name)
     if log.status != "success":  # some samples are missing, in the first cell for all
         reason = f"{path.name} says that it is not done: {visible(log.status)}"
         raise Unreadable(reason=reason, hint="See its log.")
     return (_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
 
 
-def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Sample:
+def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Result:
     scores = sample.scores or {}
     names = (*(scorer.name for scorer in task.scorers or ()), *scores)
-    chosen = next((name for name in names if name in scores), None)
-    score = None
-    if chosen is not None:
-        value = scores[chosen].value
-        score = _INSPECT_VALUES.get(value) if isinstance(value, str) else value
-        if not isinstance(score, int | float):
-            raise Unreadable(
-                reason=f"the score of '{visible(str(sample.id))}' by {chosen} is "
-                f"{visible(_told(repr(value))[:40])}, no number",
-            )
-    return _sample(
+    chosen = next((scores[name] for name in names if name in scores), None)
+    value = chosen.value if chosen else None
+    read = _sample(
         f"{task.task}:{sample.id}",
-        score,
+        _INSPECT_VALUES.get(value, value) if isinstance(value, str) else value,
         seed=sample.epoch,
-        error=sample.error.message if sample.error else "",
+        error=_inspect_error(sample, chosen),
     )
+    asked = [task.task, sample.input, sample.target]
+    return Result(read, _sha256(sample.input and asked))
+
+
+def _inspect_error(sample: _InspectSample, score: _InspectScore | None) -> str:
+    """Why a sample has no score though one may be stated; empty if it has."""
+    if sample.error:
+        return sample.error.message or "failed"
+    if sample.limit and sample.limit.type in _INSPECT_ENDS:
+        return f"ended by a limit of {sample.limit.type}"
+    explanation = (score and score.explanation) or ""
+    return explanation if has_no_grade(explanation) else ""
 
 
 # --- promptfoo
+
+
+class _PromptfooGrade(Struct, rename="camel"):
+    reason: str | None = None
+    component_results: "tuple[_PromptfooGrade | None, ...] | None" = None
+
+    @property
+    def no_grade(self) -> str:
+        """The first reason of what graded it, of its own and of its parts; or empty."""
+        parts = filter(None, self.component_results or ())
+        reasons = (self.reason or "", *(part.no_grade for part in parts))
+        return next(filter(has_no_grade, reasons), "")
+
+
+class _PromptfooPrompt(Struct):
+    raw: Any = None
+
+
+class _PromptfooCase(Struct):
+    vars: Any = None
 
 
 class _PromptfooResult(Struct, rename="camel"):
     test_idx: int
     prompt_idx: int = 0
     score: float | None = None
-    success: bool | None = None
     error: str | None = None
     failure_reason: int = 0
+    grading_result: _PromptfooGrade | None = None
+    prompt: _PromptfooPrompt | None = None
+    vars: Any = None
+    test_case: _PromptfooCase | None = None
+
+    @property
+    def asked(self) -> str:
+        """Hash of the variables, else of the prompt: the same of repeats."""
+        variables = self.vars or (self.test_case and self.test_case.vars)
+        return _sha256(variables) or _sha256(self.prompt and self.prompt.raw)
+
+    def failure(self, *, is_graded: bool) -> str:
+        """
+        Why it has no score though one is stated; empty if it has.
+
+        The error of an assertion that failed is the reason of its grade.
+
+        Args:
+            is_graded: Whether the file has grades, which may be left out of all.
+        """
+        grade, error = self.grading_result, self.error or ""
+        if self.failure_reason == _PROMPTFOO_FAILED:
+            return error or "failed"
+        if grade is None:
+            is_failed = is_graded or has_no_grade(error)
+            is_other = bool(error) and not self.failure_reason
+            return error or "no grade" if is_failed or is_other else ""
+        is_other = bool(error) and error != grade.reason
+        return grade.no_grade or (error if has_no_grade(error) or is_other else "")
 
 
 _PROMPTFOO_FAILED = 2
 """Value of failureReason if the provider failed; 1 is an assertion that failed."""
 
 
-def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
+def _of_promptfoo(path: Path) -> Iterator[Result] | None:
     """
-    The JSON output of promptfoo; prompts of one test are a group.
+    The JSON output of promptfoo; prompts of one test are a group, and its repeats.
 
     An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.
@@ -382,23 +567,25 @@ def _of_promptfoo(path: Path) -> Iterator[Sample] | None:
     results = _member(path, tuple[_PromptfooResult, ...], "results", "results")
     if results is None:
         return None
+    is_graded = any(result.grading_result for result in results)
     return (
-        _sample(
-            f"test {result.test_idx} prompt {result.prompt_idx}",
-            result.score,
-            group=f"test {result.test_idx}",
-            error=(result.error or "failed")
-            if result.failure_reason == _PROMPTFOO_FAILED
-            else "",
+        Result(
+            _sample(
+                f"test {result.test_idx} prompt {result.prompt_idx}",
+                result.score,
+                group=f"test {result.test_idx}",
+                error=result.failure(is_graded=is_graded),
+            ),
+            result.asked,
         )
         for result in results
     )
 
 
 READERS: Mapping[str, Reader] = {
-    LINES_NAME: Reader(files=LINES, samples=_of_lines),
-    "lm-eval": Reader(files="samples_*.jsonl", samples=_of_lm_eval),
-    "inspect": Reader(files="*.json", samples=_of_inspect),
-    "promptfoo": Reader(files="*.json", samples=_of_promptfoo),
+    LINES_NAME: Reader(files=LINES, results=_of_lines),
+    "lm-eval": Reader(files="samples_*.jsonl", results=_of_lm_eval),
+    "inspect": Reader(files="*.json", results=_of_inspect),
+    "promptfoo": Reader(files="*.json", results=_of_promptfoo),
 }
 """Readers by the name that ``--eval-read`` takes."""

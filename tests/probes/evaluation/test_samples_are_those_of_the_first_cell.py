@@ -18,7 +18,7 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_has_no_score():
 
     assert (
         Sample(id="a", score=0.0, group="g", error="missing"),
-        Sample(id="b", score=0.5),
+        Sample(id="b", score=0.5, group="g"),
     ) == aligned([Sample(id="b", score=0.5)], first)
 
 

@@ -197,5 +197,5 @@ def test_forced_lines_are_shown_by_needle():
         assert "right lines of 2 needles scored token by token" in text
         assert bool(rounds) == ("1 of 1 round answered" in text)
         rows = [line.split() for line in text.splitlines()[-2:]]
-        assert ["f_a", "0%", "1", "3", "-0.500", "80.0", "-1.00"] == rows[0]
+        assert ["f_a", "0%", "1", "3", "-0.700", "80.0", "-1.00"] == rows[0]
         assert "5" == rows[1][3]

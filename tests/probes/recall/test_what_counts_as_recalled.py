@@ -150,12 +150,13 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
 
     found = {name: metric.values(record, SETUP) for name, metric in metrics.items()}
 
-    assert [-0.5, -0.25] == found["recall-logp"]
+    assert [pytest.approx(-0.7), -0.25] == found["recall-logp"]
     assert [80, 100] == found["recall-right"]
     assert [3, 5] == found["breaks-at"]  # what was not scored is no 0
     assert [pytest.approx(2.2), 3.0] == found["lead"]
     logp = metrics["recall-logp"]
-    assert {first.name: math.exp(-0.5), third.name: math.exp(-0.25)} == (
+    mean = (4 * math.exp(-0.5) + math.exp(-1.5)) / 5
+    assert {first.name: mean, third.name: math.exp(-0.25)} == pytest.approx(
         logp.by_unit(record, SETUP)
     )
     assert [each.name for each in forced_of(SETUP)] == logp.loss.units(record, SETUP)
@@ -196,7 +197,9 @@ def test_functions_that_were_forced_check_those_that_were_read(way: str) -> None
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     """Not of the probability of the mean: one token that is lost costs 1 at most."""
     scored = replace(
-        made_forced(forced_of(SETUP)[0]), logprobs=(0.0, 0.0, 0.0, 0.0, -99.0)
+        made_forced(forced_of(SETUP)[0]),
+        logprobs=(0.0, 0.0, 0.0, 0.0, -99.0),
+        leads=(3.0, 3.0, 3.0, 3.0, -99.0),
     )
     record = made_record("q8_0/q4_0", [], forced=[scored])
 
