@@ -51,7 +51,10 @@ class CellValue:
     """The value of each unit, by name; empty where units have no names."""
 
     against: str = ""  # the pair that the record was measured against; empty if none
-    lacking: str = ""  # phrase for what the value leaves out, as of `metrics.Loss`
+    left_out: int = 0
+    """Units that were asked for and are not in the value: an answer has no score."""
+
+    lacking: str = ""  # phrase for what the value leaves out; empty if nothing
     attention: Attention | None = None
     """Where attention of its cell ran; None if nothing tells."""
 
@@ -315,6 +318,15 @@ def pairs_elsewhere(run: Run) -> set[Pair]:
     return {record.pair for record in run.records if record.device != device}
 
 
+def _lacking(metric: Metric, record: CellRecord, *, left_out: int, units: int) -> str:
+    """What the value of a cell leaves out, as a phrase; empty if nothing."""
+    told = metric.loss.lacking(record) if metric.loss else ""
+    if told or not left_out:
+        return told
+    has = "has" if left_out == 1 else "have"
+    return f"{left_out} of {left_out + units} {metric.noun} {has} no score"
+
+
 def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     pair = record.pair
     if not record.has_numbers:
@@ -328,16 +340,18 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     if metric.names or metric.units:
         by_unit = metric.unit_values(record, run.setup)
         units = list(by_unit.values())
+    without = metric.unanswered(record, run.setup) if values else frozenset()
     return CellValue(
         pair=pair,
         status=record.status.value,
+        left_out=len(without),
         value=cell_value(metric, values),
         observations=values,
         error=_error(metric, record, run.setup, units, len(values)),
         units=len(units),
         by_unit=by_unit if metric.names else {},
         against=metric.against(record),
-        lacking=metric.loss.lacking(record) if metric.loss else "",
+        lacking=_lacking(metric, record, left_out=len(without), units=len(units)),
         attention=record.attention,
         evidence=record.effective.attention_evidence,
         is_ranked=metric.quantity != "speed" or record.in_kernel,

@@ -85,19 +85,12 @@ class Loss:
     right: str = "the model itself has {able} right with {pair}"
     """How a reference with little right is told; ``able`` as a percentage."""
 
-    unanswered: Callable[[CellRecord, Setup], frozenset[str]] | None = None
-    """
-    Names of the units that a record was asked for and has no answer of; None if such a
-    record has no numbers.
-    """
-
     faults: tuple[tuple[str, str], ...] = ()
     """
     Ways for an answer to be wrong, where they are told apart: the name of the metric
     that counts one, and a phrase.
     """
 
-    without: str = ""  # what these are, as a phrase, and what becomes of them
     crosschecked: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     """
     Numbers of the units that were measured another way, too, which check this one; None
@@ -197,6 +190,13 @@ class Metric:
     paired; None if they are paired by order.
     """
 
+    lacks: Callable[[CellRecord, Setup], frozenset[str]] | None = None
+    """
+    Names of the units of a record that have no value, as one of their answers has none.
+    A unit is whole or it is none: no other answer of theirs is among `values`. None
+    where every unit has a value.
+    """
+
     loss: Loss | None = None  # how it enters the verdict; None if it does not
     error: Callable[[CellRecord, Setup], float | None] | None = None
     """
@@ -251,9 +251,8 @@ class Metric:
         return self.unit_values(record, setup)
 
     def unanswered(self, record: CellRecord, setup: Setup) -> frozenset[str]:
-        """Names of its units that a record lacks an answer of, though it was asked."""
-        named = self.loss.unanswered if self.loss else None
-        return named(record, setup) if named else frozenset()
+        """Names of the units that a record was asked for and has no value of."""
+        return self.lacks(record, setup) if self.lacks else frozenset()
 
     def unit_values(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """
@@ -307,8 +306,11 @@ def bounded_share(scores: Iterable[Forced]) -> float:
 
 
 _Item = TypeVar("_Item")
-Found = Callable[[CellRecord, Setup], Iterable[tuple[str, _Item]]]
-"""Returns what a finished record has of each unit, with the name of the unit."""
+Found = Callable[[CellRecord, Setup], Iterable[tuple[str, _Item | None]]]
+"""
+Returns what a finished record has of each unit, with the name of the unit; None for
+what it was asked for and has no score of.
+"""
 
 
 def of_units(
@@ -317,19 +319,31 @@ def of_units(
     """
     A metric with the *number* of each item that is *found*, under the unit's name.
 
-    Items of which that is None have no value; a unit may have several items.
+    A unit may have several items; one of which an item is None, or its number, has no
+    value.
     """
 
-    def numbers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float]]:
-        for name, item in found(record, setup):
-            value = number(item)
-            if value is not None:
+    def numbers(record: CellRecord, setup: Setup) -> list[tuple[str, float | None]]:
+        return [
+            (name, None if item is None else number(item))
+            for name, item in found(record, setup)
+        ]
+
+    def lacking(of: Iterable[tuple[str, float | None]]) -> frozenset[str]:
+        return frozenset(name for name, value in of if value is None)
+
+    def whole(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float]]:
+        every = numbers(record, setup)
+        without = lacking(every)
+        for name, value in every:
+            if value is not None and name not in without:
                 yield name, float(value)
 
     return partial(
         Metric,
-        values=lambda *of: [value for _, value in numbers(*of)],
-        names=lambda *of: [name for name, _ in numbers(*of)],
+        values=lambda *of: [value for _, value in whole(*of)],
+        names=lambda *of: [name for name, _ in whole(*of)],
+        lacks=lambda *of: lacking(numbers(*of)),
     )
 
 

@@ -292,12 +292,14 @@ def value_text(
     """
     The value of *cell*, `with_error` of metrics whose error is worth showing.
 
-    Behind it where attention ran, if in no kernel: ``0.98 cpu``.
+    Behind it how many units it leaves out, and where attention ran, if in no kernel:
+    ``0.98 -2 cpu``.
     """
     places = display.digits if digits is None else digits
     error = cell.error if display.shows_error else None
     shown = with_error(cell.value, error, digits=places, mark=mark)
-    return f"{shown} {cell_mark(cell)}".rstrip()
+    marks = (shown, left_out_mark(cell), cell_mark(cell))
+    return " ".join(filter(None, marks))
 
 
 def unit_counts(metric: Metric, cells: Iterable[CellValue]) -> dict[Pair, str]:
@@ -319,6 +321,11 @@ ELSEWHERE = "other"
 def cell_mark(cell: CellValue) -> str:
     """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
     return attention_mark(cell.attention) or ELSEWHERE * cell.is_elsewhere
+
+
+def left_out_mark(cell: CellValue) -> str:
+    """``-2`` where two units are not in the value; empty where all are."""
+    return f"-{cell.left_out}" if cell.left_out else ""
 
 
 def attention_mark(attention: Attention | None) -> str:
@@ -446,7 +453,8 @@ def left_out_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """What values leave out because it could not be measured."""
     for cell in cells:
         if cell.lacking:
-            yield "left out", visible(f"{cell.pair}: {cell.lacking}")
+            mark = left_out_mark(cell) or "left out"
+            yield mark, visible(f"{cell.pair}: {cell.lacking}; left out")
 
 
 def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
@@ -560,7 +568,8 @@ def incomplete_lines(run: Run) -> list[str]:
             if metric.loss and (by_pair := _unanswered(run, probe, metric)):
                 most, of = max(by_pair.values())
                 named = named_pairs(list(by_pair))
-                lines.append(f"{metric.loss.without} (at most {most} of {of}): {named}")
+                what = f"{metric.noun} without a score, which are left out"
+                lines.append(f"{what} (at most {most} of {of}): {named}")
     return lines
 
 

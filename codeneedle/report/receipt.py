@@ -25,6 +25,7 @@ from codeneedle.report.captions import (
     NOT_RUN_WORD,
     cell_mark,
     cell_word,
+    left_out_mark,
     with_error,
 )
 from codeneedle.report.compare import WALL
@@ -248,7 +249,8 @@ def _number(column: Column, pair: Pair) -> str:
         return cell_word(cell)
     digits = display_of(column.metric).digits
     shown = with_error(cell.value, cell.error, digits=digits, mark=" ± ")
-    return f"{shown} {cell_mark(cell)}"
+    marks = (shown, left_out_mark(cell), cell_mark(cell))
+    return " ".join(filter(None, marks))
 
 
 def _last_part(name: str) -> str:

@@ -75,6 +75,9 @@ class TableRow(msgspec.Struct, frozen=True, kw_only=True):
     high: Annotated[Number, Meta(description="Upper end of the verdict's interval.")]
     limit: Annotated[Number, Meta(description="What the verdict holds it against.")]
     n: Annotated[int, Meta(description="Units behind it: functions, chunks, texts.")]
+    left_out: Annotated[
+        int, Meta(description="Units without a score, here or in the reference.")
+    ]
     decision: Annotated[
         str,
         Meta(
@@ -144,7 +147,9 @@ def data_frame(rows: Iterable[TableRow]) -> "pd.DataFrame":
 
     frame = pd.DataFrame(map(msgspec.structs.astuple, rows), columns=list(COLUMNS))
     numbers = ("value", "error", "low", "high", "limit")
-    return frame.astype({**dict.fromkeys(numbers, float), "n": int, "context": int})
+    return frame.astype(
+        {**dict.fromkeys(numbers, float), "n": int, "left_out": int, "context": int}
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +174,7 @@ class _JudgedRun:
             "high": None,
             "limit": None,
             "n": cell.units if cell.has_value else 0,
+            "left_out": cell.left_out if cell.has_value else 0,
             "decision": "",
             "reference": "",
             **others,
@@ -301,6 +307,7 @@ def _loss(
         found = {
             "value": _known(row.bounds.mean),
             "n": row.bounds.units,
+            "left_out": row.left_out,
             **_bounds(row, decision),
         }
     return source.row(

@@ -69,6 +69,9 @@ class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
     high: Annotated[Number, Meta(description="Upper end of its interval.")]
     limit: float
     units: int
+    left_out: Annotated[
+        int, Meta(description="Units that the pair or the reference has no score of.")
+    ]
     noun: Annotated[Noun, Meta(description="What the units are.")]
     lost: Annotated[int, Meta(description="Units lost, of answers and scores.")]
     won: Annotated[int, Meta(description="Units with a higher score.")]
@@ -260,6 +263,7 @@ def _metric(row: MetricResult) -> MetricObject:
         high=_known(row.bounds.high),
         limit=row.limit,
         units=row.bounds.units,
+        left_out=row.left_out,
         noun=row.metric.noun,
         lost=row.lost,
         won=row.won,

@@ -108,6 +108,9 @@ class MetricResult:
     counts.
     """
 
+    left_out: int = 0
+    """Units asked for that the pair, or the reference, has no score of."""
+
     @property
     def remark(self) -> str:
         """Its doubts as a phrase; mostly empty."""
@@ -302,6 +305,7 @@ class MetricUnits:
             gain=gain,
             doubts=tuple(doubts),
             asked=self._asked(pair),
+            left_out=self._missing(pair)[0],
         )
 
     def _bounds(self, pair: Pair, losses: Sequence[float], share: float) -> Bounds:
@@ -350,6 +354,8 @@ class MetricUnits:
         reference = self.records[self.reference or pair]
         finer = finer_axes(pair, reference.pair)
         missing, of = self._missing(pair)
+        # What has no score widens the bounds of an evaluation.
+        is_widened = self.loss.kind is LossKind.SCORE
         if finer and decision is Decision.BEYOND:
             kind, decision = RemarkKind.COARSER_REFERENCE, Decision.OPEN
             axes = " and ".join(finer)
@@ -358,9 +364,11 @@ class MetricUnits:
             kind, decision = RemarkKind.BOUND, Decision.OPEN
             words = "of some tokens of the reference only a bound is known"
             text = f"{words}: it may lose less"
-        elif missing:
+        elif missing and not is_widened:
             kind = RemarkKind.MISSING
             text = f"answers missing: {missing} of {of} {self.metric.noun}"
+            if theirs := len(self.metric.unanswered(reference, self.setup)):
+                text += f" ({reference.pair}: {theirs})"
             decision = Decision.OPEN if decision is Decision.WITHIN else decision
         elif self.loss.bounded(self.records[pair]) > BOUNDED and decision is (
             Decision.WITHIN
@@ -402,13 +410,17 @@ class MetricUnits:
             yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
 
     def _missing(self, pair: Pair) -> tuple[int, int]:
-        """Number of units that only the reference has, and of all that were asked."""
-        # What has no score widens the bounds of an evaluation.
-        if self.loss.units is None or self.loss.kind is LossKind.SCORE:
+        """Number of units that one of the two has no score of, and of all asked."""
+        if self.loss.units is None:
             return 0, 0
-        names = self.loss.units(self.records[pair], self.setup)
-        lacking = {*names} & self.of_reference.keys() - self.units[pair].keys()
-        return len(lacking), len(names)
+        ours, theirs = self.records[pair], self.records[self.reference or pair]
+        names = self.loss.units(ours, self.setup)
+        unscored = {
+            *(self.of_reference.keys() - self.units[pair].keys()),
+            *self.metric.unanswered(ours, self.setup),
+            *self.metric.unanswered(theirs, self.setup),
+        }
+        return len({*names} & unscored), len(names)
 
 
 def _doubted(row: MetricResult, text: str, pair: Pair) -> MetricResult:

@@ -24,45 +24,38 @@ reference.
 """
 
 
-def _scored(record: CellRecord) -> list[Sample]:
-    """The samples that have a score; none if too few have one."""
+def _scored(samples: Sequence[Sample]) -> list[Sample]:
+    """Those of units all of whose *samples* have a score; none if too few have one."""
+    without = {each.unit for each in samples if each.error}
+    is_gap = is_unscored(samples)
+    return [] if is_gap else [each for each in samples if each.unit not in without]
+
+
+def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample | None]]:
     samples = evaluation_of(record).samples
-    return [] if is_unscored(samples) else [each for each in samples if not each.error]
-
-
-def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample]]:
-    for each in _scored(record):
-        yield each.unit, each
+    for each in () if is_unscored(samples) else samples:
+        yield each.unit, None if each.error else each
 
 
 def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
     return list(dict.fromkeys(each.unit for each in evaluation_of(record).samples))
 
 
-def _whole_units(record: CellRecord, _setup: Setup) -> dict[str, float]:
-    """The mean score of each unit all of whose samples have a score."""
-    lacking = {each.unit for each in evaluation_of(record).samples if each.error}
-    scores: dict[str, list[float]] = {}
-    for sample in _scored(record):
-        if sample.unit not in lacking:
-            scores.setdefault(sample.unit, []).append(sample.score)
-    return {unit: fmean(of_unit) for unit, of_unit in scores.items()}
-
-
 def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
     first = first_evaluation(setup)
-    scores = {e.key: e.score for e in first.samples if not e.error} if first else {}
+    scores = {e.key: e.score for e in _scored(first.samples)} if first else {}
     return [
         float(sign * (sample.score - scores[sample.key]) > 0)
-        for sample in _scored(record)
+        for sample in _scored(evaluation_of(record).samples)
         if sample.key in scores
     ]
 
 
 def _mean(record: CellRecord, _setup: Setup) -> float:
     """Mean score of the samples; 0 without any."""
-    return fmean([each.score for each in _scored(record)] or [0])
+    samples = _scored(evaluation_of(record).samples)
+    return fmean([each.score for each in samples] or [0])
 
 
 def _change(name: str, sign: int) -> Metric:
@@ -84,7 +77,6 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         loss=Loss(
             kind=LossKind.SCORE,
-            by_unit=_whole_units,
             units=_every_unit,
             lacking=lambda record: unscored(evaluation_of(record).samples),
             able=_mean,

@@ -151,13 +151,23 @@ class EvaluationProbe(Probe):
 
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
-        """Samples without a score, which are left out."""
-        return tuple(
+        """Samples without a score, which are left out; repeats and copies."""
+        lines = [
             f"{record.pair}: {phrase}; left out"
             for record in run.records
             if record.probe == NAME and record.has_numbers
             if (phrase := unscored(evaluation_of(record).samples))
-        )
+        ]
+        first = first_evaluation(run.setup)
+        results = len(first.samples) if first else 0
+        units = len({each.unit for each in first.samples}) if first else 0
+        if units < results:
+            what = plural(units, "sample")
+            lines.append(
+                f"{results:,} results of {what}: attempts, repeats and copies of what "
+                "was asked count as one"
+            )
+        return tuple(lines)
 
     @override
     def own_text(self, settings: EvaluationSettings, _engine: Engine) -> str:

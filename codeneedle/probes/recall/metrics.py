@@ -47,28 +47,21 @@ LOST_LINES = 4
 """A function is lost that has this many lines fewer than with the reference."""
 
 
-def _unanswered(record: CellRecord, setup: Setup) -> frozenset[str]:
-    """Names of functions to be written that *record* has no answer of."""
-    rounds = scored_rounds(record, setup)
-    return frozenset(each.needle.name for each in rounds if each.error)
+def _answers(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, ScoredRound | None]]:
+    """The rounds of functions to be written; None for those without an answer."""
+    for each in scored_rounds(record, setup):
+        yield each.needle.name, None if each.error else each
 
 
-def _unscored(record: CellRecord, setup: Setup) -> frozenset[str]:
-    """Names of functions whose right lines have no scores in *record*."""
-    forced = right_rounds(record, setup)
-    return frozenset(each.needle for each in forced if not each.logprobs)
-
-
-def _answers(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRound]]:
-    """The rounds that have an answer."""
-    for each in answered_rounds(record, setup):
-        yield each.needle.name, each
-
-
-def _forced(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ForcedAnswer]]:
-    """The functions with scores, further ones of open pairs included."""
-    for each in forced_answers(record, setup):
-        yield each.needle.name, each
+def _forced(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, ForcedAnswer | None]]:
+    """The functions that a pair was asked for; None for those without scores."""
+    scored = {each.needle.name: each for each in forced_answers(record, setup)}
+    for each in right_rounds(record, setup):
+        yield each.needle, scored.get(each.needle)
 
 
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
@@ -169,12 +162,10 @@ METRICS: tuple[Metric, ...] = (
             lost_from=LOST_LINES,
             units=_asked_names,
             able=matched_share,
-            unanswered=_unanswered,
             faults=(
                 ("misplaced", "copied from elsewhere in the text"),
                 ("hallucinated", "found nowhere in it"),
             ),
-            without="functions without an answer, which are left out",
         ),
     ),
     of_units(_answers, lambda each: _matched(each) >= PASS_LINES)(
@@ -215,8 +206,6 @@ FORCED: tuple[Metric, ...] = (
             units=_every_name,
             bounded=lambda record: bounded_share(recall_of(record).scored),
             able=_first_choices,
-            unanswered=_unscored,
-            without="functions without scores of their lines, which are left out",
             crosschecked=_crosschecked,
         ),
     ),

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import Chat, Completion, Forced, Reply
+from codeneedle.engines.messages import Chat, Completion, Forced, NoScores, Reply
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
@@ -654,7 +654,7 @@ class _Examiner(_Questioner):
     ) -> TextAnswer:
         reply = self.answered(text, question)
         retries = self.retries
-        forced = None if self.chosen.graded else self.scored(text, question)
+        forced = None if self.chosen.graded else self._scored(text, question)
         numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{length}-{question.name}")
         return TextAnswer(
@@ -670,6 +670,13 @@ class _Examiner(_Questioner):
             retries=retries,
             scored=forced,
         )
+
+    def _scored(self, text: TaskText, question: TextQuestion) -> Forced | None:
+        """As of `scored`; None where the probabilities of this answer cannot be."""
+        try:
+            return self.scored(text, question)
+        except NoScores:
+            return None
 
 
 def _beyond(

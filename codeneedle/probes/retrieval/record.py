@@ -267,11 +267,12 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
         what = f"'{name}' is another text"
         refuse_impossible(is_possible, what, file=file_of(record))
         for answer in text.answers:
-            is_possible = (
-                bool(answer.items)
-                and all(at < len(text.decoys) for at in answer.decoys)
-                and (answer.scored is None or answer.scored.is_even)
+            is_possible = bool(answer.items) and all(
+                at < len(text.decoys) for at in answer.decoys
             )
             what = f"the answer to {answer.name} does not belong to its question"
             refuse_impossible(is_possible, what, file=file_of(record))
+            fault = answer.scored.fault if answer.scored else ""
+            what = f"the scores of {answer.name} are none: {fault}"
+            refuse_impossible(not fault, what, file=file_of(record))
     return retrieval

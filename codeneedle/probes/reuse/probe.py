@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
-from codeneedle.engines.messages import Completion, Forced, Reply
+from codeneedle.engines.messages import Completion, Forced, NoScores, Reply
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.kv_cache import padded
@@ -260,7 +260,7 @@ class _ReuseAsker(Asker):
         try:
             with self.context.asking():
                 reply, scored = self.retried(replied), self.retried(forced)
-        except CannotSave as error:
+        except (CannotSave, NoScores) as error:
             return ReuseAnswer(way=way, gap=one_line(str(error)))
         prompt = reply.prompt_tokens
         cached = sorted((reply.cached_tokens, scored.cached_tokens))

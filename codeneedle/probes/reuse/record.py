@@ -8,7 +8,13 @@ from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import Observed, file_of, observed, settings_in
-from codeneedle.records.record import MOST_TOKENS, CellRecord, Setup, from_json
+from codeneedle.records.record import (
+    MOST_TOKENS,
+    CellRecord,
+    Setup,
+    from_json,
+    refuse_impossible,
+)
 
 NAME = "reuse"
 
@@ -178,8 +184,15 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
         BadRecord: As of `reuse_of`.
     """
     from_json(stored.facts, ReuseFacts, file=file)
-    answers = stored.answers.values()
-    return Reuse(tuple(from_json(each, ReuseQuestion, file=file) for each in answers))
+    questions = tuple(
+        from_json(each, ReuseQuestion, file=file) for each in stored.answers.values()
+    )
+    for question in questions:
+        for answer in question.answers:
+            fault = answer.scored.fault if answer.scored else ""
+            what = f"the scores of {question.function} are none: {fault}"
+            refuse_impossible(not fault, what, file=file)
+    return Reuse(questions)
 
 
 def reuse_layout(setup: Setup) -> ReuseLayout:

@@ -20,21 +20,31 @@ from codeneedle.records.record import CellRecord, Setup
 FEWEST_UNITS = 6
 """Units with tokens of a class that the class needs to enter the verdict."""
 
-_Grouped = Callable[[CellRecord, Setup], dict[str, list[ScoredToken]]]
-"""The tokens of a record by name of their unit or turn; none without tokens."""
+_Grouped = Callable[[CellRecord, Setup], dict[str, list[ScoredToken] | None]]
+"""
+The tokens of a record by name of their unit or turn; None of one that is not whole.
+"""
 
 
 def _tokens_by(
     record: CellRecord, setup: Setup, *, kind: Kind | None, by_turn: bool = False
-) -> dict[str, list[ScoredToken]]:
-    """The tokens of one *kind*, None for all, by their unit or by their turn."""
+) -> dict[str, list[ScoredToken] | None]:
+    """
+    The tokens of one *kind*, None for all, by their unit or by their turn.
+
+    None of a unit with a turn that has no scores: what is left of a conversation would
+    be compared with all of it. Units without such tokens are left out.
+    """
     chosen, scored = transcript_layout(setup), scored_turns(record, setup)
-    grouped: dict[str, list[ScoredToken]] = {}
-    for turn in chosen.turns:
-        name = turn.name if by_turn else chosen.unit(turn)
-        for token in scored.get(turn.name, ()):
-            if kind in {None, token.kind}:
-                grouped.setdefault(name, []).append(token)
+    grouped: dict[str, list[ScoredToken] | None] = {}
+    for name, turns in chosen.turns_by(lambda t: t.name if by_turn else chosen.unit(t)):
+        if not any(turn.has_kind(kind) for turn in turns):
+            continue
+        of_turns = [scored.get(turn.name) for turn in turns]
+        tokens = [token for turn in of_turns for token in turn or ()]
+        chosen_tokens = [token for token in tokens if kind in {None, token.kind}]
+        if None in of_turns or chosen_tokens:
+            grouped[name] = None if None in of_turns else chosen_tokens
     return grouped
 
 
@@ -60,10 +70,12 @@ def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
         return {
             name: fmean(math.exp(token.logprob) for token in tokens)
             for name, tokens in units.items()
+            if tokens
         }
 
     def able(record: CellRecord, setup: Setup) -> float:
-        return fmean([*map(right, grouped(record, setup).values())] or [0]) / 100
+        whole = filter(None, grouped(record, setup).values())
+        return fmean([*map(right, whole)] or [0]) / 100
 
     return Loss(
         kind=LossKind.PROBABILITY,

@@ -1,7 +1,7 @@
 """The stored layout of transcripts: numbers and hashes, none of their text."""
 
 import bisect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -49,6 +49,10 @@ class TurnFacts:
     def conversation(self) -> str:
         """Number of its conversation."""
         return self.name.partition(".")[0]
+
+    def has_kind(self, kind: Kind | None) -> bool:
+        """Whether it has tokens of one *kind*; None for any."""
+        return kind is None or any(part.kind is kind for part in self.parts)
 
     def kind_at(self, place: int) -> Kind:
         """The class of the character at that *place* in the text."""
@@ -113,12 +117,17 @@ class TranscriptLayout(
 
     def units(self, kind: Kind | None = None) -> list[str]:
         """Names of the units that have tokens of one *kind*; None for any."""
-        names = (
-            self.unit(turn)
-            for turn in self.turns
-            if kind is None or any(part.kind is kind for part in turn.parts)
-        )
+        names = (self.unit(turn) for turn in self.turns if turn.has_kind(kind))
         return list(dict.fromkeys(names))
+
+    def turns_by(
+        self, name: Callable[[TurnFacts], str]
+    ) -> Iterable[tuple[str, list[TurnFacts]]]:
+        """The turns with the *name* that they share, in order."""
+        by_name: dict[str, list[TurnFacts]] = {}
+        for turn in self.turns:
+            by_name.setdefault(name(turn), []).append(turn)
+        return by_name.items()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
