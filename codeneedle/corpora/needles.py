@@ -90,12 +90,27 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     A needle has at least `FORCED_LINES` body lines that are not blank, since blank ones
     never count. Its signature, without surrounding white space, occurs once in the
     text: ``def run(self):`` is ambiguous if another function begins ``async def
-    run(self):``. Of functions that begin on one line, the outermost is kept. Equal
+    run(self):``. Of functions that begin on one line, the outermost is kept, and of
+    those with equal bodies, the first: copies tell nothing of other functions. Equal
     names get their line numbers added.
     """
     long_enough = _long_enough(functions)
     unique = occurring_once(text, (_quoted(function) for function in long_enough))
-    return _distinctly_named([f for f in long_enough if _quoted(f) in unique])
+    with_own = [f for f in long_enough if _quoted(f) in unique]
+    return _distinctly_named(_with_other_bodies(with_own))
+
+
+def _with_other_bodies(functions: Iterable[Function]) -> list[Function]:
+    """*functions*, without those whose body is that of an earlier one."""
+    firsts: dict[tuple[str, ...], Function] = {}
+    for function in functions:
+        firsts.setdefault(body_of(function), function)
+    return list(firsts.values())
+
+
+def body_of(function: Function) -> tuple[str, ...]:
+    """The lines of its body that are not blank, without white space around them."""
+    return tuple(function.body[at].strip() for at in function.content)
 
 
 def _long_enough(functions: Iterable[Function]) -> list[Function]:

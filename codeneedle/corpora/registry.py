@@ -16,7 +16,7 @@ import msgspec
 
 from codeneedle.corpora import languages, needles, reading
 from codeneedle.corpora.corpus import Corpus, Kind, longest
-from codeneedle.corpora.needles import FORCED_LINES
+from codeneedle.corpora.needles import FORCED_LINES, Function
 from codeneedle.corpora.random_bodies import (
     HEADER,
     MANY,
@@ -35,7 +35,7 @@ from codeneedle.errors import (
     value_problem,
 )
 from codeneedle.system.files import expanded
-from codeneedle.text import visible
+from codeneedle.text import plural, visible
 
 FOLDER = Path("corpora")
 """Folder of named corpora, below the working folder."""
@@ -506,9 +506,20 @@ def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
         kind=kind,
         functions=tuple(functions),
         cuts=tuple(needles.cut_points(read.functions)),
-        skipped=read.left_out,
+        skipped=(*read.left_out, *_copies(read, functions)),
         checks=read.checks,
     )
+
+
+def _copies(
+    read: JoinedText, functions: Sequence[Function]
+) -> Iterator[tuple[str, str]]:
+    """The functions of a text whose bodies are those of *functions* once more."""
+    bodies = {needles.body_of(function) for function in functions}
+    every = sum(needles.body_of(function) in bodies for function in read.functions)
+    if every > len(functions):
+        count = plural(every - len(functions), "function")
+        yield count, "equal bodies: copies of functions that are asked for"
 
 
 def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:

@@ -54,7 +54,7 @@ class CellValue:
     left_out: int = 0
     """Units that were asked for and are not in the value: an answer has no score."""
 
-    lacking: str = ""  # phrase for what the value leaves out; empty if nothing
+    lacking: str = ""  # phrase for what the value leaves out, as of `metrics.Loss`
     attention: Attention | None = None
     """Where attention of its cell ran; None if nothing tells."""
 
@@ -318,15 +318,6 @@ def pairs_elsewhere(run: Run) -> set[Pair]:
     return {record.pair for record in run.records if record.device != device}
 
 
-def _lacking(metric: Metric, record: CellRecord, *, left_out: int, units: int) -> str:
-    """What the value of a cell leaves out, as a phrase; empty if nothing."""
-    told = metric.loss.lacking(record) if metric.loss else ""
-    if told or not left_out:
-        return told
-    has = "has" if left_out == 1 else "have"
-    return f"{left_out} of {left_out + units} {metric.noun} {has} no score"
-
-
 def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     pair = record.pair
     if not record.has_numbers:
@@ -351,7 +342,7 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         units=len(units),
         by_unit=by_unit if metric.names else {},
         against=metric.against(record),
-        lacking=_lacking(metric, record, left_out=len(without), units=len(units)),
+        lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,
         evidence=record.effective.attention_evidence,
         is_ranked=metric.quantity != "speed" or record.in_kernel,

@@ -453,8 +453,15 @@ class Probe:
         """
         return ()
 
-    def remarks(self, _run: Run) -> tuple[str, ...]:
+    def remarks(self, run: Run) -> tuple[str, ...]:
         """What its records of a run say in words, a line each."""
+        return self.left_out(run)
+
+    def left_out(self, _run: Run) -> tuple[str, ...]:
+        """
+        What of its units is in no number of a run, and why, a line each: copies, and
+        units an answer of which has no score. Verdicts say it, too.
+        """
         return ()
 
     def gaps_in(self, _record: CellRecord, _setup: Setup) -> tuple[str, ...]:

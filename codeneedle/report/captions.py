@@ -292,26 +292,33 @@ def value_text(
     """
     The value of *cell*, `with_error` of metrics whose error is worth showing.
 
-    Behind it how many units it leaves out, and where attention ran, if in no kernel:
-    ``0.98 -2 cpu``.
+    Behind it where attention ran, if in no kernel: ``0.98 cpu``.
     """
     places = display.digits if digits is None else digits
     error = cell.error if display.shows_error else None
     shown = with_error(cell.value, error, digits=places, mark=mark)
-    marks = (shown, left_out_mark(cell), cell_mark(cell))
-    return " ".join(filter(None, marks))
+    return f"{shown} {cell_mark(cell)}".rstrip()
 
 
 def unit_counts(metric: Metric, cells: Iterable[CellValue]) -> dict[Pair, str]:
     """
     ``of 6``, beside each value, where some are over more units than others.
 
-    Empty where all are over as many, and of what is no mean of units.
+    ``of 6/8`` where two of eight have no score. Empty where all are over as many as
+    were asked for, and of what is no mean of units.
     """
-    counts = {cell.pair: cell.units for cell in cells if cell.has_value}
-    if metric.quantity != "quality" or len({*counts.values()}) < 2:  # noqa: PLR2004
+    valued = [cell for cell in cells if cell.has_value]
+    is_alike = len({cell.units for cell in valued}) < 2  # noqa: PLR2004
+    is_whole = is_alike and not any(cell.left_out for cell in valued)
+    if metric.quantity != "quality" or is_whole:
         return {}
-    return {pair: f"of {count:,}" for pair, count in counts.items()}
+    return {cell.pair: count_text(cell) for cell in valued}
+
+
+def count_text(cell: CellValue) -> str:
+    """``of 6``, or ``of 6/8`` where two of eight units have no score."""
+    asked = f"/{cell.units + cell.left_out:,}" if cell.left_out else ""
+    return f"of {cell.units:,}{asked}"
 
 
 ELSEWHERE = "other"
@@ -321,11 +328,6 @@ ELSEWHERE = "other"
 def cell_mark(cell: CellValue) -> str:
     """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
     return attention_mark(cell.attention) or ELSEWHERE * cell.is_elsewhere
-
-
-def left_out_mark(cell: CellValue) -> str:
-    """``-2`` where two units are not in the value; empty where all are."""
-    return f"-{cell.left_out}" if cell.left_out else ""
 
 
 def attention_mark(attention: Attention | None) -> str:
@@ -451,10 +453,11 @@ def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]
 
 def left_out_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """What values leave out because it could not be measured."""
+    if partial := next((cell for cell in cells if cell.left_out), None):
+        yield count_text(partial), "over those of all that have a score of each answer"
     for cell in cells:
         if cell.lacking:
-            mark = left_out_mark(cell) or "left out"
-            yield mark, visible(f"{cell.pair}: {cell.lacking}; left out")
+            yield "left out", visible(f"{cell.pair}: {cell.lacking}")
 
 
 def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
@@ -570,7 +573,7 @@ def incomplete_lines(run: Run) -> list[str]:
                 named = named_pairs(list(by_pair))
                 what = f"{metric.noun} without a score, which are left out"
                 lines.append(f"{what} (at most {most} of {of}): {named}")
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 def _unanswered(run: Run, probe: str, metric: Metric) -> dict[Pair, tuple[int, int]]:

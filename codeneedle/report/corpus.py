@@ -76,5 +76,5 @@ def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
     asked_for = " and ".join(asked) or "no function can be asked for"
     return (
         f"{corpus.kind}; {length}; {functions} of {FORCED_LINES} lines or more with a "
-        f"signature of their own; of the whole text, {asked_for}"
+        f"signature and a body of their own; of the whole text, {asked_for}"
     )

@@ -25,7 +25,7 @@ from codeneedle.report.captions import (
     NOT_RUN_WORD,
     cell_mark,
     cell_word,
-    left_out_mark,
+    count_text,
     with_error,
 )
 from codeneedle.report.compare import WALL
@@ -249,7 +249,8 @@ def _number(column: Column, pair: Pair) -> str:
         return cell_word(cell)
     digits = display_of(column.metric).digits
     shown = with_error(cell.value, cell.error, digits=digits, mark=" ± ")
-    marks = (shown, left_out_mark(cell), cell_mark(cell))
+    count = count_text(cell) if cell.left_out else ""
+    marks = (shown, count, cell_mark(cell))
     return " ".join(filter(None, marks))
 
 

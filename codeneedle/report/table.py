@@ -350,8 +350,10 @@ def table_legend(table: PairTable) -> list[tuple[str, str]]:
     ):
         entries.append(captions.ERROR_ENTRY)
     words = set(table.words.values())
+    every = [cell for column in table.shown for cell in column.cells.values()]
     return [
         *entries,
+        *dict.fromkeys(captions.left_out_entries(every)),
         *_references(table),
         *_ratios(table),
         *_words(table),

@@ -67,6 +67,9 @@ class RemarkKind(StrEnum):
     REFUSED = "refused"
     """A probe that was asked for and is not measured, and why."""
 
+    LEFT_OUT = "left-out"
+    """What is in no number: copies, and units an answer of which has no score."""
+
     NOT_COMPARED = "not-compared"
     """Pairs without numbers, and why."""
 

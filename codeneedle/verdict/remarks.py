@@ -42,6 +42,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
         *_gaps(verdict),
+        *_left_out(verdict),
         *_troubles(verdict),
     ]
 
@@ -325,6 +326,13 @@ def _gaps(verdict: Verdict) -> Iterator[Remark]:
     for phrase, pairs in gaps(verdict.run):
         text = f"{phrase[:1].upper()}{phrase[1:]}: {named_pairs(pairs)}"
         yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))
+
+
+def _left_out(verdict: Verdict) -> Iterator[Remark]:
+    measured = {record.probe for record in verdict.run.records if record.has_numbers}
+    for probe in (PROBES[name] for name in PROBES if name in measured):
+        for line in probe.left_out(verdict.run):
+            yield Remark(RemarkKind.LEFT_OUT, f"{probe.name}: {visible(line)}.")
 
 
 def _troubles(verdict: Verdict) -> Iterator[Remark]:

@@ -108,7 +108,9 @@ def scored_texts(logps):
                 replace(
                     asked,
                     scored=replace(
-                        asked.scored, logprobs=(logp,) * len(asked.scored.logprobs)
+                        asked.scored,
+                        logprobs=(logp,) * len(asked.scored.logprobs),
+                        leads=(4.0,) * len(asked.scored.logprobs),
                     ),
                 ),
             ),

@@ -30,7 +30,9 @@ def made_question(function="abcd", *, gaps=None, replies=None, **away):
         return ReuseAnswer(
             way=way,
             reply=replies.get(way, "a = 1\nb = 2\n"),
-            scored=Forced(logprobs=moved),
+            scored=Forced(
+                logprobs=moved, leads=(1.0,) * TOKENS, ends=tuple(range(1, TOKENS + 1))
+            ),
             prompt_tokens=500,
             cached_tokens=0 if way is CacheState.COLD else 450,
         )

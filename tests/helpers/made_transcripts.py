@@ -34,7 +34,7 @@ def made_conditions(turns=16, *, conversations=1):
                 name=f"{conversation + 1}.{turn + 1}",
                 prompt_tokens=100 * (turn + 1),
                 tokens=len(TEXT),
-                prompt_sha256="cd" * 32,
+                prompt_sha256=f"{conversation:032}{turn:032}",
                 text_sha256="ef" * 32,
                 parts=PARTS,
             )

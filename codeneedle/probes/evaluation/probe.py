@@ -150,7 +150,7 @@ class EvaluationProbe(Probe):
         return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 
     @override
-    def remarks(self, run: Run) -> tuple[str, ...]:
+    def left_out(self, run: Run) -> tuple[str, ...]:
         """Samples without a score, which are left out; repeats and copies."""
         lines = [
             f"{record.pair}: {phrase}; left out"

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codeneedle.probes.observations import calibrated_in, observed
-from codeneedle.records.record import CellRecord, Setup
+from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
+from codeneedle.records.record import CellRecord, Setup, refuse_impossible
 
 NAME = "eval"
 
@@ -72,14 +72,19 @@ def is_unscored(samples: Sequence[Sample]) -> bool:
     return without > MOST_UNSCORED * len(samples)
 
 
+@cached()
 def evaluation_of(record: CellRecord) -> Evaluation:
     """
     The observation of the probe in *record*.
 
     Raises:
-        BadRecord: If it has another layout.
+        BadRecord: If it has another layout, or a score that cannot be.
     """
-    return observed(record, Evaluation)
+    evaluation = observed(record, Evaluation)
+    for sample in evaluation.samples:
+        what = f"the score of {sample.id} is {sample.score:g}"
+        refuse_impossible(0 <= sample.score <= 1, what, file=file_of(record))
+    return evaluation
 
 
 def first_evaluation(setup: Setup) -> Evaluation | None:

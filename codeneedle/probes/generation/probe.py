@@ -172,7 +172,7 @@ class GenerationProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         settings = run.settings_of(GenerationSettings, NAME)
-        sha256 = read_prompts(settings.file)[0] if settings.file else ""
+        sha256, prompts = read_prompts(settings.file) if settings.file else ("", ())
         tokens = most_tokens(settings, run.setup.context)
         if NAME in run.setup.probes:
             stored = generation_layout(run.setup)
@@ -192,6 +192,7 @@ class GenerationProbe(Probe):
                 thinking=_thinking(_Form.of_run(run), sent.values()),
                 sha256=sha256,
                 wording=WORDING * (not sha256),
+                copies=max(0, len(prompts) - len(sent)),
             )
         )
 
@@ -245,9 +246,17 @@ class GenerationProbe(Probe):
         return answers.overview(run, record)
 
     @override
+    def left_out(self, run: Run) -> tuple[str, ...]:
+        """Copies among the prompts."""
+        copies = generation_layout(run.setup).copies if NAME in run.setup.probes else 0
+        return (f"left out: {plural(copies, 'prompt')}, copies of others",) * bool(
+            copies
+        )
+
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Prompts that are out, the floor, loops, and how sure differences were."""
-        return tuple(_remarks(run))
+        return (*self.left_out(run), *_remarks(run))
 
 
 PROBE = GenerationProbe(
@@ -376,7 +385,12 @@ def _sent_in(run: RunContext) -> dict[str, Sent]:
 
 
 def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
-    """The prompts by name, rendered once for all cells."""
+    """
+    The prompts by name, rendered once for all cells.
+
+    Those that are sent as an earlier one is are left out: what is asked twice is one
+    unit.
+    """
     sha256, prompts = "", own_prompts(form.seed)
     if settings.file:
         sha256, prompts = read_prompts(settings.file)
@@ -386,7 +400,10 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
         *(form.prompt_form, form.prefill_no_think, form.engine.identity()),
     )
     if key not in _SENT:
-        _SENT[key] = {each.facts.name: each for each in _rendered(form, prompts)}
+        firsts: dict[str, Sent] = {}
+        for each in _rendered(form, prompts):
+            firsts.setdefault(each.facts.sha256, each)
+        _SENT[key] = {each.facts.name: each for each in firsts.values()}
     return _SENT[key]
 
 

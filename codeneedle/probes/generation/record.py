@@ -99,6 +99,8 @@ class GenerationLayout(
     thinking: str  # whether models may think before they answer, as a phrase
     sha256: str  # hash of the user's file; empty for the prompts of the program
     wording: int  # `WORDING` at the time; 0 with the user's file
+    copies: Count = 0
+    """Prompts of the file that are others once more, as they are sent; not asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.engines.engine import ChatTemplate
 from codeneedle.probes.transcript.conversations import Conversation
-from codeneedle.probes.transcript.record import TurnFacts
+from codeneedle.probes.transcript.record import COPY, TurnFacts, copies_among
 from codeneedle.probes.transcript.rendering import (
     Kind,
     RenderedTurn,
@@ -55,6 +55,11 @@ def counted_turns(
         _counted(turn, template, context)
         for number, conversation in enumerate(conversations, start=1)
         for turn in rendered_turns(conversation, number, template)
+    ]
+    copies = copies_among(turn.facts for turn in counted if not turn.left_out)
+    counted = [
+        replace(turn, left_out=COPY) if turn.facts.name in copies else turn
+        for turn in counted
     ]
     if limit is None:
         return counted

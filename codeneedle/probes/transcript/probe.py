@@ -52,6 +52,7 @@ from codeneedle.probes.transcript.record import (
     TranscriptSettings,
     TurnFacts,
     transcript_layout,
+    turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.comparability import OtherSetup
@@ -255,16 +256,32 @@ class TranscriptProbe(Probe):
         return answers.overview(run, record)
 
     @override
+    def left_out(self, run: Run) -> tuple[str, ...]:
+        """Turns that are not asked, and those without scores, with a reason."""
+        if NAME not in run.setup.probes:
+            return ()
+        chosen = transcript_layout(run.setup)
+        reasons = Counter(reason for _, reason in chosen.left_out)
+        return (
+            *(
+                f"left out: {plural(count, 'turn')}, {reason}"
+                for reason, count in reasons.items()
+            ),
+            *(
+                line
+                for record in run.records
+                if record.probe == NAME and record.has_numbers
+                for line in _unscored(record)
+            ),
+        )
+
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
             return ()
         chosen = transcript_layout(run.setup)
-        reasons = Counter(reason for _, reason in chosen.left_out)
-        lines = [
-            f"left out: {plural(count, 'turn')}, {reason}"
-            for reason, count in reasons.items()
-        ]
+        lines = [*self.left_out(run)]
         lines += [*aside_lines(chosen.aside), *dropped_lines(chosen.dropped)]
         for kind in Kind:
             units = len(chosen.units(kind))
@@ -287,6 +304,17 @@ PROBE = TranscriptProbe(
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
 )
+
+
+def _unscored(record: CellRecord) -> Iterator[str]:
+    """``7 of 28 turns have no score: told nothing``; nothing if all have one."""
+    turns = turns_of(record)
+    reasons = Counter(turn.error for turn in turns if turn.error)
+    if count := reasons.total():
+        (reason, _), *_ = reasons.most_common()
+        has = "has" if count == 1 else "have"
+        of = plural(len(turns), "turn")
+        yield f"{record.pair}: {count} of {of} {has} no score: {reason}; left out"
 
 
 def _file(settings: TranscriptSettings) -> Path:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
@@ -30,6 +30,9 @@ from codeneedle.records.store import SETUP
 NAME = "transcript"
 """Of the probe."""
 
+COPY = "copies of earlier ones: their prompts and texts are equal"
+"""Why a turn is left out that was said before: what is asked twice is one unit."""
+
 MANY_CONVERSATIONS = 8
 """From so many conversations on, they are the units of statistics; else turns are."""
 
@@ -49,6 +52,11 @@ class TurnFacts:
     def conversation(self) -> str:
         """Number of its conversation."""
         return self.name.partition(".")[0]
+
+    @property
+    def asked(self) -> tuple[str, str]:
+        """What makes it another turn than others: hashes of its prompt and text."""
+        return self.prompt_sha256, self.text_sha256
 
     def has_kind(self, kind: Kind | None) -> bool:
         """Whether it has tokens of one *kind*; None for any."""
@@ -168,7 +176,19 @@ def transcript_layout(setup: Setup) -> TranscriptLayout:
     layout = settings_in(setup, NAME, TranscriptLayout)
     for turn in layout.turns:
         refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
-    return layout
+    copies = copies_among(layout.turns)
+    return structs.replace(
+        layout,
+        turns=tuple(turn for turn in layout.turns if turn.name not in copies),
+        left_out=(*layout.left_out, *((name, COPY) for name in sorted(copies))),
+    )
+
+
+def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
+    """Names of the *turns* that were said before, behind the same prompt."""
+    firsts: dict[tuple[str, str], str] = {}
+    names = ((turn.name, firsts.setdefault(turn.asked, turn.name)) for turn in turns)
+    return frozenset(name for name, first in names if name != first)
 
 
 def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:

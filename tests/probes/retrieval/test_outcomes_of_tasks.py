@@ -90,7 +90,8 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
     """Of equals there is none: a right token as probable as another is not right."""
 
     def scored(payload):
-        return replace(made_scored(payload), leads=(1.0, 0.0, -0.1))
+        made, leads = made_scored(payload), (1.0, 0.0, -0.1)
+        return replace(made, logprobs=(-1.0,) * 3, leads=leads, ends=(1, 2, 3))
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
@@ -309,7 +310,9 @@ def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average():
 def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right():
     def scored(payload):
         made = made_scored(payload * 20)
-        return replace(made, leads=(*made.leads[:100], -1.0, *made.leads[101:]))
+        numbers = (*made.logprobs[:100], -2.0, *made.logprobs[101:])
+        leads = (*made.leads[:100], -1.0, *made.leads[101:])
+        return replace(made, logprobs=numbers, leads=leads)
 
     texts = made_texts("ledger", dial=0, scored=scored)
     record = retrieval_record("f16/f16", texts)
