@@ -48,7 +48,7 @@ BLANK = [*written("f", lines=4), "", "   ", "\t", "    \x0c", "    return 1"]
 IN_A_CLASS = [
     ["class A:"],
     written("size", signature="def {}(self):", indent="  "),
-    written("size", signature="def {}(self, value):", indent="  "),
+    written("size", signature="def {}(self, value):", indent="  ", lines=21),
     written("other", indent="  "),
 ]
 WITHIN = [
@@ -69,10 +69,22 @@ WITHIN = [
         ([written("f"), written("g"), ["class A:"], written("f", indent=" ")], ["g"]),
         (WITHIN, ["A.run"]),
         (
-            [written("f", signature=f"def {{}}(\n    {name},\n):") for name in "ab"],
+            [
+                written("f", signature=f"def {{}}(\n    {name},\n):", lines=lines)
+                for name, lines in (("a", 20), ("b", 21))
+            ],
             ["f:1", "f:24"],
         ),
         (IN_A_CLASS, ["A.size:2", "A.size:23", "A.other"]),
+        (
+            [
+                written("f", lines=6),
+                ["class A:"],
+                written("f", signature="def copy_of_{}(self):", lines=6, indent="  "),
+                written("g", lines=6),
+            ],
+            ["f", "g"],
+        ),
     ],
     ids=[
         "five lines are enough",
@@ -82,6 +94,7 @@ WITHIN = [
         "a signature within another, or a comment, too",
         "signatures of several lines are compared whole",
         "equal names are told apart by their lines",
+        "equal bodies are one function",
     ],
 )
 def test_long_functions_with_a_signature_of_their_own_can_be_asked_for(parts, names):
