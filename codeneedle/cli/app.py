@@ -59,6 +59,7 @@ from codeneedle.cli.options import (
 )
 from codeneedle.cli.streams import (
     BestEffort,
+    answers_width,
     refuse_closed_stdout,
     reliable_streams,
     show_document,
@@ -902,7 +903,7 @@ def show(
     from codeneedle.report.selection import read_runs
 
     name, pair, function = asked_for(named)
-    view = View(stdout_console().width, transcript)
+    view = View(answers_width(), transcript)
     show_document(answers(read_runs(out, name), pair, function, view))
 
 

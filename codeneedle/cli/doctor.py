@@ -1,7 +1,7 @@
 """The doctor command: what would run here, what is missing, and how to fix it."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -10,7 +10,13 @@ import msgspec
 from rich.text import Text
 
 from codeneedle import __version__
-from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, Pair, whole_grid
+from codeneedle.cache_types import (
+    BITS_PER_ELEMENT,
+    DEFAULT_TYPES,
+    ENGINE,
+    Pair,
+    whole_grid,
+)
 from codeneedle.cli.engines import EngineEntry, engine_entry
 from codeneedle.document import Document, Facts, Lines, Shown, Table
 from codeneedle.engines.engine import ModelSpec
@@ -137,11 +143,13 @@ def diagnose(
         server = _checked(lambda: installation.server_facts(tools.server), problems)
     loaded = _checked(lambda: _model(model, entry), problems)
     facts = machine.facts()
-    names = DEFAULT_TYPES if engine == ENGINE else ()
+    own = _fork_types(server)
+    names = (*DEFAULT_TYPES, *own) if engine == ENGINE else ()
     types = tuple(_type(name, server, loaded) for name in names)
     survey = _survey(tools, server, loaded, types)
     if loaded:
-        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, entry))
+        sized = (*entry.types, *(own if engine == ENGINE else ()))
+        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, sized))
     problems += _program_problems(tools, server)
     problems += _type_problems(types)
     problems += _cache_problems(loaded)
@@ -184,15 +192,23 @@ def _model(path: Path | None, entry: EngineEntry) -> ModelCheck:
     )
 
 
+def _fork_types(server: ServerFacts | None) -> tuple[str, ...]:
+    """The types of a fork, for both K and V, that llama.cpp itself has not."""
+    if server is None:
+        return ()
+    both = (name for name in server.k_types if name in server.v_types)
+    return tuple(name for name in both if name not in BITS_PER_ELEMENT)
+
+
 def _sizes(
-    model: ModelCheck, survey: Survey | None, entry: EngineEntry
+    model: ModelCheck, survey: Survey | None, types: Sequence[str]
 ) -> dict[str, int | None]:
     """The caches of some pairs: as the engine answers, else by the header."""
     header, context = model.weights, model.context
     if cacheless(header):
         return {}
     found: dict[str, int | None] = {}
-    for pair in (Pair(name, name) for name in entry.types):
+    for pair in (Pair(name, name) for name in types):
         told = survey.caches(pair) if survey else None
         caches = told or (
             None if misfit(header, pair) else plain_caches(header, context)
@@ -206,7 +222,8 @@ def _type(name: str, server: ServerFacts | None, model: ModelCheck | None) -> Ty
     accepted = None
     if server is not None and server.k_types and server.v_types:
         accepted = name in server.k_types and name in server.v_types
-    misfit = (type_misfit(model.weights, name) or "") if model else None
+    is_known = model is not None and name in BITS_PER_ELEMENT
+    misfit = (type_misfit(model.weights, name) or "") if model and is_known else None
     return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
 
 
@@ -222,9 +239,13 @@ def _survey(
     if not model.weights.is_read or cacheless(model.weights):
         return None
     spec = ModelSpec(weights=model.weights, name="doctor")
+    own = _fork_types(server)
     names = [facts.name for facts in types if facts.is_accepted is not False]
+    usual = [name for name in names if name not in own]
+    # Of a fork's types each with itself alone: all pairs would take minutes.
+    pairs = [*whole_grid(usual, usual), *(Pair(name, name) for name in own)]
     return LlamaCpp(tools=tools, facts=server, model=spec).survey(
-        whole_grid(names, names), context=model.context, log=survey_log()
+        pairs, context=model.context, log=survey_log()
     )
 
 

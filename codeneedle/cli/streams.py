@@ -146,6 +146,16 @@ def stdout_console(file: object = None) -> "Console":
     return _wide_enough(console)
 
 
+PIPED_ANSWERS = 120
+"""Columns that two answers beside each other take in a pipe."""
+
+
+def answers_width() -> int:
+    """Columns for two answers: those of the terminal, where there is one."""
+    console = stdout_console()
+    return PIPED_ANSWERS if console.width == PIPED_WIDTH else console.width
+
+
 def stderr_console() -> "Console":
     """What is drawn to stderr, progress and notes."""
     from rich.console import Console

@@ -206,7 +206,7 @@ def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     ours, theirs = (probe.deciding_settings(setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if other:
-        yield f"other {', '.join(map(visible, other))} of {probe.name}"
+        yield f"{probe.name} with other settings: {', '.join(map(visible, other))}"
     refusal = probe.refusal(first, second)
     if metric.quantity == "quality" and refusal:
         yield refusal

@@ -489,9 +489,8 @@ class Runner:
         """
         if self.asked_to_stop():
             raise _Stopped
-        another = f"another codeneedle ({who})" if who else "another codeneedle"
-        what = f"waiting: {another} is measuring; Ctrl-C, or --no-wait"
-        cell.wait(what)
+        told = f"{who}; --no-wait" if who else "--no-wait"
+        cell.wait(f"waiting for another sweep on this machine ({told})")
         nap()
 
     def _refuse_full_disk(self, record: CellRecord) -> None:

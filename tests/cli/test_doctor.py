@@ -249,6 +249,22 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
     assert 8192 * 4 * 2 * 64 * 4 == found.model.kv_bytes["bf16/bf16"]
 
 
+def test_types_of_a_fork_stand_in_every_table(server, model):
+    """Each in a pair with itself; whether it fits is for its server to say."""
+    text = server.read_text()
+    every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0, turbo4"
+    for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
+        text = text.replace(f"allowed values: {line}\n", f"{every}\n")
+    server.write_text(text)
+
+    found = diagnose(llama_server=server, model=model)
+    lines = screen(found)
+
+    assert ("turbo4", True, None) == dataclasses.astuple(found.types[-1])
+    assert "turbo4/turbo4" in found.model.kv_bytes
+    assert "turbo4  accepted      unknown" in lines
+
+
 def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypatch):
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
     made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)

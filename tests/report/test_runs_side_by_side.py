@@ -90,7 +90,8 @@ def test_what_must_not_be_compared_says_why():
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("prose", "no difference shown"), ("other", "other text")]
+    ("text", "words"),
+    [("prose", "no difference shown"), ("other", "other settings: text")],
 )
 def test_divergence_on_a_text_of_its_own_is_compared_across_corpora(text, words):
     corpus = replace(SETUP.corpus, sha256="00" * 32)
@@ -193,7 +194,7 @@ def test_other_settings_of_a_probe_are_not_compared():
         return change(changed, "matched").words
 
     assert "no difference shown" == words(both)
-    assert "not compared: other strict of recall" == words(other)
+    assert "not compared: recall with other settings: strict" == words(other)
 
 
 def test_tasks_of_another_difficulty_are_not_compared():

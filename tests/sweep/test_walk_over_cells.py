@@ -352,7 +352,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
         mine.sweep(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
-    assert ["waiting: another codeneedle is measuring; Ctrl-C, or --no-wait"] == steps
+    assert ["waiting for another sweep on this machine (--no-wait)"] == steps
 
 
 def test_a_sweep_that_must_not_wait_measures_beside_another_one(

@@ -7,10 +7,12 @@ import statistics
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as some
+from made_losses import BEYOND, losing_run
 from scipy.stats import beta, t
 
 from codeneedle.cache_types import Pair
 from codeneedle.verdict import statistics as verdict_statistics
+from codeneedle.verdict.judge import judge
 from codeneedle.verdict.statistics import (
     ALPHA,
     Bounds,
@@ -370,3 +372,21 @@ def test_the_answers_needed_are_the_fewest_that_decide(lost, units, limit):
 
 def test_a_share_at_the_limit_is_never_decided():
     assert answers_needed(1, 10, 0.1, share=error_share(0, 1)) is None
+
+
+def test_the_formula_of_the_documentation_gives_both_ends():
+    """Skewed losses of a pair among two, asked once."""
+    losses = tuple(0.02 * (at % 5 == 0) + 0.001 * at for at in range(16))
+    run = losing_run({"q8_0/q8_0": losses, "q4_0/q4_0": BEYOND})
+    row = judge(run).result(Pair.parse("q8_0/q8_0")).leading
+
+    mean, spread, count = statistics.fmean(losses), statistics.stdev(losses), 16
+    third = statistics.fmean((loss - mean) ** 3 for loss in losses)
+    skewness = third / statistics.pstdev(losses) ** 3
+    wide = float(t.ppf(1 - 0.05 / 2 / 2, count - 1))
+    lean = skewness * (1 + 2 * wide**2) / (6 * math.sqrt(count))
+    error = spread / math.sqrt(count)
+
+    assert mean == pytest.approx(row.bounds.mean)
+    assert mean - error * (wide + max(0, -lean)) == pytest.approx(row.bounds.low)
+    assert mean + error * (wide + max(0, lean)) == pytest.approx(row.bounds.high)
