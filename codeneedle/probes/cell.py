@@ -166,6 +166,12 @@ class ProbeContext:
     keeps it as `Setup.calibrated`.
     """
 
+    identify: Callable[[str], None] = lambda _program: None
+    """
+    Called with a hash of the program that serves the cell, before anything is asked;
+    raises `OtherSetup` if other cells were served by another one.
+    """
+
     others: Sequence[CellRecord] = ()
     """Finished records of other pairs, which were asked the same."""
 
@@ -258,6 +264,8 @@ class ProbeContext:
                 self._observe(served)
                 if differences:
                     raise mismatched(differences)
+                if program := served.program():
+                    self.identify(program)
                 moments.append(time.monotonic())
                 served.client.tell = self._tell_progress
                 try:

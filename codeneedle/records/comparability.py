@@ -223,11 +223,13 @@ def refuse_foreign(
 
 
 _CHANGING = re.compile(
-    r"(?:.*_)?(?:ms|s|seconds|starts|retries|tokens|drafted|accepted)$"
+    r"(?!prompt_tokens$)(?:.*_)?"
+    r"(?:ms|s|seconds|starts|retries|tokens|drafted|accepted)$"
 )
 """
 Names of observations that differ between repetitions: durations, and counts that
-depend on the end of a server or a connection, or on a cache.
+depend on the end of a server or a connection, or on a cache. How long a prompt was
+depends on none of these.
 """
 
 

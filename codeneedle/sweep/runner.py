@@ -18,6 +18,7 @@ from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, lacks
+from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -41,6 +42,12 @@ from codeneedle.verdict.trust import trusted
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
+
+PROGRAM = "program"
+"""Under which `Setup.calibrated` has the program that serves all cells."""
+
+SHORT_HASH = 12
+"""Digits of a hash that an error shows."""
 
 FULL_DISK_BYTES = 1 << 20
 """A cell that fails where less is free may have failed for that."""
@@ -402,6 +409,10 @@ class Runner:
             self.store.calibrate(base_name(queue.probe.name), facts)
             self.add_calibration({base_name(queue.probe.name): facts})
 
+        def identify(program: str) -> None:
+            with queue.changed:
+                self._refuse_other_program(program)
+
         previous = self.store.record(pair, queue.probe.name)
         is_kept = previous and (
             previous.is_partial or lacks(queue.probe, previous, self.run.setup)
@@ -416,6 +427,7 @@ class Runner:
             logs=self.store.logs(),
             tell=tell,
             calibrate=calibrate,
+            identify=identify,
             previous_record=previous
             if is_kept or ((goal or is_check) and previous and previous.has_numbers)
             else None,
@@ -435,6 +447,35 @@ class Runner:
         )
         cell.keep = functools.partial(self._keep, queue, draft)
         return draft
+
+    def _refuse_other_program(self, program: str) -> None:
+        """
+        Stop at a server that is another program than that of the cells so far.
+
+        The first one of a folder without numbers is kept as that of the run.
+
+        Raises:
+            OtherSetup: With both hashes.
+        """
+        known = self.run.setup.calibrated.get(PROGRAM, {}).get("sha256")
+        if known == program:
+            return
+        if known and self.store.has_numbers():
+            error = OtherSetup(
+                folder=self.store.folder,
+                key="program that serves",
+                stored=known[:SHORT_HASH],
+                wanted=program[:SHORT_HASH],
+            )
+            error.hint = (
+                "What the command starts is another program than before, whatever "
+                "version it states: put the earlier one back, or choose another folder "
+                "with --out."
+            )
+            raise error
+        facts = {"sha256": program}
+        self.store.calibrate(PROGRAM, facts)
+        self.add_calibration({PROGRAM: facts})
 
     def _keep(self, queue: "CellQueue", draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far."""

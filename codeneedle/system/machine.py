@@ -273,6 +273,17 @@ def peak_rss_bytes(pid: int) -> int | None:
     return _rss_bytes(pid) if peak is None else peak
 
 
+def tree_rss_bytes(pid: int) -> int | None:
+    """
+    Largest resident size of *pid* and of what it has started, in bytes; None if gone.
+
+    Of several processes it is the sum of what each had at most.
+    """
+    sizes = [peak_rss_bytes(process) for process in processes.tree(pid)]
+    present = [size for size in sizes if size is not None]
+    return sum(present) if present else None
+
+
 def status_bytes(pid: int, key: str) -> int | None:
     """The size *key* of ``/proc/PID/status`` in bytes; None where there is none."""
     with contextlib.suppress(OSError, ValueError, IndexError):

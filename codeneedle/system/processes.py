@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -509,6 +509,51 @@ def members(group: int) -> Iterator[int]:
                 continue
             if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
                 yield pid
+
+
+def tree(pid: int) -> list[int]:
+    """*pid*, and the processes that it and these have started, those of its group."""
+    found = {pid, *members(pid)}
+    with contextlib.suppress(psutil.Error):
+        children = psutil.Process(pid).children(recursive=True)
+        found |= {child.pid for child in children}
+    return sorted(found)
+
+
+def listens(pids: Iterable[int], port: int) -> bool | None:
+    """Whether one of *pids* listens on *port*; None where the system does not tell."""
+    try:
+        return any(
+            connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            for pid in pids
+            for connection in psutil.Process(pid).net_connections(kind="tcp")
+        )
+    except (psutil.Error, OSError):
+        return None
+
+
+def words_of(pid: int) -> list[str]:
+    """The command line of *pid*; empty if it is gone."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process(pid).cmdline()
+    return []
+
+
+def program_of(pid: int) -> Path | None:
+    """The file that *pid* runs; None if that is unknown."""
+    with contextlib.suppress(psutil.Error, OSError):
+        path = psutil.Process(pid).exe()
+        return Path(path) if path else None
+    return None
+
+
+def mapped_files(pid: int) -> set[Path]:
+    """The files that *pid* has mapped, its libraries among them; none off Linux."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/maps").read_text(errors="replace").splitlines()
+        names = (line.split(maxsplit=5)[5:] for line in lines)
+        return {Path(name[0]) for name in names if name and name[0].startswith("/")}
+    return set()
 
 
 def _naps(*, until: float) -> Iterator[float]:

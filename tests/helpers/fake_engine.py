@@ -100,6 +100,9 @@ class FakeServer:
     def wait_idle(self):
         self.settled += 1
 
+    def program(self):
+        return self.engine.program
+
     def save_cache(self):
         raise CannotSave("there is no file")
 
@@ -173,6 +176,7 @@ class FakeEngine(Engine):
     model: ModelSpec = field(default_factory=made_model)
     types: CacheTypes = CacheTypes(k=TYPES, v=TYPES)  # noqa: RUF009 - frozen
     devices: tuple = ()
+    program: str = ""
     version: str = "0.6.0 (build 11434)"
     cpu_features: str = ""
     abilities: frozenset = frozenset(Ability) - {Ability.READING}

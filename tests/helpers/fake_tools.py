@@ -62,9 +62,11 @@ class FakeDivergence:
     checked: list = field(default_factory=list)
     kept: dict = field(default_factory=dict)
 
+    perplexities: dict = field(default_factory=dict)
+    """Of the reference as it is read back, by the pair that is compared."""
+
     version = "1.2 (fake)"
     arguments = ("-t", "1")
-    ignored = ("--temp", "1")
 
     def check(self, **asked):
         self.checked.append(asked)
@@ -89,8 +91,9 @@ class FakeDivergence:
         self._run("compare", task.pair, task, note)
         progress(1)
         values = ChunkValues(logp=-1.5, kld=0.25, same_top=88.0)
+        base = Estimate(self.perplexities.get(str(task.pair), 4.0), 0.5)
         return Comparison(
-            statistics=made_statistics(),
+            statistics=made_statistics(ppl_base=base),
             tokens=255 * reference.chunks,
             by_chunk=(values,) * reference.chunks,
         )
@@ -116,8 +119,6 @@ class FakeSpeed:
     attention: object = None
     tasks: list = field(default_factory=list)
     limits_s: list = field(default_factory=list)
-
-    ignored = ("--temp", "1")
 
     @property
     def arguments(self):

@@ -20,6 +20,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
+from codeneedle.system.contents import content_hash
 from codeneedle.system.files import (
     open_regular,
     own_folder,
@@ -31,7 +32,6 @@ from codeneedle.text import plural
 
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8sIii")
-_TAIL_BYTES = 1 << 16
 
 SCALE_VALUES = 4
 """16-bit values that hold a row's scale and minimum, as two 32-bit floats."""
@@ -92,7 +92,7 @@ class BaseFileFacts:
     identity: Identity  # what it was made of
     chunks: int  # chunks in it
     size_bytes: int  # its length
-    fingerprint: str  # SHA-256 of its header, its tokens and its end
+    fingerprint: str  # SHA-256 of all of it
     ppl: float  # perplexity of the reference, before it was rounded into the file
     seconds: float  # how long it took to make
 
@@ -125,7 +125,7 @@ class BaseFile:
             return None
         if self.fault(self.path, identity, chunks=note.chunks) is not None:
             return None
-        if _fingerprint(self.path, identity, chunks=note.chunks) != note.fingerprint:
+        if content_hash(self.path) != note.fingerprint:
             return None
         return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
 
@@ -162,7 +162,7 @@ class BaseFile:
             identity=identity,
             chunks=chunks,
             size_bytes=self.draft.stat().st_size,
-            fingerprint=_fingerprint(self.draft, identity, chunks=chunks),
+            fingerprint=content_hash(self.draft),
             ppl=reference.ppl,
             seconds=reference.seconds,
         )
@@ -186,16 +186,6 @@ class BaseFile:
         return sum(
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
-
-
-def _fingerprint(path: Path, identity: Identity, *, chunks: int) -> str:
-    """Of the header, the tokens and the end; the whole file may be gigabytes."""
-    digest = hashlib.sha256()
-    with contextlib.suppress(OSError), open_regular(path) as file:
-        digest.update(file.read(HEADER.size + 4 * chunks * identity.context))
-        file.seek(-min(_TAIL_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-        digest.update(file.read())
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

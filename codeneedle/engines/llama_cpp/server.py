@@ -1,12 +1,17 @@
 """A llama-server from its start to its stop, and why it failed."""
 
+import hashlib
+import os
 import secrets
 import shlex
 import time
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
 from typing_extensions import override
 
@@ -29,8 +34,10 @@ from codeneedle.engines.llama_cpp.arguments import (
     variables,
     waiting,
     waits_passively,
+    without,
 )
 from codeneedle.engines.llama_cpp.client import Client
+from codeneedle.engines.llama_cpp.installation import is_of_llama
 from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
     cause,
@@ -48,8 +55,16 @@ from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
+from codeneedle.system.contents import content_hash, joint_hash
 from codeneedle.system.orphans import noted
-from codeneedle.system.processes import Child
+from codeneedle.system.processes import (
+    Child,
+    listens,
+    mapped_files,
+    program_of,
+    tree,
+    words_of,
+)
 from codeneedle.system.variables import inherited
 from codeneedle.text import one_line, size
 
@@ -84,6 +99,7 @@ class LlamaServer(StartedServer):
     memory_bytes: int | None  # memory of its own that it may take; None for no limit
     _warm_from_s: float | None = field(default=None, init=False)
     _was_too_large: bool = field(default=False, init=False)
+    _is_here: bool | None = field(default=None, init=False)
 
     @property
     @override
@@ -189,6 +205,27 @@ class LlamaServer(StartedServer):
         """Why it cannot be used: it takes too much memory, or has ended."""
         return self._too_large() if self.child.poll() is None else self.death()
 
+    @override
+    def program(self) -> str:
+        """Of the innermost process that serves: a wrapper's is none of ours."""
+        serving = [
+            pid for pid in tree(self.child.pid) if self.launch.alias in words_of(pid)
+        ]
+        return running_program(serving[-1], self.command) if serving else ""
+
+    @override
+    def _resident_bytes(self) -> int | None:
+        """
+        Of the whole tree of processes; None where none of them listens.
+
+        Then the server runs elsewhere, in a container, and what is here is its client.
+        """
+        if self._is_here is None and self.address is not None:
+            port = urlsplit(self.address.url).port or 0
+            is_known = listens(tree(self.child.pid), port)
+            self._is_here = is_known is not False or self.child.poll() is not None
+        return machine.tree_rss_bytes(self.child.pid) if self._is_here else None
+
     def is_too_large(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
         if self.memory_bytes is not None and not self._was_too_large:
@@ -212,6 +249,8 @@ _ANSWERS = frozenset({Readiness.LOADING, Readiness.STRANGER})
 
 _WARM_UP = "warming up the model"
 """Says a server of the pinned and of older builds once the weights are loaded."""
+
+PORTS = frozenset({"--port"})
 
 LOG_DELAY_S = 2.0
 """How long the log may lag behind the server's answers."""
@@ -295,7 +334,37 @@ def is_about_an_argument(log_text: str) -> bool:
     return any(sign in words for sign in signs)
 
 
+def running_program(pid: int, ours: Sequence[str]) -> str:
+    """
+    A hash of the program that *pid* runs, of its libraries, and of its further words.
+
+    Args:
+        pid: A process.
+        ours: The words that we started it with, or what has started it.
+    """
+    program = program_of(pid)
+    if program is None:
+        return ""
+    libraries = filter(is_of_llama, mapped_files(pid))
+    # What stands before the server may give it a port of its own.
+    told = without(words_of(pid)[1:], PORTS)
+    words = Counter(told)
+    words.subtract(ours)
+    # Of a script, what it says counts, not where it is.
+    further = sorted(
+        content_hash(Path(word)) if os.path.isfile(word) else word  # noqa: PTH113 - may be no path
+        for word, count in words.items()
+        if count > 0
+    )
+    parts = (joint_hash((program, *libraries)), *further)
+    return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
+
+
 def _own_memory(pid: int) -> int:
-    """Resident memory of *pid* without the files it maps, where the system tells."""
+    """Memory of *pid* and what it started, without mapped files if the system tells."""
+    return sum(map(_own_memory_of, tree(pid)))
+
+
+def _own_memory_of(pid: int) -> int:
     anonymous = machine.status_bytes(pid, "RssAnon")
     return (machine.peak_rss_bytes(pid) or 0) if anonymous is None else anonymous

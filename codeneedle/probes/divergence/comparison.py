@@ -5,8 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from codeneedle.engines.tools import DivergenceTask, DivergenceTool, ToolRun
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.engines.tools import (
+    Comparison,
+    DivergenceTask,
+    DivergenceTool,
+    ToolRun,
+)
+from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence.record import (
     NAME,
@@ -18,7 +23,7 @@ from codeneedle.probes.divergence.record import (
     reference_of,
 )
 from codeneedle.probes.estimates import Estimates
-from codeneedle.records.record import Json, as_json
+from codeneedle.records.record import Json, Status, as_json
 from codeneedle.system import files
 from codeneedle.system.files import locked, nap
 from codeneedle.text import size as size_phrase
@@ -139,6 +144,7 @@ def _compared(
         note=context.observe_tool,
         progress=lambda chunks: tell("comparing", behind, chunks),
     )
+    _refuse_other_base(context, task, comparison)
     return ContextComparison(
         context=task.context,
         chunks=reference.chunks,
@@ -150,6 +156,39 @@ def _compared(
         retries=comparison.retries,
         by_chunk=comparison.by_chunk,
     )
+
+
+SAME_BASE = 1e-3
+"""
+By how much of it the reference's perplexity may differ, as tools read it back.
+
+One that is computed once more on a device differs in the fifth digit.
+"""
+
+
+def _refuse_other_base(
+    context: ProbeContext, task: DivergenceTask, comparison: Comparison
+) -> None:
+    """
+    Stop at distributions of the reference that are not those of other pairs.
+
+    Raises:
+        CellError: With both perplexities, as they were read back.
+    """
+    ours = comparison.statistics.ppl_base.value
+    for record in context.others:
+        found = divergence_of(record)
+        other = found and found.answers.get(key(task.context, task.chunks))
+        theirs = other.statistics.ppl_base.value if other else ours
+        if abs(ours - theirs) > SAME_BASE * theirs:
+            raise CellError(
+                "the distributions of the reference are other ones than those that "
+                f"{record.pair} was compared with: their perplexity is {ours:,.4f}, "
+                f"and was {theirs:,.4f}",
+                hint=f"Delete {task.folder / 'base'} and sweep again, or choose "
+                "another folder with --out.",
+                status=Status.MISMATCHED,
+            )
 
 
 def _of_reference(run: ToolRun, task: DivergenceTask) -> ToolRun:

@@ -91,11 +91,12 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
         ),
         (content(fill=b"\1"), None),
         (content()[:-1] + b"\1", None),
+        (content()[:300_000] + b"\1" + content()[300_001:], None),
         (None, "No such file or directory"),
     ],
     ids=[
         *("empty", "half a header", "header", "short", "long", "no base file"),
-        *("other context", "other tokens", "other end", "missing"),
+        *("other context", "other tokens", "other end", "other middle", "missing"),
     ],
 )
 def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):

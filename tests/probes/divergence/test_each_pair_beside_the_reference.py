@@ -79,6 +79,21 @@ def test_the_reference_runs_first_and_is_written_once(made_run):
     )
 
 
+@pytest.mark.parametrize(
+    ("read_back", "status"),
+    [(4.0001, Status.FINISHED), (4.1, Status.MISMATCHED), (3.2, Status.MISMATCHED)],
+)
+def test_a_pair_beside_other_distributions_than_its_neighbours_is_no_number(
+    made_run, read_back, status
+):
+    """A base file that changed has another perplexity, whatever else is right."""
+    tool = FakeDivergence(perplexities={str(Q4): read_back})
+    records = swept(made_run(tool, chunks=(4,)))
+
+    assert Status.FINISHED is records[Q8].status
+    assert status is records[Q4].status
+
+
 def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
     steps = []
     run = made_run(contexts=(512, 256), chunks=(4,))

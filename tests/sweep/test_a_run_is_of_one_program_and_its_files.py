@@ -1,0 +1,199 @@
+"""A run goes on with the program, files and variables that it began with, or not."""
+
+from dataclasses import replace
+
+import pytest
+from fake_engine import FakeEngine
+from made_contexts import run_context
+from made_records import made_setup
+from programs import llama_like, script
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp.arguments import files_in
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.engines.llama_cpp.installation import (
+    Program,
+    Tools,
+    program_hashes,
+)
+from codeneedle.engines.openai.engine import command_of
+from codeneedle.engines.openai.settings import CommandSettings
+from codeneedle.errors import BadInput
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.records.comparability import OtherSetup, setup_differences, widened
+from codeneedle.records.store import Store
+from codeneedle.sweep.merge import merge
+from codeneedle.sweep.runner import Runner
+from codeneedle.system.contents import content_hash, file_hashes, named_files
+from codeneedle.system.variables import deciding_variables
+
+F16 = Pair("f16", "f16")
+SETUP = made_setup()
+
+
+def differences(**changes):
+    return [key for key, _, _ in setup_differences(SETUP, replace(SETUP, **changes))]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"files": {"chat.jinja": "ab"}}, ["content of the file chat.jinja"]),
+        ({"variables": {"GGML_X": "1"}}, ["variables GGML_X"]),
+        ({"programs": {"llama-server": "ab"}}, []),
+        ({"refused": {"divergence": "it is"}}, []),
+    ],
+)
+def test_setups_differ_by_what_arguments_name_and_variables_say(changes, named):
+    assert named == differences(**changes)
+
+
+def test_programs_are_compared_as_far_as_both_have_them():
+    ours = replace(SETUP, programs={"llama-server": "ab"})
+    more = replace(SETUP, programs={"llama-server": "ab", "llama-bench": "cd"})
+    other = replace(more, programs={"llama-server": "xy"})
+
+    assert [] == [*setup_differences(ours, more)]
+    assert more.programs == widened(ours, more).programs
+    assert [("program llama-server", "ab", "xy")] == [*setup_differences(ours, other)]
+
+
+def test_folders_of_other_files_are_not_merged(tmp_path):
+    for name, files in (("a", {}), ("b", {"chat.jinja": "ab"})):
+        store = Store(tmp_path / name / "corpus" / "model")
+        store.folder.mkdir(parents=True)
+        store.adopt(replace(SETUP, files=files))
+
+    with pytest.raises(BadInput, match="content of the file"):
+        merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
+
+
+# Files that words name
+
+
+@pytest.mark.parametrize(
+    "word", ["{}", "--template={}", "{}:0.5", "none,{}", "A={},other", "{},{}:1"]
+)
+def test_a_word_that_names_a_file_is_found_by_rule(word, tmp_path):
+    file = tmp_path / "adapter.gguf"
+    file.write_text("made")
+
+    assert [file] == [*named_files(["-x", word.replace("{}", str(file)), "512"])]
+
+
+def test_all_parts_of_weights_that_draft_are_files_of_an_argument(tmp_path):
+    parts = [tmp_path / f"draft-0000{at}-of-00002.gguf" for at in (1, 2)]
+    for part in (*parts, tmp_path / "other.gguf"):
+        part.write_text("made")
+
+    assert parts == [*files_in(["-md", str(parts[0])])]
+
+
+def test_files_of_one_name_are_told_apart(tmp_path):
+    files = [tmp_path / "a" / "x.gguf", tmp_path / "b" / "x.gguf"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(str(file))
+
+    assert ["x.gguf", "x.gguf (2)"] == [*file_hashes(files)]
+
+
+@pytest.mark.parametrize("size", [10, 3 << 20])
+def test_a_file_that_is_written_anew_has_another_hash(size, tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(b"a" * size)
+    before = content_hash(file)
+    file.write_bytes(b"a" * (size - 1) + b"b")
+
+    assert before != content_hash(file)
+    assert "" == content_hash(tmp_path / "none")
+
+
+# What engines say of theirs
+
+
+def test_llama_cpp_tells_its_programs_with_their_libraries(tmp_path):
+    server = llama_like(tmp_path / "bin" / "llama-server")
+    tools = Tools(server=Program(server), perplexity=None, bench=None, source="PATH")
+    plain = program_hashes(tools)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libggml-base.so.0").write_text("made")
+    (tmp_path / "lib" / "libc.so.6").write_text("of the system")
+    with_library = program_hashes(tools)
+    (tmp_path / "lib" / "libc.so.6").write_text("another one")
+
+    assert ["llama-server"] == [*plain]
+    assert plain != with_library
+    assert with_library == program_hashes(tools)
+
+
+def test_llama_cpp_tells_the_files_of_its_arguments(tmp_path):
+    template = tmp_path / "chat.jinja"
+    template.write_text("made")
+    model = ModelSpec(
+        weights=FakeEngine().model.weights,
+        name="made",
+        arguments=("--chat-template-file", str(template)),
+    )
+    served = LlamaCpp(tools=None, facts=None, model=model)
+
+    assert {"chat.jinja": content_hash(template)} == served.files()
+
+
+def test_a_command_tells_its_program_and_the_scripts_that_it_names(tmp_path):
+    inner = script(tmp_path / "start.sh", "exit")
+    settings = CommandSettings(command=f"sh {inner} ${{k}} ${{v}} ${{port}}")
+    model = ModelSpec(weights=FakeEngine().model.weights, name="made")
+    made = command_of(settings, types=("f16",), environment={})(model)
+
+    assert ["start.sh"] == [*made.files()]
+    assert 1 == len(made.programs())
+
+
+def test_variables_that_decide_how_a_backend_computes_are_told(tmp_path, monkeypatch):
+    library = tmp_path / "libggml-made.so"
+    library.write_text("made")
+    monkeypatch.setenv("GGML_VK_DISABLE_F16", "1")
+    monkeypatch.setenv("GGML_BACKEND_PATH", str(library))
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")
+    monkeypatch.setenv("GGML_SCHED_DEBUG", "2")
+
+    assert {
+        "GGML_BACKEND_PATH": f"sha256:{content_hash(library)}",
+        "GGML_VK_DISABLE_F16": "1",
+    } == deciding_variables()
+
+
+# What serves the cells
+
+
+def served(run, store, program):
+    """Serve a cell of *run* by *program*, as the runner has it checked."""
+    runner = Runner(run=run, store=store)
+    engine = FakeEngine(program=program)
+    cell = ProbeContext(
+        run=replace(run, engine=engine),
+        pair=F16,
+        logs=store.folder,
+        identify=runner._refuse_other_program,
+    )
+    with cell.serving():
+        pass
+    return runner.run
+
+
+def test_another_program_than_that_of_the_numbers_ends_a_sweep(tmp_path, monkeypatch):
+    """Whatever version it states: many builds share one."""
+    store = Store(tmp_path)
+    run = run_context(tmp_path)
+    run = replace(run, setup=store.adopt(run.setup))
+    run = served(run, store, "one")
+    run = served(run, store, "two")
+    monkeypatch.setattr(store, "has_numbers", lambda: True)
+    served(run, store, "two")
+
+    assert {"sha256": "two"} == store.calibrated()["program"]
+    with pytest.raises(OtherSetup) as refused:
+        served(run, store, "three")
+    assert "program that serves" == refused.value.key
