@@ -276,6 +276,54 @@ def _first_difference(
     return None
 
 
+ASKED = frozenset({"prompt_tokens", "prompt_sha256", "sha256", "ends"})
+"""
+Names of what an answer of any probe tells of its question: how long the prompt was, a
+hash of it, and where the tokens of a right answer end.
+"""
+
+
+def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) -> str:
+    """
+    In what two answers to one question were asked another thing; empty if in nothing.
+
+    What one of them does not tell is no difference.
+
+    Args:
+        ours: An answer, as it is stored.
+        theirs: That of another pair, or of a repetition.
+        names: What is compared, wherever it stands in the answers.
+
+    Returns:
+        A phrase: ``prompt_tokens 1,546, not 1,602``.
+    """
+    for key, mine in ours.items():
+        other = theirs.get(key)
+        if key in names:
+            if mine and other and mine != other:
+                return _otherwise(key, mine, other)
+            continue
+        for one, two in _nested(mine, other):
+            if phrase := asked_otherwise(one, two, names=names):
+                return phrase
+    return ""
+
+
+def _nested(ours: object, theirs: object) -> Iterator[tuple[Json, Json]]:
+    """The objects in two values that stand at the same place."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        yield ours, theirs
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        for one, two in zip(ours, theirs, strict=False):
+            yield from _nested(one, two)
+
+
+def _otherwise(key: str, ours: Any, theirs: Any) -> str:
+    if isinstance(ours, int) and isinstance(theirs, int):
+        return f"{key} {ours:,}, not {theirs:,}"
+    return "tokens end elsewhere" if key == "ends" else "another prompt"
+
+
 class _Answers(dict[str, Any]):
     """Answers by key, which may be the name of a function: ``count_tokens``."""
 

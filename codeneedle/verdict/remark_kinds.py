@@ -70,6 +70,9 @@ class RemarkKind(StrEnum):
     LEFT_OUT = "left-out"
     """What is in no number: copies, and units an answer of which has no score."""
 
+    ASKED_OTHERWISE = "asked-otherwise"
+    """A pair some of whose answers are to other questions than the reference's."""
+
     NOT_COMPARED = "not-compared"
     """Pairs without numbers, and why."""
 

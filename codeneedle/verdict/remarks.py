@@ -43,8 +43,17 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
         *_gaps(verdict),
         *_left_out(verdict),
+        *asked_otherwise_remarks(verdict.run),
         *_troubles(verdict),
     ]
+
+
+def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:
+    """Pairs that lack answers, as they were asked another thing than the reference."""
+    for record in run.records:
+        if record.has_numbers and record.reason:
+            text = f"{visible(str(record.pair))}: {visible(record.reason)}."
+            yield Remark(RemarkKind.ASKED_OTHERWISE, text, (record.pair,))
 
 
 def refusals(run: Run) -> list[str]:

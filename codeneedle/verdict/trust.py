@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from codeneedle.cache_types import Pair, most_precise
+from codeneedle.cache_types import Pair, most_precise, reference_among
 from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
+from codeneedle.records.comparability import ASKED, asked_otherwise
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -83,7 +84,71 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
             troubles[pair, probe, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, device] = evidence
-    return tuple(_derived(each, troubles, on_cpu) for each in records)
+    marked = tuple(_derived(each, troubles, on_cpu) for each in records)
+    return tuple(_asked_alike(marked, setup))
+
+
+def _asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRecord]:
+    """
+    *records* without answers to what the reference was not asked in the same way.
+
+    Of a server that cuts prompts, or renders them otherwise from one day to the next,
+    the numbers of two pairs are of different questions.
+    """
+    # Other servers count what they have read, without what their cache held.
+    names = ASKED - {"prompt_tokens"} if setup.lengths else ASKED
+    with_loss = [
+        record
+        for record in records
+        if record.has_numbers and any(each.loss for each in metrics_of(record.probe))
+    ]
+    references = {
+        probe: _reference_of(record for record in with_loss if record.probe == probe)
+        for probe in {record.probe for record in with_loss}
+    }
+    known = set(map(id, with_loss))
+    for record in records:
+        reference = references.get(base_name(record.probe))
+        if reference and record is not reference and id(record) in known:
+            yield _without_others(record, reference, names)
+        else:
+            yield record
+
+
+def _reference_of(records: Iterable[CellRecord]) -> CellRecord | None:
+    """The record of the reference among those of one probe; None without any."""
+    finished = {record.pair: record for record in records}
+    pair = reference_among(finished.values())
+    return finished[pair] if pair else None
+
+
+def _without_others(
+    record: CellRecord, reference: CellRecord, names: frozenset[str]
+) -> CellRecord:
+    """*record* without answers to other questions than those of the *reference*."""
+    ours, theirs = (
+        (each.observation or {}).get("answers") for each in (record, reference)
+    )
+    if not (isinstance(ours, dict) and isinstance(theirs, dict)):
+        return record
+    both = [key for key in ours if isinstance(theirs.get(key), dict)]
+    unlike = {
+        key: phrase
+        for key in both
+        if isinstance(ours[key], dict)
+        if (phrase := asked_otherwise(ours[key], theirs[key], names=names))
+    }
+    if not unlike:
+        return record
+    reason = (
+        f"asked otherwise than {reference.pair}, and left out: {len(unlike)} of "
+        f"{plural(len(ours), 'answer')} ({next(iter(unlike.values()))})"
+    )
+    left = {key: ours[key] for key in ours if key not in unlike}
+    if not left:
+        return replace(record, status=Status.MISMATCHED, reason=reason)
+    observation = {**(record.observation or {}), "answers": left}
+    return replace(record, observation=observation, reason=reason)
 
 
 def _without_nan(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
