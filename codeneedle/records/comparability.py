@@ -283,6 +283,10 @@ hash of it, and where the tokens of a right answer end.
 """
 
 
+ASKED_OTHERWISE = "asked otherwise than"
+"""Begins the reason of a finished record that lacks answers for that."""
+
+
 def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) -> str:
     """
     In what two answers to one question were asked another thing; empty if in nothing.

@@ -14,6 +14,7 @@ from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes import PROBES, gaps
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
 from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
@@ -51,7 +52,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
 def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:
     """Pairs that lack answers, as they were asked another thing than the reference."""
     for record in run.records:
-        if record.has_numbers and record.reason:
+        if record.has_numbers and record.reason.startswith(ASKED_OTHERWISE):
             text = f"{visible(str(record.pair))}: {visible(record.reason)}."
             yield Remark(RemarkKind.ASKED_OTHERWISE, text, (record.pair,))
 

@@ -12,7 +12,11 @@ from dataclasses import replace
 from codeneedle.cache_types import Pair, most_precise, reference_among
 from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.comparability import ASKED, asked_otherwise
+from codeneedle.records.comparability import (
+    ASKED,
+    ASKED_OTHERWISE,
+    asked_otherwise,
+)
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -141,7 +145,7 @@ def _without_others(
     if not unlike:
         return record
     reason = (
-        f"asked otherwise than {reference.pair}, and left out: {len(unlike)} of "
+        f"{ASKED_OTHERWISE} {reference.pair}, and left out: {len(unlike)} of "
         f"{plural(len(ours), 'answer')} ({next(iter(unlike.values()))})"
     )
     left = {key: ours[key] for key in ours if key not in unlike}

@@ -42,6 +42,8 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         ("the reference nearly repeats itself", "repeated", [REFERENCE]),
         ("the reference on the CPU", "on-cpu", [REFERENCE]),
         ("all are beyond", "population", []),
+        ("a probe is left out", "refused", []),
+        ("a pair was asked otherwise", "asked-otherwise", [GOOD]),
         ("a smaller pair is open, and the text has no more", "short-text", []),
         ("a pair has no numbers", "not-compared", [COARSE]),
         ("another probe of a pair failed", "failed", [GOOD]),
