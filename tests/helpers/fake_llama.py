@@ -25,6 +25,7 @@ often as wanted:
     reset               answer /health, and reset every other connection
     reset-times=N       reset the first N questions for a reply
     break-times=N       break the first N replies in the middle
+    reads-less          count fewer tokens of a forced prompt than were sent
     no-grammar          refuse questions that have one
     refuse=N            answer questions for a reply with an error N
     slow-headers        send a byte of the headers each 50 ms
@@ -271,6 +272,7 @@ class Handler(BaseHTTPRequestHandler):
             self.answer({"error": error}, 400)
             return
         self.prompt = lettered(body.get("prompt", ""))
+        self.forces = not {"grammar", "logit_bias"}.isdisjoint(body)
         asked = counted("replies")
         if self.is_misled(asked):
             return
@@ -322,7 +324,13 @@ class Handler(BaseHTTPRequestHandler):
                     self.event({"error": error})
                     return
             event = token(letter, at)
-            event["timings"]["prompt_n"] = max(4, len(self.prompt) - 3)
+            if self.forces:
+                event["timings"]["cache_n"] = min(3, len(self.prompt) - 1)
+                is_cut = "reads-less" in FAULTS
+                read = 0 if is_cut else max(1, len(self.prompt) - 3)
+                event["timings"]["prompt_n"] = read
+            else:
+                event["timings"]["prompt_n"] = max(4, len(self.prompt) - 3)
             self.event(bent(event))
         if "no-last-event" not in FAULTS:
             ending = "limit" if limit <= len(text) else "eos"

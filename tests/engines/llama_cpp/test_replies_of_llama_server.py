@@ -19,6 +19,7 @@ from codeneedle.engines.messages import (
     Completion,
     Message,
     Readiness,
+    ReadOtherwise,
     Refused,
     ServerGone,
     ServerSilent,
@@ -139,6 +140,15 @@ def test_an_answer_is_scored_without_being_asked_for(faults, tmp_path):
     assert (5 * (-0.25,), ()) == (forced.logprobs, forced.bounds)
     assert (5 * (1.25,), (1, 2, 3, 4, 5)) == (forced.leads, forced.ends)
     assert forced.wall_s > 0
+
+
+@pytest.mark.parametrize("faults", [(), ("no-grammar",)], ids=["at once", "by token"])
+def test_a_server_that_reads_less_than_it_was_sent_has_no_score(faults, tmp_path):
+    with (
+        fake_server(tmp_path, "reads-less", *faults) as served,
+        pytest.raises(ReadOtherwise, match="it read 3 of "),
+    ):
+        served.client.force(QUESTION, "right")
 
 
 @pytest.mark.parametrize(
