@@ -468,6 +468,10 @@ class Probe:
         """Parts that a record was asked for and has nothing of: a phrase with why."""
         return ()
 
+    def caveats(self, _run: Run) -> tuple[str, ...]:
+        """What its numbers say nothing about, though it was asked for, a line each."""
+        return ()
+
     def refusal(self, _first: Setup, _second: Setup) -> str:
         """
         Why answers under equal settings are not compared; empty if they are.

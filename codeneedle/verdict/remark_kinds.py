@@ -61,6 +61,9 @@ class RemarkKind(StrEnum):
     SHORT_TEXT = "short-text"
     """The text ends before the context does."""
 
+    UNTESTED = "untested"
+    """What a probe was given and its numbers say nothing about."""
+
     UNSEEN = "unseen"
     """What so few units may not have shown."""
 

@@ -302,6 +302,10 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         filled = filled_phrase(corpus.tokens, context)
         text = visible(beyond_text(corpus.name, filled))
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
+    asked = [name for name in verdict.run.setup.probes if name in PROBES]
+    for line in (line for name in asked for line in PROBES[name].caveats(verdict.run)):
+        text = visible(line)
+        yield Remark(RemarkKind.UNTESTED, f"{text[0].upper()}{text[1:]}.")
     if units > 1:
         unseen = 100 * (1 - ALPHA ** (1 / units))
         share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"

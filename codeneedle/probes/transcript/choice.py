@@ -6,9 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from codeneedle.corpora.fitting import fills
 from codeneedle.engines.engine import ChatTemplate
-from codeneedle.probes.transcript.conversations import Conversation
-from codeneedle.probes.transcript.record import COPY, TurnFacts, copies_among
+from codeneedle.probes.transcript.conversations import Conversation, aside_lines
+from codeneedle.probes.transcript.record import (
+    COPY,
+    TranscriptLayout,
+    TurnFacts,
+    copies_among,
+)
 from codeneedle.probes.transcript.rendering import (
     Kind,
     RenderedTurn,
@@ -130,6 +136,21 @@ def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
     """Fields that the chat template drops, each with the number of turns."""
     counts = Counter(what for turn in turns for what in turn.turn.dropped)
     return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
+
+
+def caveats(chosen: TranscriptLayout, context: int) -> Iterator[str]:
+    """What the turns that are *chosen* say nothing about, a line each."""
+    yield from aside_lines(chosen.aside)
+    yield from dropped_lines(chosen.dropped)
+    before = [turn.prompt_tokens for turn in chosen.turns]
+    end = max((turn.prompt_tokens + turn.tokens for turn in chosen.turns), default=0)
+    if not fills(end, context):
+        least, most = (f"{tokens:,}" for tokens in (min(before), max(before)))
+        after = f"{least} to {most}" if least != most else most
+        yield (
+            f"turns stand after {after} tokens: what a context of {context:,} tokens "
+            "does beyond is not measured by them"
+        )
 
 
 def dropped_lines(phrases: Sequence[str]) -> Iterator[str]:

@@ -30,8 +30,8 @@ from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
+    caveats,
     counted_turns,
-    dropped_lines,
     dropped_phrases,
 )
 from codeneedle.probes.transcript.conversations import (
@@ -68,9 +68,6 @@ from codeneedle.records.store import SWEEP
 from codeneedle.system import files
 from codeneedle.text import plural
 
-CHARACTERS_PER_TOKEN = 4
-"""Estimate for plans, before anything is counted."""
-
 
 class TranscriptProbe(Probe):
     """Forces the assistant's turns; units are turns, or conversations if many."""
@@ -101,50 +98,31 @@ class TranscriptProbe(Probe):
 
     @override
     def notes(
-        self, settings: TranscriptSettings, _estimates: Estimates
+        self, settings: TranscriptSettings, estimates: Estimates
     ) -> tuple[str, ...]:
-        """States that a run stores only numbers, and what is not read of the file."""
+        """States that a run stores only numbers, and what those say nothing about."""
         note = "is not stored: 'codeneedle show' reads the file again"
-        return (f"the text of {_file(settings)} {note}", *unread(settings))
+        chosen = _layout_for(settings, estimates)
+        limits = caveats(chosen, estimates.context)
+        return (f"the text of {_file(settings)} {note}", *limits)
 
     @override
     def bill(self, settings: TranscriptSettings, estimates: Estimates) -> Bill:
         """Each conversation is read once, and its turns are forced if they fit."""
-        setup = estimates.setup
-        if setup and NAME in setup.probes:
-            turns = transcript_layout(setup).turns
-            depths = [turn.prompt_tokens for turn in turns]
-            longest: dict[str, int] = {}
-            for turn in turns:
-                before = longest.get(turn.conversation, 0)
-                longest[turn.conversation] = max(before, turn.prompt_tokens)
-            return Bill(
-                price=Price.of_cell(
-                    longest.values(),
-                    written=sum(turn.tokens for turn in turns),
-                    depth=sum(depths) // len(depths),
-                ),
-                phrase=plural(len(turns), "turn"),
-            )
-        per_token = 1 if estimates.is_built_in else CHARACTERS_PER_TOKEN
-        _, conversations = read_conversations(_file(settings))
-        texts, forced, count = [], 0, 0
-        for conversation in conversations:
-            turns_of_it = conversation.turns
-            sizes = [(len(str(turn.message())), turn.role) for turn in turns_of_it]
-            whole = sum(size for size, _ in sizes) // per_token
-            texts.append(min(whole, estimates.context))
-            answers = [size for size, role in sizes if role == "assistant"]
-            count += len(answers)
-            forced += sum(answers) * texts[-1] // max(whole, 1) // per_token
-        most = f", at most {settings.tokens:,} tokens" if settings.tokens else ""
+        turns = _layout_for(settings, estimates).turns
+        depths = [turn.prompt_tokens for turn in turns]
+        longest: dict[str, int] = {}
+        for turn in turns:
+            before = longest.get(turn.conversation, 0)
+            longest[turn.conversation] = max(before, turn.prompt_tokens)
+        forced = sum(turn.tokens for turn in turns)
         return Bill(
             price=Price.of_cell(
-                texts,
-                written=min(forced, settings.tokens or forced),
-                depth=sum(texts) // len(texts) // 2,
+                longest.values(),
+                written=forced,
+                depth=sum(depths) // max(len(depths), 1),
             ),
-            phrase=f"{plural(count, 'turn')}{most}",
+            phrase=f"{plural(len(turns), 'turn')}, {plural(forced, 'token')}",
         )
 
     @override
@@ -160,7 +138,7 @@ class TranscriptProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         settings = run.settings_of(TranscriptSettings, NAME)
-        sha256, conversations = read_conversations(_file(settings))
+        sha256, _ = read_conversations(_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
             stored = transcript_layout(run.setup)
@@ -168,17 +146,9 @@ class TranscriptProbe(Probe):
                 return known
             if stored.sha256 != sha256:
                 raise _other_file(run.folder, _file(settings))
-        turns = _counted_turns(settings, run.engine, run.setup.context)
-        chosen = TranscriptLayout(
-            sha256=sha256,
-            conversations=len(conversations),
-            tokens=settings.tokens,
-            turns=tuple(turn.facts for turn in turns if not turn.left_out),
-            left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
-            dropped=tuple(dropped_phrases(turns)),
-            aside=tuple(aside_phrases(conversations)),
-        )
+        chosen = _layout(settings, run.engine, run.setup.context)
         if not chosen.turns:
+            turns = _counted_turns(settings, run.engine, run.setup.context)
             raise _nothing_left(settings, turns)
         return as_json(chosen)
 
@@ -276,13 +246,19 @@ class TranscriptProbe(Probe):
         )
 
     @override
+    def caveats(self, run: Run) -> tuple[str, ...]:
+        """What is not read of the file, what the template drops, how far turns go."""
+        if NAME not in run.setup.probes:
+            return ()
+        return tuple(caveats(transcript_layout(run.setup), run.setup.context))
+
+    @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Turns left out, fields that the template drops, and classes too rare."""
         if NAME not in run.setup.probes:
             return ()
         chosen = transcript_layout(run.setup)
-        lines = [*self.left_out(run)]
-        lines += [*aside_lines(chosen.aside), *dropped_lines(chosen.dropped)]
+        lines = [*self.left_out(run), *self.caveats(run)]
         for kind in Kind:
             units = len(chosen.units(kind))
             if 0 < units < FEWEST_UNITS:
@@ -388,6 +364,30 @@ def turns_in_file(
             conversations, template, context=context, limit=settings.tokens
         )
     return tuple(counted)
+
+
+def _layout(
+    settings: TranscriptSettings, engine: Engine, context: int
+) -> TranscriptLayout:
+    """What a setup stores of the file of *settings*; it may have no turns."""
+    sha256, conversations = read_conversations(_file(settings))
+    turns = _counted_turns(settings, engine, context)
+    return TranscriptLayout(
+        sha256=sha256,
+        conversations=len(conversations),
+        tokens=settings.tokens,
+        turns=tuple(turn.facts for turn in turns if not turn.left_out),
+        left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
+        dropped=tuple(dropped_phrases(turns)),
+        aside=tuple(aside_phrases(conversations)),
+    )
+
+
+def _layout_for(settings: TranscriptSettings, estimates: Estimates) -> TranscriptLayout:
+    """The layout in the run folder, or that of a new one."""
+    if estimates.setup and NAME in estimates.setup.probes:
+        return transcript_layout(estimates.setup)
+    return _layout(settings, estimates.engine, estimates.context)
 
 
 _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}

@@ -22,7 +22,7 @@ from codeneedle.probes.transcript.record import (
     turns_of,
 )
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import CellRecord, Status
+from codeneedle.records.record import CellRecord, Run, Status
 
 
 @pytest.fixture(autouse=True)
@@ -216,26 +216,52 @@ def test_without_a_file_the_option_is_named():
     assert "Name a file: --transcript FILE" == refused.value.hint
 
 
-def test_the_plan_estimates_tokens_until_they_are_counted(tmp_path):
+def test_the_plan_counts_the_turns_as_the_sweep_will(tmp_path):
     run = made_run(tmp_path)
     settings = run.settings[NAME]
-    estimates = made_outlook(context=10_000, is_built_in=True)
+    outlook = made_outlook(context=10_000, engine=run.engine)
 
-    estimated = PROBE.bill(settings, estimates)
-    counted = PROBE.bill(settings, replace(estimates, setup=run.setup))
+    planned = PROBE.bill(settings, outlook)
+    counted = PROBE.bill(settings, replace(outlook, setup=run.setup))
 
     turns = transcript_layout(run.setup).turns
+    forced = sum(turn.tokens for turn in turns)
+    assert counted == planned
     assert turns[-1].prompt_tokens == counted.price.read
-    assert sum(turn.tokens for turn in turns) == counted.price.written
-    for about, exact in (
-        (estimated.price.read, counted.price.read),
-        (estimated.price.written, counted.price.written),
-    ):
-        assert exact / 3 < about < 3 * exact
-    assert "4 turns" == estimated.phrase == counted.phrase
-    limited = TranscriptSettings(file=settings.file, tokens=50)
-    bill = PROBE.bill(limited, estimates)
-    assert (50, "4 turns, at most 50 tokens") == (bill.price.written, bill.phrase)
+    assert forced == counted.price.written
+    assert f"4 turns, {forced} tokens" == counted.phrase
+    limited = TranscriptSettings(file=settings.file, tokens=forced - 1)
+    assert 0 < PROBE.bill(limited, outlook).price.written < forced
+
+
+def test_a_context_that_no_turn_reaches_is_said_to_be_untested(tmp_path):
+    run = made_run(tmp_path)
+    turns = transcript_layout(run.setup).turns
+    least, most = turns[0].prompt_tokens, turns[-1].prompt_tokens
+    (line,) = PROBE.caveats(Run(name="x", setup=run.setup, records=()))
+
+    assert f"turns stand after {least:,} to {most:,} tokens" in line
+    assert "a context of 100,000 tokens" in line
+    reached = replace(run.setup, context=most + 200)
+    assert () == PROBE.caveats(Run(name="x", setup=reached, records=()))
+
+
+def test_what_is_dropped_is_a_note_a_footer_and_a_caveat_in_one_wording(tmp_path):
+    template = FakeTemplate(drops=("tool_calls", "tools"))
+    run = made_run(tmp_path, engine=FakeEngine(template=template))
+    outlook = made_outlook(context=run.setup.context, engine=run.engine)
+    whole = Run(name="x", setup=run.setup, records=())
+    caveats = PROBE.caveats(whole)
+
+    assert "tool calls are not measured with this model" in " ".join(caveats)
+    assert {*caveats} <= {*PROBE.remarks(whole)}
+    for known in (None, run.setup):
+        notes = PROBE.notes(run.settings[NAME], replace(outlook, setup=known))
+        assert caveats == notes[1:]
+
+
+def test_a_probe_that_was_not_asked_for_has_no_caveats():
+    assert () == PROBE.caveats(Run(name="x", setup=made_setup(needles=0), records=()))
 
 
 # The real llama-server
