@@ -12,7 +12,7 @@ from codeneedle.cache_types import (
 )
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.probes import PROBES, gaps
+from codeneedle.probes import PROBES, gap_lines, gaps
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
@@ -337,8 +337,9 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
 
 
 def _gaps(verdict: Verdict) -> Iterator[Remark]:
-    for phrase, pairs in gaps(verdict.run):
-        text = f"{phrase[:1].upper()}{phrase[1:]}: {named_pairs(pairs)}"
+    found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
+    for (_, pairs), line in found:
+        text = f"{line[:1].upper()}{line[1:]}."
         yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))
 
 

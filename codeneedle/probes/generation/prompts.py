@@ -109,12 +109,12 @@ def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
         turns = list(conversation.turns)
         while turns and turns[-1].role not in {"user", "tool"}:
             turns.pop()
-        if not turns:
-            raise BadInput(
-                source=f"{path}, line {conversation.line}",
-                reason="it has no message of a user",
-                hint=_FORMS,
-            )
+        reason = "" if turns else "it has no message of a user"
+        if not all(call.is_json for turn in turns for call in turn.calls):
+            reason = "it has arguments of a tool call that are no JSON"
+        if reason:
+            source = f"{path}, line {conversation.line}"
+            raise BadInput(source=source, reason=reason, hint=_FORMS)
         yield Prompt(
             name=str(number),
             messages=tuple(turn.message() for turn in turns),

@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 
 from codeneedle.corpora.fitting import fills
 from codeneedle.engines.engine import ChatTemplate
-from codeneedle.probes.transcript.conversations import Conversation, aside_lines
+from codeneedle.errors import BadInput
+from codeneedle.probes.transcript.conversations import (
+    MOST_UNREAD,
+    Conversation,
+    aside_lines,
+)
 from codeneedle.probes.transcript.record import (
     COPY,
     TranscriptLayout,
@@ -54,7 +59,8 @@ def counted_turns(
         limit: Most tokens to force; None for all.
 
     Raises:
-        BadInput: If the template does not take a conversation.
+        BadInput: If the template does not take more than `MOST_UNREAD` of the
+            conversations.
         CellError: If the server fails.
     """
     counted = [
@@ -62,6 +68,7 @@ def counted_turns(
         for number, conversation in enumerate(conversations, start=1)
         for turn in rendered_turns(conversation, number, template)
     ]
+    _refuse_faults(counted, conversations)
     copies = copies_among(turn.facts for turn in counted if not turn.left_out)
     counted = [
         replace(turn, left_out=COPY) if turn.facts.name in copies else turn
@@ -76,6 +83,33 @@ def counted_turns(
         turn if turn.left_out or at in chosen else replace(turn, left_out=OVER_LIMIT)
         for at, turn in enumerate(counted)
     ]
+
+
+def _refuse_faults(
+    counted: Sequence[CountedTurn], conversations: Sequence[Conversation]
+) -> None:
+    """
+    Stop where the template takes too few conversations; one may be left out at least.
+
+    Raises:
+        BadInput: Naming the first that it does not take.
+    """
+    faulty = [each for each in counted if each.turn.fault]
+    numbers = list(dict.fromkeys(each.facts.conversation for each in faulty))
+    most = max(1, int(MOST_UNREAD * len(conversations)))
+    if not faulty or (len(numbers) <= most and len(faulty) < len(counted)):
+        return
+    first = faulty[0]
+    conversation, _, turn = first.facts.name.partition(".")
+    line = conversations[int(conversation) - 1].line
+    why = ": ".join(filter(None, (first.turn.fault, first.turn.detail)))
+    of = f"; {len(numbers):,} of {len(conversations):,} conversations have such turns"
+    raise BadInput(
+        source=f"conversation {conversation}, from line {line}",
+        reason=f"turn {turn} of the assistant: {why}{of}",
+        hint="Leave the conversations out, or name another chat template in the "
+        "arguments after '--'.",
+    )
 
 
 def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
@@ -106,9 +140,9 @@ def _counted(turn: RenderedTurn, template: ChatTemplate, context: int) -> Counte
         text_sha256=_sha256(turn.text),
         parts=turn.parts,
     )
-    left_out = ""
+    left_out = turn.fault
     if not turn.text:
-        left_out = NOT_RENDERED
+        left_out = left_out or NOT_RENDERED
     # One token more than the text, as servers need room for a reply.
     elif prompt_tokens + tokens >= context:
         left_out = NOT_FITTING

@@ -10,12 +10,14 @@ error quotes a conversation.
 import hashlib
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from codeneedle.corpora.encodings import MARKS
 from codeneedle.errors import BadInput
 from codeneedle.probes.transcript import exports
 from codeneedle.records.record import Json
@@ -27,6 +29,13 @@ LARGEST_BYTES = 64 << 20
 
 MOST_CALLS = 1_000
 """Tool calls of one turn; each is searched behind those before it."""
+
+MARK = "\ufeff"
+"""A byte order mark, as text: nobody's word."""
+
+MOST_UNREAD = 0.1
+"""Most of all conversations that may be left out or cut, as they cannot be read; one
+may be in any case."""
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 
@@ -58,12 +67,22 @@ class Call:
     """A call of a tool."""
 
     name: str  # name of the function
-    arguments: str  # JSON, verbatim from the recording
+    arguments: str
+    """Verbatim from the recording: JSON, or text where the model wrote no JSON."""
 
     @property
     def parsed(self) -> Any:
-        """The arguments, decoded."""
-        return json.loads(self.arguments)
+        """The arguments, decoded; the text itself where it is no JSON."""
+        return json.loads(self.arguments) if self.is_json else self.arguments
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the arguments are JSON."""
+        try:
+            _loads(self.arguments)
+        except (ValueError, RecursionError):
+            return False
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +123,9 @@ class Conversation:
     aside: Mapping[str, int] = field(default_factory=dict)
     """What the file has and this has not, as phrases, with their numbers."""
 
+    fault: str = ""
+    """Why it, or what follows its turns, cannot be read; empty if it is whole."""
+
 
 def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
     """
@@ -140,29 +162,55 @@ def conversations_of(
     """
     The conversations in *data*, the contents of *path*.
 
+    One that cannot be read has no turns, one with a message that cannot be read ends
+    before it: both have a fault, which `aside_phrases` counts.
+
     Args:
         data: JSON or JSON lines.
         path: For errors.
-        needs_assistant: Whether one must have a message of an assistant.
+        needs_assistant: Whether one must have a message of an assistant, and a few may
+            have a fault.
 
     Raises:
-        BadInput: If they cannot be read; names the line.
+        BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
+    values = exports.joined(_values(_decoded(data, path)))
+    conversations = tuple(_whole_or_cut(value, line) for line, value in values)
+    faulty = [each for each in conversations if each.fault]
+    turns = (turn for conversation in conversations for turn in conversation.turns)
+    has_assistant = any(turn.role == "assistant" for turn in turns)
+    most = max(1, int(MOST_UNREAD * len(conversations))) if needs_assistant else 0
+    if faulty and (len(faulty) > most or not has_assistant):
+        raise _too_faulty(faulty, len(conversations)).at(path, faulty[0].line)
+    if needs_assistant and not has_assistant:
+        raise _bad_file(path, "it has no message of an assistant")
+    return conversations
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    """The text of *data*, by the byte order mark that it begins with; else UTF-8."""
+    codec = next((name for mark, name in MARKS if data.startswith(mark)), "utf-8")
     try:
-        text = data.decode("utf-8-sig")
+        return data.decode(codec).lstrip(MARK)
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
-        raise _Wrong("it is not UTF-8").at(path, line) from error
-    conversations = []
-    for line, value in exports.joined(_values(text, path)):
-        try:
-            conversations.append(_conversation(value, line))
-        except _Wrong as wrong:
-            raise wrong.at(path, line) from wrong
-    turns = (turn for conversation in conversations for turn in conversation.turns)
-    if needs_assistant and not any(turn.role == "assistant" for turn in turns):
-        raise _bad_file(path, "it has no message of an assistant")
-    return tuple(conversations)
+        what = codec.removesuffix("-sig").upper()
+        raise _Wrong(f"it is not {what}").at(path, line) from error
+
+
+def _too_faulty(faulty: Sequence[Conversation], of: int) -> "_Wrong":
+    more = f"; {len(faulty):,} of {of:,} conversations are like it" * (len(faulty) > 1)
+    return _Wrong(f"{faulty[0].fault}{more}")
+
+
+_ENTRY = "an entry that"
+_OF_MESSAGE = "a conversation of which a message"
+_REST = "what follows a message that"
+
+
+def is_unread(phrase: str) -> bool:
+    """Whether a phrase of `aside_phrases` is about what could not be read."""
+    return phrase.startswith((_ENTRY, _OF_MESSAGE, _REST))
 
 
 def aside_phrases(conversations: Iterable[Conversation]) -> list[str]:
@@ -194,17 +242,12 @@ class _Wrong(ValueError):  # noqa: N818 - named after the fact
 # --- JSON and JSON lines
 
 
-def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
-    """
-    Each conversation, decoded, with its first line.
-
-    Raises:
-        BadInput: If a line is not JSON.
-    """
+def _values(text: str) -> Iterator[tuple[int, Any]]:
+    """Each conversation, decoded, with its first line; a `_Wrong` if it is no JSON."""
     try:
         whole = _loads(text)
     except (ValueError, RecursionError) as error:
-        yield from _lines(text, path, error)
+        yield from _lines(text, error)
         return
     if isinstance(whole, list) and not _is_messages(whole):
         yield from _members(text)
@@ -212,25 +255,26 @@ def _values(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         yield _line_at(text, len(text) - len(text.lstrip())), whole
 
 
-def _lines(text: str, path: Path, whole: Exception) -> Iterator[tuple[int, Any]]:
+def _lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
     """
-    The value of each line that is not blank.
+    The value of each line that is not blank; a `_Wrong` if it is no JSON.
 
-    If the first line is not JSON, the file was meant as one value, and the error is
-    *whole*, that of decoding all of it.
+    If the first line is not JSON, the file was probably meant as one value, and the
+    error is *whole*, that of decoding all of it.
     """
     is_first = True
     for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
+        stated = line.strip().lstrip(MARK)  # of files that were joined
+        if not stated:
             continue
+        place = number
         try:
-            value = _loads(line)
+            value = _loads(stated)
         except (ValueError, RecursionError) as error:
             cause = whole if is_first else error
+            value = _Wrong(f"is no JSON: {getattr(cause, 'msg', 'it cannot be read')}")
             place = getattr(cause, "lineno", number) if is_first else number
-            reason = getattr(cause, "msg", "it cannot be read")
-            raise _Wrong(f"is no JSON: {reason}").at(path, place) from error
-        yield number, value
+        yield place, value
         is_first = False
 
 
@@ -275,13 +319,29 @@ def _is_messages(values: Sequence[Any]) -> bool:
     )
 
 
+_NUMBERED = re.compile(r"^message \d+ ")
+
+
+def _whole_or_cut(value: Any, line: int) -> Conversation:
+    """The conversation that *value* is, as far as it can be read."""
+    try:
+        return _conversation(value, line)
+    except _Wrong as wrong:
+        rest = _NUMBERED.sub("", str(wrong))
+        is_inner = rest != str(wrong)
+        what = f"{_OF_MESSAGE} {rest}" if is_inner else f"{_ENTRY} {rest}"
+        return Conversation(line=line, turns=(), aside={what: 1}, fault=str(wrong))
+
+
 def _conversation(value: Any, line: int) -> Conversation:
+    if isinstance(value, _Wrong):
+        raise value
     if isinstance(value, list) and _is_messages(value):
         value = {"conversations" if "from" in value[0] else "messages": value}
     if not isinstance(value, dict):
         raise _Wrong("is no conversation")
     try:
-        value, aside = exports.converted(value)
+        value, found = exports.converted(value)
     except exports.BadExport as error:
         raise _Wrong(str(error)) from error
     messages = value.get("messages")
@@ -289,12 +349,36 @@ def _conversation(value: Any, line: int) -> Conversation:
         messages = value.get("conversations")
     if not isinstance(messages, list) or not messages:
         raise _Wrong("has neither 'messages' nor 'conversations'")
-    turns = [_turn(message, at) for at, message in enumerate(messages, start=1)]
+    turns, fault = _turns(messages)
     system = _text(value.get("system"))
     if system and turns[0].role != "system":
         turns.insert(0, Turn(role="system", content=system))
     tools = tuple(_tools(value.get("tools") or value.get("functions")))
-    return Conversation(line=line, turns=tuple(turns), tools=tools, aside=aside)
+    aside = dict(found)
+    if fault:
+        what = f"{_REST} {_NUMBERED.sub('', fault)}"
+        aside[what] = 1
+    return Conversation(
+        line=line, turns=tuple(turns), tools=tools, aside=aside, fault=fault
+    )
+
+
+def _turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
+    """
+    The turns up to the first that cannot be read, and why that is so.
+
+    Raises:
+        _Wrong: If none of an assistant comes before it.
+    """
+    turns: list[Turn] = []
+    for number, message in enumerate(messages, start=1):
+        try:
+            turns.append(_turn(message, number))
+        except _Wrong as wrong:
+            if not any(turn.role == "assistant" for turn in turns):
+                raise
+            return turns, str(wrong)
+    return turns, ""
 
 
 def _turn(value: Any, number: int) -> Turn:
@@ -379,8 +463,7 @@ def _call(value: Any) -> Call:
     name = inner["name"]
     arguments = inner.get("arguments")
     if isinstance(arguments, str):
-        # Some servers write an empty text for no arguments.
-        _parsed(arguments or "{}", "arguments of a tool call")
+        # Some servers write an empty text for no arguments; a model may write no JSON.
         return Call(harmless(name), harmless(arguments or "{}"))
     text = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
     return Call(harmless(name), harmless(text))

@@ -37,6 +37,7 @@ from codeneedle.probes.transcript.choice import (
 from codeneedle.probes.transcript.conversations import (
     aside_lines,
     aside_phrases,
+    is_unread,
     read_conversations,
 )
 from codeneedle.probes.transcript.metrics import (
@@ -227,7 +228,7 @@ class TranscriptProbe(Probe):
 
     @override
     def left_out(self, run: Run) -> tuple[str, ...]:
-        """Turns that are not asked, and those without scores, with a reason."""
+        """Turns that are not asked or not read, and those without scores, and why."""
         if NAME not in run.setup.probes:
             return ()
         chosen = transcript_layout(run.setup)
@@ -237,6 +238,7 @@ class TranscriptProbe(Probe):
                 f"left out: {plural(count, 'turn')}, {reason}"
                 for reason, count in reasons.items()
             ),
+            *(f"left out: {each}" for each in chosen.aside if is_unread(each)),
             *(
                 line
                 for record in run.records

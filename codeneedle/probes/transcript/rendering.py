@@ -23,23 +23,24 @@ Qwen's:
   and read the rest again, as in real use; so every turn has its whole prompt.
 - Arguments of calls are parsed and written as JSON again: ``{"a":1}`` becomes
   ``{"a": 1}``, ``\u00e9`` becomes é. Where they are not JSON, the server fails and
-  quotes them in its log.
+  quotes them in its log: so a stand-in is sent, and what the model wrote put in its
+  place.
 - Unless thoughts are switched off, a template may begin each answer with an empty
   thought, or open one that the recording does not have. So thinking is allowed for
   turns that have a thought, and a turn starts where its prompt and its text diverge.
 """
 
+import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from codeneedle.engines.engine import ChatTemplate
 from codeneedle.engines.messages import Refused
-from codeneedle.errors import BadInput
 from codeneedle.probes.transcript.conversations import Call, Conversation, Turn
-from codeneedle.records.record import Count
+from codeneedle.records.record import Count, Json
 
 
 class Kind(StrEnum):
@@ -76,6 +77,12 @@ class RenderedTurn:
     dropped: tuple[str, ...] = ()
     """Fields of the recording that the text lacks, as phrases."""
 
+    fault: str = ""
+    """Why it has no text, as a phrase; empty if it has, or the template writes none."""
+
+    detail: str = ""
+    """What the server says of that; it may quote the conversation, so is not stored."""
+
 
 def rendered_turns(
     conversation: Conversation, number: int, template: ChatTemplate
@@ -83,30 +90,30 @@ def rendered_turns(
     """
     The turns of the assistant in the conversation of that *number*, from 1.
 
+    One that the template does not take has a fault.
+
     Raises:
-        BadInput: If the template does not take the conversation.
         CellError: If the server fails.
     """
     end = _turn_end(template)
     turns = conversation.turns
     places = [at for at, turn in enumerate(turns) if turn.role == "assistant"]
     for turn_number, at in enumerate(places, start=1):
+        name = f"{number}.{turn_number}"
         try:
             prompt, text = _rendered(conversation, at, template, end)
         except Refused as error:
-            raise BadInput(
-                source=f"conversation {number}, from line {conversation.line}",
-                reason=f"the chat template does not take turn {turn_number} of the "
-                f"assistant: {error.message or error}",
-                hint="Leave the conversation out, or name another chat template in the "
-                "arguments after '--'.",
-            ) from error
+            yield _faulty(name, NOT_TAKEN, error.message or str(error))
+            continue
+        except _NotJsonError:
+            yield _faulty(name, NO_JSON)
+            continue
         parts, dropped = parts_of(turns[at], text)
         tools = (tool["function"]["name"] for tool in conversation.tools)
         if turn_number == 1 and any(tool not in prompt for tool in tools):
             dropped += ("definitions of tools",)
         yield RenderedTurn(
-            name=f"{number}.{turn_number}",
+            name=name,
             prompt=prompt,
             text=text if parts else "",
             parts=parts,
@@ -132,18 +139,76 @@ def _rendered(
     turn = conversation.turns[at]
 
     def render(count: int, *, begins_reply: bool = False) -> str:
-        return template.render_conversation(
-            [turn.message() for turn in conversation.turns[:count]],
+        turns = conversation.turns[:count]
+        rendered = template.render_conversation(
+            list(map(_sendable, turns)),
             conversation.tools,
             begins_reply=begins_reply,
             thinking=bool(turn.reasoning),
         )
+        return _restored(rendered, turns)
 
     whole, prompt = render(at + 1), render(at, begins_reply=True)
     start = len(prompt)
     if not whole.startswith(prompt):
         start = _diverging_start(whole, prompt, render(at), turn)
     return whole[:start], whole[start:].removesuffix(end)
+
+
+NOT_TAKEN = "the chat template does not take it"
+
+NO_JSON = (
+    "a tool call before or in it has arguments that are no JSON, and the chat template "
+    "writes no JSON"
+)
+"""Why turns are left out: what the model wrote has no place in the rendering."""
+
+
+def _faulty(name: str, fault: str, detail: str = "") -> RenderedTurn:
+    return RenderedTurn(
+        name=name, prompt="", text="", parts=(), fault=fault, detail=detail
+    )
+
+
+class _NotJsonError(Exception):
+    """The template writes arguments of calls in a form that broken ones do not have."""
+
+
+def _sendable(turn: Turn) -> Json:
+    """
+    The message of *turn*, with a stand-in for arguments that are no JSON.
+
+    A server refuses to render those.
+    """
+    message = turn.message()
+    for call, sent in zip(turn.calls, message.get("tool_calls", ()), strict=True):
+        if not call.is_json:
+            sent["function"]["arguments"] = json.dumps({STAND_IN: _digest(call)})
+    return message
+
+
+STAND_IN = "codeneedle_text"
+"""Key of the object that is sent in the place of arguments that are no JSON."""
+
+
+def _digest(call: Call) -> str:
+    return hashlib.sha256(call.arguments.encode()).hexdigest()[:16]
+
+
+def _restored(text: str, turns: Iterable[Turn]) -> str:
+    """
+    The rendering *text* of *turns*, with what the model wrote for its stand-ins.
+
+    Raises:
+        _NotJsonError: If the template writes no JSON there.
+    """
+    for call in (call for turn in turns for call in turn.calls):
+        if not call.is_json:
+            pattern = rf'\{{\s*"{STAND_IN}"\s*:\s*"{_digest(call)}"\s*\}}'
+            text = call.arguments.join(re.split(pattern, text))
+            if _digest(call) in text:
+                raise _NotJsonError
+    return text
 
 
 def _diverging_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
@@ -285,6 +350,8 @@ def _with_trimmed(text: str) -> tuple[str, ...]:
 def _json_forms(call: Call) -> Iterator[str]:
     """The arguments of *call* as JSON, in the ways in which templates write it."""
     yield call.arguments
+    if not call.is_json:
+        return
     for separators in ((", ", ": "), (",", ":")):
         for is_ascii in (False, True):
             yield json.dumps(call.parsed, separators=separators, ensure_ascii=is_ascii)

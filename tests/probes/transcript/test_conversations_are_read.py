@@ -1,5 +1,6 @@
 """Recorded conversations: what is read, and what is wrong by its line."""
 
+import codecs
 import json
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.transcript import conversations
 from codeneedle.probes.transcript.conversations import (
     Call,
+    aside_phrases,
     conversations_of,
     read_conversations,
 )
@@ -23,6 +25,11 @@ HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He
 def read(value):
     """The conversations of *value* as JSON."""
     return conversations_of(json.dumps(value).encode(), FILE)
+
+
+def read_text(text):
+    """The conversations of a file that holds *text*."""
+    return conversations_of(text.encode(), FILE)
 
 
 def texts_of(conversation):
@@ -138,13 +145,6 @@ def test_parts_of_a_text_are_joined():
         ({"role": "assistant", "tool_calls": [{}]}, "call without a name"),
         ({"role": "assistant", "tool_calls": 7}, "are no list"),
         ({"role": "assistant", "tool_calls": [{"name": "f"}] * 1001}, "1,001 tool"),
-        (
-            {
-                "role": "assistant",
-                "tool_calls": [{"name": "f", "arguments": "{SECRET"}],
-            },
-            "arguments of a tool call that are no JSON",
-        ),
         ({"from": "function_call", "value": 7}, "a call that are no text"),
     ],
 )
@@ -153,20 +153,70 @@ def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
     good = json.dumps({"messages": HELLO})
     bad = json.dumps([*HELLO, message])
 
-    refusal = refusal_of(f"{good}\n{bad}\n")
+    refusal = refusal_of(f"{good}\n{bad}\n{bad}\n")
 
     assert "said.json, line 2: " in refusal
     assert reason in refusal
     assert "SECRET" not in refusal
+    assert "2 of 3 conversations" in refusal
 
 
 @pytest.mark.parametrize(
     ("message", "reason"), [(7, "is no object"), ({"role": "robot"}, "has no known")]
 )
 def test_a_message_that_is_wrong_is_named_with_its_number(message, reason):
-    wrong = {"messages": [*HELLO, message]}
+    wrong = {"messages": [HELLO[0], message]}
 
-    assert f"line 1: message {len(HELLO) + 1} {reason}" in refusal_of(json.dumps(wrong))
+    assert f"line 1: message 2 {reason}" in refusal_of(json.dumps(wrong))
+
+
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+
+
+def test_a_conversation_that_cannot_be_read_is_left_out_and_counted():
+    """A tenth of all, and one in any case."""
+    good, bad = json.dumps({"messages": HELLO}), json.dumps({"messages": [IMAGE]})
+    lines = [good] * 18 + [bad, '{"cut off at the e']
+
+    few, many = read_text(f"{bad}\n{good}"), read_text("\n".join(lines))
+
+    assert [0, 2] == [len(each.turns) for each in few]
+    assert [18, 2] == [
+        sum(bool(e.turns) is kind for e in many) for kind in (True, False)
+    ]
+    told = " ".join(aside_phrases(many))
+    assert "of which a message has a part that is no text (1 time)" in told
+    assert "an entry that is no JSON: " in told
+    assert "3 of 21 conversations" in refusal_of("\n".join([*lines, bad]))
+
+
+def test_a_conversation_ends_before_a_message_that_cannot_be_read():
+    said = [*HELLO, IMAGE, {"role": "assistant", "content": "a cat"}]
+
+    (found,) = read(said)
+
+    assert HELLO == [turn.message() for turn in found.turns]
+    assert ["what follows a message that has a part that is no text (1 time)"] == (
+        aside_phrases([found])
+    )
+
+
+def test_arguments_that_are_no_json_are_text_as_the_model_wrote_it():
+    call = {"function": {"name": "write", "arguments": '{"path": "a'}}
+
+    (found,) = read([HELLO[0], {"role": "assistant", "tool_calls": [call]}])
+
+    (told,) = found.turns[1].calls
+    assert ('{"path": "a', False) == (told.arguments, told.is_json)
+
+
+@pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_a_byte_order_mark_is_dropped_wherever_files_were_joined(codec):
+    line = json.dumps({"messages": HELLO})
+    text = f"{line}\n\ufeff{line}"
+    data = codecs.BOM_UTF16_LE * (codec == "utf-16-le") + text.encode(codec)
+
+    assert [2, 2] == [len(each.turns) for each in conversations_of(data, FILE)]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +226,7 @@ def test_a_message_that_is_wrong_is_named_with_its_number(message, reason):
         ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
         ('{"messages": NaN}', "line 1: is no JSON"),
         ('{"messages": [], "tools": [1e999]}', "line 1: is no JSON"),
-        ('[{"role": "assistant", "content": ""}]\n{', "line 2: is no JSON"),
+        ('[{"role": "user", "content": ""}]\n{', "line 2: is no JSON"),
         ('{"messages": [{"role": "user", "content": "x"}]}', "no message of an"),
         (
             '{"messages": [{"role": "assistant", "content": ""}], "tools": "x"}',

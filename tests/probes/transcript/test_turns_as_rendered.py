@@ -8,8 +8,11 @@ from made_conversations import FakeTemplate, made_conversation
 
 from codeneedle.engines.messages import Refused
 from codeneedle.errors import BadInput
+from codeneedle.probes.transcript.choice import counted_turns
 from codeneedle.probes.transcript.conversations import Call, Turn, conversations_of
 from codeneedle.probes.transcript.rendering import (
+    NO_JSON,
+    NOT_TAKEN,
     Kind,
     field_text,
     parts_of,
@@ -21,6 +24,9 @@ def conversation(value):
     """The one conversation of *value*."""
     (found,) = conversations_of(json.dumps(value).encode(), Path("said.json"))
     return found
+
+
+HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
 
 
 def turns(value, template=None):
@@ -120,15 +126,65 @@ def test_a_template_that_changes_what_came_before_gives_a_prompt_of_its_own():
     assert "Hello" == found.text
 
 
-def test_a_conversation_that_a_template_refuses_is_named():
-    class Strict(FakeTemplate):
-        def render_conversation(self, messages, tools, **options):
-            if any(each["role"] == "system" for each in messages):
-                raise Refused(code=500, kind="server_error", message="no system role")
-            return super().render_conversation(messages, tools, **options)
+class Strict(FakeTemplate):
+    """A template that refuses what the system says."""
 
-    with pytest.raises(BadInput, match=r"conversation 1, from line 1: .*no system"):
-        turns(made_conversation(1), Strict())
+    def render_conversation(self, messages, tools, **options):
+        if any(each["role"] == "system" for each in messages):
+            raise Refused(code=500, kind="server_error", message="no system role")
+        return super().render_conversation(messages, tools, **options)
+
+
+def chosen_turns(*conversations, template):
+    return counted_turns(conversations, template, context=4096, limit=None)
+
+
+def test_conversations_that_a_template_refuses_are_left_out_or_named():
+    """One at least, or a tenth of them; not all."""
+    refused, taken = conversation(made_conversation(1)), conversation(HELLO)
+
+    counted = chosen_turns(refused, taken, template=Strict())
+
+    assert {NOT_TAKEN, ""} == {each.left_out for each in counted}
+    for many in ([refused], [refused, refused, taken]):
+        with pytest.raises(BadInput, match=r"conversation 1, from line 1") as caught:
+            chosen_turns(*many, template=Strict())
+        assert "no system role" in str(caught.value)
+
+
+class Xml(FakeTemplate):
+    """A template that writes each argument of a call apart."""
+
+    def render_conversation(self, messages, tools, **options):
+        written = super().render_conversation(messages, tools, **options)
+        return written.replace('{"', "<").replace('": "', ">").replace('"}', "</>")
+
+
+BROKEN = [
+    HELLO[0],
+    {
+        "role": "assistant",
+        "tool_calls": [{"function": {"name": "w", "arguments": '{"path": "a'}}],
+    },
+    {"role": "tool", "content": "bad JSON"},
+    {"role": "assistant", "content": "sorry"},
+]
+
+
+def test_arguments_that_are_no_json_are_rendered_as_the_model_wrote_them():
+    first, second = chosen_turns(conversation(BROKEN), template=FakeTemplate())
+
+    assert 'w {"path": "a</call>' in first.turn.text
+    assert 'w {"path": "a</call>' in second.turn.prompt
+    assert ["", ""] == [first.left_out, second.left_out]
+
+
+def test_what_stands_behind_broken_arguments_is_left_out_where_no_json_is_written():
+    made = [conversation(BROKEN), conversation(HELLO)]
+
+    assert [NO_JSON, NO_JSON, ""] == [
+        each.left_out for each in chosen_turns(*made, template=Xml())
+    ]
 
 
 # Fields
