@@ -210,8 +210,17 @@ def _refuse_few_chunks(settings: DivergenceSettings, length: int) -> None:
                 source=f"--chunks {chunks}",
                 reason=f"{name} has at most {length:,} tokens, which make "
                 f"{plural(fitting, 'chunk')} of {context:,}",
-                hint=f"Use --chunks {fitting} or less, or a longer --text.",
+                hint=f"Use {_fitting_options(length, context)}, or a longer --text.",
             )
+
+
+def _fitting_options(tokens: int, context: int) -> str:
+    """Options for as much as a text of *tokens* has: with one chunk nothing is told."""
+    if tokens // context > 1:
+        return f"--chunks {tokens // context} or less"
+    shorter = _shortened(context, tokens)
+    chunks = max(1, tokens // shorter)
+    return f"--divergence-context {shorter} --chunks {min(chunks, FEW_CHUNKS)}"
 
 
 def _shortened(context: int, tokens: int) -> int:

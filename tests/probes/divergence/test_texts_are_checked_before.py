@@ -10,6 +10,7 @@ from fake_tools import FakeDivergence, ToolEngine
 from made_contexts import made_outlook
 from made_divergences import TEXT
 
+from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.divergence import comparison
@@ -199,3 +200,16 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     assert SHA256 == hashlib.sha256(prose.file.read_bytes()).hexdigest()
     assert (plain, prose) == (adapted(plain, tiny), adapted(prose, engine))
     assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
+
+
+def test_what_a_text_too_short_for_two_chunks_has_is_offered():
+    """As the row for the table of models asks of the built-in model."""
+    corpus = load("random-bodies-short")
+    outlook = made_outlook(engine=ToolEngine(divergence=FakeDivergence()))
+    engine = ToolEngine(model=replace(outlook.engine.model, is_tiny=True))
+    of_corpus = replace(outlook, corpus=corpus, engine=engine, is_built_in=True)
+    with pytest.raises(BadInput) as caught:
+        PROBE.adapt(DivergenceSettings(contexts=(1024,), chunks=(8,)), of_corpus)
+
+    assert caught.value.hint.startswith("Use --divergence-context 256 --chunks 4, ")
+    PROBE.adapt(DivergenceSettings(contexts=(256,), chunks=(4,)), of_corpus)
