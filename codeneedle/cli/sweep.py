@@ -36,6 +36,7 @@ from codeneedle.cli.progress import (
 from codeneedle.corpora.registry import load
 from codeneedle.engines.pace import Pace
 from codeneedle.engines.started import telling
+from codeneedle.engines.survey import telling_calls
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.pretrained import path_of
@@ -233,15 +234,16 @@ def planned(
     plans = []
     for at, (name, page) in enumerate(by_name):
         tell(f"planning {plural(len(by_name), 'grid')}", at, len(by_name))
-        plan = planning.plan(
-            page,
-            replace(execution, page=name),
-            engine_for=engine_for,
-            read=read,
-            weights_at=entry.weights,
-            adapted=entry.adapted,
-            pace=pace,
-        )
+        with telling_calls(tell):
+            plan = planning.plan(
+                page,
+                replace(execution, page=name),
+                engine_for=engine_for,
+                read=read,
+                weights_at=entry.weights,
+                adapted=entry.adapted,
+                pace=pace,
+            )
         plans.append(plan)
     return plans
 

@@ -4,7 +4,9 @@ A survey of kernels: where attention would run for each pair, and what memory it
 An engine makes it before the first cell, without loading the weights.
 """
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from codeneedle.models.kv_cache import Caches, misfit
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 from codeneedle.system.files import cache_folder
+from codeneedle.text import plural
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +233,27 @@ def _is_on_accelerator(effective: Effective) -> bool:
     if effective.devices:
         return bool({*effective.devices} - {"CPU"})
     return bool(effective.offloaded_layers)
+
+
+_TELL: ContextVar[Callable[[str, int, int], object] | None] = ContextVar(
+    "tell", default=None
+)
+
+
+@contextlib.contextmanager
+def telling_calls(tell: Callable[[str, int, int], object]) -> Iterator[None]:
+    """Have *tell* called with what surveys in the block ask, and how far that is."""
+    token = _TELL.set(tell)
+    try:
+        yield
+    finally:
+        _TELL.reset(token)
+
+
+def tell_call(done: int, total: int) -> None:
+    """Tell that so many pairs of a survey were answered."""
+    if tell := _TELL.get():
+        tell(f"asking the engine about {plural(total, 'pair')}", done, total)
 
 
 def survey_log() -> Path:

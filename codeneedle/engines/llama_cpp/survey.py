@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.cache_types import Pair
+from codeneedle.cache_types import FIRST, Pair
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
@@ -39,7 +39,13 @@ from codeneedle.engines.llama_cpp.tool_options import (
     shared_arguments,
     why_unlike,
 )
-from codeneedle.engines.survey import NO_BUILD, WHOLE_SPLITS, PairSurvey, Survey
+from codeneedle.engines.survey import (
+    NO_BUILD,
+    WHOLE_SPLITS,
+    PairSurvey,
+    Survey,
+    tell_call,
+)
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
@@ -171,10 +177,12 @@ class Surveyor:
             return Survey(context=context, pairs={}, unknown=self.refusal)
         started = time.monotonic()
         asked = _SurveyCalls(self, context, log)
-        answers = {pair: asked.about(pair) for pair in dict.fromkeys(pairs)}
-        known = {pair: each for pair, each in answers.items() if each}
-        whole = self._whole_splits(known.values(), asked.about)
-        asked.keep()
+        try:
+            answers = asked.about_all(list(dict.fromkeys(pairs)))
+            known = {pair: each for pair, each in answers.items() if each}
+            whole = self._whole_splits(known.values(), asked.about)
+        finally:
+            asked.keep()  # also what was answered before Ctrl-C
         judged = {pair: self._judged(each, whole) for pair, each in known.items()}
         places = {each.attention for each in judged.values()}
         cure = ALL_KERNELS if Attention.CONVERTED in places else ""
@@ -282,6 +290,15 @@ class _SurveyCalls:
     @property
     def _file(self) -> Path:
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
+
+    def about_all(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
+        """As of `about`, of each of *pairs*; the first ones of a sweep first."""
+        first = {PLAIN, *FIRST}
+        answers = {}
+        for at, pair in enumerate(sorted(pairs, key=lambda pair: pair not in first)):
+            tell_call(at, len(pairs))
+            answers[pair] = self.about(pair)
+        return {pair: answers[pair] for pair in pairs}
 
     def about(self, pair: Pair, *extra: str) -> PairSurvey | None:
         """What is known of *pair* with *extra* arguments; None if nothing is."""

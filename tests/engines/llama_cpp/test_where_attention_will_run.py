@@ -7,11 +7,11 @@ import pytest
 from made_tools import HERE, made_facts, made_model
 from programs import script
 
-from codeneedle.cache_types import DEFAULT_TYPES, Pair, whole_grid
+from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, whole_grid
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation, survey
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.survey import NO_BUILD
+from codeneedle.engines.survey import NO_BUILD, telling_calls
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Attention, DeviceMemory
 
@@ -56,6 +56,28 @@ def test_every_pair_has_a_kernel_on_the_cpu(tmp_path):
     assert GRID == in_kernels(told)
     assert not told.unknown
     assert told.whole_splits is None
+
+
+def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
+    tmp_path,
+):
+    """The pairs of a first answer come first."""
+    told, before = [], len(FIRST)
+
+    def tell(phrase, done, total):
+        told.append((phrase, done, total))
+        if done == before:
+            raise KeyboardInterrupt
+
+    with telling_calls(tell), pytest.raises(KeyboardInterrupt):
+        surveyed(tmp_path, "cpu")
+    asked = {line.partition(" ")[0] for line in calls(tmp_path)}
+    with telling_calls(lambda *_: None):
+        whole = surveyed(tmp_path, "cpu")
+
+    assert ("asking the engine about 36 pairs", 3, 36) == told[-1]
+    assert {*map(str, FIRST)} == asked
+    assert len(GRID) == len(calls(tmp_path)) == len(whole.pairs)
 
 
 @pytest.mark.parametrize(("rule", "kernels"), [("vulkan", 26), ("metal", 6)])
