@@ -32,6 +32,7 @@ from codeneedle.cli.options import (
     CsvOption,
     DifferenceOption,
     EngineOption,
+    EnvOption,
     JsonOption,
     MarkdownOption,
     MaxEvalLost,
@@ -320,11 +321,13 @@ def slurm(
 def serve(
     arguments: typer.Context,
     pair: Annotated[str, argument("K/V", "Cache types: q8_0/q4_0.")],
+    *,
     model: ModelsOption = None,
     context: ContextOption = None,
     engine: EngineOption = ENGINE,
     port: PortOption = None,
     llama_server: ServerOption = None,
+    env: EnvOption = None,
 ) -> int:
     """
     Start one cell's server, and print its address and key.
@@ -336,7 +339,7 @@ def serve(
     from codeneedle.cli.serve import serve as serve_pair
 
     request, execution = request_of_cell(
-        model, context, engine, llama_server, arguments.obj
+        model, context, engine, llama_server, arguments.obj, env=env
     )
     chosen = Pair.parse(pair)
     return serve_pair(
@@ -355,6 +358,7 @@ def ask(
     tokens: Annotated[int, typer.Option(help="Most tokens of an answer.", min=1)] = 400,
     engine: EngineOption = ENGINE,
     llama_server: ServerOption = None,
+    env: EnvOption = None,
 ) -> int:
     """
     Ask pairs a prompt of yours, and show where answers differ.
@@ -369,7 +373,7 @@ def ask(
     from codeneedle.report.answers import side_by_side
 
     request, execution = request_of_cell(
-        model, context, engine, llama_server, arguments.obj
+        model, context, engine, llama_server, arguments.obj, env=env
     )
     chosen = [Pair.parse(each) for each in distinct("PAIRS", pairs)]
     text = read_prompt(path("FILE", prompt))
@@ -978,13 +982,16 @@ def doctor(
     model: ModelOption = None,
     llama_server: ServerOption = None,
     engine: EngineOption = ENGINE,
+    env: EnvOption = None,
     *,
     json: JsonOption = False,
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
     from codeneedle.cli.doctor import diagnose, doctor_document, doctor_object
 
-    diagnosis = diagnose(engine=engine, llama_server=llama_server, model=model)
+    diagnosis = diagnose(
+        engine=engine, llama_server=llama_server, model=model, env=env or ()
+    )
     if json:
         write_json(doctor_object(diagnosis))
     else:

@@ -40,7 +40,7 @@ GROUPS = {
         *("seed", "out"),
     ),
     "What to measure": (*("probes", "decide", "prompt_form", "prefill_no_think"),),
-    "llama.cpp": ("llama_server",),
+    "llama.cpp": ("llama_server", "env"),
     "Several devices": ("devices", "workers", "shard"),
     "SLURM": ("tasks", "gpus", "cpus", "sbatch", "script", "send"),
     "When to stop, and limits of the verdict": (
@@ -451,7 +451,13 @@ def request_of(
 
 
 def request_of_cell(
-    model: Any, context: int | None, engine: str, llama_server: Path | None, args: Any
+    model: Any,
+    context: int | None,
+    engine: str,
+    llama_server: Path | None,
+    args: Any,
+    *,
+    env: tuple[str, ...] | None = None,
 ) -> "tuple[Request, Execution]":
     """
     What is asked for by a command that serves single cells.
@@ -472,6 +478,7 @@ def request_of_cell(
         "contexts": (context,) if context else None,
         "engine": engine,
         "llama_server": llama_server,
+        "env": env,
         "server_args": args,
     }
     return request_of({name: given for name, given in options.items() if given})

@@ -119,6 +119,7 @@ def diagnose(
     *,
     engine: str = ENGINE,
     llama_server: Path | None = None,
+    env: tuple[str, ...] = (),
     model: Path | None = None,
 ) -> Diagnosis:
     """
@@ -128,13 +129,17 @@ def diagnose(
         engine: What serves the model; of others than llama.cpp, only whether its
             programs are there is checked.
         llama_server: The value of ``--llama-server``.
+        env: The names of ``--env``.
         model: Path of the weights; None for the built-in model.
 
     Raises:
         UnknownName: If there is no such engine.
     """
     problems: list[Problem] = []
-    request, execution = Request(engine=engine), Execution(llama_server=llama_server)
+    request, execution = (
+        Request(engine=engine, env=env),
+        Execution(llama_server=llama_server),
+    )
     entry = engine_entry(request, execution)
     programs = _checked(lambda: entry.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None

@@ -40,6 +40,7 @@ from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.report.answer import Answer, Words
 from codeneedle.system.files import exists, expanded
+from codeneedle.system.variables import pass_on
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
@@ -309,12 +310,14 @@ def words_of(engine: str) -> Words | None:
 
 def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
     """
-    The engine of *request*.
+    The engine of *request*; from now on its programs inherit what that says.
 
     Raises:
         UnknownName: If there is none of that name.
         BadInput: If the settings of another engine are given, which would be ignored.
     """
+    # Before a program of the engine is asked anything.
+    pass_on(request.env)
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))
     if execution.llama_server and request.engine != ENGINE:

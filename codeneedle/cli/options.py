@@ -402,6 +402,16 @@ ServerOption = Annotated[
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
 ]
+EnvOption = Annotated[
+    Any,
+    option(
+        "--env",
+        "NAMES",
+        distinct,
+        "Further variables that servers and tools inherit: LLAMA_SET_ROWS.",
+        "those of backends and drivers",
+    ),
+]
 AnswerFormOption = Annotated[
     str | None,
     option(
@@ -609,6 +619,7 @@ SWEEP_OPTIONS = {
         "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,
+    "env": EnvOption,
     "out": valued_option(
         "--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)
     ),

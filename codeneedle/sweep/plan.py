@@ -54,6 +54,7 @@ from codeneedle.system.files import (
     free_disk_bytes,
     nearest,
 )
+from codeneedle.system.variables import ARGUMENTS, withheld
 from codeneedle.text import plural
 
 LEAST_FREE_BYTES = 64 << 20
@@ -165,6 +166,7 @@ class Plan:
         )
         ours = (
             *(f"{name} is left out: {why}" for name, why in self.refused.items()),
+            *_withheld_notes(),
             *self.engine.notes(),
             *self._corpus_notes(),
             *self._kernel_notes(),
@@ -435,6 +437,17 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
         survey=survey,
         replaced="" if request.types == draft.request.types else REPLACED,
     )
+
+
+def _withheld_notes() -> Iterator[str]:
+    """Variables by which a backend may compute otherwise, which no program gets."""
+    names = withheld()
+    given = [name for name in names if name.startswith(ARGUMENTS)]
+    others = [name for name in names if name not in given]
+    if given:
+        yield f"not passed on: {', '.join(given)}; give arguments behind '--'"
+    if others:
+        yield f"not passed on: {', '.join(others)}; --env NAME passes one on"
 
 
 def _able_probes(

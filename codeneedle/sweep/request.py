@@ -107,6 +107,9 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     server_args: tuple[str, ...] = ()
     """Further arguments for llama-server; a page's own come last."""
 
+    env: tuple[str, ...] = ()
+    """Names of further variables that servers and tools inherit."""
+
     variants: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     """Arguments for llama-server that are tried against each other, by name."""
 

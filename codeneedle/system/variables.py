@@ -7,10 +7,13 @@ A list of what is allowed, so that variables which programs read as arguments
 """
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
+from codeneedle.errors import BadInput
 from codeneedle.system.contents import content_hash
-from codeneedle.system.secrets import is_secret
+from codeneedle.system.secrets import is_secret, secret_in
 
 KEPT = frozenset(
     {
@@ -23,11 +26,19 @@ KEPT = frozenset(
 
 KEPT_PREFIXES = (
     *("LC_", "GGML_"),
-    *("CUDA_", "NVIDIA_", "HIP_", "HSA_", "ROCR_", "ROCM_"),
-    *("VK_", "MESA_", "METAL_", "MTL_", "ONEAPI_", "SYCL_", "ZE_"),
-    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_"),
+    *("CUDA_", "CUBLAS_", "CUBLASLT_", "NVIDIA_", "NCCL_"),
+    *("HIP_", "HIPBLASLT_", "HSA_", "ROCR_", "ROCM_", "ROCBLAS_", "TENSILE_", "AMD_"),
+    *("GPU_", "MUSA_", "MUBLAS_", "ASCEND_", "ACL_"),
+    *("VK_", "MESA_", "RADV_", "ANV_", "INTEL_", "LP_", "METAL_", "MTL_"),
+    *("ONEAPI_", "SYCL_", "UR_", "ZE_", "ZES_", "IGC_", "NEO_", "ONEDNN_", "DNNL_"),
+    *("OPENCL_", "OCL_", "POCL_", "RUSTICL_", "OPENVINO_", "DAWN_", "ZENDNN_"),
+    *("OMP_", "GOMP_", "KMP_", "OPENBLAS_", "MKL_", "BLIS_", "VECLIB_", "TBB_"),
 )
-"""Variables that a child inherits, by how they start: devices and threads."""
+"""
+Variables that a child inherits, by how they start: devices and threads.
+
+Those that backends of llama.cpp b11434, their runtimes and drivers read.
+"""
 
 _DECIDING = ("GGML_",)
 """Begin the names of variables by which llama.cpp itself chooses how it computes."""
@@ -36,26 +47,102 @@ _NOT_DECIDING = ("VISIBLE_DEVICES", "DEBUG", "LOGGER", "BACKTRACE", "PROFILE")
 """In the names of those that say where it computes, or what it tells."""
 
 
+OURS = frozenset({"LLAMA_SERVER", "LLAMA_API_KEY"})
+"""Variables of that prefix which we read, or set, ourselves."""
+
+REPLACED = {
+    "LLAMA_ATTN_ROT_DISABLE": "Use --rotation off.",
+    "LLAMA_KV_CACHE_LAZY_QUANT": "It would keep f16 until a cache is half full.",
+}
+"""Variables that no program gets, and what takes their place."""
+
+ARGUMENTS = "LLAMA_ARG_"
+"""Begins the names of variables that llama.cpp reads as arguments."""
+
+_SUSPECTS = ("LLAMA_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
+"""Begin the names of variables that change what a program computes."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+_passed_on: set[str] = set()
+
+
+def pass_on(names: Iterable[str]) -> None:
+    """
+    Have children inherit the variables of these *names*, too, and no others.
+
+    Raises:
+        BadInput: If one is no name, is not set, looks like a secret, or is set by an
+            option.
+    """
+    for name in names:
+        reason, hint = _why_not(name)
+        if reason:
+            raise BadInput(source=f"--env {name}", reason=reason, hint=hint)
+    _passed_on.clear()
+    _passed_on.update(names)
+
+
+def _why_not(name: str) -> tuple[str, str]:
+    """Why the variable *name* is not passed on, with a hint; both empty if it may."""
+    value = os.environ.get(name, "")
+    is_hidden = is_secret(name) or secret_in(f"{name}={value}")
+    reasons = (
+        (
+            not _NAME.fullmatch(name),
+            ("is no name of a variable", "Give names alone: --env LLAMA_SET_ROWS"),
+        ),
+        (
+            name.startswith(ARGUMENTS),
+            ("is an argument of llama-server", "Pass the argument on behind '--'."),
+        ),
+        (
+            name in REPLACED,
+            ("would change what cache types are", REPLACED.get(name, "")),
+        ),
+        (name in OURS, ("is set by codeneedle itself", "Leave it out.")),
+        (
+            is_hidden,
+            ("looks like a secret, which no server of ours needs", "Leave it out."),
+        ),
+        (name not in os.environ, ("is not set", f"Set it: export {name}=...")),
+    )
+    return next((reason for is_so, reason in reasons if is_so), ("", ""))
+
+
+def withheld() -> tuple[str, ...]:
+    """Variables of a backend, or of a loader, that are set and not passed on."""
+    return tuple(
+        name
+        for name in sorted(os.environ)
+        if name.startswith((*_SUSPECTS, *KEPT_PREFIXES))
+        if name not in OURS and name not in REPLACED and not _is_kept(name)
+    )
+
+
 def inherited() -> dict[str, str]:
     """The variables of ours that a child may inherit."""
     return {name: value for name, value in os.environ.items() if _is_kept(name)}
 
 
 def _is_kept(name: str) -> bool:
-    return name in KEPT or (name.startswith(KEPT_PREFIXES) and not is_secret(name))
+    if name in KEPT | _passed_on:
+        return True
+    return name.startswith(KEPT_PREFIXES) and not is_secret(name)
 
 
 def deciding_variables() -> dict[str, str]:
     """
     What programs inherit that decides how they compute, for the setup of a run.
 
-    Of one that names a file, such as a backend, the hash of its content.
+    Those that the user passes on are among them. Of one that names a file, such as a
+    backend, the hash of its content.
     """
     return {
         name: _content(value)
         for name, value in sorted(inherited().items())
-        if name.startswith(_DECIDING)
-        if not any(word in name for word in _NOT_DECIDING)
+        if name in _passed_on
+        or (name.startswith(_DECIDING) and not any(w in name for w in _NOT_DECIDING))
     }
 
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from codeneedle.errors import FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import processes
 from codeneedle.system.processes import (
     END_BYTES,
@@ -15,7 +15,12 @@ from codeneedle.system.processes import (
     output_of,
     running,
 )
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import (
+    deciding_variables,
+    inherited,
+    pass_on,
+    withheld,
+)
 
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
@@ -119,6 +124,9 @@ def test_children_leave_no_core_dumps():
     [
         *((name, True) for name in ("PATH", "HOME", "LC_ALL")),
         *((name, True) for name in ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS")),
+        *((name, True) for name in ("UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS",)),
+        *((name, True) for name in ("ROCBLAS_TENSILE_LIBPATH", "RADV_PERFTEST")),
+        *((name, True) for name in ("ASCEND_RT_VISIBLE_DEVICES", "OPENCL_DEVICE")),
         *((name, False) for name in ("LLAMA_ARG_CTX_SIZE", "LLAMA_API_KEY")),
         *((name, False) for name in ("HF_TOKEN", "HTTP_PROXY", "LD_PRELOAD")),
         *((name, False) for name in ("VK_ACCESS_TOKEN", "CUDA_API_KEY", "MKL_SECRET")),
@@ -130,3 +138,42 @@ def test_places_languages_and_devices_are_inherited_and_nothing_else(
     monkeypatch.setenv(name, "x")
 
     assert is_kept is (name in inherited())
+
+
+@pytest.fixture
+def _passes_nothing_on():
+    yield
+    pass_on(())
+
+
+@pytest.mark.usefixtures("_passes_nothing_on")
+def test_a_variable_that_is_named_is_inherited_and_told_until_then(monkeypatch):
+    for name in ("LLAMA_SET_ROWS", "LLAMA_ARG_CTX_SIZE", "LLAMA_SERVER", "LD_PRELOAD"):
+        monkeypatch.setenv(name, "1")
+
+    assert {"LLAMA_SET_ROWS", "LLAMA_ARG_CTX_SIZE", "LD_PRELOAD"} <= {*withheld()}
+    assert "LLAMA_SERVER" not in withheld()
+    pass_on(["LLAMA_SET_ROWS"])
+    assert "1" == inherited()["LLAMA_SET_ROWS"]
+    assert "1" == deciding_variables()["LLAMA_SET_ROWS"]
+    assert "LLAMA_SET_ROWS" not in withheld()
+    pass_on(())
+    assert "LLAMA_SET_ROWS" not in inherited()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("LLAMA_ARG_HOST", "LLAMA_API_KEY", "HF_TOKEN", "LLAMA_ATTN_ROT_DISABLE"),
+        *("NOT_SET_HERE", "A=B", "LLAMA_KV_CACHE_LAZY_QUANT", "HIDDEN"),
+    ],
+)
+def test_a_variable_that_must_not_be_passed_on_is_refused(monkeypatch, name):
+    for each in ("LLAMA_ARG_HOST", "LLAMA_API_KEY", "HF_TOKEN"):
+        monkeypatch.setenv(each, "x")
+    monkeypatch.setenv("HIDDEN", "http://me:pw@proxy")
+
+    with pytest.raises(BadInput) as refused:
+        pass_on([name])
+    assert refused.value.hint
+    assert name not in inherited()
