@@ -63,6 +63,7 @@ def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
 ):
     """The pairs of a first answer come first."""
     told, before = [], len(FIRST)
+    asking, log = surveyor(tmp_path, "cpu"), tmp_path / "survey.log"
 
     def tell(phrase, done, total):
         told.append((phrase, done, total))
@@ -70,10 +71,9 @@ def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
             raise KeyboardInterrupt
 
     with telling_calls(tell), pytest.raises(KeyboardInterrupt):
-        surveyed(tmp_path, "cpu")
+        asking.survey(GRID, context=2000, log=log)
     asked = {line.partition(" ")[0] for line in calls(tmp_path)}
-    with telling_calls(lambda *_: None):
-        whole = surveyed(tmp_path, "cpu")
+    whole = asking.survey(GRID, context=2000, log=log)
 
     assert ("asking the engine about 36 pairs", 3, 36) == told[-1]
     assert {*map(str, FIRST)} == asked
