@@ -36,6 +36,9 @@ _ENDS = re.compile(r"-(?:unix|dos|mac)$")
 """What Emacs writes behind an encoding, of the ends of lines."""
 
 
+HINT = "Convert it: iconv -f ENCODING -t UTF-8 FILE > NEW_FILE"
+
+
 class Undecodable(ValueError):  # noqa: N818 - named after the fact
     """Bytes that are no text in their encoding; the message says in which."""
 

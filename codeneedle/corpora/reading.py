@@ -266,8 +266,7 @@ def decoded_text(data: bytes, *, label: str) -> str:
     try:
         text = encodings.decoded(data)
     except encodings.Undecodable as error:
-        hint = "Convert it: iconv -f ENCODING -t UTF-8 FILE > NEW_FILE"
-        raise BadInput(source=label, reason=str(error), hint=hint) from error
+        raise BadInput(source=label, reason=str(error), hint=encodings.HINT) from error
     if not text.strip():
         raise _not_text(label, BLANK)
     text = text.replace("\r\n", "\n").replace("\r", "\n")

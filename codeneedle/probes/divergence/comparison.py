@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from codeneedle.corpora import encodings
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
@@ -204,26 +205,24 @@ def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:
 
 def file_bytes(path: Path) -> bytes:
     """
-    The text that ``--text`` names.
+    The text that ``--text`` names, in UTF-8.
 
     Raises:
-        BadInput: If it is no file, or too large.
+        BadInput: If it is no file, too large, or no text in an encoding that is known.
     """
-    reason = ""
+    reason, hint = "", "Name a plain text file, or leave --text out."
     try:
         if not path.is_file():
             reason = "it is a folder" if path.is_dir() else "there is no such file"
         elif path.stat().st_size > MAX_TEXT_BYTES:
             reason = f"it has more than {size_phrase(MAX_TEXT_BYTES)}"
         else:
-            return path.read_bytes()
+            return encodings.decoded(path.read_bytes()).encode()
     except OSError as error:
         reason = error.strerror or str(error)
-    raise BadInput(
-        source=f"--text {path}",
-        reason=reason,
-        hint="Name a plain text file, or leave --text out.",
-    )
+    except encodings.Undecodable as error:
+        reason, hint = str(error), encodings.HINT
+    raise BadInput(source=f"--text {path}", reason=reason, hint=hint)
 
 
 def refuse_untrained(of: RunContext | Estimates, context: int) -> None:

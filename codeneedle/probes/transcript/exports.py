@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from codeneedle.records.record import Json
+from codeneedle.text import harmless, visible
 
 PROGRAMS = "llama.cpp's page, ChatGPT, Claude, Open WebUI, LM Studio or SillyTavern"
 """Whose exports are read."""
@@ -90,7 +91,7 @@ def _unread(message: Json) -> Iterator[str]:
         is_text = isinstance(content, str) and re.search(r"\S\s+\S", content)
         is_more = isinstance(content, list | dict) and content
         if key not in READ | ABOUT and (is_text or is_more):
-            yield key[:40]
+            yield visible(harmless(key))[:40]
 
 
 # --- files with a record in each line

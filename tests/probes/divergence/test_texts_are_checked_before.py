@@ -154,6 +154,19 @@ def test_a_text_that_is_too_large_is_refused_in_planning(tmp_path, monkeypatch):
         PROBE.adapt(DivergenceSettings(file=file), estimates)
 
 
+def test_a_text_is_handed_on_in_utf_8_or_refused(tmp_path):
+    """A tool that is given other bytes ends, or measures what is no text."""
+    file = tmp_path / "wiki.txt"
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        file.write_bytes("Ein Satz über Größe.\n".encode(encoding))
+        assert "Ein Satz über Größe.\n".encode() == comparison.file_bytes(file)
+    file.write_bytes("\nGröße".encode("latin-1"))
+
+    with pytest.raises(BadInput, match=r"not UTF-8 \(line 2\)") as caught:
+        comparison.file_bytes(file)
+    assert "iconv" in caught.value.hint
+
+
 def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)

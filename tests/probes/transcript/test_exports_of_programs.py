@@ -391,6 +391,13 @@ def test_keys_with_content_that_nothing_reads_are_named_and_others_are_not():
     assert line.endswith("the key 'attachments' (2 times); the key 'note' (2 times)")
 
 
+def test_a_key_is_named_as_it_may_be_shown_and_stored():
+    said = {"role": "assistant", "content": "a", "\ud800\x1b[31m": ["b"]}
+    found = read({"messages": [said]})
+
+    assert all(what.isprintable() and what.encode() for what in found.aside)
+
+
 json_values = st.recursive(
     st.none() | st.integers() | st.text(max_size=5),
     lambda inner: (
