@@ -101,7 +101,7 @@ class Pair:
     @property
     def is_plain(self) -> bool:
         """Whether neither K nor V is quantized, by their names."""
-        return all((bits(each) or 0.0) >= FULL_BITS for each in (self.k, self.v))
+        return is_full(self.k) and is_full(self.v)
 
     @override
     def __str__(self) -> str:
@@ -135,6 +135,11 @@ def _slug(cache_type: str) -> str:
     # No type that is safe as it stands has a tilde in it.
     digest = hashlib.sha256(cache_type.encode(errors="backslashreplace")).hexdigest()
     return f"{safe[:40]}~{digest[:12]}"
+
+
+def is_full(cache_type: str) -> bool:
+    """Whether *cache_type* is known not to be quantized."""
+    return (bits(cache_type) or 0.0) >= FULL_BITS
 
 
 def bits(cache_type: str) -> float | None:

@@ -149,6 +149,7 @@ def _place(ran: Effective) -> str:
         Attention.CPU: "on the CPU: this machine has no kernel for the pair",
         Attention.CONVERTED: "in a kernel for f16: K and V are converted at each step",
         Attention.KERNEL: "in a kernel",
+        Attention.PLAIN: "without flash attention, which this model does not have",
     }
     told = f" ({visible(ran.attention_evidence)})" if ran.attention_evidence else ""
     return f"attention runs {where[ran.attention or Attention.KERNEL]}{told}"

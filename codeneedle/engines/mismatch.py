@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from codeneedle.cache_types import Pair
+from codeneedle.cache_types import Pair, is_full
 from codeneedle.errors import CellError
 from codeneedle.models.kv_cache import padded
-from codeneedle.records.record import Effective, Status
+from codeneedle.records.record import Attention, Effective, Status
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,8 @@ def _differences(
     context = effective.context
     if context is not None and not asked.context <= context <= padded(asked.context):
         yield f"the context is {context} tokens, not {asked.context}"
-    if asked.flash and effective.flash_attention == "disabled":
+    is_plain = effective.attention is Attention.PLAIN
+    if asked.flash and effective.flash_attention == "disabled" and not is_plain:
         yield "flash attention is off, not on"
     if not asked.rotation and (effective.rotation_k or effective.rotation_v):
         yield "quantized values are rotated, although rotation is off"
@@ -55,6 +56,22 @@ def _differences(
     # Zero or None: there is no accelerator.
     if asked.all_layers and on_device and layers and on_device < layers:
         yield f"{on_device} of {layers} layers are on the accelerator, not all"
+
+
+def refuse_without_flash(pair: Pair | None, effective: Effective) -> None:
+    """
+    Stop at a quantized V of a model for which the engine has no flash attention.
+
+    Raises:
+        CellError: With the line of the log that says so.
+    """
+    is_plain = effective.attention is Attention.PLAIN
+    if pair and is_plain and not is_full(pair.v):
+        raise CellError(
+            f"a quantized V needs flash attention: {effective.attention_evidence}",
+            hint="Sweep pairs whose V is f16, bf16 or f32.",
+            status=Status.UNSUPPORTED,
+        )
 
 
 def wrong_types(pair: Pair, k: str, v: str) -> Iterator[str]:

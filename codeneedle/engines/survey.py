@@ -51,7 +51,8 @@ class Survey:
 
     def lacks_kernel(self, pair: Pair) -> bool:
         """Whether attention of *pair* would run elsewhere than in a kernel."""
-        return self.attention(pair) not in {None, Attention.KERNEL}
+        attention = self.attention(pair)
+        return attention is not None and not attention.is_usual
 
     def caches(self, pair: Pair) -> Caches | None:
         """The KV caches of *pair*; None if unknown, or it is refused."""

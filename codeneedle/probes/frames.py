@@ -73,7 +73,7 @@ class CellValue:
     @property
     def in_kernel(self) -> bool:
         """True if its attention ran in a kernel, as far as is known."""
-        return self.attention in {None, Attention.KERNEL}
+        return self.attention is None or self.attention.is_usual
 
     @property
     def n(self) -> int:

@@ -51,10 +51,19 @@ class Attention(StrEnum):
     CONVERTED = "converted"
     """A kernel for f16, to which the backend converts K and V at each step."""
 
+    PLAIN = "plain"
+    """No flash attention, which the engine does not have for the model at all."""
+
     @property
     def mark(self) -> str:
-        """Short word behind a value: ``cpu`` or ``f16``; empty for a kernel."""
-        return {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}.get(self, "")
+        """Short word behind a value: ``cpu``, ``f16``, ``plain``; none for a kernel."""
+        words = {Attention.CPU: "cpu", Attention.CONVERTED: "f16"}
+        return (words | {Attention.PLAIN: "plain"}).get(self, "")
+
+    @property
+    def is_usual(self) -> bool:
+        """Whether it ran as well as it can for the model: speeds count."""
+        return self in {Attention.KERNEL, Attention.PLAIN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -309,7 +318,7 @@ class CellRecord:
     @property
     def in_kernel(self) -> bool:
         """Whether attention ran in a kernel, as far as is known: speeds are ranked."""
-        return self.attention in {None, Attention.KERNEL}
+        return self.attention is None or self.attention.is_usual
 
     @property
     def is_partial(self) -> bool:

@@ -349,12 +349,13 @@ def loss_word(losses: "Losses", cell: CellValue) -> str:
 _ATTENTION_PHRASES = {
     Attention.CPU: "attention on the CPU: this backend has no kernel for",
     Attention.CONVERTED: "cache converted to f16 at each step: no kernel was built for",
+    Attention.PLAIN: "no flash attention, which this model does not have, with",
 }
 
 
 def attention_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """An entry for each mark of `value_text`, with its pairs and what tells."""
-    elsewhere = [cell for cell in cells if not cell.in_kernel]
+    elsewhere = [cell for cell in cells if attention_mark(cell.attention)]
     marked = pairs_by((cell.attention, cell.pair) for cell in elsewhere)
     for attention, pairs in marked.items():
         if attention is None:

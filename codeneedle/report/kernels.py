@@ -16,6 +16,7 @@ WORDS = {
     Attention.KERNEL: "kernel",
     Attention.CPU: "cpu",
     Attention.CONVERTED: "f16",
+    Attention.PLAIN: "plain",
 }
 """What stands in the grid."""
 
@@ -25,11 +26,18 @@ REFUSED = "-"
 UNKNOWN = "?"
 """Shown for a pair that nothing tells of."""
 
-_STYLES = {"kernel": "green", "cpu": "yellow", "f16": "yellow", REFUSED: "red"}
+_STYLES = {
+    "kernel": "green",
+    "cpu": "yellow",
+    "f16": "yellow",
+    "plain": "green",
+    REFUSED: "red",
+}
 
 _MEANINGS = {
     "cpu": "attention on the CPU: losses count, speeds are compared with none",
     "f16": "converted to f16 at each step: slower; losses count",
+    "plain": "without flash attention, which this model does not have",
     UNKNOWN: "known after the first cell",
 }
 

@@ -120,7 +120,7 @@ def _frame(
 
 def _is_compared(row: TableRow, elsewhere: Collection[Pair]) -> bool:
     """Whether *row* may be compared: a speed in a kernel, on the same device."""
-    in_kernel = row.attention in {"", Attention.KERNEL}
+    in_kernel = row.attention in {"", Attention.KERNEL, Attention.PLAIN}
     is_here = Pair(row.k, row.v) not in elsewhere
     return row.status == Status.FINISHED and in_kernel and is_here
 

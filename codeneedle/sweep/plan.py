@@ -189,7 +189,7 @@ class Plan:
                 f"those of {', '.join(sorted(others))} are known from the cells there"
             )
         places = {self.survey.attention(pair) for pair in self.possible} - {None}
-        if places and Attention.KERNEL not in places:
+        if places and not places & {Attention.KERNEL, Attention.PLAIN}:
             on_cpu = Attention.CPU in places
             where = "runs on the CPU" if on_cpu else "is converted to f16 at each step"
             yield (

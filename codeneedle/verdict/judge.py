@@ -96,7 +96,7 @@ class PairResult:
     @property
     def in_kernel(self) -> bool:
         """True if its attention ran in a kernel, as far as is known."""
-        return self.attention in {None, Attention.KERNEL}
+        return self.attention is None or self.attention.is_usual
 
     @property
     def leading(self) -> MetricResult | None:

@@ -141,6 +141,8 @@ _ATTENTION = {
     Attention.CONVERTED: "converted to f16",
 }
 
+_PLAIN = "plain: attention ran without flash attention, which this model does not have"
+
 
 def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]:
     """What the losses alone would set, and which pairs are worth a kernel."""
@@ -166,6 +168,10 @@ def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]
         told = "; ".join(f"{each.mark}: {_ATTENTION[each]}" for each in marks)
         text = f"{told}. Losses count, speeds are compared with none."
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in elsewhere))
+    plain = [each for each in verdict.results if each.attention is Attention.PLAIN]
+    if plain:
+        text = f"{_PLAIN} ({visible(plain[0].evidence)}); a quantized V needs it."
+        yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in plain))
 
 
 def _build(

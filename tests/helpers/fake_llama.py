@@ -9,6 +9,7 @@ often as wanted:
     types=K/V           load with these cache types, whatever was asked for
     no-kv               name no KV cache in the log
     say-if=WORD=LINE    print LINE at the start, if WORD is among the arguments
+    no-flash=WORDS      say WORDS, and that flash attention is off
     say-in-round=LINE   print LINE before a reply
     die=N               exit with N at once
     die-loading=N       exit with N after the first question
@@ -138,7 +139,10 @@ def say_what_runs():
     say("cmn  common_param: common_params_print_info: build 1 (fake) with none")
     context = FAULTS.get("context", ASKED.ctx_size)
     say(f"llama_context: n_ctx_seq             = {context}")
-    say("llama_context: flash_attn            = enabled")
+    flash = "disabled" if "no-flash" in FAULTS else "enabled"
+    say(f"llama_context: flash_attn            = {flash}")
+    if FAULTS.get("no-flash"):
+        say(FAULTS["no-flash"])
     device = "CPU"
     if "splits" in FAULTS:
         device = "Vulkan0"

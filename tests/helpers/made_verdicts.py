@@ -255,6 +255,9 @@ def remarkable() -> dict[str, Run]:
         "a smaller pair is converted": without_kernel(
             small, MIDDLE, attention=Attention.CONVERTED
         ),
+        "the model has no flash attention": without_kernel(
+            steady, REFERENCE, GOOD, attention=Attention.PLAIN
+        ),
         "no pair has a kernel": without_kernel(steady, REFERENCE, GOOD),
         "the reference has no kernel": without_kernel(small, REFERENCE),
         "the reference nearly repeats itself": with_records(steady, repeated(there)),

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from codeneedle.cache_types import FULL_BITS, Pair, bits
+from codeneedle.cache_types import Pair, is_full
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     Ability,
@@ -382,7 +382,7 @@ class LlamaCpp(Engine):
         """Without flash attention, which a quantized V needs."""
         if not self.is_on_accelerator:
             return None
-        if (bits(pair.v) or 0.0) < FULL_BITS:
+        if not is_full(pair.v):
             return None
         return replace(self, model=replace(self.model, attention_on_cpu=True))
 

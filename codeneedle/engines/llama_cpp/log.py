@@ -200,6 +200,13 @@ _TROUBLES: reasons.Signs = (
 """What has a meaning of its own, most specific first."""
 
 _ATTENTION = (
+    (
+        Attention.PLAIN,
+        re.compile(
+            r"flash[ _]att(?:n|ention)\b.*\bforc(?:ing|ed) (?:it )?(?:to )?off",
+            re.IGNORECASE,
+        ),
+    ),
     (Attention.CONVERTED, re.compile(r"converting K and V to f16")),
     (Attention.CPU, re.compile(r"Flash Attention (tensor )?is assigned to device CPU")),
 )

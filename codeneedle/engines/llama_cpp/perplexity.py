@@ -54,7 +54,12 @@ from codeneedle.engines.llama_cpp.statistics import (
     too_short,
 )
 from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
-from codeneedle.engines.mismatch import RequestedSettings, differences, mismatched
+from codeneedle.engines.mismatch import (
+    RequestedSettings,
+    differences,
+    mismatched,
+    refuse_without_flash,
+)
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
@@ -276,6 +281,7 @@ class Perplexity(BaseFileTool):
             all_layers=self._takes_all_layers(),
             flash=not self.model.attention_on_cpu,
         )
+        refuse_without_flash(job.pair, effective)
         unlike = differences(asked, effective)
         if unlike and (is_over or effective.kv):
             raise mismatched(unlike, log_excerpt=logs.evidence(log_text))

@@ -49,7 +49,11 @@ from codeneedle.engines.llama_cpp.log import (
     trouble,
 )
 from codeneedle.engines.messages import BadReply, Readiness, Refused
-from codeneedle.engines.mismatch import RequestedSettings, differences
+from codeneedle.engines.mismatch import (
+    RequestedSettings,
+    differences,
+    refuse_without_flash,
+)
 from codeneedle.engines.started import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
@@ -126,6 +130,7 @@ class LlamaServer(StartedServer):
         began = time.monotonic()
         while True:
             effective = self.effective()
+            refuse_without_flash(cell.pair, effective)
             unlike = differences(asked, effective)
             waited_s = time.monotonic() - began
             if not unlike or effective.kv or waited_s > LOG_DELAY_S:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.cache_types import FIRST, Pair
+from codeneedle.cache_types import FIRST, Pair, is_full
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
@@ -227,7 +227,8 @@ class Surveyor:
             whole: Most parts with attention on a device; None without one, where each
                 pair has a kernel.
         """
-        if answer.refusal or not answer.kv:
+        is_plain = answer.attention is Attention.PLAIN
+        if answer.refusal or not answer.kv or is_plain:
             return answer
         if whole is not None and (answer.graph_splits or 0) > whole:
             return replace(answer, attention=Attention.CPU)
@@ -378,9 +379,14 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     effective, memory = logs.read(said.stderr), tuple(_memory(said.stdout))
     if effective.graph_splits is None or not memory:
         return None
+    is_plain = effective.attention is Attention.PLAIN
+    if is_plain and not is_full(pair.v):
+        return _refused(pair, effective.attention_evidence)
     return PairSurvey(
         pair=pair,
-        evidence=f"graph splits = {effective.graph_splits}",
+        attention=effective.attention if is_plain else None,
+        evidence=effective.attention_evidence
+        or f"graph splits = {effective.graph_splits}",
         graph_splits=effective.graph_splits,
         kv=effective.kv,
         recurrent_bytes=effective.recurrent_bytes,

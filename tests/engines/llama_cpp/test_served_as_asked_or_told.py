@@ -9,7 +9,7 @@ import pytest
 from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
-from codeneedle.cache_types import Pair
+from codeneedle.cache_types import Pair, is_full
 from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp import server
@@ -19,7 +19,7 @@ from codeneedle.engines.llama_cpp.server import LlamaServer, load_limit_s, servi
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
-from codeneedle.records.record import Attention
+from codeneedle.records.record import Attention, Status
 from codeneedle.system import processes
 
 CELL = CellSpec(PAIR, 4096)
@@ -138,6 +138,28 @@ def test_a_server_may_load_as_long_as_a_slow_disk_takes(gigabytes, limit_s):
     assert limit_s == load_limit_s(
         replace(made_weights(), size_bytes=gigabytes * 10**9)
     )
+
+
+FORCED_OFF = "flash_attn is not compatible with Grok - forcing off"
+
+
+def test_a_model_without_flash_attention_is_served_with_a_plain_v_and_marked(tmp_path):
+    """The engine switches it off whatever is asked; a quantized V needs it."""
+    for pair in (PAIR, Pair("q8_0", "f16")):
+        with fake_server(tmp_path, f"no-flash={FORCED_OFF}", f"types={pair}") as served:
+            cell = CellSpec(pair, 4096)
+            if is_full(pair.v):
+                assert () == served.verify(cell)
+                assert Attention.PLAIN is served.effective().attention
+                continue
+            with pytest.raises(CellError, match="forcing off") as caught:
+                served.verify(cell)
+            assert Status.UNSUPPORTED is caught.value.status
+
+
+def test_flash_attention_that_is_off_without_a_reason_is_another_experiment(tmp_path):
+    with fake_server(tmp_path, "no-flash=") as served:
+        assert ("flash attention is off, not on",) == served.verify(CELL)
 
 
 def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
