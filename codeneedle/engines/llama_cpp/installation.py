@@ -174,16 +174,23 @@ def server_facts(server: Program) -> ServerFacts:
     What *server* says about itself.
 
     Raises:
-        ToolFailed: If it crashes, hangs, or is another program.
+        ToolFailed: If it crashes, hangs, is too old, or is another program.
     """
-    version = _output(server, "--version")
-    facts = read_help(version, _output(server, "--help"))
+    version, help_text = _output(server, "--version"), _output(server, "--help")
+    facts = read_help(version, help_text)
     if facts is None:
         answer = version.strip()[:200] or "nothing"
         raise ToolFailed(
             tool=str(server),
             reason=f"does not answer as {SERVER} does, but: {answer}",
             hint=f"Name {SERVER} or {LLAMA} of llama.cpp with --llama-server.",
+        )
+    if is_too_old(facts, help_text):
+        raise ToolFailed(
+            tool=str(server),
+            reason=f"is too old: {facts.version}; --flash-attn takes a value from "
+            f"build {OLDEST_BUILD} on",
+            hint="Install a newer one, or build it with 'codeneedle llama'.",
         )
     told = system_info(server, facts.options)
     facts = replace(
@@ -192,6 +199,23 @@ def server_facts(server: Program) -> ServerFacts:
     if "--list-devices" not in facts.options:
         return facts
     return replace(facts, devices=devices(server))
+
+
+OLDEST_BUILD = 6325
+"""The first whose ``--flash-attn`` takes ``on``: llama.cpp #15434, 2025-08-30."""
+
+_NO_NUMBER = 1000
+"""Builds of an archive, or of a clone without history, state a lower one."""
+
+_FLASH_FLAG = re.compile(r"--flash-attn(?P<value>[ =]\S)?")
+"""In a help; descriptions stand further to the right."""
+
+
+def is_too_old(facts: ServerFacts, help_text: str) -> bool:
+    """Whether ``--flash-attn`` takes no value, by the help; else by the build."""
+    if flag := _FLASH_FLAG.search(help_text):
+        return not flag["value"]
+    return facts.build is not None and _NO_NUMBER < facts.build < OLDEST_BUILD
 
 
 _LIBRARIES = ("lib*.so*", "lib*.dylib")

@@ -170,6 +170,39 @@ def test_another_program_of_that_name_is_no_server(tmp_path, monkeypatch, body):
     assert built == find().server.path
 
 
+OLD = "-fa,   --flash-attn                     enable Flash Attention (default: off)"
+NEW = "-fa,   --flash-attn [on|off|auto]       set Flash Attention use"
+
+
+@pytest.mark.parametrize(
+    ("version", "help_text", "is_old"),
+    [
+        ("version: 5186 (abcdef12)", "", True),
+        ("version: 6324 (abcdef12)", "", True),
+        ("version: 6325 (abcdef12)", "", False),
+        # Of archives, and clones without history.
+        ("version: 0 (unknown)", "", False),
+        ("version: 1 (abcdef12)", "", False),
+        ("version: 1 (abcdef12)", OLD, True),
+        ("version: 4100 (abcdef12)", NEW, False),
+    ],
+)
+def test_a_build_whose_flash_attention_takes_no_value_is_too_old(
+    version, help_text, is_old, tmp_path
+):
+    """By its help, and by its number where that does not tell."""
+    server = llama_like(tmp_path / "llama-server", version=version)
+    text = server.read_text().replace("-fit,", f"{help_text}\n-fit,")
+    server.write_text(text)
+
+    if not is_old:
+        assert server_facts(Program(server)).version in version
+        return
+    with pytest.raises(ToolFailed, match=r"is too old: .*from build 6325 on") as caught:
+        server_facts(Program(server))
+    assert "codeneedle llama" in caught.value.hint
+
+
 def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
     """Free memory is left out of a device, because it changes from hour to hour."""
     server = llama_like(
