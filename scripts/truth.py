@@ -3,7 +3,7 @@ How often is the verdict wrong? Simulated on the lines of a real run.
 
     python scripts/truth.py                       # the tables of scenarios and attacks
     python scripts/truth.py --decide              # the same of a sweep that decides
-    python scripts/truth.py --coverage FOLDER ... # intervals beside 48 real functions
+    python scripts/truth.py --coverage FOLDER ... # intervals beside real units
     python scripts/truth.py --take FOLDER         # store a run's probabilities
 
 The input, ``truth.npz``, holds the probabilities of all right tokens of a real 6 x 6
@@ -29,8 +29,11 @@ from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
 from codeneedle.corpora.needles import block_ends
 from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
+from codeneedle.probes.divergence.metrics import TEXT_LOGP
+from codeneedle.probes.divergence.record import divergence_of, sizes_of
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
+from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.rounds import forced_answers
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
@@ -39,7 +42,7 @@ from codeneedle.probes.recall.settings import (
     FORCED_BESIDE,
     Way,
 )
-from codeneedle.records.record import Run
+from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import Store
 from codeneedle.sweep.decide import (
     first_look,
@@ -49,6 +52,7 @@ from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits
 from codeneedle.verdict.noise_floor import NoiseFloor
 from codeneedle.verdict.order import Order, PairState, next_asked, ruled_out
+from codeneedle.verdict.remarks import KINDS_OF_TEXT
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
@@ -67,6 +71,7 @@ The output layer, of which a prompt needs the last row alone, is a quarter of Sm
 """
 
 DATA = Path(__file__).with_name("truth.npz")
+RECALL_LOGP = FORCED[0]
 PAIRS = [Pair(k, v) for k in DEFAULT_TYPES for v in DEFAULT_TYPES]
 OTHERS = PAIRS[1:]
 DESIGNS = (
@@ -608,28 +613,36 @@ ATTACKS = (
 )
 
 
-def judged_units(units: GridUnits, names: Sequence[str]) -> Verdict:
+def judged(by_metric: Mapping[str, GridUnits], names: Sequence[str] = ()) -> Verdict:
     """
-    The verdict on right tokens of which each pair has these *units*.
+    The verdict on right tokens.
 
     Args:
-        units: By pair; the first of `PAIRS` is the reference.
-        names: Of all units that were asked for.
+        by_metric: Units of each pair by name of a metric; the first of `PAIRS` is the
+            reference.
+        names: Of all units that were asked for; those that there are if empty.
     """
-    loss = Loss(kind=LossKind.PROBABILITY, units=lambda _record, _setup: names)
-    metric = replace(PROBES["recall"].metrics_of(RUN.setup)[0], name="made", loss=loss)
-    records = {record.pair: record for record in RUN.records}
-    measured = MetricUnits(
+    return judge_units(
+        RUN,
+        [_metric_units(name, units, names) for name, units in by_metric.items()],
+        Limits(),
+    )
+
+
+def _metric_units(name: str, units: GridUnits, names: Sequence[str]) -> MetricUnits:
+    asked = names or [*units[PAIRS[0]]]
+    loss = Loss(kind=LossKind.PROBABILITY, units=lambda _record, _setup: asked)
+    metric = replace(PROBES["recall"].metrics_of(RUN.setup)[0], name=name, loss=loss)
+    return MetricUnits(
         metric=metric,
         loss=loss,
         probe=PROBES["reuse"],
         setup=RUN.setup,
-        records=records,
+        records={record.pair: record for record in RUN.records},
         units=units,
         reference=PAIRS[0],
         noise=NoiseFloor(),
     )
-    return judge_units(RUN, [measured], Limits())
 
 
 MADE = made("made_records")
@@ -662,7 +675,8 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
         wrong = doubted = answers = 0
         for _ in range(grids):
             whole = units_of(drawn(lines, scenario, ATTACKED, chance), chance)
-            found = judged_units(attack.spoil(whole, chance), [*whole[PAIRS[0]]])
+            spoilt = {"recall-logp": attack.spoil(whole, chance)}
+            found = judged(spoilt, [*whole[PAIRS[0]]])
             wrong += found.chosen is not None and is_beyond[found.chosen]
             doubted += bool(found.doubted)
             answers += found.chosen is not None
@@ -670,22 +684,85 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
         print(f"| {attack.name} | {' | '.join(shares)} |", flush=True)
 
 
+# --- two kinds of text
+
+
+TEXT_DESIGN = (60, 5)
+"""Passages of ordinary text, and lines that each is drawn of."""
+
+
+def disagreeing() -> Iterator[tuple[str, Numbers, Numbers]]:
+    """What may be true of recall and of ordinary text, each by pair."""
+    like = np.array([K_LOSS[pair.k] + V_LOSS[pair.v] for pair in OTHERS])
+    none, limit = np.zeros(35), np.full(35, MAX_LOSS * 1.000001)
+    coarse = np.array([limit[0] * (pair.k not in {"bf16", "q8_0"}) for pair in OTHERS])
+    yield "both like SmolLM2's recall", like, like
+    yield "recall loses nothing, text what the limit allows", none, limit
+    yield "text loses nothing, recall what the limit allows", limit, none
+    yield "recall loses nothing, text of K below q8_0 at the limit", none, coarse
+    yield "text loses nothing, recall of K below q8_0 at the limit", coarse, none
+    yield "recall loses nothing, text of K below q8_0 9 %", none, 9 * coarse
+    yield "both lose what the limit allows", limit, limit
+
+
+def table_of_texts(lines: Lines, grids: int) -> None:
+    """Print a row for each way in which two kinds of text may disagree."""
+    print("\n| truth | wrong within, % | wrong Set, % | Set, % |")
+    print("| --- | --: | --: | --: |")
+    for name, *losses in disagreeing():
+        chance = np.random.default_rng(42)
+        is_beyond = dict(zip(OTHERS, np.maximum(*losses) > MAX_LOSS, strict=True))
+        wrong = wrong_set = answers = 0
+        for _ in range(grids):
+            by_metric = {
+                metric: units_of(drawn(lines, Scenario("", of), design, chance), chance)
+                for metric, of, design in zip(
+                    KINDS_OF_TEXT, losses, (ATTACKED, TEXT_DESIGN), strict=True
+                )
+            }
+            found = judged(by_metric)
+            within = [e.pair for e in found.results if e.decision is Decision.WITHIN]
+            wrong += any(is_beyond[pair] for pair in within)
+            wrong_set += found.chosen is not None and is_beyond[found.chosen]
+            answers += found.chosen is not None
+        shares = (f"{100 * count / grids:.1f}" for count in (wrong, wrong_set, answers))
+        print(f"| {name} | {' | '.join(shares)} |", flush=True)
+
+
 def coverage(folder: Path) -> None:
-    """Print how often intervals of few functions miss the mean of all of a real run."""
-    drawn_functions, draws = 12, 10_000
+    """
+    Print how often intervals of few units miss the mean of all of a real run.
+
+    Of functions that were forced, and of passages of ordinary text; of these also how
+    much the losses of neighbours vary together.
+    """
     run = Store(folder).read()
     if run is None:
         raise SystemExit(f"{folder} is no run folder")
-    units = {
-        record.pair: {
-            a.needle.name: a.probability for a in forced_answers(record, run.setup)
+    for probe, metric in (("recall", RECALL_LOGP), ("divergence", TEXT_LOGP)):
+        units = {
+            record.pair: by_unit
+            for record in run.records
+            if record.probe == probe and record.has_numbers
+            if (by_unit := metric.by_unit(record, run.setup))
         }
+        if len(units) > 1:
+            _coverage_of(f"{folder}: {metric.noun}", units)
+    texts = {
+        record.pair: record
         for record in run.records
-        if record.probe == "recall" and record.has_numbers
+        if record.probe == "divergence" and record.has_numbers
     }
+    if len(texts) > 1:
+        _autocorrelation(run, texts)
+
+
+def _coverage_of(name: str, units: Mapping[Pair, dict[str, float]]) -> None:
+    """Print the misses of intervals of few units, of each pair."""
+    few, draws = 12, 10_000
     reference, *others = sorted(units, key=_size, reverse=True)
     chance = np.random.default_rng(42)
-    print(f"\n{folder}: {len(units[reference])} functions, of {drawn_functions} drawn")
+    print(f"\n{name}: {len(units[reference])}, of which {few} are drawn")
     print("| pair | mean loss | share | missed above, % | missed below, % |")
     print("| --- | --: | --: | --: | --: |")
     for pair, share in itertools.product(others, (0.025, error_share(0, len(OTHERS)))):
@@ -693,11 +770,56 @@ def coverage(folder: Path) -> None:
         losses = np.array([units[reference][n] - units[pair][n] for n in names])
         mean, above, below = losses.mean(), 0, 0
         for _ in range(draws):
-            bounds = interval(chance.choice(losses, drawn_functions).tolist(), share)
+            bounds = interval(chance.choice(losses, few).tolist(), share)
             above += mean > bounds.high
             below += mean < bounds.low
         shown = f"{100 * above / draws:.2f} | {100 * below / draws:.2f}"
         print(f"| {pair} | {mean:.2%} | {100 * share:.2f} % | {shown} |")
+
+
+LAGS = (1, 2, 4, 8, 16, 32)
+BLOCKS = (8, 16, 32, 63)
+
+
+def _autocorrelation(run: Run, records: Mapping[Pair, CellRecord]) -> None:
+    """
+    Print how much losses of tokens vary with those behind them, and means of blocks.
+
+    Of independent tokens the variance of a block's mean, times its length, is that of a
+    token, so that the ratio is 1; neighbouring blocks correlate by 0.
+    """
+    reference, *others = sorted(records, key=_size, reverse=True)
+    there = _by_chunk(records[reference], run.setup)
+    lags = " | ".join(f"lag {lag}" for lag in LAGS)
+    blocks = " | ".join(f"blocks of {size}" for size in BLOCKS)
+    print(f"\n| pair | tokens | {lags} | {blocks} |")
+    print(f"| --- |{' --: |' * (1 + len(LAGS) + len(BLOCKS))}")
+    for pair in others:
+        losses = there - _by_chunk(records[pair], run.setup)
+        centred = losses - losses.mean()
+        variance = float((centred**2).mean())
+        found = [
+            f"{float((centred[:, lag:] * centred[:, :-lag]).mean()) / variance:.2f}"
+            for lag in LAGS
+        ]
+        for size in BLOCKS:
+            count = losses.shape[1] // size
+            means = losses[:, : count * size].reshape(-1, count, size).mean(axis=2)
+            ratio = size * float(means.var()) / float(losses.var())
+            between = means - means.mean()
+            near = float((between[:, 1:] * between[:, :-1]).mean()) / float(means.var())
+            found.append(f"{ratio:.2f}, {near:.2f}")
+        print(f"| {pair} | {losses.size} | {' | '.join(found)} |")
+
+
+def _by_chunk(record: CellRecord, setup: Setup) -> Numbers:
+    """Probabilities of right tokens: (chunks, tokens of each)."""
+    answer = divergence_of(record)
+    compared = answer.at(None, sizes_of(setup.probes["divergence"])) if answer else None
+    if compared is None or not compared.logprobs:
+        raise SystemExit(f"{record.pair} has no right tokens")
+    found: Numbers = np.exp(np.array(compared.logprobs))
+    return found.reshape(compared.chunks, -1)
 
 
 def take(folder: Path) -> None:
@@ -783,6 +905,7 @@ def main() -> None:
         half_widths(lines, designs)
         table(lines, given.grids, designs)
         table_of_attacks(lines, given.grids)
+        table_of_texts(lines, given.grids)
 
 
 if __name__ == "__main__":

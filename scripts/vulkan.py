@@ -258,6 +258,9 @@ class Bench:
         base = argv.index("--kl-divergence-base") + 1
         other = Path(second.run.folder) / "base" / Path(argv[base]).name
         argv[base] = str(other)
+        # A pair is compared as it writes its rows; here the tool compares.
+        text = argv.index("--file")
+        argv[text : text + 4] = ["--kl-divergence"]
         for _ in range(MOST_TRIES):
             done = subprocess.run(
                 argv,

@@ -413,7 +413,7 @@ def request_of(
     """
     from msgspec.structs import replace
 
-    from codeneedle.probes import PROBES
+    from codeneedle.probes import PROBES, USUAL
     from codeneedle.sweep.request import (
         Execution,
         Request,
@@ -433,7 +433,7 @@ def request_of(
     options = {name: given[name] for name in lasting if "__" not in name}
     decides = stored.decide if decide is None else decide
     used = (
-        *options.get("probes", stored.probes),
+        *(options.get("probes", stored.probes) or USUAL),
         options.get("engine", stored.engine),
         *((_probe_that_decides(),) if decides else ()),
         *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),

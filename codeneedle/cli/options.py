@@ -556,7 +556,7 @@ SWEEP_OPTIONS = {
         "LIST",
         distinct,
         "Probes, separated by commas: {probes}.",
-        "recall",
+        "divergence,recall, or recall where no text is scored",
     ),
     "contexts": valued_option(
         "--context",

@@ -560,8 +560,14 @@ class _Page:
                 goal = step.asked.goal or None
                 there = replace(self.runner, goal=goal, retry_failed=False)
                 pairs = list(dict.fromkeys((*self._tried(telling), *step.new)))
-                yield from (self._swept(there, probe, pairs) for probe in telling)
+                for probe in telling:
+                    yield self._swept(there, probe, self._not_beyond(pairs))
         yield int(bool(self.failed))
+
+    def _not_beyond(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """Those of *pairs* that nothing measured so far has put beyond the limit."""
+        verdict = judge(self.runner.read(), self.options.limits)
+        return [p for p in pairs if verdict.decision(p) != Decision.BEYOND]
 
     def _next_step(self) -> NextStep | None:
         """What is measured next; None if nothing is, or the reference has failed."""

@@ -137,6 +137,15 @@ class Comparison:
     by_chunk: tuple[ChunkValues, ...] = ()
     """The same of each chunk, as far as the tool tells; else empty."""
 
+    logprobs: tuple[LogProb, ...] = ()
+    """
+    Log-probability of each scored token, in the order of the text, in nats; empty where
+    the tool does not tell.
+    """
+
+    first_choices: Percent = 0.0
+    """Tokens that are the first choice of the pair, in percent; 0 likewise."""
+
 
 class DivergenceTool(Protocol):
     """

@@ -5,7 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from codeneedle.cache_types import Pair, most_precise_first, named_pairs, pairs_by
-from codeneedle.errors import UnknownName
+from codeneedle.engines.engine import Engine
+from codeneedle.errors import CodeneedleError, UnknownName
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
@@ -99,6 +100,40 @@ def in_common(run: Run) -> Setup:
         if probe.growth and is_short:
             probes[name] = probe.growth.narrowed(run.setup, records)
     return replace(run.setup, probes=probes)
+
+
+USUAL = (DIVERGENCE.name, RECALL.name)
+"""What is asked where no probe is named: the quicker one first."""
+
+
+def usual_probes(
+    engine: Engine, *, is_built_in: bool, is_set: bool
+) -> tuple[tuple[str, ...], str]:
+    """
+    What is asked where no probe is named, and why it is not both.
+
+    A pair may be within by verbatim recall and lose much of ordinary text, and the
+    other way round, so that both are asked, the quicker one first. The built-in model
+    is no language model, and no text is ordinary to it.
+
+    Args:
+        engine: Serves the model.
+        is_built_in: Whether that is the built-in one.
+        is_set: Whether a setting of ordinary text was chosen, which asks for it.
+
+    Returns:
+        Names, and a phrase; empty where it is both.
+    """
+    if is_set:
+        return USUAL, ""
+    if is_built_in:
+        return (RECALL.name,), ""
+    try:
+        for ability in DIVERGENCE.needs:
+            engine.require(ability)
+    except CodeneedleError as error:
+        return (RECALL.name,), str(error)
+    return USUAL, ""
 
 
 def with_room(probes: Iterable[Probe]) -> Probe:

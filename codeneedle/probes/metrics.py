@@ -52,6 +52,9 @@ class Loss:
     """How a metric enters the verdict, unit by unit."""
 
     kind: LossKind  # how the loss of a unit is computed
+    what: str = "the right tokens"
+    """What is lost, as a phrase, where losses of several metrics stand side by side."""
+
     by_unit: Callable[[CellRecord, Setup], dict[str, float]] | None = None
     """
     Number of each unit that losses are computed of; None for the values of the metric.
@@ -139,7 +142,14 @@ def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) ->
 
 
 Noun = Literal[
-    "functions", "chunks", "texts", "samples", "turns", "conversations", "prompts"
+    "functions",
+    "chunks",
+    "passages",
+    "texts",
+    "samples",
+    "turns",
+    "conversations",
+    "prompts",
 ]
 """Plural noun for the units of a metric."""
 

@@ -337,12 +337,14 @@ def attention_mark(attention: Attention | None) -> str:
 
 def loss_word(losses: "Losses", cell: CellValue) -> str:
     """
-    What stands below a loss: its word, what else decides it, and where attention ran.
+    What stands below a loss: its word, of which kind of text it is or what else decides
+    it, and where attention ran.
 
-    ``within``, ``beyond kld``, ``open cpu``.
+    ``within``, ``beyond text``, ``beyond kld``, ``open cpu``.
     """
     pair, mark = cell.pair, attention_mark(cell.attention)
-    words = (losses.word(pair), losses.decided_by(pair), mark)
+    by = losses.decided_by(pair) or losses.text_of(pair)
+    words = (losses.word(pair), by, mark)
     return visible(" ".join(filter(None, words)))
 
 

@@ -213,8 +213,16 @@ _OF_DIVERGENCE = {
 }
 
 _DIVERGENCE = {
-    name: replace(each, of_facet=f"{each.label}, chunks of {{context}} tokens")
-    for name, each in _OF_DIVERGENCE.items()
+    **{
+        name: replace(each, of_facet=f"{each.label}, chunks of {{context}} tokens")
+        for name, each in _OF_DIVERGENCE.items()
+    },
+    "text-logp": replace(
+        _LOGP,
+        label="log-probability of the right tokens of ordinary text",
+        of_facet="log-probability of the right tokens of {part}",
+        has_columns=True,
+    ),
 }
 
 _THROUGHPUT = {

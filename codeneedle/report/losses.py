@@ -47,11 +47,28 @@ class Losses:
     def display(self) -> Display:
         """How the loss is shown."""
         return Display(
-            label=f"{self.what} lost, of 100, beside {self.verdict.reference}",
+            label=f"{self.what} lost, of 100, beside {self.verdict.reference}"
+            f"{self._whichever}",
             # As many as `Limits.phrase` shows.
             digits=max(1, 1 - math.floor(math.log10(self.limit))),
             bounds=(None, PERCENT),
         )
+
+    @property
+    def texts(self) -> list[str]:
+        """Of which kinds of text losses are, if of several: recall, ordinary text."""
+        rows = [row for e in self.verdict.compared for row in e.by_kind_of_text]
+        found = list(dict.fromkeys(row.what for row in rows))
+        return found if len(found) > 1 else []
+
+    @property
+    def _whichever(self) -> str:
+        return f", of {' or '.join(self.texts)}, the worse" if self.texts else ""
+
+    def text_of(self, pair: Pair) -> str:
+        """Which kind of text the loss of *pair* is of, if there are several: `text`."""
+        row = self.rows.get(pair)
+        return short_kind(row) if row and row.what in self.texts else ""
 
     def cells(self) -> Cells:
         """Every pair of the grid; its value is its loss, of 100."""
@@ -154,6 +171,23 @@ def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
         return leading
     losses = [row for row in each.metric_results if row.kind is not LossKind.CHANGE]
     return losses[0] if losses else None
+
+
+def kinds_of_text(verdict: Verdict) -> dict[str, str]:
+    """What losses are of, by name of the metric, where there are several kinds."""
+    rows = [row for e in verdict.compared for row in e.by_kind_of_text]
+    kinds = {row.metric.name: short_kind(row) for row in rows}
+    return kinds if len(kinds) > 1 else {}
+
+
+def short_kind(row: MetricResult) -> str:
+    """The kind of text of *row* in a word: ``recall``, ``text``."""
+    return row.what.split()[-1]
+
+
+def has_text_loss(result: PairResult) -> bool:
+    """Whether the loss of a text is known, so that its divergence decides nothing."""
+    return any(row.metric.noun == "passages" for row in result.by_kind_of_text)
 
 
 def has_losses(verdict: Verdict) -> bool:

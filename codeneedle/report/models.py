@@ -153,6 +153,9 @@ NAMES = {
 }
 """Columns of receipts that the table has, and their headings."""
 
+OF_TEXT, TEXT_LOSS = "loss by text-logp", "of ordinary text"
+"""Column of receipts with the loss of ordinary text, and its heading."""
+
 LOSS = "right tokens lost"
 """Heading of a loss that is a share of right tokens; others have that of receipts."""
 
@@ -167,18 +170,20 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
         if pair in receipt.rows
     ]
     losses = dict.fromkeys(name for line in lines for name in line if is_loss(name))
-    order = [PAIR, "row", "verdict", LOSS, *losses, *NAMES.values()]
+    order = [PAIR, "row", "verdict", LOSS, TEXT_LOSS, *losses, *NAMES.values()]
     having = {name for line in lines for name, text in line.items() if text}
     heading = [name for name in dict.fromkeys(order) if name in having]
     rows = [[line.get(name, "") for name in heading] for line in lines]
-    words = {PAIR, "row", "verdict", LOSS, *losses, "attention"}
+    words = {PAIR, "row", "verdict", LOSS, TEXT_LOSS, *losses, "attention"}
     return Table(heading, rows, words=words)
 
 
 def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What the table has of a *row*: the first loss is the one of the verdict."""
     texts = dict(zip(receipt.columns, row, strict=True))
-    if loss := _first_loss(receipt):
+    if text := texts.get(OF_TEXT):
+        yield TEXT_LOSS, text
+    if (loss := _first_loss(receipt)) and loss != OF_TEXT:
         yield (LOSS if is_graded(loss) else loss), texts[loss]
     yield from ((NAMES[name], text) for name, text in texts.items() if name in NAMES)
 

@@ -24,7 +24,12 @@ from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
 from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.kernels import gain_line
-from codeneedle.report.losses import has_losses, shown_row
+from codeneedle.report.losses import (
+    has_losses,
+    has_text_loss,
+    kinds_of_text,
+    shown_row,
+)
 from codeneedle.text import (
     NO_VALUE_WORD,
     plural,
@@ -44,6 +49,7 @@ from codeneedle.verdict.metric_phrases import (
     amount,
     decided_by,
     loss_sentence,
+    losses_sentence,
     mean_amount,
     open_phrase,
     own_decision,
@@ -217,6 +223,8 @@ def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
     leading = result.leading
     sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
+    if result.decision is Decision.WITHIN:
+        sentence = losses_sentence(verdict.limits, result)
     if result.decision is Decision.OPEN:
         return Check.OPEN, f"{name}: {word_phrase(result, leading)}; {sentence}"
     code = Check.WITHIN if result.decision is Decision.WITHIN else Check.BEYOND
@@ -240,7 +248,7 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
             return [*_least(verdict, chosen, pair_flags), *_reference_line(verdict)]
         return [
             f"Set: {pair_flags(chosen.pair)}   ({_saving(verdict, chosen)})",
-            f"     {loss_sentence(verdict.limits, chosen.leading)}",
+            f"     {losses_sentence(verdict.limits, chosen)}",
             *_reference_line(verdict),
         ]
     kept = _keep(verdict, pair_flags(verdict.reference))
@@ -291,7 +299,7 @@ def _least(
     where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
     saving = _saving(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
-    yield f"     {loss_sentence(verdict.limits, row)}: {chosen.decision}"
+    yield f"     {losses_sentence(verdict.limits, chosen)}: {chosen.decision}"
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
@@ -569,7 +577,8 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     A row for each of *results*, the largest cache first.
 
     Of those that fit where the memory is limited, and of the reference. The heading
-    says of how many units most rows are; each other row has its own.
+    says of how many units most rows are; each other row has its own. Where several
+    kinds of text were measured, each has a column.
     """
     fitting = [
         each
@@ -577,16 +586,21 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         if each.pair == verdict.reference or _fits(verdict, each)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
-    units = Counter(
-        units_phrase(row) for each in ordered if (row := shown_row(verdict, each))
-    )
-    usual = max(units, key=lambda each: units[each], default="")
-    parts = _parts(verdict, results)
+    kinds, parts = kinds_of_text(verdict), _parts(verdict, results)
+    usual = "" if kinds else _usual_units(verdict, ordered)
+    start = ["K/V", "memory", "speed", *kinds.values(), "verdict"] if kinds else HEADING
     rows = [
-        [*_table_row(verdict, each, usual), *_part_losses(verdict, each, parts)]
+        [
+            *(
+                _row_of_kinds(verdict, each, kinds)
+                if kinds
+                else _table_row(verdict, each, usual)
+            ),
+            *_part_losses(verdict, each, parts),
+        ]
         for each in ordered
     ]
-    heading = [*HEADING, *parts.values()]
+    heading = [*start, *parts.values()]
     filled = [at for at, _ in enumerate(heading) if any(row[at] for row in rows)]
     names = {"verdict": f"of {usual}" if usual else "verdict"}
     if not has_losses(verdict):
@@ -597,6 +611,14 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         [[row[at] for at in filled] for row in rows],
         words={"K/V", names["verdict"], "by"},
     )
+
+
+def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
+    """How many units the losses of most *results* are of: ``24 functions``."""
+    units = Counter(
+        units_phrase(row) for each in results if (row := shown_row(verdict, each))
+    )
+    return max(units, key=lambda each: units[each], default="")
 
 
 def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
@@ -615,6 +637,33 @@ def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
     }
 
 
+def _row_of_kinds(
+    verdict: Verdict, each: PairResult, kinds: Mapping[str, str]
+) -> list[str]:
+    """A pair with its loss of each kind of text: ``0.1 % (0.0 to 0.3)``."""
+    start = _row_start(verdict, each)
+    if each.pair == verdict.reference:
+        return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
+    leading = each.leading
+    if leading is None or each.decision is None:
+        trouble = each.trouble.partition(":")[0] or "not compared"
+        return [*start, *[""] * len(kinds), trouble]
+    rows = [each.metric_result(name) for name in kinds]
+    phrase = word_phrase(each, leading)
+    if phrase == Decision.BEYOND:
+        phrase += f" by {kinds.get(leading.metric.name, leading.metric.name)}"
+    return [*start, *(_range(verdict, row) for row in rows), phrase]
+
+
+def _range(verdict: Verdict, row: MetricResult | None) -> str:
+    """``0.1 % (0.0 to 0.3)``; empty without a *row*."""
+    if row is None:
+        return ""
+    mean, *ends = _ends(verdict, row)
+    low, high = (end.removesuffix(" %") for end in ends)
+    return f"{mean} ({low} to {high})"
+
+
 def _part_losses(
     verdict: Verdict, result: PairResult, parts: Mapping[str, str]
 ) -> Iterator[str]:
@@ -629,13 +678,14 @@ def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
     ordered = sorted(results, key=cache_size, reverse=True)
     names = {row.metric.name for each in results for row in each.metric_results}
-    names -= _parts(verdict, results).keys()
+    names -= _parts(verdict, results).keys() | kinds_of_text(verdict).keys()
     further = [
         (visible(str(each.pair)), row)
         for name in sorted(names)
         for each in ordered
         if (row := each.metric_result(name)) and _fits(verdict, each)
         if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
+        if not (row.kind is LossKind.CHANGE and has_text_loss(each))
     ]
     changes = [each for each in further if each[1].kind is LossKind.CHANGE]
     for what, rows in (
@@ -675,14 +725,19 @@ def _own_phrase(row: MetricResult) -> str:
     return f"{phrase}; {row.remark}" if row.remark else phrase
 
 
-def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
+def _row_start(verdict: Verdict, each: PairResult) -> list[str]:
+    """A pair, with its memory and its speed."""
     memory = f"{each.memory:.0%}" if each.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and each.memory_bytes is not None:
         memory = size(each.memory_bytes)
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
     mark = captions.attention_mark(each.attention)
-    start, none = [f"{pair} {mark}".rstrip(), memory, speed], ["", "", ""]
+    return [f"{pair} {mark}".rstrip(), memory, speed]
+
+
+def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
+    start, none = _row_start(verdict, each), ["", "", ""]
     if each.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
     leading, row = each.leading, shown_row(verdict, each)

@@ -58,6 +58,8 @@ def deciding(request: Request, execution: Execution) -> Request:
             reason="a share of the grid cannot choose which pair is measured next",
             hint="Sweep shares with --no-decide, or use --decide without --shard.",
         )
+    if not request.probes:
+        return request
     probes = probes_named(request.probes)
     telling = [probe.name for probe in probes if tells_loss(probe)] or [PROBE.name]
     others = [name for name in request.probes if name not in telling]

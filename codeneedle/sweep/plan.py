@@ -27,7 +27,7 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import cacheless
 from codeneedle.models.weights import Weights
-from codeneedle.probes import probes_named
+from codeneedle.probes import USUAL, probes_named, usual_probes
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
@@ -112,6 +112,7 @@ class Plan:
     """How fast the user says that the model is; None for what the engine knows."""
 
     unread: str = ""  # as of `Engine.unread`
+    unread_text: str = ""  # why ordinary text is not scored; empty if it is, or named
 
     refused: Mapping[str, str] = field(default_factory=dict)
     """
@@ -168,10 +169,18 @@ class Plan:
             *(f"{name} is left out: {why}" for name, why in self.refused.items()),
             *_withheld_notes(),
             *self.engine.notes(),
+            *self._text_notes(),
             *self._corpus_notes(),
             *self._kernel_notes(),
         )
         return (*ours, *sensitivity.warnings(self.weights), *chain(*of_probes))
+
+    def _text_notes(self) -> Iterator[str]:
+        if self.unread_text:
+            yield (
+                "recall alone is asked: what a pair loses of ordinary text stays "
+                f"unknown, as it is not scored here: {self.unread_text}"
+            )
 
     def _kernel_notes(self) -> Iterator[str]:
         if self.replaced:
@@ -367,8 +376,16 @@ def plan(
         registry.refuse_missing(request.corpus)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
+    named, unread_text = request.probes, ""
+    if not named:
+        named, unread_text = usual_probes(
+            engine,
+            is_built_in=spec.is_tiny,
+            is_set=USUAL[0] in request.settings,
+        )
+        request = structs.replace(request, probes=named)
     has_types = bool(request.rows and request.columns)
-    probes, refused = _able_probes(engine, probes_named(request.probes))
+    probes, refused = _able_probes(engine, probes_named(named))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers(execution, spec, engine_for)
@@ -394,6 +411,7 @@ def plan(
         pace=pace,
         unread=engine.unread(context, workers=len(workers)),
         refused=refused,
+        unread_text=unread_text,
     )
     return _with_grid(_with_settings(draft), has_types=has_types)
 
@@ -602,6 +620,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
         corpus=corpus if registry.is_name(corpus) else _absolute(corpus),
         models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
         types=request.types,
+        probes=request.probes,
         contexts=(context,),
         prompt_form=form,
     )

@@ -82,7 +82,9 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The pairs to measure, ``q8_0/q4_0``; empty for every K with every V."""
 
     same: bool = False  # whether K and V have the same type in every pair
-    probes: tuple[str, ...] = ("recall",)  # names of what measures
+    probes: tuple[str, ...] = ()
+    """Names of what measures; empty for `probes.usual_probes` of engine and model."""
+
     decide: bool = False
     """Whether what was measured chooses the pair that is measured next."""
 

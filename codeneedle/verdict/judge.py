@@ -1,7 +1,7 @@
 """The verdict of a run: each pair is within the limit, beyond it, or open."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -105,6 +105,15 @@ class PairResult:
         rows = [row for row in every if row.decision is self.decision] or every
         graded = [row for row in rows if row.kind.is_graded] or rows
         return max(graded, key=_severity, default=None)
+
+    @property
+    def by_kind_of_text(self) -> list[MetricResult]:
+        """What whole metrics of right tokens say: of recall, of ordinary text."""
+        return [
+            row
+            for row in self.metric_results
+            if row.kind.is_graded and not row.metric.of
+        ]
 
     def metric_result(self, metric: str) -> MetricResult | None:
         """The result of the metric of that name; None without one."""
@@ -470,7 +479,8 @@ def _with_word(
     """*result* with its decision by all metrics, and the metrics that it lacks."""
     deciding = _deciding(measured)
     rows = _with_lost_lengths(result.metric_results, lost)
-    decision, names = _decided(rows, deciding), {row.metric.name for row in rows}
+    names = {row.metric.name for row in rows}
+    decision = _decided(rows, deciding, _superseded(measured))
     failed = {record.probe for record in result.failed}
     of_failed = [e.metric.name for e in measured if e.probe.name in failed]
     required = dict.fromkeys([*deciding, *of_failed])
@@ -490,11 +500,28 @@ def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
     return [each.metric.name for each in measured if each.loss.kind in deciding]
 
 
-def _decided(rows: Sequence[MetricResult], deciding: Sequence[str]) -> Decision:
+def _superseded(measured: Sequence[MetricUnits]) -> set[str]:
+    """Names of divergences of a text whose loss is known, which is what counts."""
+    graded = {each.probe.name for each in measured if each.loss.kind.is_graded}
+    return {
+        each.metric.name
+        for each in measured
+        if each.loss.kind is LossKind.CHANGE and each.probe.name in graded
+    }
+
+
+def _decided(
+    rows: Sequence[MetricResult], deciding: Sequence[str], superseded: Collection[str]
+) -> Decision:
     """
     Beyond if one metric is; within if all that are *deciding* and divergence are, and
-    no other one gains what it cannot.
+    no other one gains what it cannot. Those that are *superseded* decide nothing.
+
+    That a pair is within by each metric at its own level needs no correction for their
+    number: an intersection-union test. Source: Berger, Multiparameter Hypothesis
+    Testing and Acceptance Sampling, Technometrics 24, 1982.
     """
+    rows = [row for row in rows if row.metric.name not in superseded]
     decisions = {row.metric.name: row.decision for row in rows}
     if Decision.BEYOND in decisions.values():
         return Decision.BEYOND

@@ -10,26 +10,57 @@ from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
 from codeneedle.verdict.statistics import Decision
 
 
+def losses_sentence(limits: Limits, result: PairResult) -> str:
+    """
+    What a pair loses by all graded metrics, in one breath: ``loses 0.1 % of recall, at
+    most 0.3 %, and 0.2 % of ordinary text, at most 0.5 % (limit 1.0 %)``.
+
+    Of one metric, or of a pair that another metric decides, `loss_sentence`.
+    """
+    leading, rows = result.leading, result.by_kind_of_text
+    if leading is None:
+        return ""
+    if len(rows) < 2 or leading not in rows:  # noqa: PLR2004 - several
+        return loss_sentence(limits, leading)
+    parts = [_loss_phrase(limits, row, row.what) for row in rows]
+    for at in range(len(parts) - 1, 0, -1):
+        if parts[at - 1].startswith("loses "):
+            parts[at] = parts[at].removeprefix("loses ")
+    limit = f"(limit {amount(limits, leading, leading.limit)})"
+    return f"{', and '.join(parts)} {limit}"
+
+
+def _loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
+    """``loses 0.1 % of recall, at most 0.3 %``."""
+    high = row.bounds.high
+    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
+    most = f", at most {amount(limits, row, high)}" if is_bound else ""
+    loss = amount(limits, row, row.bounds.mean)
+    if loss.startswith("-"):
+        return f"shows no loss of {what.removeprefix('the ')}{most}"
+    return f"loses {loss} of {what}{most}"
+
+
 def loss_sentence(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
     most = f", at most {amount(limits, row, high)}" if is_bound else ""
     limit = f"(limit {amount(limits, row, row.limit)})"
+    if row.kind.is_graded:
+        is_of_text = row.metric.noun == "passages"
+        what = row.what if is_of_text else "the right tokens"
+        return f"{_loss_phrase(limits, row, what)} {limit}"
     if row.kind is LossKind.ANSWERS:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     elif row.kind is LossKind.CHANGE:
         what = f"changes by {amount(limits, row, row.bounds.mean)}"
-    elif row.kind is LossKind.SCORE:
+    else:
         flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
         is_better = row.bounds.mean < 0
         mean = mean_amount(limits, row)
         what = f"is {mean}" if is_better else f"loses {mean} of the score"
         what += f" ({flips})"
-    else:
-        loss = amount(limits, row, row.bounds.mean)
-        no_loss = "shows no loss of right tokens"
-        what = no_loss if loss.startswith("-") else f"loses {loss} of the right tokens"
     return f"{what}{most} {limit}"
 
 

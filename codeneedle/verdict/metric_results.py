@@ -122,6 +122,11 @@ class MetricResult:
         return joined_texts(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
 
     @property
+    def what(self) -> str:
+        """What is lost, as a phrase: ``recall``."""
+        return self.metric.loss.what if self.metric.loss else ""
+
+    @property
     def is_better(self) -> bool:
         """Whether the pair gains more than the limit."""
         return self.gain.gains(self.limit)
@@ -337,7 +342,9 @@ class MetricUnits:
     def _look(self, pair: Pair) -> int:
         """How often *pair* got further units, as of `error_share`."""
         further = self.probe.further
-        look = further.look(self.records[pair], self.setup) if further else 0
+        if further is None:
+            return 0
+        look = further.look(self.records[pair], self.setup)
         order = order_in(self.setup)
         return order.look(look) if order else look
 

@@ -215,7 +215,9 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
     seen = {}
     for result in verdict.results:
         pair = result.pair
-        if pair == verdict.reference or any((pair, p) not in tried for p in probes):
+        is_whole = all((pair, p) in tried for p in probes)
+        is_beyond = result.decision is Decision.BEYOND
+        if pair == verdict.reference or not (is_whole or is_beyond):
             continue
         row = result.metric_result(FURTHER.metric)
         asked = tried.get((pair, PROBE.name))
@@ -223,7 +225,8 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
             decision=result.decision,
             units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
             needed=row.needed if row and not row.remark else None,
-            is_below=row is not None and row.bounds.mean < row.limit,
+            is_below=row is not None
+            and all(each.bounds.mean < each.limit for each in result.by_kind_of_text),
         )
     return seen
 
@@ -234,6 +237,7 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
 MORE_UNITS = {
     "functions": "--functions",
     "chunks": "--chunks",
+    "passages": "--chunks",
     "texts": "--questions",
     "samples": "samples of the evaluation",
     "turns": "--transcript",
@@ -248,6 +252,9 @@ def way_on(
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
+    if noun == "passages":
+        yield sweep_command(verdict.run.folder, "--chunks", _chunks(verdict, needed))
+        return
     if noun != "functions":
         yield f"a new run with more {MORE_UNITS[noun]}."
         return
@@ -271,6 +278,14 @@ def way_on(
             "this text has no further functions; a new run on a longer one like it: "
             f"{command}"
         )
+
+
+def _chunks(verdict: Verdict, passages: int) -> str:
+    """How many chunks have so many *passages*, by those that there are."""
+    rows = [row for each in verdict.compared for row in each.by_kind_of_text]
+    units = max(row.bounds.units for row in rows if row.metric.noun == "passages")
+    chunks = verdict.run.setup.probes["divergence"]["chunks"]
+    return ",".join(str(-(-count * passages // units)) for count in chunks)
 
 
 def new_run(verdict: Verdict, *options: str) -> str:

@@ -76,6 +76,9 @@ class RemarkKind(StrEnum):
     ASKED_OTHERWISE = "asked-otherwise"
     """A pair some of whose answers are to other questions than the reference's."""
 
+    ONE_KIND = "one-kind"
+    """What was measured of one kind of text alone, and another kind was not."""
+
     NOT_COMPARED = "not-compared"
     """Pairs without numbers, and why."""
 

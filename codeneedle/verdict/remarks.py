@@ -40,6 +40,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_faults(verdict),
         *_silent(verdict),
         *_repeated(verdict),
+        *_one_kind(verdict),
         *_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
         *_gaps(verdict),
@@ -294,13 +295,54 @@ def _repeated(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.ON_CPU, text, pairs)
 
 
+KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
+"""Metrics whose damage does not tell of the other's, and what each is of."""
+
+
+def _one_kind(verdict: Verdict) -> Iterator[Remark]:
+    """That another kind of text was not measured, by which more may be lost."""
+    rows = [row for each in verdict.compared for row in each.metric_results]
+    seen = {row.metric.name for row in rows if row.kind.is_graded}
+    known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
+    missing = [kind for name, kind in KINDS_OF_TEXT.items() if name not in seen]
+    if verdict.is_instrument or not (known and missing):
+        return
+    probe = "recall" if missing == ["recall"] else "divergence"
+    text = (
+        f"About {known[0]} alone: a pair may lose more of {missing[0]}, which has no "
+        f"numbers here ({sweep_command(verdict.run.folder, '--probe', probe)})."
+    )
+    yield Remark(RemarkKind.ONE_KIND, text)
+
+
 def _population(verdict: Verdict) -> Iterator[Remark]:
     """What the numbers are about, and what so few units may not have shown."""
     if not verdict.compared:
         return
     rows = verdict.main_results
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
+    every = [row for each in verdict.compared for row in each.by_kind_of_text]
+    by_noun = list(dict.fromkeys(row.metric.noun for row in every))
+    if {*by_noun} == {"functions", "passages"}:
+        least: dict[str, int] = {
+            noun: min(r.bounds.units for r in every if r.metric.noun == noun)
+            for noun in by_noun
+        }
+        about = " and ".join(f"{n} like these {count}" for n, count in least.items())
+        text = f"About {about}; other texts can differ by more (--corpus, --text)."
+        yield Remark(RemarkKind.POPULATION, text)
+        yield from _short_text(verdict, noun)
+        yield from _untested(verdict)
+        yield from _unseen(least)
+        return
     yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
+    yield from _short_text(verdict, noun)
+    yield from _untested(verdict)
+    yield from _unseen({noun: units})
+
+
+def _short_text(verdict: Verdict, noun: str) -> Iterator[Remark]:
+    """That a text of functions fills a part of its context alone."""
     corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
     is_whole = noun == "functions" and not corpus.is_trimmed
     is_told = is_whole and not verdict.is_instrument
@@ -308,14 +350,29 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         filled = filled_phrase(corpus.tokens, context)
         text = visible(beyond_text(corpus.name, filled))
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
+
+
+def _untested(verdict: Verdict) -> Iterator[Remark]:
+    """What the probes of a run say that they did not test."""
     asked = [name for name in verdict.run.setup.probes if name in PROBES]
     for line in (line for name in asked for line in PROBES[name].caveats(verdict.run)):
         text = visible(line)
         yield Remark(RemarkKind.UNTESTED, f"{text[0].upper()}{text[1:]}.")
-    if units > 1:
-        unseen = 100 * (1 - ALPHA ** (1 / units))
-        share = f"{unseen:.0f}" if unseen > 1 else f"{unseen:.1g}"
-        text = f"Problems that affect fewer than {share} % of {noun} may be missed."
+
+
+def _unseen(units: Mapping[str, int]) -> Iterator[Remark]:
+    """What so few *units*, by their noun, may not have shown."""
+    shares = {
+        noun: 100 * (1 - ALPHA ** (1 / count))
+        for noun, count in units.items()
+        if count > 1
+    }
+    told = " or ".join(
+        f"{f'{share:.0f}' if share > 1 else f'{share:.1g}'} % of {noun}"
+        for noun, share in shares.items()
+    )
+    if told:
+        text = f"Problems that affect fewer than {told} may be missed."
         yield Remark(RemarkKind.UNSEEN, text)
 
 
@@ -339,7 +396,8 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
             f"About {these}; other tasks and lengths can differ by "
             "more (--tasks, --lengths)."
         )
-    return f"About {these}, in this text; another text can differ by more (--corpus)."
+    option = "--text" if noun in {"passages", "chunks"} else "--corpus"
+    return f"About {these}, in this text; another text can differ by more ({option})."
 
 
 def _gaps(verdict: Verdict) -> Iterator[Remark]:

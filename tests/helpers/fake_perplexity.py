@@ -19,7 +19,6 @@ from pathlib import Path
 
 LOGS = Path(__file__).parent / "logs"
 CONTEXT, VOCABULARY, CHUNKS = 512, 260, 4
-WHOLE = 546_772
 HELP = """\
 -t,    --threads N                      number of threads
 -b,    --batch-size N                   logical maximum batch size
@@ -48,16 +47,19 @@ def log(name, k, v):
     return text
 
 
-def base():
-    header = b"_logits_" + struct.pack("<Iii", CONTEXT, VOCABULARY, CHUNKS)
-    return header + bytes(WHOLE - len(header))
+def row(first):
+    """A row in which the first token has that probability, all others the same."""
+    others = math.log((1 - first) / (VOCABULARY - 1))
+    scale = max(0.0, (math.log(first) - others) / 65535)
+    values = struct.pack("<H", 65535 if scale else 0) + bytes(2 * (VOCABULARY - 1))
+    return struct.pack("<ff", scale, others) + values
 
 
-def rows():
-    """The base file of one chunk: each token is 0, and all are equally probable."""
-    header = b"_logits_" + struct.pack("<Iii", CONTEXT, VOCABULARY, 1)
-    row = struct.pack("<ff", 0.0, -math.log(VOCABULARY)) + bytes(2 * VOCABULARY)
-    return header + bytes(4 * CONTEXT) + row * (CONTEXT // 2 - 1)
+def base(chunks=CHUNKS, first=1 / VOCABULARY):
+    """A base file whose tokens are 0, and have that probability at each place."""
+    header = b"_logits_" + struct.pack("<Iii", CONTEXT, VOCABULARY, chunks)
+    rows = row(first) * (chunks * (CONTEXT // 2 - 1))
+    return header + bytes(4 * CONTEXT * chunks) + rows
 
 
 def say(text):
@@ -98,9 +100,8 @@ def misbehave(fault, value, path, k, v):
     return False
 
 
-def pour(fault, value, path, k, v):
+def pour(fault, value, path, data):
     """Write to a pipe."""
-    data = rows()
     if fault == "short-base":
         data = data[: int(value)]
     if fault == "long-base":
@@ -109,15 +110,17 @@ def pour(fault, value, path, k, v):
         data = data[:2068] + b"\xff" * (len(data) - 2068)
     with path.open("wb") as pipe:
         pipe.write(data)
-    say(log("base", k, v))
 
 
-def write(fault, value, path, k, v):
-    if stat.S_ISFIFO(path.stat().st_mode) if path.exists() else False:
-        pour(fault, value, path, k, v)
-        return
-    data = base()
-    path.write_bytes(data[: int(value)] if fault == "short-base" else data)
+def write(fault, value, path, k, v, *, chunks, is_comparing):
+    """Write a base file, or pour it into a pipe."""
+    if path.exists() and stat.S_ISFIFO(path.stat().st_mode):
+        is_other = is_comparing and (k, v) != ("f16", "f16")
+        first = 0.5 if is_other else 1 / VOCABULARY
+        pour(fault, value, path, base(chunks, first))
+    else:
+        data = base()
+        path.write_bytes(data[: int(value)] if fault == "short-base" else data)
     say(log("base", k, v))
 
 
@@ -175,32 +178,27 @@ def main():
     babble(fault, "main: failed to decode: \x1b]0;OWNED\x07\x1b[31m\n")
     if fault in {"garbage", "error", "silent"}:
         return
-    if fault == "half":
-        text = log("q4_0", k, v)
-        say(text[: text.index("Median")])
-        return
     path = Path(option(arguments, "--kl-divergence-base"))
-    is_writing = "--kl-divergence" not in arguments
+    chunks = int(option(arguments, "--chunks"))
+    is_pipe = path.exists() and stat.S_ISFIFO(path.stat().st_mode)
+    # Right tokens of recall are read from a pipe, too, which has one chunk.
+    is_comparing = is_pipe and chunks > 1
     with Path(f"{os.environ['HOME']}/asked").open("a", encoding="utf-8") as asked:
-        asked.write(f"{'write' if is_writing else 'compare'} {k}/{v}\n")
-    is_due = not fault.startswith("then-") or not is_writing
+        asked.write(f"{'compare' if is_comparing else 'write'} {k}/{v}\n")
+    is_due = not fault.startswith("then-") or is_comparing
     if is_due and misbehave(fault.removeprefix("then-"), value, path, k, v):
         return
-    if fault == "cut" and not is_writing and was_asked() <= int(value):
+    if fault == "cut" and is_comparing and was_asked() <= int(value):
         say(log("cut-at-exit", k, v))
         return
-    if fault == "mute" and not is_writing:
+    if fault == "mute" and is_comparing:
         say("llama_model_loader: loaded meta data\n")
         if was_asked() > int(value):
             say(log("unknown-type", k, v))
         sys.exit(1)
     if fault == "wrong-types":
         k = "f16"
-    if is_writing:
-        write(fault, value, path, k, v)
-        return
-    name = "self-f16" if (k, v) == ("f16", "f16") else "q4_0"
-    say(log(name, k, v))
+    write(fault, value, path, k, v, chunks=chunks, is_comparing=is_comparing)
 
 
 if __name__ == "__main__":

@@ -144,3 +144,29 @@ def diverging(
             observation=as_json(found),
         )
     )
+
+
+def text_read(
+    pair: str, losses: Sequence[float], *, chunks: int = 8, reference: str = REFERENCE
+) -> CellRecord:
+    """
+    A record of the divergence probe, whose right tokens are less likely by passages.
+
+    Args:
+        pair: Of the cell.
+        losses: Of each passage, of which a chunk has seven; empty of a tool that tells
+            no tokens.
+        chunks: Chunks of 512 tokens.
+        reference: What it was compared with.
+    """
+    made = diverging(pair, [0.004] * chunks, reference=reference)
+    stored = made.observation or {}
+    (answer,) = stored["answers"].values()
+    per_chunk = len(losses) // chunks
+    logprobs = [
+        round(math.log(KEPT - losses[at * per_chunk + min(token // 32, 6)]), 6)
+        for at in range(chunks)
+        for token in range(255 if losses else 0)
+    ]
+    answer |= {"logprobs": logprobs, "first_choices": 60.0}
+    return made

@@ -66,8 +66,9 @@ def made_world(folder, monkeypatch):
 
 def asking(**changes):
     """A request for two types of the corpus tiny on the weights model.gguf."""
+    named = {"probes": ("recall",), **changes}
     asked = Request(corpus="tiny", models=("model.gguf",), types=TWO)
-    return replace(asked, **changes)
+    return replace(asked, **named)
 
 
 def planned(*, engine=None, **changes):

@@ -15,6 +15,7 @@ from made_losses import (
     losing_run,
     losing_setup,
     repeated,
+    text_read,
 )
 from made_records import (
     asking_recall,
@@ -69,6 +70,22 @@ def with_klds(run: Run, klds: dict[str, float], chunks: int = 16) -> Run:
 def continuing(losses: dict[str, tuple[float, ...]]) -> Run:
     """A run of a text that has further functions."""
     return losing_run(losses, setup=losing_setup([REFERENCE, *losses], forced=96))
+
+
+def with_text(run: Run, losses: dict[str, float], chunks: int = 8) -> Run:
+    """*run*, and what its pairs lose of ordinary text, by and large."""
+    made = [
+        text_read(
+            pair,
+            [loss + 0.002 * (-1) ** at for at in range(7 * chunks)],
+            chunks=chunks,
+        )
+        for pair, loss in losses.items()
+    ]
+    none = text_read(REFERENCE, [0.0] * 7 * chunks, chunks=chunks)
+    probes = {**run.setup.probes, "divergence": {"contexts": [512], "chunks": [chunks]}}
+    setup = replace(run.setup, probes=probes)
+    return replace(run, setup=setup, records=(*run.records, none, *made))
 
 
 def whole(run: Run) -> Run:
@@ -401,6 +418,22 @@ def made_verdicts() -> dict[str, Verdict]:
         "a limit of memory, and divergence alone": (
             with_klds(bare, {GOOD: 0.001, COARSE: 0.2}),
             fitting(0.6),
+        ),
+        "both kinds of text, and a pair to set": with_text(
+            losing_run({GOOD: WITHIN, MIDDLE: WITHIN, COARSE: BEYOND}),
+            {GOOD: 0.002, MIDDLE: 0.004, COARSE: 0.09},
+        ),
+        "a pair is beyond by ordinary text, which recall does not show": with_text(
+            losing_run({GOOD: WITHIN, MIDDLE: WITHIN}), {GOOD: 0.001, MIDDLE: 0.09}
+        ),
+        "a pair was not asked recall, as it is beyond by ordinary text": with_text(
+            losing_run({GOOD: WITHIN}), {GOOD: 0.001, COARSE: 0.09}
+        ),
+        "a pair is open by ordinary text": with_text(
+            losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=2
+        ),
+        "ordinary text alone": with_text(
+            replace(losing_run({GOOD: WITHIN}), records=()), {GOOD: 0.001}
         ),
         **remarkable(),
         **without_answer(),

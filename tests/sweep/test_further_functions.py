@@ -436,9 +436,10 @@ def test_a_share_of_a_grid_cannot_decide():
     ("asked", "expected"),
     [
         (("recall",), ("recall",)),
-        (("divergence",), ("recall", "divergence")),
+        (("divergence",), ("divergence",)),
+        (("throughput",), ("recall", "throughput")),
         (("throughput", "retrieval"), ("retrieval", "throughput")),
-        (("divergence", "recall"), ("recall", "divergence")),
+        (("divergence", "recall"), ("divergence", "recall")),
     ],
 )
 def test_probes_that_measure_losses_come_first_or_recall(asked, expected):

@@ -17,6 +17,7 @@ from typing import Self
 import msgspec
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.distributions import row_values
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
@@ -33,12 +34,6 @@ from codeneedle.text import plural
 MAGIC = b"_logits_"
 HEADER = struct.Struct("<8sIii")
 
-SCALE_VALUES = 4
-"""16-bit values that hold a row's scale and minimum, as two 32-bit floats."""
-
-DEEPEST = 16.0
-"""Nats below the most probable token, from where on a row has one value for all."""
-
 LEAST_SCORED = 100
 """With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
 
@@ -51,16 +46,6 @@ def scored_tokens(*, chunks: int, context: int) -> int:
         ``kl_divergence`` in ``perplexity.cpp`` of llama.cpp b11434.
     """
     return chunks * max(0, context - 1 - context // 2)
-
-
-def row_values(vocabulary: int) -> int:
-    """
-    16-bit values that a scored token takes: an even vocabulary, scale and minimum.
-
-    Source:
-        ``nv`` in ``process_logits``, ``perplexity.cpp`` of llama.cpp b11434.
-    """
-    return 2 * ((vocabulary + 1) // 2) + 4
 
 
 def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:

@@ -1,13 +1,15 @@
 """Compares pairs with llama-perplexity, on base files: the reference's logits."""
 
-from collections.abc import Callable, Iterator
+import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from signal import SIGABRT
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
+from codeneedle.engines.distributions import row_values
 from codeneedle.engines.ended import Died, exit_cause, silent
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
@@ -29,8 +31,6 @@ from codeneedle.engines.llama_cpp.base_file import (
     Job,
     Notify,
     Progress,
-    row_values,
-    scored_tokens,
 )
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
@@ -41,16 +41,13 @@ from codeneedle.engines.llama_cpp.installation import (
 )
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.statistics import (
-    Size,
     announced_size,
-    by_chunk,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
     impossible_statistics,
     nan_from,
-    statistics,
     too_short,
 )
 from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
@@ -75,6 +72,9 @@ from codeneedle.system import processes
 from codeneedle.system.orphans import watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
 from codeneedle.system.variables import inherited
+
+if TYPE_CHECKING:
+    from codeneedle.engines.llama_cpp.reading import ReadJob
 
 SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""
@@ -185,21 +185,19 @@ class Perplexity(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `tools.DivergenceTool`."""
-        job = Job(task=task, text=None, log=log)
-        log_text, retries = self._completed(job, note, progress)
-        numbers = statistics(log_text)
-        expected = Size(chunks=reference.chunks, context=task.context)
-        if numbers is None or announced_size(log_text) != expected:
-            raise _incomplete(job, log_text)
-        self.verify(job, log_text)
-        per_chunk = scored_tokens(chunks=1, context=task.context)
-        return Comparison(
-            statistics=numbers,
-            tokens=reference.chunks * per_chunk,
-            retries=retries,
-            by_chunk=by_chunk(log_text, tokens=per_chunk),
+        """As of `tools.DivergenceTool`; rows of the pair come through a pipe."""
+        from codeneedle.engines.llama_cpp import reading
+
+        job, rows = reading.comparing(
+            task,
+            reference.chunks,
+            log=log,
+            vocabulary=self.model.weights.vocabulary,
         )
+        with contextlib.closing(rows):
+            log_text, retries = self._poured(job, note, progress)
+        self.verify(job, log_text)
+        return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
 
     def places(self, tokens: int) -> range:
         """As of `tools.ReadingTool`."""
@@ -218,11 +216,22 @@ class Perplexity(BaseFileTool):
             task, log=log, vocabulary=self.model.weights.vocabulary
         )
 
+        log_text, retries = self._poured(job, note, lambda _chunks: None)
+        self.verify(job, log_text)
+        return replace(rows.tokens(), retries=retries)
+
+    def _poured(
+        self, job: "ReadJob", note: Notify, progress: Progress
+    ) -> tuple[str, int]:
+        """The log of *job*, whose rows have come whole, and how often it ran again."""
+        from codeneedle.engines.llama_cpp import reading
+
+        rows = job.rows
+
         def run() -> tuple[str, int]:
             rows.begin()
             with reading.piped(rows) as pipe:
-                piped = replace(job, pipe=pipe)
-                return self._run(piped, note, lambda _chunks: None)
+                return self._run(replace(job, pipe=pipe), note, progress)
 
         def is_cut(log_text: str) -> bool:
             is_told = bool(logs.read(log_text).kv) if rows.is_whole else False
@@ -235,8 +244,7 @@ class Perplexity(BaseFileTool):
             raise _unreadable(job, rows.fault, log_text)
         if not rows.is_whole:
             raise _incomplete(job, log_text, lacking=rows.missing)
-        self.verify(job, log_text)
-        return replace(rows.tokens(), retries=retries)
+        return log_text, retries
 
     def command(self, job: Job) -> list[str]:
         """The argv of *job*. Pure, so that a test can read it."""
@@ -251,7 +259,7 @@ class Perplexity(BaseFileTool):
             *threads(self.model, self.options),
             *(word for each in OPTIONAL if each[0] in self.options for word in each),
             *("--kl-divergence-base", str(job.base)),
-            *_mode(job),
+            *("--file", str(job.text), "--chunks", str(job.task.chunks)),
             *on_host(self.model),
             *without(self.arguments, _BATCH_SIZE),
         ]
@@ -374,13 +382,6 @@ def _version(tool: Program) -> str:
         if line.startswith("version:"):
             return line.removeprefix("version:").strip()
     return "unknown"
-
-
-def _mode(job: Job) -> Iterator[str]:
-    if job.text is None:
-        yield "--kl-divergence"
-    else:
-        yield from ("--file", str(job.text), "--chunks", str(job.task.chunks))
 
 
 def _until_told(

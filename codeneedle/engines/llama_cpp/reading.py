@@ -1,8 +1,9 @@
 """
 Rows of a base file that are read while llama-perplexity writes it, through a pipe.
 
-A row has the log-probabilities of the whole vocabulary at one place of a text; only
-those in front of right tokens are kept, so that nothing takes disk.
+A row has the log-probabilities of the whole vocabulary at one place of a text. Only
+those in front of right tokens are kept, or each is compared with that of the reference,
+so that nothing takes disk.
 """
 
 import contextlib
@@ -10,32 +11,59 @@ import math
 import os
 import select
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 from typing_extensions import override
 
-from codeneedle.engines.llama_cpp.base_file import (
+from codeneedle.engines.distributions import (
     DEEPEST,
+    SCALE_VALUES,
+    Sums,
+    decoded_row,
+    row_values,
+)
+from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
-    SCALE_VALUES,
+    BaseFile,
     Job,
     folder_errors,
-    row_values,
     scored_tokens,
     written_text,
 )
 from codeneedle.engines.messages import rounded
-from codeneedle.engines.tools import DivergenceTask, ReadingTask, ReadTokens
+from codeneedle.engines.tools import (
+    ChunkValues,
+    Comparison,
+    DivergenceTask,
+    Estimate,
+    ReadingTask,
+    ReadTokens,
+)
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
 from codeneedle.scores import ROUNDING, log_probability
-from codeneedle.system.files import own_folder, private_folder, reason_of
+from codeneedle.system.files import (
+    open_regular,
+    own_folder,
+    private_folder,
+    reason_of,
+)
 from codeneedle.text import plural
+
+Stored = npt.NDArray[np.uint16]
+"""A row as it is written: scale and minimum, then a value for each token."""
+
+Ids = npt.NDArray[np.int32]
+"""Numbers of tokens."""
+
+OTHER_HEADER = "its header is that of another file"
 
 TOP = 65535
 """The value of the most probable token."""
@@ -59,17 +87,12 @@ POLL_S = 0.05
 
 
 @dataclass(slots=True, kw_only=True)
-class Rows:
-    """Takes a base file of one chunk piece by piece, and keeps what is asked for."""
-
-    ids: Sequence[int]  # numbers of the tokens that the chunk must consist of
-    wanted: Sequence[int]
-    """
-    Places in the chunk, from 0, ascending, whose tokens are scored; each in the second
-    half, behind its first token.
-    """
+class RowStream(ABC):
+    """Takes a base file piece by piece, and has each row looked at as it comes."""
 
     vocabulary: int  # tokens that the model knows
+    context: int  # length of a chunk, in tokens
+    chunks: int  # chunks of text
     fault: str = field(default="", init=False)
     """What is wrong with the file, as a phrase; empty if nothing so far."""
 
@@ -79,38 +102,41 @@ class Rows:
     taken: int = field(default=0, init=False)  # bytes so far
     _rest: bytearray = field(init=False)
     _row: int = field(init=False)
-    _kept: dict[int, tuple[float, float, bool]] = field(init=False)
-    _asked: frozenset[int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self._asked = frozenset(self.wanted)
-        self.begin()
 
     def begin(self) -> None:
         """Forget what was taken: the file is written again."""
         self.fault, self.nan_from, self.taken, self._row = "", None, 0, -1
-        self._rest, self._kept = bytearray(), {}
+        self._rest = bytearray()
 
-    @property
-    def context(self) -> int:
-        """Length of the chunk, in tokens."""
-        return len(self.ids)
+    @abstractmethod
+    def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
+        """What is wrong with a header and the numbers of all tokens, or empty."""
+
+    @abstractmethod
+    def take_row(self, number: int, stored: Stored) -> None:
+        """Look at the row of that *number*, from 0, as it is *stored*."""
+
+    def row_fault(self, stored: Stored, place: int) -> str:
+        """Why the row of the token at *place* is none; empty if it is one."""
+        scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+        if math.isnan(scale) or math.isnan(low):
+            self.nan_from = place + 1
+        return row_fault(stored, self.vocabulary)
 
     @property
     def expected(self) -> int:
         """Rows of a whole file."""
-        return scored_tokens(chunks=1, context=self.context)
+        return scored_tokens(chunks=self.chunks, context=self.context)
+
+    @property
+    def has_all_rows(self) -> bool:
+        """Whether all rows have come, and nothing behind them."""
+        return self._row == self.expected and not self._rest
 
     @property
     def is_whole(self) -> bool:
         """Whether all rows have come, and nothing is wrong with them."""
-        has_all = self._row == self.expected and not self._rest
-        return has_all and not self.fault and not self._unscored
-
-    @property
-    def _unscored(self) -> list[int]:
-        """Wanted places whose row has not come, or that no row tells of."""
-        return [place for place in self.wanted if place not in self._kept]
+        return self.has_all_rows and not self.fault
 
     @property
     def missing(self) -> str:
@@ -119,8 +145,6 @@ class Rows:
             return ""
         rows = f"{max(self._row, 0):,} of {self.expected:,} rows"
         over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
-        if self._row == self.expected and not over and self._unscored:
-            return self.fault or f"no row of it tells of token {self._unscored[0]:,}"
         return self.fault or f"it ended after {rows}{over}"
 
     def take(self, data: bytes) -> None:
@@ -132,20 +156,11 @@ class Rows:
         if self._row > self.expected or (self._row == self.expected and self._rest):
             self.fault = f"it has more than {plural(self.expected, 'row')}"
 
-    def tokens(self) -> ReadTokens:
-        """The scores of the wanted tokens of a whole file."""
-        scores = [self._kept[place] for place in self.wanted]
-        return ReadTokens(
-            logprobs=tuple(logprob for logprob, _, _ in scores),
-            leads=tuple(lead for _, lead, _ in scores),
-            bounds=tuple(at for at, (_, _, is_bound) in enumerate(scores) if is_bound),
-        )
-
     def _next(self) -> bytes:
         """Header and tokens, or a row, once all of it has come; else empty."""
         is_begun = self._row >= 0
         size = 2 * row_values(self.vocabulary)
-        size = size if is_begun else HEADER.size + 4 * self.context
+        size = size if is_begun else HEADER.size + 4 * self.context * self.chunks
         if self.fault:
             self._rest.clear()
         if len(self._rest) < size:
@@ -156,19 +171,77 @@ class Rows:
 
     def _part(self, part: bytes) -> None:
         if self._row < 0:
-            self.fault = self._header_fault(part)
+            ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
+            stated = HEADER.unpack(part[: HEADER.size])
+            self.fault = self.header_fault(stated, ids)
         elif self._row < self.expected:
-            # A row tells of the token behind its place.
-            place = self.context // 2 + 1 + self._row
-            if place in self._asked:
-                self._score(place, np.frombuffer(part, dtype=np.uint16))
+            self.take_row(self._row, np.frombuffer(part, dtype=np.uint16))
         self._row += 1
 
-    def _header_fault(self, part: bytes) -> str:
-        stated = HEADER.unpack(part[: HEADER.size])
+
+@dataclass(slots=True, kw_only=True)
+class Rows(RowStream):
+    """Takes a base file of one chunk piece by piece, and keeps what is asked for."""
+
+    ids: Sequence[int]  # numbers of the tokens that the chunk must consist of
+    wanted: Sequence[int]
+    """
+    Places in the chunk, from 0, ascending, whose tokens are scored; each in the second
+    half, behind its first token.
+    """
+
+    chunks: int = field(default=1, init=False)
+    context: int = field(init=False)
+    _kept: dict[int, tuple[float, float, bool]] = field(init=False)
+    _asked: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.context = len(self.ids)
+        self._asked = frozenset(self.wanted)
+        self.begin()
+
+    @override
+    def begin(self) -> None:
+        RowStream.begin(self)
+        self._kept = {}
+
+    @property
+    @override
+    def is_whole(self) -> bool:
+        return self.has_all_rows and not self.fault and not self._unscored
+
+    @property
+    def _unscored(self) -> list[int]:
+        """Wanted places whose row has not come, or that no row tells of."""
+        return [place for place in self.wanted if place not in self._kept]
+
+    @property
+    @override
+    def missing(self) -> str:
+        if self.has_all_rows and not self.fault and self._unscored:
+            return f"no row of it tells of token {self._unscored[0]:,}"
+        return RowStream.missing.fget(self)  # type: ignore[attr-defined, no-any-return]
+
+    def tokens(self) -> ReadTokens:
+        """The scores of the wanted tokens of a whole file."""
+        scores = [self._kept[place] for place in self.wanted]
+        return ReadTokens(
+            logprobs=tuple(logprob for logprob, _, _ in scores),
+            leads=tuple(lead for _, lead, _ in scores),
+            bounds=tuple(at for at, (_, _, is_bound) in enumerate(scores) if is_bound),
+        )
+
+    @override
+    def take_row(self, number: int, stored: Stored) -> None:
+        # A row tells of the token behind its place.
+        place = self.context // 2 + 1 + number
+        if place in self._asked:
+            self._score(place, stored)
+
+    @override
+    def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
         if stated != (MAGIC, self.context, self.vocabulary, 1):
-            return "its header is that of another file"
-        ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
+            return OTHER_HEADER
         # A token that begins each prompt is put over the first when it is read.
         unlike = np.flatnonzero(ids != np.asarray(self.ids, dtype=np.int32))
         if len(unlike):
@@ -178,12 +251,10 @@ class Rows:
             return f"its text has tokens beyond the {self.vocabulary:,} of the model"
         return ""
 
-    def _score(self, place: int, stored: npt.NDArray[np.uint16]) -> None:
+    def _score(self, place: int, stored: Stored) -> None:
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
-        fault = _fault(scale, low, values)
-        if math.isnan(scale) or math.isnan(low):
-            self.nan_from = place + 1
+        fault = self.row_fault(stored, place)
         if fault:
             self.fault = f"its row of token {place:,} is none: {fault}"
             return
@@ -197,6 +268,90 @@ class Rows:
             rounded(scale * (value - runner_up)),
             value == 0,
         )
+
+
+@dataclass(slots=True, kw_only=True)
+class ComparedRows(RowStream):
+    """Takes the base file of a pair, and compares its rows with the reference's."""
+
+    base: Path  # the base file of the reference, on the same text
+    _there: BinaryIO | None = field(default=None, init=False)
+    _ids: Ids = field(init=False)
+    _sums: Sums = field(init=False)
+    _by_chunk: list[ChunkValues] = field(init=False)
+
+    @override
+    def begin(self) -> None:
+        RowStream.begin(self)
+        self._sums, self._by_chunk = Sums(), []
+        self.close()
+        self._there = open_regular(self.base)
+        self._there.seek(HEADER.size)
+        size = 4 * self.context * self.chunks
+        self._ids = np.frombuffer(self._there.read(size), dtype=np.int32)
+
+    def close(self) -> None:
+        """Close the reference's base file."""
+        if self._there is not None:
+            self._there.close()
+            self._there = None
+
+    @override
+    def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
+        if stated != (MAGIC, self.context, self.vocabulary, self.chunks):
+            return OTHER_HEADER
+        if len(ids) != len(self._ids) or (ids != self._ids).any():
+            return "its text has other tokens than that of the reference"
+        if not 0 <= ids.min() <= ids.max() < self.vocabulary:
+            return f"its text has tokens beyond the {self.vocabulary:,} of the model"
+        return ""
+
+    @override
+    def take_row(self, number: int, stored: Stored) -> None:
+        if self._there is None:
+            return
+        of_chunk = scored_tokens(chunks=1, context=self.context)
+        chunk, at = divmod(number, of_chunk)
+        place = chunk * self.context + self.context // 2 + 1 + at
+        base = np.frombuffer(self._there.read(stored.nbytes), dtype=np.uint16)
+        if len(base) != len(stored) or row_fault(base, self.vocabulary):
+            self.fault = f"the base file of the reference has no row of token {place:,}"
+        elif fault := self.row_fault(stored, place):
+            self.fault = f"its row of token {place:,} is none: {fault}"
+        if self.fault:
+            return
+        self._sums.add(
+            decoded_row(stored, self.vocabulary),
+            decoded_row(base, self.vocabulary),
+            int(self._ids[place]),
+        )
+        if at + 1 == of_chunk:
+            self._by_chunk.append(self._sums.chunk(chunk * of_chunk))
+
+    def comparison(self, *, ppl: Estimate | None, retries: int) -> Comparison:
+        """
+        The pair of a whole file beside the reference.
+
+        Args:
+            ppl: Perplexity of the pair as the tool states it, before it was rounded
+                into rows; None where it does not.
+            retries: How often the tool ran again.
+        """
+        statistics = self._sums.statistics()
+        return Comparison(
+            statistics=replace(statistics, ppl=ppl) if ppl else statistics,
+            tokens=len(self._sums),
+            retries=retries,
+            by_chunk=tuple(self._by_chunk),
+            logprobs=self._sums.logprobs,
+            first_choices=self._sums.first_choices,
+        )
+
+
+def row_fault(stored: Stored, vocabulary: int) -> str:
+    """Why a row is no distribution, as a phrase; empty if it is one."""
+    scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
+    return _fault(scale, low, stored[SCALE_VALUES : SCALE_VALUES + vocabulary])
 
 
 def _fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
@@ -217,7 +372,7 @@ class ReadJob(Job):
     """A run whose base file is read through a pipe, and not kept."""
 
     pipe: Path  # stands for the base file
-    rows: Rows  # takes what comes
+    rows: RowStream  # takes what comes
 
     @property
     @override
@@ -267,8 +422,28 @@ def prepared(task: ReadingTask, *, log: Path, vocabulary: int) -> tuple[ReadJob,
     return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
 
 
+def comparing(
+    task: DivergenceTask, chunks: int, *, log: Path, vocabulary: int
+) -> tuple[ReadJob, ComparedRows]:
+    """
+    The run that reads the text of *task* with its pair, and what compares its rows.
+
+    Raises:
+        FolderUnusable: If the text cannot be written to the run folder.
+    """
+    base = BaseFile.of(task.folder, context=task.context).path
+    rows = ComparedRows(
+        vocabulary=vocabulary, context=task.context, chunks=chunks, base=base
+    )
+    with folder_errors(base.parent):
+        text = written_text(base.parent, task.text)
+    # As the reference is read: the tool writes what is compared.
+    asked = replace(task, reference=task.pair, chunks=chunks)
+    return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
+
+
 @contextlib.contextmanager
-def piped(rows: Rows) -> Iterator[Path]:
+def piped(rows: RowStream) -> Iterator[Path]:
     """
     A named pipe that *rows* take from, for the length of a block.
 
@@ -301,7 +476,7 @@ def piped(rows: Rows) -> Iterator[Path]:
             os.close(pipe)
 
 
-def _drain(pipe: int, rows: Rows, over: threading.Event) -> None:
+def _drain(pipe: int, rows: RowStream, over: threading.Event) -> None:
     """Give *rows* what comes through *pipe*, until it is *over* and the pipe empty."""
     while True:
         is_over = over.is_set()

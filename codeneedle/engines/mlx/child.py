@@ -22,16 +22,15 @@ import psutil
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines import distributions
 from codeneedle.engines.engine import HOST
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
     MAGIC,
     BaseFileStatistics,
     Lengths,
-    row_values,
 )
 from codeneedle.engines.mlx import log as logs
-from codeneedle.engines.mlx import scoring
 from codeneedle.engines.mlx.log import KEY_VARIABLE, emit
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
@@ -395,19 +394,19 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     if len(ids) < needed:
         emit(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
         return
-    chunks = scoring.chunks(ids, context=context, beginning=text.ids(""))
+    chunks = distributions.chunks(ids, context=context, beginning=text.ids(""))
     chunks = chunks[: options.chunks]
     base.write(HEADER.pack(MAGIC, context, session.vocabulary, len(chunks)))
     base.write(np.array(chunks, dtype=np.int32).tobytes())
-    sums = scoring.Sums()
+    sums = distributions.Sums()
     for at, chunk in enumerate(chunks):
         for place, (row, right) in enumerate(_scored(session, chunk)):
             if _is_nan(row, right, at * context + context // 2 + 1 + place):
                 return
-            base.write(scoring.encoded_row(row).tobytes())
+            base.write(distributions.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
         emit(logs.ChunkRead())
-    ppl = float(np.exp(scoring.estimate(np.array(sums.nll)).value))
+    ppl = float(np.exp(distributions.estimate(np.array(sums.nll)).value))
     emit(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
 
 
@@ -417,19 +416,23 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     if (context, vocabulary) != (options.context, session.vocabulary):
         raise ValueError("the base file is one of another model or context")
     tokens = np.frombuffer(base.read(4 * count * context), dtype=np.int32)
-    size = 2 * row_values(vocabulary)
-    sums, by_chunk = scoring.Sums(), []
+    size = 2 * distributions.row_values(vocabulary)
+    sums, by_chunk = distributions.Sums(), []
     for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)
         for place, (row, right) in enumerate(_scored(session, chunk)):
             if _is_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
-            sums.add(row, scoring.decoded_row(stored, vocabulary), right)
+            sums.add(row, distributions.decoded_row(stored, vocabulary), right)
         by_chunk.append(sums.chunk(start))
         emit(logs.ChunkRead())
     comparison = Comparison(
-        statistics=sums.statistics(), tokens=len(sums), by_chunk=tuple(by_chunk)
+        statistics=sums.statistics(),
+        tokens=len(sums),
+        by_chunk=tuple(by_chunk),
+        logprobs=sums.logprobs,
+        first_choices=sums.first_choices,
     )
     emit(logs.TextCompared(comparison=comparison))
 

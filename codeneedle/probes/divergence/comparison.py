@@ -156,6 +156,8 @@ def _compared(
         statistics=comparison.statistics,
         retries=comparison.retries,
         by_chunk=comparison.by_chunk,
+        logprobs=comparison.logprobs,
+        first_choices=comparison.first_choices,
     )
 
 

@@ -1,9 +1,11 @@
 """Metrics of the divergence probe."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from statistics import fmean
+from typing import Any
 
 import msgspec
 
@@ -14,7 +16,7 @@ from codeneedle.probes.divergence.record import (
     divergence_of,
     sizes_of,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_units
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 Numbers = Callable[[ContextComparison], Sequence[float]]
@@ -178,8 +180,98 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 )
 
 
+PASSAGE = 32
+"""
+Scored tokens of a passage, over which right tokens are averaged: the unit of a loss.
+
+Differences of neighbouring tokens hardly vary together, those of neighbouring passages
+not at all. Source: RESULTS.md.
+"""
+
+
+def _passages(
+    record: CellRecord, setup: Setup, part: int | None = None
+) -> Iterator[tuple[str, float]]:
+    """
+    The right tokens of a text, each with the name of its passage: ``3.0``.
+
+    Of the first context, as all losses are. What is left of a chunk behind its last
+    whole passage belongs to that one.
+
+    Args:
+        record: A finished one.
+        setup: Of the run.
+        part: Which of `DivergenceLayout.parts` they are of; None for all.
+    """
+    compared = _compared(record, setup, None)
+    if compared is None or not compared.logprobs:
+        return
+    parts = max(1, len(parts_of(setup)))
+    last = max(0, compared.tokens // max(1, compared.chunks) // PASSAGE - 1)
+    for chunk, place, logprob in compared.by_token():
+        if part in {None, chunk % parts}:
+            yield f"{chunk}.{min(place // PASSAGE, last)}", logprob
+
+
+def _probabilities(
+    record: CellRecord, setup: Setup, part: int | None = None
+) -> dict[str, float]:
+    """Mean probability of the right tokens of each passage."""
+    found: dict[str, list[float]] = {}
+    for name, logprob in _passages(record, setup, part):
+        found.setdefault(name, []).append(math.exp(logprob))
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def _first_choices(record: CellRecord, setup: Setup) -> float:
+    compared = _compared(record, setup, None)
+    return compared.first_choices / 100 if compared else 0.0
+
+
+def parts_of(setup: Setup) -> tuple[str, ...]:
+    """What the chunks of a text are of, in turn; empty for one text."""
+    return tuple(setup.probes.get(NAME, {}).get("parts", ()))
+
+
+def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
+    """The log-probability of right tokens of a text, or of a *part* of it."""
+    found = of_units(partial(_passages, part=part), lambda logprob: logprob)
+    return found(
+        name=name,
+        unit="nats",
+        better="higher",
+        noun="passages",
+        reference=_reference,
+        **facts,
+    )
+
+
+TEXT_LOGP = _text_logp(
+    "text-logp",
+    loss=Loss(
+        kind=LossKind.PROBABILITY,
+        what="ordinary text",
+        by_unit=_probabilities,
+        able=_first_choices,
+    ),
+)
+"""How likely the right tokens of ordinary text are: what a pair loses of them."""
+
 METRICS: tuple[Metric, ...] = tuple(each.at(None) for each in _AT_CONTEXT)
 """Those of the first context; the first of them is the headline."""
+
+
+def of_parts(setup: Setup) -> tuple[Metric, ...]:
+    """The same of each part of a text: ``text-logp@prose``."""
+    return tuple(
+        _text_logp(
+            f"{TEXT_LOGP.name}@{name}",
+            part=number,
+            of=TEXT_LOGP.name,
+            facet=f"part={name}",
+        )
+        for number, name in enumerate(parts_of(setup))
+    )
 
 
 def at_contexts(setup: Setup) -> tuple[Metric, ...]:

@@ -13,6 +13,7 @@ from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     compared_with_reference,
@@ -20,7 +21,12 @@ from codeneedle.probes.divergence.comparison import (
     refuse_full_disk,
     refuse_untrained,
 )
-from codeneedle.probes.divergence.metrics import METRICS, at_contexts
+from codeneedle.probes.divergence.metrics import (
+    METRICS,
+    TEXT_LOGP,
+    at_contexts,
+    of_parts,
+)
 from codeneedle.probes.divergence.record import NAME, key, sizes_of
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -30,14 +36,6 @@ from codeneedle.probes.probe import Calibrating, Growth, Probe, Question, answer
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
 
-PROSE = Path(__file__).with_name("python-3.11-reference.txt")
-"""
-English prose with code, 60,000 tokens or so, and the same wherever this is installed.
-
-Random text tells cache types apart sooner, and understates five times what natural text
-loses. Source: RESULTS.md.
-"""
-
 DEFAULT_CONTEXT = 1024
 """Tokens, where text and training allow it; twice what llama-perplexity begins with."""
 
@@ -46,7 +44,10 @@ DEFAULT_CHUNKS = 8
 """Of the contexts that are asked for."""
 
 FEW_CHUNKS = 4
-"""Where nothing is asked: a first answer for all pairs is to take minutes on a CPU."""
+"""
+Where nothing is asked: 2,044 scored tokens, of which an interval is narrower than 1 %
+where little is lost (RESULTS.md); a first answer for all pairs is to take minutes.
+"""
 
 BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
@@ -85,7 +86,8 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={
                 "option": "--text",
                 "metavar": "FILE",
-                "default": f"{PROSE.name}; the corpus for the built-in model",
+                "default": "prose and code, chunk by chunk; the corpus for the "
+                "built-in model",
             },
         ),
     ] = None
@@ -107,6 +109,12 @@ class DivergenceLayout(
     llama: str  # the tool's version, as it states it
     arguments: tuple[str, ...]
     """Of the arguments for the engine, those the tool takes too."""
+
+    parts: tuple[str, ...] = ()
+    """What its chunks are of, in turn: ``prose``, ``code``; empty for one text."""
+
+    cuts: tuple[int, ...] = ()
+    """Where each part of the text ends, in bytes of its source; empty likewise."""
 
     def __post_init__(self) -> None:
         """
@@ -241,12 +249,12 @@ class FurtherChunks(Growth):
     @override
     def joined(self, stored: Json, wanted: Json) -> Json:
         ours, theirs = sizes_of(stored), sizes_of(wanted)
-        return wanted | _stored_sizes(
-            {
-                context: max(ours.get(context, 0), theirs.get(context, 0))
-                for context in ours | theirs
-            }
-        )
+        sizes = {
+            context: max(ours.get(context, 0), theirs.get(context, 0))
+            for context in ours | theirs
+        }
+        cuts = max(stored.get("cuts", []), wanted.get("cuts", []), key=len)
+        return wanted | _stored_sizes(sizes) | ({"cuts": cuts} if cuts else {})
 
     @override
     def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
@@ -268,7 +276,7 @@ class FurtherChunks(Growth):
         }
 
 
-GROWTH = FurtherChunks(("contexts", "chunks"))
+GROWTH = FurtherChunks(("contexts", "chunks", "cuts"))
 
 
 class DivergenceProbe(Probe):
@@ -291,18 +299,18 @@ class DivergenceProbe(Probe):
         if self.own_text(settings, estimates.engine) is None:
             _refuse_few_chunks(settings, estimates.corpus.size_bytes)
             return settings
-        file = settings.file or PROSE
-        settings, length = structs.replace(settings, file=file), len(file_bytes(file))
+        settings = structs.replace(settings, file=settings.file or texts.ORDINARY)
+        length = _own_bytes(settings)
         _refuse_few_chunks(settings, length)
         known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
         sizes = _sizes(settings, known, estimates, estimates.context, length)
-        _refuse_unfit(estimates, sizes, file.name, length)
+        _refuse_unfit(estimates, sizes, _own_name(settings), length)
         return settings
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the same at each context, where a run has several."""
-        return (*self.metrics, *at_contexts(setup))
+        return (*self.metrics, *of_parts(setup), *at_contexts(setup))
 
     @override
     def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
@@ -316,7 +324,7 @@ class DivergenceProbe(Probe):
         """What the distributions of the reference take on the disk."""
         if settings.file is None:
             return ()
-        tokens = len(file_bytes(settings.file)) // BYTES_PER_TOKEN
+        tokens = _own_bytes(settings) // BYTES_PER_TOKEN
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         tool = estimates.engine.divergence_tool()
@@ -335,15 +343,15 @@ class DivergenceProbe(Probe):
     @override
     def bill(self, settings: DivergenceSettings, estimates: Estimates) -> Bill:
         """Each chunk once, as many as the text is likely to have."""
-        file = settings.file
-        tokens = estimates.text_tokens
-        if file:
-            tokens = len(file_bytes(file)) // BYTES_PER_TOKEN
+        tokens, name = estimates.text_tokens, "the corpus"
+        if settings.file is not None:
+            tokens = _own_bytes(settings) // BYTES_PER_TOKEN
+            name = _own_name(settings)
         longest = min(DEFAULT_CONTEXT, estimates.context)
         sizes = _expected(settings, longest, tokens)
         return Bill(
             price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
-            phrase=f"distributions on {file.name if file else 'the corpus'}",
+            phrase=f"distributions on {name}",
         )
 
     @override
@@ -357,21 +365,27 @@ class DivergenceProbe(Probe):
             BadInput: Where that is the corpus, as of `adapt`.
             MachineError: As of `adapt`, in that case.
         """
-        tool, data = run.engine.divergence_tool(), _text(run)
-        settings = run.settings_of(DivergenceSettings, NAME)
+        tool, settings = run.engine.divergence_tool(), run.settings_of(*OF_USER)
         known = run.setup.probes.get(NAME, {})
-        sizes = _sizes(settings, known, run, run.setup.context, len(data))
-        name = settings.file.name if settings.file else run.setup.corpus.name
-        if settings.file is None:
-            _refuse_unfit(run, sizes, name, len(data))
+        is_corpus = settings.file is None
+        size = len(run.text.encode()) if is_corpus else _own_bytes(settings)
+        sizes = _sizes(settings, known, run, run.setup.context, size)
+        name = run.setup.corpus.name if is_corpus else _own_name(settings)
+        if is_corpus:
+            _refuse_unfit(run, sizes, name, size)
+        is_default = settings.file == texts.ORDINARY
         return as_json(
             DivergenceLayout(
                 contexts=tuple(context for context, _ in sizes),
                 chunks=tuple(chunks for _, chunks in sizes),
                 text=name,
-                text_sha256=hashlib.sha256(data).hexdigest(),
+                text_sha256=texts.sources_sha256()
+                if is_default
+                else hashlib.sha256(_user_text(run)).hexdigest(),
                 llama=tool.version,
                 arguments=tool.arguments,
+                parts=texts.PARTS if is_default else (),
+                cuts=_cuts(run, known, sizes) if is_default else (),
             )
         )
 
@@ -394,8 +408,12 @@ class DivergenceProbe(Probe):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
-        data = _text(context.run)
-        if hashlib.sha256(data).hexdigest() != chosen.text_sha256:
+        if chosen.cuts:
+            data, sha256 = texts.composed(chosen.cuts), texts.sources_sha256()
+        else:
+            data = _user_text(context.run)
+            sha256 = hashlib.sha256(data).hexdigest()
+        if sha256 != chosen.text_sha256:
             raise BadInput(
                 source=chosen.text,
                 reason="it has changed since this sweep began",
@@ -408,7 +426,7 @@ class DivergenceProbe(Probe):
 PROBE = DivergenceProbe(
     name=NAME,
     purpose="next-token distributions beside the reference's",
-    metrics=(*METRICS, *OF_CELL),
+    metrics=(*METRICS, TEXT_LOGP, *OF_CELL),
     settings=DivergenceSettings,
     layout=DivergenceLayout,
     growth=GROWTH,
@@ -435,10 +453,43 @@ def _stored_sizes(sizes: Mapping[int, int]) -> Json:
     return stored if sizes else {}
 
 
-def _text(run: RunContext) -> bytes:
+OF_USER = (DivergenceSettings, NAME)
+"""What the user chose, for `RunContext.settings_of`."""
+
+
+def _user_text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
-    path = run.settings_of(DivergenceSettings, NAME).file
+    path = run.settings_of(*OF_USER).file
     return run.text.encode() if path is None else file_bytes(path)
+
+
+def _own_name(settings: DivergenceSettings) -> str:
+    """What a text is called that is not the corpus."""
+    return settings.file.name if settings.file else ""
+
+
+def _own_bytes(settings: DivergenceSettings) -> int:
+    """The length of that text."""
+    if settings.file in {None, texts.ORDINARY}:
+        return 2 * min(map(len, texts.sources()))
+    return len(file_bytes(settings.file))
+
+
+def _cuts(
+    run: RunContext, known: Json, sizes: Sequence[tuple[int, int]]
+) -> tuple[int, ...]:
+    """
+    Where the parts of the usual text end, of as many tokens as *sizes* take.
+
+    Each part is as long as a chunk of the first context; one more is behind them, as a
+    text may have a few tokens fewer than its parts have alone.
+    """
+    context = next(iter(sizes_of(known)), sizes[0][0])
+    blocks = 1 + -(-max(each * max(2, chunks) for each, chunks in sizes) // context)
+    stored = tuple(known.get("cuts", ()))
+    if len(stored) >= blocks or run.preparation is None:
+        return stored
+    return texts.cuts(run.preparation.prompts().tokenizer, context, blocks)
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:

@@ -1,10 +1,10 @@
 """What the divergence probe stores of a cell."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.tools import ChunkValues, Statistics
+from codeneedle.engines.tools import ChunkValues, Percent, Statistics
 from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
 from codeneedle.records.record import (
     Amount,
@@ -12,6 +12,7 @@ from codeneedle.records.record import (
     Count,
     Json,
     Length,
+    LogProb,
     Setup,
     base_name,
     refuse_impossible,
@@ -41,6 +42,21 @@ class ContextComparison:
 
     by_chunk: tuple[ChunkValues, ...] = ()
     """Means of each chunk, as far as the tool tells; else empty."""
+
+    logprobs: tuple[LogProb, ...] = ()
+    """
+    Log-probability of each scored token, in the order of the text, in nats; empty where
+    the tool does not tell.
+    """
+
+    first_choices: Percent = 0.0
+    """Tokens that are the first choice of the pair, in percent; 0 likewise."""
+
+    def by_token(self) -> Iterator[tuple[int, int, float]]:
+        """Chunk, place among its scored tokens, and log-probability, of each token."""
+        each = max(1, len(self.logprobs) // max(1, self.chunks))
+        for number, logprob in enumerate(self.logprobs):
+            yield *divmod(number, each), logprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,4 +134,6 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         refuse_impossible(not fault, f"{what}: {fault}", file=file)
         is_whole = len(each.by_chunk) in {0, each.chunks}
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
+        is_whole = len(each.logprobs) in {0, each.tokens}
+        refuse_impossible(is_whole, "tokens are missing or too many", file=file)
     return divergence

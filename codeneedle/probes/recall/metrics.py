@@ -202,6 +202,7 @@ FORCED: tuple[Metric, ...] = (
         better="higher",
         loss=Loss(
             kind=LossKind.PROBABILITY,
+            what="recall",
             by_unit=_probabilities,
             units=_every_name,
             bounded=lambda record: bounded_share(recall_of(record).scored),

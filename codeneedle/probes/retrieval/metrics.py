@@ -139,7 +139,13 @@ METRICS: tuple[Metric, ...] = (
     _logp(_is_informative)(
         name=f"{NAME}-logp",
         why_none=lambda setup: _not_scored(setup) or NOTHING_INFORMATIVE,
-        loss=Loss(kind=LossKind.NATS, bounded=_bounded, units=_units, able=_able),
+        loss=Loss(
+            kind=LossKind.NATS,
+            what="retrieval",
+            bounded=_bounded,
+            units=_units,
+            able=_able,
+        ),
     ),
     _mode(Mode.INTRUSION),
     *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),

@@ -1,5 +1,6 @@
 """Each pair beside the reference, by a stand-in for llama-perplexity."""
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,12 +55,15 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
 
     assert ["write f16/f16", "compare f16/f16", "compare q4_0/q4_0"] == asked(tmp_path)
     assert 0.0 == floor.statistics.kld.value
-    assert (1.173086, 1020, 0) == (
-        found.statistics.kld.value,
-        found.tokens,
-        found.retries,
+    kld = sum(
+        share * math.log(share / other)
+        for share, other, count in ((1 / 260, 0.5, 1), (1 / 260, 0.5 / 259, 259))
+        for _ in range(count)
     )
-    assert (4, 1.1902) == (len(found.by_chunk), found.by_chunk[0].kld)
+    assert kld == pytest.approx(found.statistics.kld.value, abs=1e-3)
+    assert (1020, 0, 100) == (found.tokens, found.retries, found.first_choices)
+    assert (math.log(0.5),) * 1020 == pytest.approx(found.logprobs, abs=1e-3)
+    assert (4, 14145.3098) == (len(found.by_chunk), found.statistics.ppl.value)
     assert (4, 14145.3098) == (reference.chunks, reference.ppl)
     (text,) = (run / "base").glob("*.txt")
     assert TEXT == text.read_text()
@@ -69,9 +73,7 @@ def test_each_run_is_noted_before_and_after(tmp_path, run):
     runs = []
     compared(made_perplexity(tmp_path), divergence_task(run, "q4_0/q4_0"), runs=runs)
 
-    is_writing = ["--file" in each.command for each in runs]
     types = [each.effective and each.effective.kv[0].k_type for each in runs]
-    assert [True, True, False, False] == is_writing
     assert [None, "f16", None, "q4_0"] == types
 
 
@@ -114,10 +116,9 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
         ("then-die=139", "crashed", "exit code 139"),
         ("print=disk-full", "crashed", "without complete statistics"),
         ("print=base-unwritable", "crashed", "failed to open"),
-        ("then-print=base-truncated", "crashed", "failed reading log-probs"),
+        ("then-print=disk-full", "crashed", "without complete log-probabilities"),
         ("then-print=unknown-type", "unsupported", "Unsupported cache type"),
         ("wrong-types", "mismatched", "K is f16, not q8_0"),
-        ("half", "crashed", "without complete statistics"),
         ("error", "crashed", "failed to decode"),
     ],
 )
@@ -145,7 +146,7 @@ def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
     if cuts < runs:
         assert cuts == compared(tool, task).retries
     else:
-        with pytest.raises(CellError, match="without complete statistics"):
+        with pytest.raises(CellError, match="without complete log-probabilities"):
             compared(tool, task)
     assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
 
@@ -221,8 +222,8 @@ def test_a_text_that_turns_out_too_short_is_an_error_of_the_request(tmp_path, ru
 # The command
 
 
-def job(*, text=None, **changes):
-    """A comparison of q8_0/q4_0, or the writing of what it is compared with."""
+def job(*, text=Path("a.txt"), **changes):
+    """The writing of what q8_0/q4_0 is compared with."""
     task = divergence_task(Path("run"), "q8_0/q4_0", **changes)
     return Job(task=task, text=text, log=Path("log"))
 
@@ -232,28 +233,14 @@ def value_of(command, option):
     return command[len(command) - command[::-1].index(option)]
 
 
-def test_a_text_is_given_only_to_write_a_base_file(tmp_path):
-    """To compare, the tool reads the tokens from the base file."""
-    tool = made_perplexity(tmp_path)
-    comparing, writing = tool.command(job()), tool.command(job(text=Path("a.txt")))
+def test_a_pair_reads_the_text_as_the_reference_has(tmp_path):
+    """What it writes is compared, so that right tokens are known one by one."""
+    command = made_perplexity(tmp_path).command(job())
 
-    assert "--kl-divergence" in comparing
-    assert "--file" not in comparing
-    assert ("a.txt", "4") == (
-        value_of(writing, "--file"),
-        value_of(writing, "--chunks"),
-    )
-    assert "--kl-divergence" not in writing
-    assert ("q8_0", "q4_0", "run/base/512.kld") == (
-        value_of(comparing, "--cache-type-k"),
-        value_of(comparing, "--cache-type-v"),
-        value_of(comparing, "--kl-divergence-base"),
-    )
-    assert ("f16", "512", "run/base/512.kld.draft") == (
-        value_of(writing, "--cache-type-v"),
-        value_of(writing, "--ctx-size"),
-        value_of(writing, "--kl-divergence-base"),
-    )
+    assert "--kl-divergence" not in command
+    words = ("--file", "--chunks", "--cache-type-v", "--ctx-size")
+    assert ["a.txt", "4", "f16", "512"] == [value_of(command, each) for each in words]
+    assert "run/base/512.kld.draft" == value_of(command, "--kl-divergence-base")
 
 
 def test_a_batch_is_never_longer_than_a_chunk(tmp_path):
@@ -280,7 +267,7 @@ def test_the_user_s_number_of_layers_is_used_however_it_is_spelled(
     tool = made_perplexity(tmp_path, arguments=arguments)
     command = tool.command(job())
 
-    assert words == command[command.index("--kl-divergence") + 1 :]
+    assert words == command[command.index("--chunks") + 2 :]
     assert layers == (value_of(command, "--n-gpu-layers") if "999" in command else None)
 
 

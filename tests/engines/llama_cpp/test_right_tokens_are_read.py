@@ -15,11 +15,10 @@ from made_tools import asked as started
 from made_tools import made_perplexity, reading_task
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.distributions import DEEPEST, encoded_row
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.llama_cpp.base_file import DEEPEST
 from codeneedle.engines.llama_cpp.reading import Rows, piped, prepared
 from codeneedle.engines.messages import Completion
-from codeneedle.engines.mlx.scoring import encoded_row
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError

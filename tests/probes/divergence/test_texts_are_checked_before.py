@@ -13,7 +13,7 @@ from made_divergences import TEXT
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.probes.divergence import comparison
+from codeneedle.probes.divergence import comparison, texts
 from codeneedle.probes.divergence.probe import PROBE, DivergenceSettings
 from codeneedle.system import files
 
@@ -209,8 +209,8 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
 
     prose = adapted(plain, engine)
 
-    assert "python-3.11-reference.txt" == prose.file.name
-    assert SHA256 == hashlib.sha256(prose.file.read_bytes()).hexdigest()
+    assert texts.ORDINARY == prose.file
+    assert SHA256 == hashlib.sha256(texts.PROSE.read_bytes()).hexdigest()
     assert (plain, prose) == (adapted(plain, tiny), adapted(prose, engine))
     assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
 

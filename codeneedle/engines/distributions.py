@@ -10,14 +10,30 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.llama_cpp.base_file import DEEPEST, SCALE_VALUES, row_values
+from codeneedle.engines.messages import rounded
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
+
+SCALE_VALUES = 4
+"""16-bit values that hold a row's scale and minimum, as two 32-bit floats."""
+
+DEEPEST = 16.0
+"""Nats below the most probable token, from where on a row has one value for all."""
 
 Row = npt.NDArray[np.float32]
 """Log-probabilities of all tokens, natural logarithms."""
 
 FEW = 10
 """With so few tokens, no errors are stated."""
+
+
+def row_values(vocabulary: int) -> int:
+    """
+    16-bit values that a scored token takes: an even vocabulary, scale and minimum.
+
+    Source:
+        ``nv`` in ``process_logits``, ``perplexity.cpp`` of llama.cpp b11434.
+    """
+    return 2 * ((vocabulary + 1) // 2) + 4
 
 
 def chunks(
@@ -80,6 +96,9 @@ class Sums:
     same: list[bool] = field(default_factory=list)
     """Whether the most probable token is the same."""
 
+    right: list[bool] = field(default_factory=list)
+    """Whether the most probable token is the right one."""
+
     def add(self, row: Row, base: Row, right: int) -> None:
         """
         Compare *row* with *base* at a place where *right* comes.
@@ -94,10 +113,22 @@ class Sums:
         shares = np.exp(base[seen], dtype=np.float32).astype(np.float64)
         self.kld.append(float(np.sum(shares * (base[seen] - row[seen]))))
         self.dp.append(float(np.exp(row[right]) - np.exp(base[right])))
-        self.same.append(bool(row.argmax() == base.argmax()))
+        first = int(row.argmax())
+        self.same.append(first == int(base.argmax()))
+        self.right.append(first == right)
 
     def __len__(self) -> int:
         return len(self.nll)
+
+    @property
+    def logprobs(self) -> tuple[float, ...]:
+        """Of the right tokens, with the decimals that are kept."""
+        return tuple(rounded(min(0.0, -each)) for each in self.nll)
+
+    @property
+    def first_choices(self) -> float:
+        """Share of the right tokens that are the first choice, in percent."""
+        return round(100 * _mean(self.right), 4)
 
     def chunk(self, start: int) -> ChunkValues:
         """Means over the tokens from *start* on."""

@@ -3,7 +3,12 @@
 import numpy as np
 import pytest
 
-from codeneedle.engines.mlx.scoring import Sums, chunks, decoded_row, encoded_row
+from codeneedle.engines.distributions import (
+    Sums,
+    chunks,
+    decoded_row,
+    encoded_row,
+)
 
 VOCABULARY = 51
 

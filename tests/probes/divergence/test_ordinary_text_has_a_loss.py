@@ -1,0 +1,123 @@
+"""What a pair loses of the right tokens of a text, and the text that is read."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from fake_engine import ByteTokenizer
+from made_losses import REFERENCE, losing_setup, text_read
+
+from codeneedle.engines.llama_cpp.base_file import scored_tokens
+from codeneedle.probes.divergence import texts
+from codeneedle.probes.divergence.metrics import PASSAGE, TEXT_LOGP, of_parts
+from codeneedle.probes.divergence.probe import GROWTH
+from codeneedle.probes.divergence.record import NAME
+from codeneedle.records.record import Run
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.statistics import Decision
+
+SETUP = replace(losing_setup([REFERENCE, "q8_0/q8_0"]), probes={NAME: {}})
+GOOD = "q8_0/q8_0"
+
+
+def with_parts(*parts):
+    return replace(SETUP, probes={NAME: {"parts": list(parts)}})
+
+
+def test_a_passage_is_so_many_tokens_and_the_last_has_what_is_left():
+    """A chunk of 512 tokens scores 255: six passages of 32, and one of 63."""
+    record = text_read(GOOD, [0.001 * at for at in range(14)], chunks=2)
+    units = TEXT_LOGP.by_unit(record, SETUP)
+    sizes = [len(each) for each in TEXT_LOGP.unit_answers(record, SETUP).values()]
+
+    assert [f"{chunk}.{at}" for chunk in (0, 1) for at in range(7)] == [*units]
+    assert 2 * [*[PASSAGE] * 6, 255 - 6 * PASSAGE] == sizes
+    assert 2 * scored_tokens(chunks=1, context=512) == sum(sizes)
+
+
+def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more():
+    losses = [0.004 + 0.001 * (at % 3) for at in range(14)]
+    run = Run(
+        name="a/b",
+        setup=SETUP,
+        records=(
+            text_read(REFERENCE, [0.0] * 14, chunks=2),
+            text_read(GOOD, losses, chunks=2),
+        ),
+    )
+
+    (pair,) = judge(run).compared
+    row = pair.metric_result(TEXT_LOGP.name)
+    assert math.fsum(losses) / 14 == pytest.approx(row.bounds.mean, abs=1e-5)
+    assert ("passages", 14) == (row.metric.noun, row.bounds.units)
+    assert Decision.WITHIN is row.decision
+
+
+def test_each_part_of_a_text_is_a_facet():
+    record = text_read(GOOD, [0.0] * 7 + [0.2] * 7, chunks=2)
+    setup = with_parts("prose", "code")
+    prose, code = of_parts(setup)
+
+    assert [
+        ("text-logp@prose", "part=prose"),
+        ("text-logp@code", "part=code"),
+    ] == [(each.name, each.facet) for each in (prose, code)]
+    assert {f"0.{at}" for at in range(7)} == prose.unit_values(record, setup).keys()
+    assert {f"1.{at}" for at in range(7)} == code.unit_values(record, setup).keys()
+    assert () == of_parts(SETUP)
+
+
+def test_a_tool_that_tells_no_tokens_leaves_the_text_without_a_loss():
+    record = text_read(GOOD, [], chunks=2)
+
+    assert {} == TEXT_LOGP.by_unit(record, SETUP)
+
+
+# The text
+
+
+class Words(ByteTokenizer):
+    """A tokenizer whose tokens have four bytes, behind one that begins a prompt."""
+
+    def tokens(self, text, *, add_special=True):
+        (byte, *_) = super().tokens("x")
+        data = text.encode()
+        sizes = [min(4, len(data) - at) for at in range(0, len(data), 4)]
+        pieces = [replace(byte, piece="x" * size) for size in sizes]
+        return (replace(byte, piece="<s>"), *pieces)
+
+
+def test_prose_and_code_take_turns_chunk_by_chunk():
+    prose, code = texts.sources()
+    cuts = texts.cuts(Words(), 64, 5)
+    whole = texts.composed(cuts)
+
+    # The token that begins a prompt is one of the first block.
+    begin, block = 4 * 63, 4 * 64
+    assert (
+        prose[:begin] + code[:begin] + prose[begin : begin + block]
+        == (whole[: 2 * begin + block])
+    )
+    assert 2 * begin + 3 * block == len(whole)
+
+
+def test_more_chunks_have_the_same_text_before():
+    few, many = (texts.cuts(Words(), 64, blocks) for blocks in (3, 9))
+
+    assert few == many[:3]
+    assert texts.composed(many).startswith(texts.composed(few))
+
+
+def test_a_text_has_no_more_blocks_than_its_sources():
+    longest = min(map(len, texts.sources())) // 4
+    cuts = texts.cuts(Words(), longest // 2, 99)
+
+    assert 4 <= len(cuts) <= 6
+
+
+def test_a_run_keeps_the_longer_of_two_texts():
+    stored = {"contexts": [64], "chunks": [8], "cuts": [1, 2, 3]}
+    wanted = {"contexts": [64], "chunks": [4], "cuts": [1, 2]}
+
+    for joined in (GROWTH.joined(stored, wanted), GROWTH.joined(wanted, stored)):
+        assert ([8], [1, 2, 3]) == (joined["chunks"], joined["cuts"])

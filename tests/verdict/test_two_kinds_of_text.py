@@ -1,0 +1,139 @@
+"""A pair is within only if it is by recall and by ordinary text."""
+
+from dataclasses import replace
+
+import pytest
+from made_losses import BEYOND, OPEN, WITHIN, losing_run
+from made_verdicts import with_klds, with_text
+
+from codeneedle.cache_types import Pair
+from codeneedle.report.verdict import (
+    Check,
+    check_of,
+    headline,
+    others,
+    verdict_table,
+)
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import losses_sentence
+from codeneedle.verdict.next import next_step, way_on
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.remarks import remarks
+from codeneedle.verdict.statistics import Decision
+
+GOOD, MIDDLE, COARSE = "q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"
+
+
+def said(run):
+    """The first lines of the verdict on *run*."""
+    return headline(judge(run), str)
+
+
+def kinds(run):
+    return {each.kind for each in remarks(judge(run))}
+
+
+@pytest.mark.parametrize(
+    ("recall", "text", "decision"),
+    [
+        (WITHIN, 0.002, "within"),
+        (WITHIN, 0.09, "beyond"),
+        (BEYOND, 0.002, "beyond"),
+        (OPEN, 0.002, "open"),
+        (WITHIN, 0.0098, "open"),
+        (OPEN, 0.09, "beyond"),
+    ],
+)
+def test_both_decide(recall, text, decision):
+    found = judge(with_text(losing_run({GOOD: recall}), {GOOD: text}, chunks=2))
+
+    assert decision == found.decision(Pair.parse(GOOD))
+    assert (decision == "within") == (found.chosen is not None)
+
+
+def test_a_pair_without_one_of_them_is_open():
+    run = with_text(losing_run({GOOD: WITHIN, MIDDLE: WITHIN}), {GOOD: 0.002})
+    found = judge(run)
+
+    assert ("within", "open") == tuple(
+        found.decision(Pair.parse(pair)) for pair in (GOOD, MIDDLE)
+    )
+    assert ("text-logp",) == found.result(Pair.parse(MIDDLE)).lacking
+
+
+def test_the_first_line_names_both_in_one_breath():
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.004})
+
+    first, loses, *_ = said(run)
+    assert first.startswith("Set: ")
+    assert (
+        "     loses 0.0 % of recall, at most 0.1 %, and 0.4 % of ordinary text, "
+        "at most 0.5 % (limit 1.0 %)"
+    ) == loses
+    code, line = check_of(judge(run), Pair.parse(GOOD))
+    assert (Check.WITHIN, True) == (code, "of recall" in line and "of ordinary" in line)
+
+
+def test_a_gain_of_one_of_them_is_told_beside_a_loss_of_the_other():
+    gain = tuple(loss - 0.003 for loss in WITHIN)
+    verdict = judge(with_text(losing_run({GOOD: gain}), {GOOD: 0.004}))
+
+    sentence = losses_sentence(Limits(), verdict.result(Pair.parse(GOOD)))
+    assert sentence.startswith("shows no loss of recall, and loses 0.4 % of ordinary")
+
+
+def test_the_table_has_a_column_of_each_and_says_which_decides():
+    run = losing_run({GOOD: WITHIN, MIDDLE: WITHIN})
+    verdict = judge(with_text(run, {GOOD: 0.002, MIDDLE: 0.09}))
+
+    table = verdict_table(verdict, verdict.results)
+    _, good, middle = (dict(zip(table.heading, row, strict=True)) for row in table.rows)
+    assert ["K/V", "memory", "recall", "text", "verdict"] == table.heading
+    assert "0.2 % (0.1 to 0.3)" == good["text"]
+    assert ("within", "beyond by text") == (good["verdict"], middle["verdict"])
+    assert [] == [*others(verdict, verdict.results)]
+
+
+def test_one_alone_says_what_it_has_not_seen():
+    recall = losing_run({GOOD: WITHIN})
+    text = with_text(recall, {GOOD: 0.002})
+    other = [each for each in text.records if each.probe == "divergence"]
+
+    assert RemarkKind.ONE_KIND in kinds(recall)
+    assert RemarkKind.ONE_KIND in kinds(replace(text, records=tuple(other)))
+    assert RemarkKind.ONE_KIND not in kinds(text)
+
+
+def test_a_divergence_decides_nothing_where_the_loss_of_its_text_is_known():
+    """It is a change, whichever way; of a text without a loss it still excludes."""
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.002})
+    far = with_klds(losing_run({GOOD: WITHIN}), {GOOD: 0.2})
+    for record in run.records:
+        if record.probe == "divergence":
+            (answer,) = record.observation["answers"].values()
+            answer["by_chunk"] = [each | {"kld": 0.2} for each in answer["by_chunk"]]
+
+    found = judge(run)
+    assert "beyond" == found.decision(Pair.parse(GOOD), "kld")
+    assert "within" == found.decision(Pair.parse(GOOD))
+    assert "beyond" == judge(far).decision(Pair.parse(GOOD))
+
+
+def test_a_pair_that_is_beyond_by_text_is_asked_nothing_further():
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.002, COARSE: 0.09})
+    order = {"order": {"pairs": [GOOD, COARSE], "looks": [16]}}
+    decided = judge(replace(run, setup=replace(run.setup, calibrated=order)))
+
+    assert next_step(decided, ["divergence", "recall"]) is None
+    assert Decision.BEYOND is decided.result(Pair.parse(COARSE)).decision
+
+
+def test_more_text_is_asked_by_chunks_where_that_would_decide():
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=2)
+    verdict = judge(run)
+    result = verdict.result(Pair.parse(GOOD))
+
+    row = result.metric_result("text-logp")
+    (way,) = way_on(verdict, result, 4 * row.bounds.units, row.metric.noun)
+    assert way.endswith("--chunks 8")
