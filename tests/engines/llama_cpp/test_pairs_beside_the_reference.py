@@ -285,10 +285,11 @@ llama_kv_cache: size = 1.00 MiB ( 512 cells, 1 layers, 1/1 seqs), \
 K (q8_0): 0.50 MiB, V (q4_0): 0.50 MiB
 load_tensors: offloaded 20/33 layers to GPU
 """
+    asked = job(reference=Pair("q8_0", "q4_0"))
 
     with pytest.raises(CellError, match="20 of 33 layers"):
-        made_perplexity(tmp_path).verify(job(), told)
-    made_perplexity(tmp_path, arguments=("-ngl", "20")).verify(job(), told)
+        made_perplexity(tmp_path).verify(asked, told)
+    made_perplexity(tmp_path, arguments=("-ngl", "20")).verify(asked, told)
 
 
 def test_the_version_is_that_which_the_tool_states(tmp_path):

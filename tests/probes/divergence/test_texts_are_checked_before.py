@@ -50,7 +50,6 @@ def test_the_text_is_the_corpus_as_sent(made_run):
         "text_sha256": hashlib.sha256(TEXT.encode()).hexdigest(),
         "llama": "1.2 (fake)",
         "arguments": ["-t", "1"],
-        "ignored": ["--temp", "1"],
     } == chosen
 
 
