@@ -246,7 +246,7 @@ def transcript(context: typer.Context) -> None:
     from codeneedle.cli.progress import end_left_behind
     from codeneedle.cli.sweep import planned
     from codeneedle.probes.transcript.answers import choice
-    from codeneedle.probes.transcript.probe import PROBE, turns_in_file, unread
+    from codeneedle.probes.transcript.probe import PROBE, turns_in_file, unread_lines
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
@@ -266,7 +266,7 @@ def transcript(context: typer.Context) -> None:
             counted,
             context=plan.context,
             command=command,
-            unread=unread(settings),
+            unread=unread_lines(settings),
         )
     )
 

@@ -43,7 +43,7 @@ class Undecodable(ValueError):  # noqa: N818 - named after the fact
     """Bytes that are no text in their encoding; the message says in which."""
 
 
-def decoded(data: bytes) -> str:
+def text_in(data: bytes) -> str:
     """
     The text of *data*, without a byte order mark.
 
@@ -52,11 +52,13 @@ def decoded(data: bytes) -> str:
             declares nothing: a guess would be measured as if it were the text.
     """
     encoding = next((name for mark, name in MARKS if data.startswith(mark)), "")
-    declared = "" if encoding else _declared(data[:_HEAD_BYTES])
+    declared = "" if encoding else _declared_encoding(data[:_HEAD_BYTES])
     if b"\0" in data and encoding not in {"utf-16", "utf-32"}:
         raise Undecodable("binary, or UTF-16 without a byte order mark")
     try:
-        return _checked(data.decode(encoding or _known(declared) or "utf-8"), declared)
+        return _sound_text(
+            data.decode(encoding or _known_encoding(declared) or "utf-8"), declared
+        )
     except UnicodeError as error:
         what = encoding.removesuffix("-sig").upper() or declared
         raise Undecodable(
@@ -66,7 +68,7 @@ def decoded(data: bytes) -> str:
         ) from error
 
 
-def _declared(head: bytes) -> str:
+def _declared_encoding(head: bytes) -> str:
     """The encoding that the *head* of a file declares; empty if there is none."""
     two = b"\n".join(
         head.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:2]
@@ -77,7 +79,7 @@ def _declared(head: bytes) -> str:
     return _ENDS.sub("", found[1].decode().lower()) if found else ""
 
 
-def _known(declared: str) -> str:
+def _known_encoding(declared: str) -> str:
     """*declared* if Python has such an encoding of texts, else empty."""
     try:
         # Only encodings of texts can do this; rot13 and base64 are known, too.
@@ -86,7 +88,7 @@ def _known(declared: str) -> str:
         return ""
 
 
-def _checked(text: str, declared: str) -> str:
+def _sound_text(text: str, declared: str) -> str:
     """
     *text*, if it can be sent and still has what declared its encoding.
 

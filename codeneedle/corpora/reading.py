@@ -264,7 +264,7 @@ def decoded_text(data: bytes, *, label: str) -> str:
     if not data.strip():
         raise _not_text(label, BLANK)
     try:
-        text = encodings.decoded(data)
+        text = encodings.text_in(data)
     except encodings.Undecodable as error:
         raise BadInput(source=label, reason=str(error), hint=encodings.HINT) from error
     if not text.strip():

@@ -46,6 +46,7 @@ _LOOKS: tuple[tuple[bytes, str], ...] = (
     (b"tjgg", "a model in the old GGML format"),
     (b"lmgg", "a model in the old GGML format"),
     (b"fmgg", "a model in the old GGML format"),
+    (b"algg", "a LoRA adapter in the old GGML format"),
     (b"<!doctype html", "a web page, so the download went wrong"),
     (b"<html", "a web page, so the download went wrong"),
     (b"{", "a JSON file"),
@@ -138,6 +139,8 @@ def looks_like(start: bytes) -> str:
     """The kind of a file that begins with *start*, as a phrase."""
     if start[8:10] == b'{"':
         return "a safetensors file"
+    if start[8:12] in {b"blk.", b"outp"}:
+        return "an importance matrix in the old format"
     if not start.strip(b"\0"):
         return "a stretch of zeros: a download that has only just begun"
     for beginning, phrase in _LOOKS:

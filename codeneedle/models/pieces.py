@@ -103,7 +103,7 @@ def place_of(piece: Piece) -> str:
 
 def advice(pieces: Sequence[Piece]) -> str:
     """What to do with the *pieces* of one file: join them, or fetch what is missing."""
-    missing = _missing(pieces)
+    missing = _missing_parts(pieces)
     whole = pieces[0].whole
     if missing:
         return f"Fetch {missing} of {whole.name} into the same folder; then join all."
@@ -111,7 +111,7 @@ def advice(pieces: Sequence[Piece]) -> str:
     return f"Join them: cat {paths} > {shlex.quote(str(whole))}"
 
 
-def _missing(pieces: Sequence[Piece]) -> str:
+def _missing_parts(pieces: Sequence[Piece]) -> str:
     """The parts that are not there, as a phrase; empty where none is known to be."""
     if not pieces[0].at.isdigit():
         is_first = not pieces[0].at.lower().strip("a")

@@ -507,7 +507,7 @@ def _size(path: Path) -> int:
 def _header(path: Path) -> Header:
     size = _size(path)
     if not size:
-        raise _unjoined(path) or _not_gguf(path, "an empty file")
+        raise _piece_error(path) or _not_gguf(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -521,14 +521,14 @@ def _header(path: Path) -> Header:
     except BadHeader as error:
         if not start.startswith(MAGIC):
             kind = looks_like(start)
-            raise _unjoined(path, kind) or _not_gguf(path, kind) from error
+            raise _piece_error(path, kind) or _not_gguf(path, kind) from error
         if isinstance(error, EndsTooSoon):
-            raise _unjoined(path) or cut_short(path, size) from error
+            raise _piece_error(path) or cut_short(path, size) from error
         raise _unsupported(path, str(error)) from error
     if size < header.needed_bytes:
         is_split = "split.count" in header.values
         short = cut_short(path, size, header.needed_bytes)
-        raise short if is_split else _unjoined(path) or short
+        raise short if is_split else _piece_error(path) or short
     return header
 
 
@@ -536,7 +536,7 @@ _NAMELESS = ("a GGUF file", "something else", "a text file", "a stretch of zeros
 """How a piece of a file may look; others, such as archives, are what they are."""
 
 
-def _unjoined(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | None:
+def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | None:
     """
     The error for a piece of a file, or of a download; None if *path* is called neither.
 

@@ -138,6 +138,19 @@ def test_a_whole_file_is_read_whatever_it_is_called(tmp_path, name):
     assert 4 == read_header(tmp_path / name).layers
 
 
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (b"\x02\0\0\0\x13\0\0\0blk.0.attn_k.weight", "an importance matrix"),
+        (b"algg\x01\0\0\0", "a LoRA adapter"),
+    ],
+)
+def test_old_formats_of_other_files_are_named(tmp_path, start, words):
+    (tmp_path / "imatrix.dat").write_bytes(start + bytes(100))
+
+    assert words in str(refusal_of(tmp_path / "imatrix.dat"))
+
+
 def test_an_archive_is_no_piece(tmp_path):
     (tmp_path / "m.gguf.gz").write_bytes(b"\x1f\x8b" + bytes(100))
 

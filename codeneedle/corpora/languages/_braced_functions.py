@@ -132,7 +132,7 @@ class Grammar:
         return tree_sitter.Parser(self._grammar()).parse(text.encode()).root_node
 
     def _grammar(self) -> "tree_sitter.Language":
-        return _loaded(self.package, self.entry)
+        return _grammar_of(self.package, self.entry)
 
     def _found(self, text: str) -> _Found:
         root = self._root(text)
@@ -179,7 +179,7 @@ class Grammar:
             return None if name is None else (_tidy(self.word(name)), node)
         of_name, of_value = self.values[node.type]
         name = node.child_by_field_name(of_name) if of_name else None
-        value = _unwrapped(node.child_by_field_name(of_value))
+        value = _inner_value(node.child_by_field_name(of_value))
         if value is None or value.type not in self.closures:
             return None
         if name is not None:
@@ -237,7 +237,7 @@ def _is_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> bool:
     return not lines[end.row].encode()[: end.column - 1].strip()
 
 
-def _unwrapped(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
+def _inner_value(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
     """The *value* within parentheses, casts and lists of one."""
     while value is not None and value.type in _WRAPPERS:
         value = next(iter(value.named_children), None)
@@ -245,7 +245,7 @@ def _unwrapped(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
 
 
 @functools.cache
-def _loaded(package: str, entry: str) -> "tree_sitter.Language":
+def _grammar_of(package: str, entry: str) -> "tree_sitter.Language":
     import tree_sitter
 
     return tree_sitter.Language(getattr(importlib.import_module(package), entry)())

@@ -219,7 +219,7 @@ def file_bytes(path: Path) -> bytes:
         elif path.stat().st_size > MAX_TEXT_BYTES:
             reason = f"it has more than {size_phrase(MAX_TEXT_BYTES)}"
         else:
-            return encodings.decoded(path.read_bytes()).encode()
+            return encodings.text_in(path.read_bytes()).encode()
     except OSError as error:
         reason = error.strerror or str(error)
     except encodings.Undecodable as error:

@@ -58,7 +58,8 @@ SHARE_GPT_ROLES = {
 
 HINT = (
     "A file holds OpenAI's messages or ShareGPT's conversations, as JSON or JSON "
-    f"lines, or is an export of {exports.PROGRAMS}."
+    f"lines, or is an export of {exports.PROGRAMS}. Convert others: "
+    '{"messages": [{"role": "user", "content": "..."}, ...]} a line, one branch each.'
 )
 
 
@@ -174,7 +175,7 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.joined(_values(_decoded(data, path)))
+    values = exports.conversations_in(_values(_decoded(data, path)))
     conversations = tuple(_whole_or_cut(value, line) for line, value in values)
     faulty = [each for each in conversations if each.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
@@ -341,7 +342,7 @@ def _conversation(value: Any, line: int) -> Conversation:
     if not isinstance(value, dict):
         raise _Wrong("is no conversation")
     try:
-        value, found = exports.converted(value)
+        value, found = exports.conversation_of(value)
     except exports.BadExport as error:
         raise _Wrong(str(error)) from error
     messages = value.get("messages")

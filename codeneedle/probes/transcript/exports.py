@@ -52,7 +52,7 @@ class Converted(NamedTuple):
     """What the file has and this has not, as phrases, with their numbers."""
 
 
-def converted(value: Any) -> Converted:
+def conversation_of(value: Any) -> Converted:
     """
     *value*, one decoded conversation, in a form without branches.
 
@@ -97,7 +97,7 @@ def _unread(message: Json) -> Iterator[str]:
 # --- files with a record in each line
 
 
-def joined(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+def conversations_in(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """
     Each conversation of *values*, with its line.
 
@@ -262,11 +262,11 @@ def _llama_message(message: Json, aside: Counter[str]) -> Json:
     if calls:
         made["tool_calls"] = calls
     if isinstance(extra, list) and extra:
-        made["content"] = [*map(_attached, extra), message.get("content") or ""]
+        made["content"] = [*map(_attachment, extra), message.get("content") or ""]
     return made
 
 
-def _attached(extra: Any) -> Any:
+def _attachment(extra: Any) -> Any:
     """What the page sends of an attachment: a text below its name, or a picture."""
     content = extra.get("content") if isinstance(extra, dict) else None
     if not isinstance(content, str) or extra.get("processedAsImages"):

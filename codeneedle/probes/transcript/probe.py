@@ -335,7 +335,7 @@ def _nothing_left(
     )
 
 
-def unread(settings: TranscriptSettings) -> tuple[str, ...]:
+def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
     """
     What is not read of the file of *settings*, as lines.
 
