@@ -38,12 +38,12 @@ from codeneedle.models import pretrained, stores
 from codeneedle.models.headers import HeaderFacts, headers_of
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
-from codeneedle.report.answer import Answer, Words
 from codeneedle.system.files import exists, expanded
 from codeneedle.system.variables import pass_on
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
+    from codeneedle.report.answer import Answer, Words
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Execution, Request
 
@@ -112,9 +112,6 @@ class EngineEntry:
     pair_flags: PairFlags = PairFlags()  # noqa: RUF009 - it is frozen
     """How users ask it for pairs."""
 
-    words: Words | None = None
-    """The answer of a verdict in the words of what starts it; None without any."""
-
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     return installation.find(llama_server=execution.llama_server)
@@ -128,7 +125,7 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 
-def _launch(answer: Answer) -> launching.Launch:
+def _launch(answer: "Answer") -> launching.Launch:
     return launching.Launch(
         pair=answer.pair,
         name=answer.run.setup.weights.name,
@@ -149,7 +146,7 @@ def _started_model(word: str) -> str:
     return word
 
 
-def _llama_lines(answer: Answer, form: str) -> list[str]:
+def _llama_lines(answer: "Answer", form: str) -> list[str]:
     forms = {
         "command": launching.command,
         "env": launching.environment,
@@ -270,11 +267,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
         pair_flags=PairFlags(cache_flags, build_option),
-        words=Words(
-            arguments=lambda answer: launching.options(_launch(answer)),
-            environment=lambda answer: launching.variables(answer.pair),
-            lines=_llama_lines,
-        ),
     ),
     MLX: EngineEntry(
         find=_find_mlx,
@@ -303,9 +295,17 @@ def asks_for(engine: str) -> PairFlags:
     return ENGINES[engine].pair_flags if engine in ENGINES else PairFlags()
 
 
-def words_of(engine: str) -> Words | None:
+def words_of(engine: str) -> "Words | None":
     """The answer in the words of what starts *engine*; None without any."""
-    return ENGINES[engine].words if engine in ENGINES else None
+    from codeneedle.report.answer import Words
+
+    if engine != ENGINE:
+        return None
+    return Words(
+        arguments=lambda answer: launching.options(_launch(answer)),
+        environment=lambda answer: launching.variables(answer.pair),
+        lines=_llama_lines,
+    )
 
 
 def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
