@@ -40,15 +40,22 @@ setup: $(READY) ## Make the virtual environment and install the package
 llama: setup ## Build llama.cpp into the cache folder, unless there is one
 	@$(BIN)/codeneedle llama
 
-sweep: llama ## Sweep the 6x6 grid on a small language model, show grid and heatmap
+# An answer and a picture come first, of the reference and what people set; the other
+# cells follow, and may be interrupted at any time.
+FIRST := --pairs bf16/bf16,q8_0/q8_0,q8_0/q4_0,q4_0/q4_0 --no-more
+
+sweep: llama ## Sweep the 6x6 grid on a small language model: a first answer, then all
 	@if $(BIN)/codeneedle fetch smollm2 >/dev/null; then \
 	  asked=gradient; run=random-bodies-short/smollm2; \
 	else \
 	  echo "make sweep: without that model, the built-in one is swept" >&2; \
 	  asked='--corpus random-bodies-mini'; run=random-bodies-mini/needle-nano; \
 	fi; \
-	$(BIN)/codeneedle sweep $$asked || test $$? -eq 1 || exit; \
-	$(BIN)/codeneedle grid $$run && $(BIN)/codeneedle heatmap $$run
+	for first in '$(FIRST)' ''; do \
+	  $(BIN)/codeneedle sweep $$asked $$first || test $$? -eq 1 || exit; \
+	  $(BIN)/codeneedle grid $$run && $(BIN)/codeneedle heatmap $$run || exit; \
+	  test -z "$$first" || echo "make sweep: the other cells follow; Ctrl-C ends them, make sweep goes on" >&2; \
+	done
 
 # A file of tests stays in one process, and with it what its tests share.
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
