@@ -13,8 +13,10 @@ from made_conversations import FakeTemplate, made_conversation
 from made_plans import made_world, planned
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.messages import NoScores
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.probes.frames import cells_frame, reference
 from codeneedle.probes.generation.probe import GenerationSettings
 from codeneedle.probes.probe import Probe, answered, lacks
 from codeneedle.probes.recall.settings import RecallSettings
@@ -23,6 +25,7 @@ from codeneedle.probes.reuse.probe import ReuseSettings
 from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.record import Run, Status
+from codeneedle.scores import ComputesNan
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.runner import Runner
 
@@ -71,9 +74,20 @@ class Asked:
 
     ends_at: int = 0
     count: int = 0
+    first: Exception | None = None  # what the first question fails with
+    scores: Exception | None = None  # what the first right answer fails with
+
+    def forced(self):
+        """As a call, of a right answer that is scored."""
+        self()
+        if self.scores:
+            failed, self.scores = self.scores, None
+            raise failed
 
     def __call__(self):
         self.count += 1
+        if self.first and self.count == 1:
+            raise self.first
         if self.count == self.ends_at:
             raise KeyboardInterrupt
 
@@ -95,7 +109,7 @@ class World:
             return reply_to(question, text=text, predicted_tokens=3, wall_s=at)
 
         def force(question, right):
-            self.asked()
+            self.asked.forced()
             return forced_to(question, right, wall_s=float(self.asked.count))
 
         speed = FakeSpeed(outcome=lambda _task: self.asked())
@@ -194,6 +208,39 @@ def test_an_interrupted_cell_goes_on_behind_its_answers(new_world):
     assert kept == {key: after[key] for key in kept}
     expected = {pair: told(record) for pair, record in undisturbed.records.items()}
     assert expected == {pair: told(record) for pair, record in world.records.items()}
+
+
+WITHOUT_NAN = {"throughput": "its tools tell times and no numbers of a model"}
+"""Probes that cannot see NaN, and why."""
+
+
+def test_a_pair_that_computes_nan_is_a_gap_and_never_the_reference(new_world):
+    world = new_world()
+    world.asked.first = ComputesNan(token=9)
+    if world.probe.name in WITHOUT_NAN:
+        pytest.skip(WITHOUT_NAN[world.probe.name])
+
+    world.sweep()
+
+    (gap,) = (each for each in world.records.values() if not each.has_numbers)
+    (other,) = (each for each in world.records.values() if each.has_numbers)
+    assert gap.computes_nan
+    assert (Status.UNSUPPORTED, None) == (gap.status, gap.observation)
+    run = Run(name="r", setup=world.setup, records=(gap, other))
+    metric = world.probe.metrics_of(world.setup)[0]
+    cells = cells_frame(run, metric)
+    assert other.pair == reference(cells)
+    assert not next(cell for cell in cells if cell.pair == gap.pair).has_value
+
+
+def test_an_answer_with_impossible_numbers_costs_no_cell(new_world):
+    """It is left out: of the next questions there are scores."""
+    world = new_world()
+    world.asked.scores = NoScores("a log-probability of 7.5")
+
+    world.sweep()
+
+    assert {Status.FINISHED} == {each.status for each in world.records.values()}
 
 
 def test_what_is_added_is_asked_and_answers_stay(world):

@@ -46,8 +46,10 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.records.store import Store
+from codeneedle.scores import ComputesNan
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import (
+    GIVE_UP_AFTER,
     CellEnded,
     CellQueue,
     CellStarted,
@@ -699,6 +701,38 @@ def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
     assert (first.started, first.setup) == (early.started, early.setup)
     assert first.setup == late.setup
     assert [] == left(store, PAIRS[:1], setup=setup)
+
+
+def test_a_cell_that_turns_out_to_compute_nan_has_no_numbers_any_more(store):
+    """A check found it, or further questions: what was measured before is of chance."""
+    setup = replace(
+        made_setup(needles=1, types_k=TYPES, types_v=TYPES),
+        grows={"recall": ("asked",)},
+    )
+    store.adopt(asking_recall(setup, {"asked": ["a", "b"]}))
+    walk(store, Script(answering("ab")), pairs=PAIRS[:1])
+    setup = store.adopt(asking_recall(setup, {"asked": [*"abcd"]}))
+
+    nan = ComputesNan(token=7)
+    walk(store, Script(answering("abcd", nan)), pairs=PAIRS[:1], setup=setup)
+
+    found = store.record(PAIRS[0], "recall")
+    assert found.computes_nan
+    assert (Status.UNSUPPORTED, None) == (found.status, found.observation)
+
+
+def test_pairs_that_compute_nan_do_not_end_a_sweep(store):
+    """They are findings, however many come first."""
+
+    def outcome(cell):
+        if cell.pair != PAIRS[-1]:
+            raise ComputesNan(token=7)
+        return answering("ab")(cell)
+
+    walk(store, Script(outcome), pairs=PAIRS)
+
+    assert len(PAIRS) > GIVE_UP_AFTER
+    assert 1 == sum(record.has_numbers for record in store.records("recall"))
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):

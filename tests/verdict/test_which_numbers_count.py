@@ -15,6 +15,7 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import (
+    ON_CPU,
     Attention,
     CacheEvidence,
     CellRecord,
@@ -24,6 +25,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.records.store import Store
+from codeneedle.scores import ComputesNan
 from codeneedle.verdict.trust import (
     _is_smaller,
     attention_on_cpu,
@@ -44,6 +46,23 @@ def cell(
     """A finished cell whose graph fell into *parts*, with *layers* offloaded."""
     effective = Effective(graph_splits=parts, devices=devices, offloaded_layers=layers)
     return replace(made_record(pair, []), effective=effective)
+
+
+def test_a_pair_that_computes_nan_in_one_probe_is_no_reference_in_another():
+    """Its attention with the CPU alone tells nothing of it in a kernel."""
+    numbers = [cell(pair) for pair in ("f16/f16", "q8_0/q8_0")]
+    nan = failed_record(
+        "f16/f16", status=Status.UNSUPPORTED, reason=str(ComputesNan(token=513))
+    )
+    elsewhere = replace(nan, pair=Pair("q8_0", "q8_0"), probe=f"divergence{ON_CPU}")
+    records = (*numbers, replace(nan, probe="divergence"), elsewhere)
+
+    run = trusted(Run(name="r", setup=made_setup(), records=records))
+
+    by_pair = {str(each.pair): each for each in run.records if each.probe == "recall"}
+    assert by_pair["f16/f16"].computes_nan
+    assert by_pair["f16/f16"].reason.endswith("(divergence)")
+    assert by_pair["q8_0/q8_0"].has_numbers
 
 
 def found(*records, asked=()):

@@ -222,7 +222,7 @@ _NO_GRADE = re.compile(
           | rate \s limit(ed | \s exceeded) | connection \s (error | refused | reset
           | timed \s out) | service \s unavailable | too \s many \s requests
           | (read \s | connect \s)? e(connrefused | connreset | timedout | notfound)
-          ) \b (?! \s \w)
+          ) \b (?! \s (?! (after | because | while) \b) \w)
     )""",
     re.IGNORECASE | re.VERBOSE,
 )

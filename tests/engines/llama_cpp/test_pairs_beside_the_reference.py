@@ -17,6 +17,7 @@ from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.engines.patience import Patience
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
+from codeneedle.scores import ComputesNan
 from codeneedle.system import orphans
 
 
@@ -149,6 +150,21 @@ def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
         with pytest.raises(CellError, match="without complete log-probabilities"):
             compared(tool, task)
     assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "pair", "runs"),
+    [("print=base-nan", "f16/f16", 1), ("then-print=q8_0-nan", "q8_0/q8_0", 2)],
+)
+def test_a_pair_that_computes_nan_says_so_and_runs_once(
+    tmp_path, run, fault, pair, runs
+):
+    tool = made_perplexity(tmp_path, fault)
+
+    with pytest.raises(ComputesNan, match="computes NaN from token 257 on") as caught:
+        compared(tool, divergence_task(run, pair, reference=Pair.parse(pair)))
+
+    assert ("unsupported", runs) == (caught.value.status, len(asked(tmp_path)))
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,121 @@ def test_results_of_promptfoo_are_read_test_by_test():
     assert "test 3" in {each.group for each in samples}
 
 
+def promptfoo(folder, *results):
+    """Promptfoo's file of *results*, whose tests are others unless told."""
+    made = [
+        {"testIdx": at, "vars": {"q": at}, "success": False, **each}
+        for at, each in enumerate(results)
+    ]
+    file = {"results": {"version": 3, "results": made}}
+    (folder / "out.json").write_text(json.dumps(file))
+    return read(folder)[1]
+
+
+def graded(reason, *, score=0, **more):
+    """A result with that *reason* of its grade, which an assertion repeats."""
+    grade = {"pass": bool(score), "score": score, "reason": reason}
+    failed = {} if score else {"failureReason": 1, "error": reason}
+    return {"score": score, "gradingResult": grade, **failed, **more}
+
+
+RIGHT = graded("All assertions passed", score=1)
+
+
+@pytest.mark.parametrize(
+    "failed",
+    [
+        graded("API error: 503 Service Unavailable"),
+        graded("API call error: FetchError: connect ECONNREFUSED 127.0.0.1:443"),
+        graded("Error: 429 Too Many Requests"),
+        graded("No output"),
+        graded("llm-rubric produced malformed response: {"),
+        graded("Could not extract JSON from llm-rubric response"),
+        graded("Request timed out after 300000 ms"),
+        graded("Wrong", error="another error than that of the grade"),
+        {"score": 0, "failureReason": 2, "error": "API error: 500"},
+        {"score": 0, "failureReason": 2},
+        {"score": 0, "failureReason": 1},
+        {"score": 0},
+        {**RIGHT, "score": None},
+        {
+            **graded("1 of 2 failed", score=0.5),
+            "gradingResult": {
+                "reason": "1 of 2 failed",
+                "componentResults": [{"reason": "ok"}, {"reason": "No output"}, None],
+            },
+        },
+    ],
+)
+def test_a_judge_that_failed_gives_no_score_of_promptfoo(tmp_path, failed):
+    """It once was 0, so that a pair won what the reference's judge had lost."""
+    samples = promptfoo(tmp_path, RIGHT, failed)
+
+    assert [False, True] == [bool(sample.error) for sample in samples]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        'Expected output "API error: 503" to contain "Madrid"',
+        "The API error handling is missing from the answer.",
+        "500 words were asked for, 20 are there",
+        "Output does not mention that the request failed to include a key",
+        "No output format was kept",
+    ],
+)
+def test_an_assertion_that_failed_is_a_score_of_0(tmp_path, reason):
+    _, wrong = promptfoo(tmp_path, RIGHT, graded(reason))
+
+    assert (0.0, "") == (wrong.score, wrong.error)
+
+
+def test_a_file_of_promptfoo_without_any_grades_is_read_by_its_scores(tmp_path):
+    """Its writer can be told to leave them out."""
+    right = {"score": 1, "success": True, "failureReason": 0}
+    wrong = {"score": 0, "failureReason": 1, "error": "Expected output to be 7"}
+    down = {"score": 0, "failureReason": 1, "error": "API error: 503"}
+
+    samples = promptfoo(tmp_path, right, wrong, down)
+
+    assert [(1, False), (0, False), (0, True)] == [
+        (each.score, bool(each.error)) for each in samples
+    ]
+
+
+def test_repeats_of_promptfoo_are_one_sample_wherever_they_stand(tmp_path):
+    """Thirty questions, fifty times each, were once 1,500 samples."""
+    every = [{**RIGHT, "vars": {"q": at % 3}} for at in range(30)]
+
+    units = {sample.unit for sample in promptfoo(tmp_path, *every)}
+
+    assert 3 == len(units)
+
+
+def test_a_scorer_of_inspect_ai_that_found_no_grade_gives_no_score(tmp_path):
+    def change(sample):
+        sample["scores"]["includes"] |= {
+            "value": "I",
+            "explanation": "Grade not found in model output: 503",
+        }
+
+    first = read(changed_inspect(tmp_path, change))[1][0]
+
+    assert first.error.startswith("Grade not found")
+
+
+def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path):
+    """That of tokens is one of the model's own text, and is scored."""
+
+    def change(sample):
+        sample["limit"] = {"type": "time", "limit": 60}
+
+    first, *others = read(changed_inspect(tmp_path, change))[1]
+
+    assert "a limit of time" in first.error
+    assert not any(sample.error for sample in others)
+
+
 def test_the_example_of_its_page_converts_what_no_reader_knows(tmp_path, monkeypatch):
     """One case is pending, one has failed."""
     (example,) = re.findall(

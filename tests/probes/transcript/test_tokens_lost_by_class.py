@@ -15,6 +15,7 @@ from made_transcripts import (
 from msgspec import structs
 
 from codeneedle.probes import PROBES
+from codeneedle.probes.frames import cells_frame
 from codeneedle.probes.transcript.metrics import FEWEST_UNITS, right
 from codeneedle.probes.transcript.probe import PROBE
 from codeneedle.probes.transcript.record import (
@@ -22,10 +23,13 @@ from codeneedle.probes.transcript.record import (
     NAME,
     ForcedTurn,
     ScoredToken,
+    transcript_layout,
     turns_of,
 )
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import BadRecord
+from codeneedle.report.captions import count_text
+from codeneedle.report.tidy import table_rows
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision
@@ -114,6 +118,73 @@ def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_ot
         "transcript-logp@text": Decision.WITHIN,
     } == words(run)
     assert Decision.BEYOND is judge(run).compared[0].decision
+
+
+def halved(record):
+    """*record*, every second turn of which has no scores."""
+    none = {"logprobs": (), "leads": (), "ends": (), "error": "told nothing"}
+    turns = [
+        replace(turn, **none) if at % 2 else turn
+        for at, turn in enumerate(turns_of(record))
+    ]
+    return transcript_record(str(record.pair), turns)
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_conversation_some_of_whose_turns_failed_counts_for_neither_pair(broken):
+    """The rest of it is easier or harder than all of it."""
+    layout = made_conditions(2, conversations=14)
+    run = transcript_run(
+        {"bf16/bf16": lambda turn, _at: 0.9 if turn % 2 else 0.1, "q8_0/q8_0": steady},
+        layout,
+    )
+    records = list(run.records)
+    records[broken] = halved(records[broken])
+    run = replace(run, records=tuple(records))
+
+    found = judge(run)
+
+    assert [] == [*found.compared]
+    assert any("14 of 28 turns have no score" in line for line in PROBE.left_out(run))
+
+
+def test_how_many_conversations_are_left_out_stands_beside_the_number():
+    layout = made_conditions(2, conversations=14)
+    run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady}, layout)
+    first, second = run.records
+    turns = list(turns_of(second))
+    turns[3] = replace(turns[3], logprobs=(), leads=(), ends=(), error="told nothing")
+    run = replace(run, records=(first, transcript_record("q8_0/q8_0", turns)))
+
+    (result,) = judge(run).compared
+    (row, *_) = result.metric_results
+    (cell,) = (
+        cell
+        for cell in cells_frame(replace(run, records=run.records), PROBE.metrics[0])
+        if str(cell.pair) == "q8_0/q8_0"
+    )
+
+    assert (13, 1) == (row.bounds.units, row.left_out)
+    assert Decision.OPEN is row.decision
+    assert [RemarkKind.MISSING] == [doubt.kind for doubt in row.doubts][:1]
+    assert (13, 1, "of 13/14") == (cell.units, cell.left_out, count_text(cell))
+    rows = [row for row in table_rows([run]) if row.metric == "transcript-logp"]
+    assert {0, 1} == {row.left_out for row in rows if row.n}
+
+
+def test_copies_in_a_setup_are_one_turn_whoever_stored_them():
+    layout = made_conditions(8)
+    first, *others = layout.turns
+    hashes = {"prompt_sha256": first.prompt_sha256, "text_sha256": first.text_sha256}
+    copies = tuple(replace(turn, **hashes) for turn in others)
+    run = transcript_run(
+        {"bf16/bf16": steady, "q8_0/q8_0": steady},
+        structs.replace(layout, turns=(first, *copies)),
+    )
+
+    assert [first.name] == [turn.name for turn in transcript_layout(run.setup).turns]
+    (left_out,) = PROBE.left_out(run)
+    assert left_out.startswith("left out: 7 turns, copies of earlier ones")
 
 
 def test_a_class_in_few_turns_is_shown_and_not_judged():

@@ -14,6 +14,7 @@ from codeneedle.probes.transcript.choice import (
     evenly_spread,
 )
 from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.record import COPY
 
 
 def counted(value, template=None, *, context=100_000, limit=None):
@@ -47,6 +48,21 @@ def test_turns_of_which_nothing_is_rendered_are_left_out():
     found = counted(made_conversation(1), template)
 
     assert [NOT_RENDERED, ""] == [each.left_out for each in found]
+
+
+def test_turns_that_were_said_before_behind_the_same_prompt_are_left_out():
+    """A conversation thrice, and one that goes on from it: copies say nothing new."""
+    said, longer = made_conversation(1, seed=1), made_conversation(2, seed=1)
+    other = made_conversation(1, seed=2)
+
+    found = counted([said, other, said, longer])
+
+    kept = [each.facts.name for each in found if not each.left_out]
+    copies = [each.facts.name for each in found if each.left_out == COPY]
+    assert len(found) == len(kept) + len(copies)
+    assert {"1", "2"} <= {name.partition(".")[0] for name in kept}
+    assert "3" in {name.partition(".")[0] for name in copies}
+    assert "3" not in {name.partition(".")[0] for name in kept}
 
 
 def test_with_a_limit_turns_are_spread_and_late_ones_are_among_them():
