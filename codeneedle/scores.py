@@ -91,26 +91,27 @@ def log_probability(stated: float | None) -> float:
     return min(0.0, max(LOWEST, stated))
 
 
-def refuse_contradiction(logprobs: Iterable[float]) -> None:
+def refuse_contradiction(logprobs: Iterable[float], *, slack: float = 0.0) -> None:
     """
     Stop at log-probabilities of different tokens at one place that cannot be.
 
     Args:
         logprobs: Of the most probable tokens, two or more, and maybe of others.
+        slack: By how much they may be rounded beyond what a program states.
 
     Raises:
         NoScore: If they add up to more than 1, or none of them is likely.
     """
     every = list(logprobs)
-    if math.fsum(map(math.exp, every)) > MOST_LIKELY:
+    if math.fsum(map(math.exp, every)) > MOST_LIKELY + slack:
         raise NoScore("probabilities of one token that add up to more than 1")
-    if len(every) > 1 and max(every) < LEAST_LIKELY:
+    if len(every) > 1 and max(every) < LEAST_LIKELY - slack:
         raise NoScore("probabilities of one token, none of which is likely")
 
 
 def contradiction(logprob: float, lead: float, *, is_bound: bool) -> str:
     """
-    Why a token cannot have *logprob* and *lead*; empty if it can.
+    Why a token cannot have *logprob* and *lead*, as they are stored; empty if it can.
 
     Args:
         logprob: Its log-probability, or an upper bound.
@@ -119,7 +120,7 @@ def contradiction(logprob: float, lead: float, *, is_bound: bool) -> str:
     """
     try:
         numbers = [log_probability(logprob), log_probability(logprob - lead)]
-        refuse_contradiction(numbers[1:] if is_bound else numbers)
+        refuse_contradiction(numbers[1:] if is_bound else numbers, slack=ROUNDING)
     except NoScore as error:
         return str(error)
     return ""

@@ -720,7 +720,7 @@ def read_event(event: Json) -> Event:
         timings=timings,
         finish=ending if reason else None,
         spelled=tuple(each.token for each in places),
-        fault=next(filter(None, map(_fault_of_choice, places)), ""),
+        fault=next(filter(None, map(_fault, places)), ""),
     )
 
 
@@ -790,18 +790,12 @@ def _fault(place: _TokenLogprob) -> str:
         return ""
     except NoScore as error:
         return str(error)
-    if -math.inf in others:
-        return "a log-probability of -inf beside the token that came"
+    if -math.inf in (place.logprob, *others):
+        # A sampler has left nothing of the others, or of this one: vLLM says -9999.
+        return "a log-probability of -inf"
     if len({(each.token, each.logprob) for each in listed}) < len(listed):
         return "a token that is listed twice"
     return ""
-
-
-def _fault_of_choice(place: _TokenLogprob) -> str:
-    """As of `_fault`, where the token came because it was the most probable."""
-    if place.logprob == -math.inf:
-        return "a log-probability of -inf"
-    return _fault(place)
 
 
 def _others(place: _TokenLogprob) -> list[float | None]:

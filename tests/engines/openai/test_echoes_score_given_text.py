@@ -14,7 +14,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.openai.client import _StatedEvent, read_echo
 from codeneedle.records.record import Status
-from codeneedle.scores import LOWEST, ComputesNan
+from codeneedle.scores import ComputesNan
 
 
 def test_given_text_is_scored_where_the_server_echoes_it(talk):
@@ -44,6 +44,7 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
         (("echo", "logprob=5"), QUESTION, "a log-probability of 5"),
         (("echo", "logprob=null"), QUESTION, "a token without a log-probability"),
         (("echo", "logprob=Infinity"), QUESTION, "a log-probability of inf"),
+        (("echo", "logprob=-Infinity"), QUESTION, "a log-probability of -inf"),
         (("echo", "counts=-3"), QUESTION, "Expected `int` >= 0"),
         (("echo", "counts=9"), QUESTION, "an echo with other tokens"),
         (("strict",), QUESTION, "Unrecognized request argument"),
@@ -65,14 +66,6 @@ def test_a_server_that_cannot_score_given_text_leaves_a_gap(
         client.force(question, "right")
 
     assert "Token(" not in str(caught.value)
-
-
-def test_a_right_token_of_probability_zero_is_a_bound(talk):
-    with endpoint("echo", "logprob=-Infinity") as server, talk(server) as client:
-        forced = client.force(QUESTION, "right")
-
-    assert ({LOWEST}, "") == ({*forced.logprobs}, forced.fault)
-    assert tuple(range(len(forced.logprobs))) == forced.bounds
 
 
 def test_nan_of_a_given_text_ends_the_cell(talk):
