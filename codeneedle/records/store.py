@@ -1,7 +1,6 @@
 """Run folders: one file per cell and probe, each written whole or not at all."""
 
 import contextlib
-import errno
 import os
 import re
 import zlib
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from codeneedle.cache_types import Pair
-from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses, did_you_mean
+from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
 from codeneedle.records.comparability import (
     refuse_difference,
     refuse_foreign,
@@ -42,6 +41,7 @@ from codeneedle.system.files import (
     own_folder,
     read_regular,
     reason_of,
+    refuse_unreadable,
     unused,
     write_whole,
 )
@@ -98,10 +98,7 @@ def find_runs(root: Path, name: str) -> list["Store"]:
     exact = [run for run in known if wanted in {run, run.split("/")[0]}]
     matching = exact or [run for run in known if run.startswith(wanted)]
     if not matching or not wanted:
-        for folder in root.glob("*/*"):
-            is_meant = wanted and "/".join(folder.parts[-2:]).startswith(wanted)
-            if is_meant and not os.access(folder, os.R_OK | os.X_OK):
-                raise SystemRefuses(number=errno.EACCES, file=str(folder))
+        refuse_unreadable(root, *_meant(root, wanted))
         raise BadInput(
             source=f"{root}{os.sep}",
             reason=f"there is no sweep called '{name}' in it",
@@ -111,6 +108,14 @@ def find_runs(root: Path, name: str) -> list["Store"]:
         )
     stores = (known[run] for run in matching)
     return sorted(stores, key=Store.changed_at, reverse=True)
+
+
+def _meant(root: Path, wanted: str) -> Iterator[Path]:
+    """The folders in *root* that may hold a run of that name."""
+    for folder in (*root.glob("*"), *root.glob("*/*")):
+        name = "/".join(folder.relative_to(root).parts)
+        if wanted and (name.startswith(wanted) or wanted.startswith(f"{name}/")):
+            yield folder
 
 
 class Store:

@@ -16,7 +16,7 @@ from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
-from codeneedle.system.files import expanded
+from codeneedle.system.files import expanded, refuse_unreadable
 from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
@@ -203,6 +203,8 @@ def _stores(root: Path, name: str | None) -> list[Store]:
     if name is None:
         return [_only_store(root)]
     folder = expanded(name)
+    if folder.is_absolute():
+        refuse_unreadable(folder)
     if (folder / SETUP).is_file():
         return [Store(folder)]
     inside = [*folder.glob(f"*/{SETUP}"), *folder.glob(f"*/*/{SETUP}")]
@@ -221,6 +223,7 @@ def _stores(root: Path, name: str | None) -> list[Store]:
 def _only_store(root: Path) -> Store:
     folders = sorted(path.parent for path in root.glob(f"*/*/{SETUP}"))
     if not folders:
+        refuse_unreadable(root, *root.glob("*"), *root.glob("*/*"))
         raise BadInput(
             source=f"{root}/",
             reason="there is no run in it",

@@ -4,6 +4,7 @@ free, the cache folder and what is made in it, free disk.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import platform
@@ -21,7 +22,7 @@ import msgspec
 import platformdirs
 import psutil
 
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.system.secrets import masked
 from codeneedle.text import size, visible
 
@@ -58,6 +59,26 @@ def exists(path: Path) -> bool:
     """Whether *path* exists; False for what cannot be a path, such as a long name."""
     # Path.exists would raise for a name that is too long.
     return os.path.exists(path)  # noqa: PTH110
+
+
+def refuse_unreadable(*folders: Path) -> None:
+    """
+    Stop at a folder of somebody else's that must not be read, or leads to *folders*.
+
+    What is in it looks as if it were not there.
+
+    Raises:
+        SystemRefuses: Naming the first.
+    """
+    for folder in folders:
+        for above in reversed(folder.absolute().parents):
+            _refuse_closed(above, os.X_OK)
+        _refuse_closed(folder, os.R_OK | os.X_OK)
+
+
+def _refuse_closed(folder: Path, rights: int) -> None:
+    if os.path.isdir(folder) and not os.access(folder, rights):  # noqa: PTH112 - any name
+        raise SystemRefuses(number=errno.EACCES, file=str(folder))
 
 
 def nearest(path: Path) -> Path:

@@ -5,6 +5,7 @@ import math
 import os
 import types
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from typing import Annotated, Union, get_args, get_origin, get_type_hints
 
 import pytest
@@ -38,6 +39,7 @@ from codeneedle.records.store import (
     run_folder,
     sealed,
 )
+from codeneedle.report.selection import read_runs
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
@@ -418,6 +420,26 @@ def test_a_run_that_must_not_be_read_is_not_called_unknown(tmp_path, monkeypatch
         find_runs(tmp_path, name)
 
     assert "ask its owner" in refused.value.hint
+
+
+@pytest.mark.parametrize("level", ["sweeps", "sweeps/tiny", "sweeps/tiny/model"])
+def test_a_folder_of_somebody_else_is_named_wherever_it_shuts_a_run_off(
+    tmp_path, monkeypatch, level
+):
+    """A mode of 700 hides what is in it, and nothing else says so."""
+    root = tmp_path / "sweeps"
+    (root / "tiny" / "model").mkdir(parents=True)
+    shut = tmp_path / level
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != shut)
+
+    for read in (
+        lambda: find_runs(root, "tiny/model"),
+        lambda: read_runs(root),
+        lambda: read_runs(root, str(root / "tiny" / "model")),
+    ):
+        with pytest.raises(SystemRefuses, match="Permission denied") as refused:
+            read()
+        assert str(shut) in str(refused.value)
 
 
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):

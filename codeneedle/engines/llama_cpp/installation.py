@@ -18,7 +18,7 @@ from codeneedle.engines.reasons import complaint
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.contents import joint_hash
-from codeneedle.system.files import exists, expanded
+from codeneedle.system.files import exists, expanded, refuse_unreadable
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 FIT_PARAMS = "llama-fit-params"
@@ -356,6 +356,7 @@ def _why_no_program(path: Path) -> str:
     if path.is_dir():
         return "is a folder"
     if not exists(path):
+        refuse_unreadable(path.parent)
         return "does not exist"
     return "" if _is_program(path) else "is not executable"
 
