@@ -528,6 +528,11 @@ class Engine(ABC):
         return False
 
     @property
+    def renders(self) -> bool:
+        """Whether its tokenizer renders chats, and its servers read the marks of it."""
+        return False
+
+    @property
     def thinking_off(self) -> str:
         """How the engine itself keeps the model from thinking; empty if it cannot."""
         return ""

@@ -158,6 +158,15 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Rendered(Completion):
+    """
+    A chat as its template has rendered it, to be continued.
+
+    The answer is plain text: one that begins with a thought has it in front.
+    """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Chat:
     """A conversation to answer."""
 

@@ -8,7 +8,7 @@ from collections.abc import (
     Iterator,
     Sequence,
 )
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from msgspec import Struct
@@ -27,6 +27,7 @@ from codeneedle.engines.messages import (
     Forced,
     Generation,
     PromptCut,
+    Rendered,
     Reply,
     ServerGone,
 )
@@ -38,7 +39,7 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
-from codeneedle.probes.prompts import Prompts
+from codeneedle.probes.prompts import Prompts, thought_and_answer
 from codeneedle.records.record import (
     CellRecord,
     Json,
@@ -155,7 +156,13 @@ class Asker:
         client = self.served.client
         if isinstance(question, Chat):
             return client.chat(question, enough=enough)
-        return client.complete(question, enough=enough)
+        if not isinstance(question, Rendered):
+            return client.complete(question, enough=enough)
+        reply = client.complete(
+            question, enough=lambda so_far: enough(thought_and_answer(so_far)[1])
+        )
+        thought, answer = thought_and_answer(reply.text)
+        return replace(reply, text=answer, reasoning=thought) if thought else reply
 
     def retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the connection breaks, as long as the server lives."""
@@ -317,6 +324,12 @@ class Probe:
     """
     Name of the setting that asks for the probe where its name is not given; empty for
     none.
+    """
+
+    chats: tuple[str, ...] = ()
+    """
+    Roles of the messages that it sends as chats, ``user assistant user``, each of which
+    is rendered once for all cells; without a begun answer.
     """
 
     makes_texts: bool = False

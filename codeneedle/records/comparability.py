@@ -36,6 +36,7 @@ _NOT_COMPARED = frozenset(
         "calibrated",
         "grows",
         "identity",
+        "frames",
         "programs",
         "refused",
         "schema",
@@ -81,6 +82,7 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     return replace(
         _counted(stored, wanted),
         programs={**stored.programs, **wanted.programs},
+        frames={**wanted.frames, **stored.frames},
         refused=_refused(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         grows={**stored.grows, **wanted.grows},
@@ -142,11 +144,20 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
     for name in sorted({*hashes} | {*now_hashed}):
         if hashes.get(name) != now_hashed.get(name):
             yield f"content of the file {name}", hashes.get(name), now_hashed.get(name)
+    yield from _other_programs(ours, theirs)
+    for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
+        yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
+
+
+def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
+    """The programs, and the chats as they are rendered, that both have and differ."""
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
             yield f"program {name}", ours.programs[name], theirs.programs[name]
-    for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
+    for roles in sorted(ours.frames.keys() & theirs.frames.keys()):
+        was, now = ours.frames[roles], theirs.frames[roles]
+        if was != now:
+            yield "rendered chat", was.pieces[0], now.pieces[0]
 
 
 def _other_settings(

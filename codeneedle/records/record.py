@@ -368,6 +368,14 @@ class WeightsFacts:
     size_bytes: Count  # length of the file or files
 
 
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """What a chat template puts before, between and behind the texts of messages."""
+
+    pieces: tuple[str, ...]  # one more than there are messages
+    is_trimmed: bool = False  # whether texts lose the white space around them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """The facts that must be equal for records to be comparable."""
@@ -409,6 +417,13 @@ class Setup:
     """
     Hashes of the programs that the engine starts, with their libraries, by name: a
     version may be that of many builds. Compared as far as both setups have a program.
+    """
+
+    frames: dict[str, Frame] = field(default_factory=dict)
+    """
+    What the chat template makes of chats, rendered once for all cells, by the roles of
+    their messages: a template may name the date. Empty where servers render chats
+    themselves, or there are none. Compared as far as both setups have the roles.
     """
 
     refused: dict[str, str] = field(default_factory=dict)

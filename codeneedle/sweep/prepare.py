@@ -4,7 +4,7 @@ probes ask chosen, the setup stored.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from msgspec import structs
@@ -17,9 +17,9 @@ from codeneedle.models import weights
 from codeneedle.probes import joined_setup, refuse_impossible_settings, with_room
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.prompts import PromptForm, Prompts
+from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
 from codeneedle.records.comparability import OtherSetup, widened
-from codeneedle.records.record import CorpusFacts, Setup, WeightsFacts
+from codeneedle.records.record import CorpusFacts, Frame, Setup, WeightsFacts
 from codeneedle.sweep.plan import Plan, afresh
 from codeneedle.sweep.request import Request, given_as, keep, option_of
 from codeneedle.system import machine
@@ -87,7 +87,10 @@ def _prepared(plan: Plan) -> RunContext:
         counting = _Counting(plan, stack)
         sent = _sent(plan, counting)
         preparation = _preparation(plan, sent, counting.prompts)
-        run, wanted, setup = _compared(plan, sent, plan.probes, preparation)
+        frames = _frames(plan, counting, preparation.notes)
+        run, wanted, setup = _compared(
+            plan, sent, plan.probes, preparation, frames=frames
+        )
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
         is_set = probe.calibrating is not None
@@ -98,6 +101,40 @@ def _prepared(plan: Plan) -> RunContext:
     keep(_with_grown(plan, wanted, setup), plan.store)
     notes = tuple(preparation.notes)
     return replace(run, setup=setup, notes=notes, preparation=None)
+
+
+UNKNOWN_PROMPT = (
+    "the server renders chats itself: what its template adds, such as the date of the "
+    "day, is not known, and may differ from cell to cell"
+)
+CHANGED_TEXTS = (
+    "the chat template changes the texts of messages: each server renders them anew, "
+    "and a date that it names changes from one day to the next"
+)
+
+
+def _frames(plan: Plan, counting: _Counting, notes: list[str]) -> dict[str, Frame]:
+    """
+    What the chat template makes of the chats of *plan*, rendered now or before.
+
+    Those of the run folder stay: a sweep that goes on asks what it began with. Adds to
+    *notes* what is not known of a prompt.
+    """
+    stored = plan.store.setup()
+    frames = dict(stored.frames) if stored else {}
+    wanted = {roles for probe in plan.probes for roles in probe.chats}
+    if plan.prompt_form is not PromptForm.CHAT or not wanted:
+        return frames
+    if not plan.engine.renders:
+        notes.append(UNKNOWN_PROMPT)
+        return frames
+    for roles in sorted(wanted - frames.keys()):
+        frame = frame_of(counting.prompts().tokenizer, roles)
+        if frame:
+            frames[roles] = frame
+        elif CHANGED_TEXTS not in notes:
+            notes.append(CHANGED_TEXTS)
+    return frames
 
 
 def _preparation(
@@ -117,6 +154,8 @@ def _compared(
     sent: _SentCorpus,
     probes: Iterable[Probe],
     preparation: Preparation | None = None,
+    *,
+    frames: Mapping[str, Frame] | None = None,
 ) -> tuple[RunContext, Setup, Setup]:
     """
     The run of *plan* in its folder, what *plan* asks, and what both ask.
@@ -124,7 +163,7 @@ def _compared(
     Raises:
         OtherSetup: If the run folder is one of another setup, but for its probes.
     """
-    setup = _setup(plan, sent)
+    setup = replace(_setup(plan, sent), frames=dict(frames or {}))
     with _hinting(plan):
         stored = plan.store.compare(setup)
     run = replace(_run(plan, setup, sent, stored), preparation=preparation)

@@ -298,6 +298,11 @@ class LlamaCpp(Engine):
 
     @property
     @override
+    def renders(self) -> bool:
+        return True
+
+    @property
+    @override
     def thinking_off(self) -> str:
         has_budget = "--reasoning-budget" in self.facts.options
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"

@@ -162,6 +162,11 @@ class Mlx(Engine):
 
     @property
     @override
+    def renders(self) -> bool:
+        return True
+
+    @property
+    @override
     def abilities(self) -> frozenset[Ability]:
         """All but whole conversations, the whole of OpenAI's API, and reading."""
         lacking = {Ability.ADDRESS, Ability.CONVERSATIONS, Ability.READING}

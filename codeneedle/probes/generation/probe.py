@@ -49,11 +49,17 @@ from codeneedle.probes.generation.record import (
 )
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
-from codeneedle.probes.prompts import NO_THINK_ARGS, NO_THINK_PREFILL, PromptForm
+from codeneedle.probes.prompts import (
+    NO_THINK_ARGS,
+    NO_THINK_PREFILL,
+    PromptForm,
+    steady,
+)
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,
     CellRecord,
+    Frame,
     Json,
     Run,
     Setup,
@@ -266,6 +272,7 @@ PROBE = GenerationProbe(
     settings=GenerationSettings,
     layout=GenerationLayout,
     asked_by="file",
+    chats=("user",),
     repeats=True,
     makes_texts=True,
     thinks=True,
@@ -357,6 +364,8 @@ class _Form:
     seed: int
     prompt_form: str
     prefill_no_think: bool
+    then: Frame | None = None
+    """What the template gave when the run began; None for now."""
 
     @classmethod
     def of_plan(cls, estimates: Estimates) -> "_Form":
@@ -380,8 +389,24 @@ class _Form:
 
 
 def _sent_in(run: RunContext) -> dict[str, Sent]:
-    """The prompts of *run*, as of `_sent`."""
-    return _sent(_Form.of_run(run), run.settings_of(GenerationSettings, NAME))
+    """
+    The prompts of *run*, as of `_sent`.
+
+    Those of the setup: as they are rendered today, else as on the day it began.
+    """
+    settings = run.settings_of(GenerationSettings, NAME)
+    form = _Form.of_run(run)
+    sent = _sent(form, settings)
+    then = run.setup.frames.get("user")
+    if then and NAME in run.setup.probes and not _is_as_stored(run, sent):
+        return _sent(replace(form, then=then), settings)
+    return sent
+
+
+def _is_as_stored(run: RunContext, sent: Mapping[str, Sent]) -> bool:
+    """Whether what is *sent* is what the setup of *run* says."""
+    facts = tuple(each.facts for each in sent.values())
+    return facts == generation_layout(run.setup).prompts
 
 
 def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
@@ -397,7 +422,7 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     model = form.engine.model
     key = (
         *(sha256, form.seed, model.weights.path, model.arguments),
-        *(form.prompt_form, form.prefill_no_think, form.engine.identity()),
+        *(form.prompt_form, form.prefill_no_think, form.engine.identity(), form.then),
     )
     if key not in _SENT:
         firsts: dict[str, Sent] = {}
@@ -419,7 +444,8 @@ def _rendered(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
                 hint="Leave it out, or use --engine llama.cpp and --prompt-form chat.",
             )
     if counts:
-        with form.engine.templating() as template:
+        with form.engine.templating() as today:
+            template = today if is_text else steady(today, form.then)
             for prompt in prompts:
                 text, thinks = prompt.text, True
                 if not is_text:
@@ -478,8 +504,7 @@ def _in_template(
 
 
 def _refuse_changed(run: RunContext) -> None:
-    sent = tuple(each.facts for each in _sent_in(run).values())
-    if sent != generation_layout(run.setup).prompts:
+    if not _is_as_stored(run, _sent_in(run)):
         settings = run.settings_of(GenerationSettings, NAME)
         raise BadInput(
             source=f"{OPTION} {settings.file}" if settings.file else f"--probe {NAME}",

@@ -721,6 +721,7 @@ PROBE = RecallProbe(
     name=NAME,
     purpose="lines of functions, verbatim",
     metrics=METRICS,
+    chats=("user",),
     settings=RecallSettings,
     layout=RecallLayout,
     further=FURTHER,

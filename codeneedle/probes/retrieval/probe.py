@@ -339,6 +339,7 @@ PROBE = RetrievalProbe(
     name=NAME,
     purpose="questions by length and depth",
     metrics=(*METRICS, *OF_CELL),
+    chats=("user",),
     settings=RetrievalSettings,
     layout=RetrievalLayout,
     growth=GROWTH,

@@ -196,6 +196,7 @@ PROBE = ReuseProbe(
     name=NAME,
     purpose="a cache that is used again",
     metrics=(*METRICS, *OF_CELL),
+    chats=("user", "user assistant user"),
     settings=ReuseSettings,
     layout=ReuseLayout,
     needs=frozenset({Ability.FORCED}),

@@ -28,6 +28,7 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import Asker, Probe, Question
+from codeneedle.probes.prompts import steady
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     caveats,
@@ -59,6 +60,7 @@ from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     CellRecord,
+    Frame,
     Json,
     Run,
     Setup,
@@ -279,6 +281,7 @@ PROBE = TranscriptProbe(
     settings=TranscriptSettings,
     layout=TranscriptLayout,
     asked_by="file",
+    chats=("user",),
     needs=frozenset({Ability.FORCED, Ability.CONVERSATIONS}),
     repeats=True,
 )
@@ -347,7 +350,11 @@ def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
 
 
 def turns_in_file(
-    settings: TranscriptSettings, engine: Engine, context: int
+    settings: TranscriptSettings,
+    engine: Engine,
+    context: int,
+    *,
+    then: Frame | None = None,
 ) -> tuple[CountedTurn, ...]:
     """
     All turns of the assistant in the file of *settings*, rendered and counted.
@@ -356,6 +363,7 @@ def turns_in_file(
         settings: What the user chose.
         engine: Renders them.
         context: Its size in tokens.
+        then: What the template gave when the run began; None for now.
 
     Raises:
         CodeneedleError: As of `TranscriptProbe.adapt`.
@@ -363,7 +371,10 @@ def turns_in_file(
     _, conversations = read_conversations(_file(settings))
     with engine.templating() as template:
         counted = counted_turns(
-            conversations, template, context=context, limit=settings.tokens
+            conversations,
+            steady(template, then),
+            context=context,
+            limit=settings.tokens,
         )
     return tuple(counted)
 
@@ -397,14 +408,21 @@ _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
 
 
 def _counted_turns(
-    settings: TranscriptSettings, engine: Engine, context: int
+    settings: TranscriptSettings,
+    engine: Engine,
+    context: int,
+    *,
+    then: Frame | None = None,
 ) -> tuple[CountedTurn, ...]:
     """`turns_in_file`, rendered once for all cells."""
     sha256, _ = read_conversations(_file(settings))
     model = engine.model
-    key = (sha256, settings.tokens, context, model.weights.path, model.arguments)
+    key = (
+        *(sha256, settings.tokens, context, model.weights.path, model.arguments),
+        then,
+    )
     if key not in _COUNTED:
-        _COUNTED[key] = turns_in_file(settings, engine, context)
+        _COUNTED[key] = turns_in_file(settings, engine, context, then=then)
     return _COUNTED[key]
 
 
@@ -412,16 +430,19 @@ def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
     """The turns of *run* by name; their hashes must be those of the setup."""
     chosen = transcript_layout(run.setup)
     settings = run.settings_of(TranscriptSettings, NAME)
-    counted = _counted_turns(settings, run.engine, run.setup.context)
-    turns = {t.facts.name: t for t in counted if not t.left_out}
-    if tuple(turn.facts for turn in turns.values()) != chosen.turns:
-        raise BadInput(
-            source=f"--transcript {settings.file}",
-            reason="it, or what the chat template makes of it, has changed since this "
-            "sweep began",
-            hint="Use the file as it was, or choose another folder with --out.",
-        )
-    return {name: turn.turn for name, turn in turns.items()}
+    # As it is rendered today; else as on the day on which the run began.
+    for then in dict.fromkeys((None, run.setup.frames.get("user"))):
+        context = run.setup.context
+        counted = _counted_turns(settings, run.engine, context, then=then)
+        turns = {t.facts.name: t for t in counted if not t.left_out}
+        if tuple(turn.facts for turn in turns.values()) == chosen.turns:
+            return {name: turn.turn for name, turn in turns.items()}
+    raise BadInput(
+        source=f"--transcript {settings.file}",
+        reason="it, or what the chat template makes of it, has changed since this "
+        "sweep began",
+        hint="Use the file as it was, or choose another folder with --out.",
+    )
 
 
 @dataclass(slots=True)
