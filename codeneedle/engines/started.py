@@ -13,8 +13,9 @@ from codeneedle.engines.engine import HOST, Served
 from codeneedle.engines.http import SHORT_S
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.errors import CellError
+from codeneedle.records.record import Status
 from codeneedle.system.files import tail
-from codeneedle.system.processes import Child, ends_within, free_port
+from codeneedle.system.processes import Child, ends_within, free_port, is_stopped
 from codeneedle.text import duration
 
 PORT_ATTEMPTS = 5
@@ -127,7 +128,7 @@ def serving(
             if isinstance(error, ServerGone):
                 # The connection breaks a moment before the process is gone.
                 ends_within(server.child, DEATH_S)
-            if failure := server.failure():
+            if failure := server.failure() or _stop_of(server, error):
                 raise failure from error
             error.log_excerpt = error.log_excerpt or server.excerpt(error)
             raise
@@ -145,7 +146,8 @@ def _ready(
         if readiness is Readiness.READY:
             return server
         if server.child.poll() is None:
-            raise server.delay(readiness)
+            late = server.delay(readiness)
+            raise _stop_of(server, late) or late
         log = tail(server.log, _TAIL_BYTES).lower()
         is_taken = any(sign in log for sign in _PORT_IS_TAKEN)
         if port or attempt == PORT_ATTEMPTS or not is_taken:
@@ -171,11 +173,28 @@ def _awaited(server: StartedServer) -> Readiness:
         if readiness is not Readiness.SILENT or limit_s == SHORT_S:
             best = readiness
         if waited_s >= tell_at_s:
-            _tell_wait(server.state(best), waited_s, left_s)
+            is_halted = is_stopped(server.child.pid)
+            state = STOPPED if is_halted else server.state(best)
+            _tell_wait(state, waited_s, left_s)
             tell_at_s = 2 * waited_s
         time.sleep(min(nap_after(time.monotonic() - began_s), left_s))
         waited_s = time.monotonic() - began_s
     return Readiness.SILENT if best is Readiness.READY else best
+
+
+STOPPED = "its process is stopped, by SIGSTOP or a debugger"
+
+
+def _stop_of(server: StartedServer, error: CellError) -> CellError | None:
+    """What explains the *error* of a server whose process is stopped; else None."""
+    if error.status != Status.TIMED_OUT or not is_stopped(server.child.pid):
+        return None
+    return CellError(
+        f"{error}: {STOPPED}",
+        hint=f"Who stopped it? 'kill -CONT {server.child.pid}' lets one go on.",
+        status=Status.TIMED_OUT,
+        log_excerpt=error.log_excerpt or server.excerpt(error),
+    )
 
 
 def _tell_wait(state: str, waited_s: float, left_s: float) -> None:

@@ -501,6 +501,13 @@ def _has_members(group: int) -> bool:
     return any(True for _ in members(group))
 
 
+def is_stopped(pid: int) -> bool:
+    """Whether the process *pid* is stopped: it does not run until SIGCONT."""
+    with contextlib.suppress(psutil.Error, OSError):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
+
+
 def members(group: int) -> Iterator[int]:
     """The processes of the process group *group*, without zombies."""
     for pid in psutil.pids():

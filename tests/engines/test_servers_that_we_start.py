@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from codeneedle.engines import started as module
-from codeneedle.engines.messages import Readiness, ServerGone
+from codeneedle.engines.messages import Readiness, ServerGone, ServerSilent
 from codeneedle.engines.started import (
     PORT_ATTEMPTS,
     StartedServer,
@@ -17,6 +17,7 @@ from codeneedle.engines.started import (
     telling,
 )
 from codeneedle.errors import CellError
+from codeneedle.records.record import Status
 from codeneedle.system.orphans import noted
 from codeneedle.system.processes import Child
 
@@ -37,7 +38,7 @@ class Scripted(StartedServer):
         return self.limit_s - waited_s
 
     def delay(self, readiness):
-        return CellError(f"still {readiness}", hint="Wait.")
+        return CellError(f"still {readiness}", hint="Wait.", status=Status.TIMED_OUT)
 
     def death(self):
         return CellError(f"ended with {self.child.returncode}", hint="Look.")
@@ -133,6 +134,26 @@ def test_nothing_is_told_of_a_server_that_is_ready_soon(started):
         pass
 
     assert [] == told
+
+
+def test_a_server_that_somebody_stopped_says_so(started):
+    """Whether it waits to be ready, or is silent in a reply."""
+    states = [Readiness.LOADING] * 99999
+    with (
+        pytest.raises(CellError, match="is stopped, by SIGSTOP") as late,
+        started("import os; os.kill(os.getpid(), 19)", *states, limit_s=1.0),
+    ):
+        raise AssertionError("entered")
+
+    def stop_it():
+        with started(WAITS, Readiness.READY) as server:
+            server.child.send_signal(signal.SIGSTOP)
+            os.waitid(os.P_PID, server.child.pid, os.WSTOPPED | os.WNOWAIT)
+            raise ServerSilent(silence_s=1.0)
+
+    with pytest.raises(CellError, match="nothing for 1 s: its process is stopped"):
+        stop_it()
+    assert "kill -CONT" in late.value.hint
 
 
 def test_errors_of_a_block_get_an_excerpt_of_the_log(started):
