@@ -10,7 +10,6 @@ from collections.abc import (
     Collection,
     Iterable,
     Iterator,
-    Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
@@ -19,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from codeneedle.cache_types import RUNS, Pair, most_precise_first
+from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli.engines import asks_for, engine_entry
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -51,11 +50,8 @@ from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
-    TIME_SHARE,
-    decide,
     deciding,
     first_answer_s,
-    fix_order,
     tells_loss,
 )
 from codeneedle.sweep.plan import Plan
@@ -66,16 +62,25 @@ from codeneedle.sweep.prepare import (
 )
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import (
-    GIVE_UP_AFTER,
     CellEnded,
     CellQueue,
     Event,
     NothingToLose,
     Runner,
-    once_more,
-    once_on_cpu,
 )
-from codeneedle.sweep.workers import Worker, agreement, on_other_devices, share_of_array
+from codeneedle.sweep.schedule import (
+    Schedule,
+    Stage,
+    Task,
+    Turn,
+    Variant,
+    Wanted,
+    candidates,
+    is_short,
+    named,
+    reference_of,
+)
+from codeneedle.sweep.workers import agreement, share_of_array
 from codeneedle.system.machine import overload
 from codeneedle.system.orphans import leftovers, this_process
 from codeneedle.system.signals import (
@@ -87,14 +92,11 @@ from codeneedle.text import duration, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
-    FURTHER,
     PROBE,
     NextStep,
-    next_step,
     pairs_to_extend,
-    spent_share,
 )
-from codeneedle.verdict.order import Why, order_in
+from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted
 
@@ -301,18 +303,22 @@ class _Page:
     options: Options  # of the command
     is_last: bool  # whether no page follows
     began: float  # when the command began, in monotonic seconds
-    failed: set[Pair] = field(default_factory=set, init=False)
-    """Pairs that were to be measured further, and failed."""
-
-    silent: set[str] = field(default_factory=set, init=False)
-    """Names of probes whose reference has nothing to lose."""
-
     is_described: bool = field(default=False, init=False)
     """Whether the run was described on the screen."""
 
     has_stepped: bool = field(default=False, init=False)
     """Whether a step was taken behind the reference; what is known before is older."""
 
+    stepped: StepTarget | None = field(default=None, init=False)
+    """The step that was said to come."""
+
+    further: int | None = field(default=None, init=False)
+    """Up to how many functions open pairs were said to be asked for."""
+
+    is_last_stage: bool = field(default=False, init=False)
+    """Whether pairs without a kernel were said to come."""
+
+    schedule: Schedule = field(init=False)  # what is measured next
     runner: Runner = field(init=False)  # measures its cells, once it is set up
     stop: StopRequest = field(init=False)
     """Whether the user has asked to stop since then."""
@@ -397,25 +403,112 @@ class _Page:
         )
 
     def _measured(self) -> int:
-        """
-        Run the probes, then extend open pairs; the exit code.
+        """Measure task by task until nothing is left; the exit code."""
+        plan, decides = self.plan, self.plan.request.decide
+        # Of a budget, half is kept for what follows the first answer.
+        half_s = (self.options.budget_s or math.inf) / 2
+        self.schedule = Schedule(
+            runner=self.runner,
+            wanted=self._wanted(),
+            limits=self.options.limits,
+            first_answer_s=min(first_answer_s(plan), half_s),
+            left_out=lambda error: say(self.console, f"{error}: left out"),
+        )
+        codes, is_over = [0], False
+        for turn in self.schedule.turns(self._left_s):
+            if self.stop.asked_to_stop:
+                raise KeyboardInterrupt
+            if self._is_spent() and not decides:
+                is_asked = turn.task.stage is not Stage.FURTHER
+                codes.append(UNFINISHED if is_asked else 0)
+                break
+            if decides and not self._fits(turn):
+                self._say_missing(turn)
+                codes.append(1)
+                is_over = True
+                break
+            codes.append(self._taken(turn))
+        codes += self._untaken()
+        if self.schedule.taken.failed or self.schedule.taken.silent:
+            codes.append(1)
+        if decides and not is_over:
+            self._say_end(codes)
+        return max(codes)
 
-        Pairs with a kernel come first, and their verdict before all others.
-        """
-        plan = self.plan
-        if plan.request.decide:
-            return max(self._in_steps())
-        last = set(plan.without_kernel)
-        codes = self._probed([pair for pair in plan.pairs if pair not in last])
-        if self._may_extend and not self.runner.asked_to_stop():
-            codes.append(self._decided())
-            codes.append(self._checked())
-        if last and not self.runner.asked_to_stop():
+    def _wanted(self) -> Wanted:
+        """What this command is to measure."""
+        plan, decides = self.plan, self.plan.request.decide
+        first = plan.workers[0].engine
+        return Wanted(
+            probes=plan.probes,
+            pairs=plan.may_measure if decides else plan.pairs,
+            without_kernel=frozenset(plan.without_kernel),
+            decides=decides,
+            retries=self.options.retry_failed,
+            may_extend=self._may_extend,
+            more=self.options.more,
+            repeats=frozenset(p.name for p in plan.probes if plan.repeated(p)),
+            can_be_on_cpu=lambda pair: first.on_cpu(pair) is not None,
+            devices=tuple(worker.device for worker in plan.workers),
+        )
+
+    def _taken(self, turn: Turn) -> int:
+        """Measure the task of *turn*, and say what comes; the exit code."""
+        task, probe = turn.task, named(self._probe(turn.task), turn.task)
+        self._say_turn(turn)
+        if task.variant is Variant.CHECK:
+            return self._checked(task)
+        if task.is_further:
+            return self._extended(task)
+        try:
+            code = self._swept(self.schedule.runner_of(task), probe, task.pairs)
+        except NothingToLose as error:
+            self.schedule.leave_out(task.probe, error)
+            return 1
+        if task.variant is Variant.ELSEWHERE:
+            ours, store = self._probe(task), self.plan.store
+            if note := agreement(ours, probe, task.pairs, store=store):
+                note_lines(self.console, [note])
+        return code
+
+    def _probe(self, task: Task) -> Probe:
+        return next(probe for probe in self.plan.probes if probe.name == task.probe)
+
+    def _untaken(self) -> Iterator[int]:
+        """The exit codes of what was done already; a grid says that it was."""
+        tasks = self.schedule.taken.tasks
+        if self.runner.asked_to_stop():
+            return
+        for probe in self.plan.probes:
+            is_plain = any(t.probe == probe.name and not t.variant for t in tasks)
+            if is_plain or probe.name in self.schedule.taken.silent:
+                continue
+            pairs = self.plan.pairs
+            if self.plan.request.decide:
+                pairs = candidates(self.schedule.wanted)[:1]
+            if not self._queue(probe, pairs).left:
+                yield self._swept(self.runner, probe, pairs)
+
+    def _say_turn(self, turn: Turn) -> None:
+        """What the task of *turn* is a part of, where that is not said yet."""
+        task, stage = turn.task, turn.task.stage
+        if task.step and task.step.asked != self.stepped:
+            self.stepped = task.step.asked
+            self._say_so_far(turn.verdict)
+            about = duration_phrase(task.step.time_s)
+            phrase = step_phrase(task.step, turn.verdict)
+            say(self.console, f"next: {phrase}{about}")
+            self.has_stepped = True
+        if stage is Stage.FURTHER and task.units != self.further:
+            self.further = task.units
+            functions = plural(task.units or 0, "function")
+            say(self.console, f"open pairs, up to {functions} each:")
+        if stage is Stage.WITHOUT_KERNEL and not self.is_last_stage:
+            self.is_last_stage = True
+            last = set(self.plan.without_kernel)
             self._show_verdict(apart=last)
             cells = plural(len(last), "pair")
             say(self.console, f"now {cells} without a kernel here{self._time_of(last)}")
-            codes += self._probed(plan.pairs)
-        return max(codes)
 
     def _time_of(self, pairs: Collection[Pair]) -> str:
         """What cells of *pairs* take, about, as a phrase; empty if unknown."""
@@ -425,173 +518,49 @@ class _Page:
             return ""
         return f", about {duration(math.fsum(times) * len(pairs))}"
 
-    def _probed(self, pairs: Sequence[Pair]) -> list[int]:
-        """The exit codes of all probes on *pairs*."""
-        codes: list[int] = [0]
-        silent: list[NothingToLose] = []
-        for probe in self.plan.probes:
-            try:
-                codes += self._swept_twice(probe, pairs)
-            except NothingToLose as error:
-                silent.append(error)
-                if len(silent) == len(self.plan.probes):
-                    raise
-                codes.append(1)
-                say(self.console, f"{error}: left out")
-        return codes
-
-    def _in_steps(self) -> list[int]:
-        """
-        Measure step by step what would change the answer first; the exit codes.
-
-        The reference is asked first, and once more when nothing is left.
-        """
-        telling = [probe for probe in self.plan.probes if tells_loss(probe)]
-        others = [probe for probe in self.plan.probes if probe not in telling]
-        codes, reference = self._reference_first(telling)
+    def _say_end(self, codes: list[int]) -> None:
+        """Why a sweep that decides has ended, where its time is not up."""
+        reference = reference_of(self.runner.read(), self.schedule.wanted)
+        if self.runner.asked_to_stop():
+            return
         if reference is None:
-            if self._is_spent():
-                self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
-            elif not self.runner.asked_to_stop():
-                again = sweep_command(self.plan.store.folder, "--retry-failed")
-                none = "No answer yet: no pair that could be the reference has numbers."
-                say(self.shown, f"{none} Mend what failed, then:\n  {again}")
-            return codes
-        able = self._able(telling)
-        codes.append(int(len(able) < len(telling)))
-        telling = able
-        # Of a budget, half is kept for what follows the first answer.
-        half_s = (self.options.budget_s or math.inf) / 2
-        most_s = min(first_answer_s(self.plan), half_s)
-        pairs = self.plan.may_measure
-        order = fix_order(self.runner, reference, pairs, most_s=most_s)
-        if self.options.retry_failed:
-            codes += self._retried(telling, reference, next(iter(order.looks), None))
-        is_over = False
-        while not is_over:
-            codes += self._stepped(telling)
-            if self.runner.asked_to_stop() or self._next_step():
-                return codes
-            # Also of a run that was decided before these were asked for.
-            for probe in others:
-                codes.append(self._swept(self.runner, probe, self._tried(telling)))
-            is_over = self._next_step() is None
-        codes.append(self._checked())
-        for probe in telling:
-            codes += self._swept_behind(probe, self._tried([probe]))
-        cells = plural(len(self._tried(telling)), "pair")
-        progress = self._progress(self._queue(telling[0], self._tried(telling)))
+            again = sweep_command(self.plan.store.folder, "--retry-failed")
+            none = "No answer yet: no pair that could be the reference has numbers."
+            say(self.shown, f"{none} Mend what failed, then:\n  {again}")
+            codes.append(1)
+            return
+        silent = self.schedule.taken.silent
+        telling = [p for p in self.plan.probes if tells_loss(p)]
+        telling = [probe for probe in telling if probe.name not in silent]
+        names = {probe.name for probe in telling}
+        tried = {r.pair for r in self.runner.read().records if r.probe in names}
+        progress = self._progress(self._queue(telling[0], tuple(tried)))
         over = "nothing is left in this run that could change it"
-        if reference in self.failed:
+        if reference in self.schedule.taken.failed:
             over = f"{reference} was not measured further, so nothing else was"
+        cells = plural(len(tried), "pair")
         self._summarize(progress, f"{over}: {cells} asked")
-        return codes
 
-    def _retried(
-        self, telling: Sequence[Probe], reference: Pair, goal: int | None
-    ) -> Iterator[int]:
-        """The exit codes of pairs that failed, but of those before the *reference*."""
-        first = most_precise_first(self.plan.may_measure)
-        before = {*first[: first.index(reference) + 1]}
-        there = replace(self.runner, goal=goal)
-        for probe in telling:
-            left = [pair for pair in self._tried([probe]) if pair not in before]
-            if left:
-                yield self._swept(there, probe, left)
-
-    def _reference_first(
-        self, telling: Sequence[Probe]
-    ) -> tuple[list[int], Pair | None]:
-        """The exit codes of the reference, and the pair; None if none of them runs."""
-        pairs = most_precise_first(self.plan.may_measure)[:GIVE_UP_AFTER]
-        order = order_in(self.runner.run.setup)
-        # One that is measured again is asked for as many as all others.
-        goal = next(iter(order.looks), None) if order else None
-        there = replace(self.runner, goal=goal) if goal else self.runner
-        codes = [0]
-        for pair in pairs:
-            codes += [self._swept(there, probe, [pair]) for probe in telling]
-            records = self.runner.read().records
-            if any(each.pair == pair and each.has_numbers for each in records):
-                return codes, pair
-            if self.runner.asked_to_stop():
-                break
-        return codes, None
-
-    def _able(self, telling: Sequence[Probe]) -> list[Probe]:
-        """
-        Those of *telling* whose reference has something to lose; others are left out.
-
-        Raises:
-            NothingToLose: If that is so of none.
-        """
-        silent: list[NothingToLose] = []
-        for probe in telling:
-            queue = CellQueue(self.runner, probe, self.plan.may_measure)
-            try:
-                queue.stop_if_nothing_to_lose()
-            except NothingToLose as error:
-                silent.append(error)
-                if len(silent) == len(telling):
-                    raise
-                self.silent.add(probe.name)
-                say(self.console, f"{error}: left out")
-        return [probe for probe in telling if probe.name not in self.silent]
-
-    def _stepped(self, telling: Sequence[Probe]) -> Iterator[int]:
-        """The exit codes of all steps, until none is left or the time is up."""
-        while step := self._next_step():
-            if self.stop.asked_to_stop:
-                raise KeyboardInterrupt
-            verdict = judge(self.runner.read(), self.options.limits)
-            self._say_so_far(verdict)
-            while not self._fits(step) and (shorter := step.shorter):
-                step = shorter
-            if not self._fits(step):
-                self._say_over(step_phrase(step, verdict), step.time_s)
-                yield 1
-                return
-            about = duration_phrase(step.time_s)
-            say(self.console, f"next: {step_phrase(step, verdict)}{about}")
-            self.has_stepped = True
-            self._extend(step.goals)
-            if step.new and not self.runner.asked_to_stop():
-                # What failed was measured again before the first step.
-                goal = step.asked.goal or None
-                there = replace(self.runner, goal=goal, retry_failed=False)
-                pairs = list(dict.fromkeys((*self._tried(telling), *step.new)))
-                for probe in telling:
-                    yield self._swept(there, probe, self._not_beyond(pairs))
-        yield int(bool(self.failed))
-
-    def _not_beyond(self, pairs: Sequence[Pair]) -> list[Pair]:
-        """Those of *pairs* that nothing measured so far has put beyond the limit."""
-        verdict = judge(self.runner.read(), self.options.limits)
-        return [p for p in pairs if verdict.decision(p) != Decision.BEYOND]
-
-    def _next_step(self) -> NextStep | None:
-        """What is measured next; None if nothing is, or the reference has failed."""
-        telling = (probe.name for probe in self.plan.probes if tells_loss(probe))
-        names = [name for name in telling if name not in self.silent]
-        verdict = judge(self.runner.read(), self.options.limits)
-        may = self.options.more is not False
-        if verdict.reference in self.failed:
-            return None
-        return next_step(verdict, names, may_continue=may, failed=self.failed)
-
-    def _tried(self, probes: Sequence[Probe]) -> list[Pair]:
-        """The pairs with a record of one of *probes*, in the order of the sweep."""
-        names = {probe.name for probe in probes}
-        tried = {r.pair: r for r in self.runner.read().records if r.probe in names}
-        return sorted(tried, key=lambda pair: tried[pair].started)
-
-    def _fits(self, step: NextStep) -> bool:
-        """Whether *step* ends before the time is up, as far as is known."""
+    def _left_s(self) -> float:
+        """Seconds until the time is up; infinite without a budget."""
         budget = self.options.budget_s
         if budget is None:
-            return True
-        left_s = budget - (time.monotonic() - self.began)
-        return left_s > 0 and not step.time_s > left_s
+            return math.inf
+        return budget - (time.monotonic() - self.began)
+
+    def _fits(self, turn: Turn) -> bool:
+        """Whether the task of *turn* ends before the time is up, as far as is known."""
+        left_s, step = self._left_s(), turn.task.step
+        return left_s > 0 and not (step and step.time_s > left_s)
+
+    def _say_missing(self, turn: Turn) -> None:
+        """That the time is up before the task of *turn*."""
+        task, verdict = turn.task, turn.verdict
+        if task.step:
+            self._say_so_far(verdict)
+            self._say_over(step_phrase(task.step, verdict), task.step.time_s)
+        elif reference_of(verdict.run, self.schedule.wanted) is None:
+            self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
 
     def _say_so_far(self, verdict: Verdict) -> None:
         """The verdict so far, in a line or two, once a loss was measured."""
@@ -627,78 +596,41 @@ class _Page:
         missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
         say(console, f"{missing} To go on:\n  {again}")
 
-    def _decided(self) -> int:
-        """Measure open pairs of a grid with further functions; the exit code."""
-
-        def is_over(run: Run) -> bool:
-            is_long = self.options.more is None and spent_share(run) >= TIME_SHARE
-            return is_long or self.runner.asked_to_stop()
-
-        limits = self.options.limits
-        failed = decide(self.runner, limits, is_over=is_over, show=self._shown_further)
-        self._note_failed(failed)
-        if self.stop.asked_to_stop:
-            raise KeyboardInterrupt
-        return 1 if failed else 0
-
-    def _checked(self) -> int:
-        """
-        Check the pair that is about to be set, beside the reference; the exit code.
-
-        By what measures it another way, where there is one: `Further.checks`.
-        """
-        verdict = judge(self.runner.read(), self.options.limits)
-        both = {verdict.reference, verdict.chosen} if verdict.chosen else set()
-        wanted = [
-            record.pair
-            for record in verdict.run.records
-            if record.probe == PROBE.name and record.has_numbers
-            if record.pair in both and FURTHER.unchecked(record, verdict.run.setup)
-        ]
-        if not wanted or self.runner.asked_to_stop():
-            return 0
-        names = visible(", ".join(map(str, wanted)))
+    def _checked(self, task: Task) -> int:
+        """Measure the pairs of *task* another way, too; the exit code."""
+        names = visible(", ".join(map(str, task.pairs)))
         say(self.console, f"checking what was read: {names}, forced token by token")
-        progress = self._progress(self._queue(PROBE, wanted))
-        progress.records.clear()
-        with SweepDisplay(self.console, progress) as display:
+        with self._shown_further(task.pairs) as tell:
             records = [
-                self.runner.check(PROBE, pair, tell=display.show)
-                for pair in wanted
+                self.runner.check(PROBE, pair, tell=tell)
+                for pair in task.pairs
                 if not self.runner.asked_to_stop()
             ]
-        failed = [r for r in records if FURTHER.unchecked(r, verdict.run.setup)]
+        failed = [r for r in records if is_short(r, task, self.runner.run.setup)]
         note_lines(
             self.console,
             (f"{r.pair} was not checked: {r.reason}" for r in failed if r.reason),
         )
         return int(bool(failed))
 
-    def _extend(self, goals: Mapping[Pair, int]) -> None:
-        """Measure pairs with further functions, up to *goals*, and note what failed."""
-        if not goals:
-            return
-        records = []
-        with self._shown_further(goals) as tell:
-            for pair, goal in goals.items():
-                if self.runner.asked_to_stop():
-                    break
-                record = self.runner.extend(PROBE, pair, goal, tell=tell)
-                if not record.has_numbers or FURTHER.units(record) < goal:
-                    records.append(record)
-        self.failed |= {record.pair for record in records}
-        self._note_failed(records)
+    def _extended(self, task: Task) -> int:
+        """Ask the pair of *task* for further functions; the exit code."""
+        (pair,) = task.pairs
+        with self._shown_further(task.pairs) as tell:
+            record = self.runner.extend(PROBE, pair, task.units or 0, tell=tell)
+        if is_short(record, task, self.runner.run.setup):
+            self.schedule.fail(pair)
+            self._note_failed([record])
+            return 1
+        return 0
 
     @contextlib.contextmanager
     def _shown_further(
-        self, goals: Mapping[Pair, int]
+        self, pairs: tuple[Pair, ...]
     ) -> Iterator[Callable[[Event], None]]:
-        """Show that pairs are asked for further functions, up to *goals*."""
-        progress = self._progress(self._queue(PROBE, tuple(goals)))
+        """Show *pairs* while they are asked for more than all others."""
+        progress = self._progress(self._queue(PROBE, pairs))
         progress.records.clear()
-        if not self.plan.request.decide:
-            functions = plural(max(goals.values()), "function")
-            say(self.console, f"open pairs, up to {functions} each:")
         with SweepDisplay(self.console, progress) as display:
             yield display.show
 
@@ -707,44 +639,6 @@ class _Page:
             self.console,
             (f"{r.pair} was not measured further: {r.reason}" for r in failed),
         )
-
-    def _swept_twice(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
-        """The exit codes of *probe*, and of its reference measured again."""
-        yield self._swept(self.runner, probe, pairs)
-        yield from self._swept_behind(probe, pairs)
-
-    def _swept_behind(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
-        """The exit codes of the reference behind all *pairs*, wherever that tells."""
-        if self.plan.repeated(probe):
-            twice = once_more(probe, pairs, store=self.plan.store)
-            if twice:
-                again, reference = twice
-                yield self._swept(self.runner, again, [reference])
-        yield from self._swept_on_cpu(probe, pairs)
-        yield from self._swept_elsewhere(probe, pairs)
-
-    def _swept_on_cpu(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
-        """The exit code of the reference with attention on the CPU, if that tells."""
-        once = once_on_cpu(probe, pairs, store=self.plan.store)
-        first = self.plan.workers[0]
-        engine = first.engine.on_cpu(once[1]) if once else None
-        if once and engine:
-            other, reference = once
-            worker = Worker(engine=engine, device=first.device)
-            there = replace(self.runner, workers=[worker])
-            yield self._swept(there, other, [reference])
-
-    def _swept_elsewhere(self, probe: Probe, pairs: Sequence[Pair]) -> Iterator[int]:
-        """The exit code of the reference on each further kind of device."""
-        store = self.plan.store
-        devices = {worker.device: worker for worker in self.plan.workers}
-        for other, reference, device in on_other_devices(
-            probe, pairs, store=store, devices=list(devices)
-        ):
-            there = replace(self.runner, workers=[devices[device]])
-            yield self._swept(there, other, [reference])
-            if note := agreement(probe, other, pairs, store=store):
-                note_lines(self.console, [note])
 
     def _swept(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> int:
         queue = self._queue(probe, pairs, runner)

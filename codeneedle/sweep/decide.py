@@ -1,8 +1,7 @@
 """The steps of a sweep that decides, and further functions of open pairs of a grid."""
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from msgspec import structs
@@ -13,21 +12,18 @@ from codeneedle.errors import BadInput
 from codeneedle.probes import probes_named
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
-from codeneedle.records.record import CellRecord, Run, as_json
+from codeneedle.records.record import Run, as_json
 from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.plan import Plan, PlannedStep
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.runner import Event, Runner
+from codeneedle.sweep.runner import Runner
 from codeneedle.text import plural
 from codeneedle.verdict import order as ordering
-from codeneedle.verdict.judge import judge
-from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
     cell_s,
     is_asked,
-    pairs_to_extend,
 )
 from codeneedle.verdict.order import Order, order_in
 
@@ -64,46 +60,6 @@ def deciding(request: Request, execution: Execution) -> Request:
     telling = [probe.name for probe in probes if tells_loss(probe)] or [PROBE.name]
     others = [name for name in request.probes if name not in telling]
     return structs.replace(request, probes=(*telling, *others))
-
-
-Show = Callable[[Mapping[Pair, int]], AbstractContextManager[Callable[[Event], None]]]
-"""Takes pairs with their new numbers of functions; yields what shows events."""
-
-
-def decide(
-    runner: Runner, limits: Limits, *, is_over: Callable[[Run], bool], show: Show
-) -> list[CellRecord]:
-    """
-    Measure open pairs with further functions until none is left that could be decided.
-
-    Args:
-        runner: Measures cells.
-        limits: Largest losses that the user accepts.
-        is_over: Whether to stop, by the run so far; called before each server.
-        show: Shows each pass over the open pairs.
-
-    Returns:
-        The records of cells that failed; their earlier answers are kept.
-
-    Raises:
-        KeyboardInterrupt: As it came.
-    """
-    failed: dict[Pair, CellRecord] = {}
-    while True:
-        verdict = judge(runner.read(), limits)
-        goals = {
-            p: goal for p, goal in pairs_to_extend(verdict).items() if p not in failed
-        }
-        if not goals or is_over(verdict.run):
-            return list(failed.values())
-        with show(goals) as tell:
-            for pair, goal in goals.items():
-                record = runner.extend(PROBE, pair, goal, tell=tell)
-                if not record.has_numbers or FURTHER.units(record) < goal:
-                    failed[pair] = record
-                # Without the reference, answers of others are compared with nothing.
-                if verdict.reference in failed or is_over(runner.read()):
-                    return list(failed.values())
 
 
 # --- the steps of a sweep that decides

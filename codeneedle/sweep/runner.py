@@ -11,18 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
-from codeneedle.cache_types import Pair, most_precise, reference_among
+from codeneedle.cache_types import Pair, most_precise
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
-from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe, lacks
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,
-    ON_CPU,
-    Attention,
     CellRecord,
     Json,
     Run,
@@ -31,7 +28,7 @@ from codeneedle.records.record import (
     base_name,
 )
 from codeneedle.records.store import Store
-from codeneedle.sweep.workers import Worker, finished_of
+from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import free_disk_bytes, nap
 from codeneedle.system.machine import now, occupied
 from codeneedle.system.processes import ending_all
@@ -90,41 +87,19 @@ def _is_left(record: CellRecord, probe: Probe, setup: Setup) -> bool:
     return record.status is Status.INTERRUPTED or lacks(probe, record, setup)
 
 
-def once_more(
-    probe: Probe, pairs: Sequence[Pair], *, store: Store
-) -> tuple[Probe, Pair] | None:
+def is_left(
+    record: CellRecord | None, probe: Probe, setup: Setup, *, retries: bool
+) -> bool:
     """
-    The reference of *pairs*, and what measures it again once *probe* is through.
+    Whether a cell has no whole *record*, or a failed one where that is tried again.
 
-    Its record has another name, so that it resumes and fails as any other cell. None
-    if the probe repeats none, or there is nothing to compare.
+    Those are untried and interrupted cells, and those that lack what was added to the
+    settings of the probe. A failure is a result: a pair that no kernel supports fails
+    again, and takes as long again.
     """
-    finished = finished_of(probe, pairs, store)
-    reference = reference_among(finished.values())
-    is_single = len(finished) < 2  # noqa: PLR2004 - a reference and another
-    if not probe.repeats or reference is None or is_single:
-        return None
-    return replace(probe, name=f"{probe.name}{AGAIN}", repeats=False), reference
-
-
-def once_on_cpu(
-    probe: Probe, pairs: Sequence[Pair], *, store: Store
-) -> tuple[Probe, Pair] | None:
-    """
-    The reference of *pairs*, and what measures it with attention on the CPU.
-
-    None if attention of no pair was there, or all of it; or if *probe* has no losses of
-    units that this could change.
-    """
-    finished = finished_of(probe, pairs, store)
-    reference = reference_among(finished.values())
-    kinds = {m.loss.kind for m in probe.metrics if m.loss} - {LossKind.SCORE}
-    is_needed = any(each.attention is Attention.CPU for each in finished.values())
-    if reference is None or not kinds or not is_needed:
-        return None
-    if probe.is_timed or not finished[reference].in_kernel:
-        return None
-    return replace(probe, name=f"{probe.name}{ON_CPU}", repeats=False), reference
+    if record is None or (retries and not record.has_numbers):
+        return True
+    return _is_left(record, probe, setup)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -665,17 +640,11 @@ class CellQueue:
         self._failures: list[str] = []
 
     def _is_pending(self, pair: Pair) -> bool:
-        """
-        Whether *pair* has no whole record; of a run that tries again, or a failed one.
-
-        Those are untried and interrupted pairs, and those that lack what was added to
-        the settings of the probe. A failure is a result: a pair that no kernel supports
-        fails again, and takes as long again.
-        """
+        """As `is_left`, of *pair*."""
         record, runner = self.records.get(pair), self._runner
-        if record is None or (runner.retry_failed and not record.has_numbers):
-            return True
-        return _is_left(record, self.probe, runner.run.setup)
+        return is_left(
+            record, self.probe, runner.run.setup, retries=runner.retry_failed
+        )
 
     @property
     def left(self) -> tuple[Pair, ...]:

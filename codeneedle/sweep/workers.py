@@ -150,42 +150,6 @@ def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
     return Share(number + 1, count)
 
 
-def on_other_devices(
-    probe: Probe, pairs: Sequence[Pair], *, store: Store, devices: Sequence[str]
-) -> list[tuple[Probe, Pair, str]]:
-    """
-    The probes that measure the reference on each kind of device that has not yet.
-
-    Args:
-        probe: Has measured *pairs*.
-        pairs: A grid, or a share of it.
-        store: Where its records are.
-        devices: Phrases of the workers; equal ones are of one kind.
-
-    Returns:
-        Probes with other names, each with that reference and the phrase of its device.
-    """
-    record = _reference(probe, pairs, store)
-    if record is None or probe.is_timed:
-        return []
-    kinds = {device_kind(device): device for device in reversed(devices)}
-    others = {
-        k: kinds[k] for k in sorted(kinds) if k not in {"", device_kind(record.device)}
-    }
-    return [
-        (
-            replace(
-                probe,
-                name=f"{probe.name}_on_{re.sub('[^a-z0-9]+', '_', kind.lower())}",
-                repeats=False,
-            ),
-            record.pair,
-            device,
-        )
-        for kind, device in others.items()
-    ]
-
-
 def device_kind(phrase: str) -> str:
     """The devices of a `Place.phrase`: shares of the cores compute alike."""
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)

@@ -3,6 +3,7 @@
 import io
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.sweep.request import Request
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 
@@ -67,7 +69,7 @@ class Deciding:
         )
         self.told, self.shown = io.StringIO(), io.StringIO()
         self.page = _Page(
-            plan=plan,
+            plan=replace(plan, kept=Request()),
             console=Console(file=self.told, width=200),
             shown=Console(file=self.shown, width=100),
             options=Options(limits=Limits(), **options),

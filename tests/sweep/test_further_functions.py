@@ -1,6 +1,5 @@
 """Which open pairs get further functions, how many, and until when."""
 
-import contextlib
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -37,8 +36,8 @@ from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
+from codeneedle.sweep import schedule
 from codeneedle.sweep.decide import (
-    decide,
     deciding,
     first_answer_s,
     first_look,
@@ -48,6 +47,7 @@ from codeneedle.sweep.decide import (
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import CellStarted, Runner
+from codeneedle.sweep.schedule import Schedule, Wanted, is_short
 from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -229,13 +229,23 @@ class World:
         self.runner().sweep(self.plan.probes[0], pairs)
 
     def decide(self, is_over=lambda _run: False):
-        @contextlib.contextmanager
-        def show(asked):
-            self.rounds.append(dict(asked))
-            yield self.events.append
-
-        self.events = []
-        return decide(self.runner(), Limits(), is_over=is_over, show=show)
+        """Ask open pairs for more; the records that fall short."""
+        self.events, failed = [], []
+        measured = tuple(r.pair for r in self.store.records("recall"))
+        wanted = Wanted(probes=self.plan.probes[:1], pairs=measured, more=True)
+        tasks = Schedule(runner=self.runner(), wanted=wanted, limits=Limits())
+        for turn in tasks.turns(lambda: math.inf):
+            task, (pair,) = turn.task, turn.task.pairs
+            if is_over(turn.verdict.run):
+                break
+            self.rounds.append((pair, task.units))
+            record = tasks.runner.extend(
+                PROBES["recall"], pair, task.units, tell=self.events.append
+            )
+            if is_short(record, task, tasks.runner.run.setup):
+                tasks.fail(pair)
+                failed.append(record)
+        return failed
 
     def functions(self, pair):
         return len(recall_of(self.store.record(pair, "recall")).forced)
@@ -268,13 +278,13 @@ def test_open_pairs_are_asked_until_they_are_decided(world):
     assert [] == world.decide()
 
     assert ["within", "beyond"] == [world.decision(pair) for pair in (GOOD, BAD)]
-    assert [{WHOLE: 16, GOOD: 16}, {WHOLE: 32, GOOD: 32}] == world.rounds[:2]
+    assert [(WHOLE, 16), (GOOD, 16), (WHOLE, 32), (GOOD, 32)] == world.rounds[:4]
     assert [8, world.functions(WHOLE)] == [
         world.functions(pair) for pair in (BAD, GOOD)
     ]
     assert len(world.asked) == len(set(world.asked))
     started = [e.pair for e in world.events if isinstance(e, CellStarted)]
-    assert [WHOLE, GOOD] * len(world.rounds) == started
+    assert [pair for pair, _ in world.rounds] == started
     before = len(world.asked)
     assert [] == world.decide()
     assert before == len(world.asked)
@@ -287,8 +297,28 @@ def test_pairs_that_nothing_decides_are_asked_for_the_whole_text(world):
     assert [] == world.decide()
 
     assert "open" == world.decision(GOOD)
-    assert [16, 32, 40] == [asked[GOOD] for asked in world.rounds]
+    assert [16, 32, 40] == [units for pair, units in world.rounds if pair == GOOD]
     assert 40 == world.functions(GOOD) == world.functions(WHOLE)
+
+
+def test_a_run_is_read_and_judged_once_a_turn(world, monkeypatch):
+    world.losses = {GOOD: noisy}
+    world.sweep(WHOLE, GOOD)
+    calls = {"read": 0, "judge": 0}
+
+    def counted(name, function):
+        def called(*given):
+            calls[name] += 1
+            return function(*given)
+
+        return called
+
+    monkeypatch.setattr(schedule, "judge", counted("judge", schedule.judge))
+    monkeypatch.setattr(Runner, "read", counted("read", Runner.read))
+    world.decide()
+
+    turns = len(world.rounds) + 1
+    assert (6 + 1, turns, turns) == (turns, calls["read"], calls["judge"])
 
 
 def test_it_stops_between_servers_when_the_time_is_up(world):

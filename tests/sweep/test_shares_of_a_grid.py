@@ -8,13 +8,11 @@ from made_records import made_record
 
 from codeneedle.cache_types import Pair, shuffled, whole_grid
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES
-from codeneedle.records.store import Store
 from codeneedle.sweep import workers
+from codeneedle.sweep.schedule import Task, Variant, other_devices
 from codeneedle.sweep.workers import (
     Place,
     Share,
-    on_other_devices,
     places,
     share_of_array,
 )
@@ -80,15 +78,21 @@ def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
     ],
 )
 def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
-    tmp_path, measured_on, devices, others
+    measured_on, devices, others
 ):
     """Another number of threads is no other kind."""
-    store = Store(tmp_path)
-    store.add(replace(made_record("f16/f16", []), device=measured_on))
+    record = replace(made_record("f16/f16", []), device=measured_on)
+    found = [
+        Task(
+            probe="recall",
+            pairs=(record.pair,),
+            variant=Variant.ELSEWHERE,
+            device=device,
+        )
+        for device in other_devices(record, devices)
+    ]
 
-    found = on_other_devices(PROBES["recall"], PAIRS, store=store, devices=devices)
-
-    assert others == [(probe.name, device) for probe, _, device in found]
+    assert others == [(f"recall{task.suffix}", task.device) for task in found]
 
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])

@@ -37,7 +37,6 @@ from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
 from codeneedle.records.record import (
-    ON_CPU,
     Attention,
     CacheEvidence,
     Effective,
@@ -55,8 +54,6 @@ from codeneedle.sweep.runner import (
     CellStarted,
     CellStepped,
     Runner,
-    once_more,
-    once_on_cpu,
 )
 from codeneedle.sweep.workers import Worker
 from codeneedle.system import machine
@@ -558,26 +555,6 @@ def test_a_cell_is_verified_once_the_reference_is_there(store):
     assert {"finished"} == set(last.values())
     stored = [store.record(pair, "recall") for pair in PAIRS]
     assert {(Status.FINISHED, "")} == {(each.status, each.reason) for each in stored}
-
-
-def test_the_reference_is_measured_once_more_after_all_others(store):
-    script = Script()
-    probe = replace(script.probe, repeats=True)
-    assert once_more(probe, PAIRS, store=store) is None
-
-    walk(store, script)
-    again, reference = once_more(probe, PAIRS, store=store)
-    assert once_more(probe, PAIRS[:1], store=store) is None
-    assert PAIRS[0] == once_more(probe, PAIRS[:2], store=store)[1]
-    given = []
-    twice = replace(again, outcome=lambda cell: given.append(cell) or observation())
-    for _ in range(2):
-        made_runner(store).sweep(twice, [reference])
-
-    assert [GOOD] == [cell.pair for cell in given]
-    assert [GOOD] == [record.pair for record in store.records("recall_again")]
-    assert len(PAIRS) == len(list(store.records("recall")))
-    assert once_more(again, PAIRS, store=store) is None
 
 
 # --- answers that are kept
@@ -1108,20 +1085,3 @@ def test_a_stop_ends_the_wait_for_another_share(store):
         )
 
     assert [] == script.measured
-
-
-@pytest.mark.parametrize("places", [1, 0, len(PAIRS)], ids=["one", "none", "all"])
-def test_the_reference_goes_to_the_cpu_once_where_some_pairs_ran_there(store, places):
-    coarsest = most_precise_first(PAIRS)[::-1][:places]
-
-    def outcome(cell):
-        is_there = cell.pair in coarsest
-        attention = Attention.CPU if is_there else Attention.KERNEL
-        cell.effective = Effective(attention=attention)
-
-    script = Script(outcome)
-    walk(store, script)
-    once = once_on_cpu(script.probe, PAIRS, store=store)
-
-    expected = (f"recall{ON_CPU}", most_precise(PAIRS)) if places == 1 else None
-    assert expected == (once and (once[0].name, once[1]))

@@ -1,0 +1,551 @@
+"""
+What a sweep measures next: a task, by what was measured so far.
+
+Two orders of the same tasks: a grid asks for every pair; a sweep that decides asks for
+what would change the answer first. Both are pure, so that a sweep that was ended goes
+on with the task at which it was ended.
+"""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Run,
+    Setup,
+)
+from codeneedle.sweep.decide import TIME_SHARE, fix_order, tells_loss
+from codeneedle.sweep.runner import (
+    GIVE_UP_AFTER,
+    CellQueue,
+    NothingToLose,
+    Runner,
+    is_left,
+)
+from codeneedle.sweep.workers import Worker, device_kind
+from codeneedle.verdict.judge import Verdict, judge
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.next import (
+    FURTHER,
+    PROBE,
+    NextStep,
+    next_step,
+    pairs_to_extend,
+    spent_share,
+)
+from codeneedle.verdict.order import order_in
+
+
+class Variant(StrEnum):
+    """How a cell is measured that was measured before."""
+
+    PLAIN = ""  # it was not
+    AGAIN = "again"  # once more behind all others, against drift
+    ON_CPU = "on-cpu"  # with attention on the CPU
+    ELSEWHERE = "elsewhere"  # on another kind of device
+    CHECK = "check"  # another way than all pairs: what was read is forced
+
+
+class Stage(StrEnum):
+    """What a task is a part of."""
+
+    GRID = "grid"  # what every pair is asked
+    RETRIED = "retried"  # pairs of an earlier command that failed
+    STEP = "step"  # of a sweep that decides
+    FURTHER = "further"  # units of open pairs beyond what every pair is asked
+    WITHOUT_KERNEL = "without kernel"  # pairs whose attention runs in no kernel
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """What servers are started for; several workers take its pairs side by side."""
+
+    probe: str  # name of what measures
+    pairs: tuple[Pair, ...]
+    """In running order; those that are measured already are passed over."""
+
+    variant: Variant = Variant.PLAIN
+    device: str = ""  # phrase of the worker that measures elsewhere
+    units: int | None = None  # up to how many; None for what every pair is asked
+    is_further: bool = False  # whether the pair has numbers, and is asked for more
+    stage: Stage = Stage.GRID
+    step: NextStep | None = field(default=None, compare=False)
+    """Which a sweep that decides takes with it, and why."""
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name of the probe in that of its records."""
+        if self.variant is Variant.ELSEWHERE:
+            kind = device_kind(self.device).lower()
+            return f"_on_{re.sub('[^a-z0-9]+', '_', kind)}"
+        return {Variant.AGAIN: AGAIN, Variant.ON_CPU: ON_CPU}.get(self.variant, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a command is to measure."""
+
+    probes: tuple[Probe, ...]  # what measures, in this order
+    pairs: tuple[Pair, ...]  # in running order; of a sweep that decides, it may measure
+    without_kernel: frozenset[Pair] = frozenset()
+    """Those that are measured last, behind the verdict on all others."""
+
+    decides: bool = False  # whether outcomes choose the pair that is measured next
+    retries: bool = False  # whether cells that failed are measured again, once
+    may_extend: bool = True  # whether open pairs may be asked for further units
+    more: bool | None = None  # whether without regard to time; None: a share of it
+    repeats: frozenset[str] = frozenset()
+    """Names of probes that measure the reference once more."""
+
+    can_be_on_cpu: Callable[[Pair], bool] = lambda _pair: False
+    """Whether attention of a pair can be put on the CPU, and is not there."""
+
+    devices: tuple[str, ...] = ()  # phrases of the workers
+
+
+@dataclass(slots=True)
+class Taken:
+    """What a command has tried."""
+
+    tasks: set[Task] = field(default_factory=set)
+    failed: set[Pair] = field(default_factory=set)
+    """Pairs that were to be asked for further units, and failed."""
+
+    silent: set[str] = field(default_factory=set)
+    """Names of probes whose reference has nothing to lose."""
+
+
+def next_task(
+    run: Run,
+    wanted: Wanted,
+    verdict: Verdict,
+    taken: Taken,
+    *,
+    left_s: float = math.inf,
+) -> Task | None:
+    """
+    What is measured next; None if nothing is left.
+
+    Args:
+        run: As it is stored, with derived statuses.
+        wanted: What the command is to measure.
+        verdict: On *run*.
+        taken: What was tried.
+        left_s: Seconds that are left: a step has as many pairs as fit, one at least.
+    """
+    now = _Now(run, wanted, verdict, taken, left_s)
+    tasks = _tasks_that_decide(now) if wanted.decides else _tasks_of_grid(now)
+    return next((task for task in tasks if task not in taken.tasks), None)
+
+
+@dataclass(frozen=True)
+class _Now:
+    """What tasks follow from."""
+
+    run: Run
+    wanted: Wanted
+    verdict: Verdict
+    taken: Taken
+    left_s: float
+
+    @property
+    def setup(self) -> Setup:
+        return self.run.setup
+
+    @cached_property
+    def records(self) -> dict[tuple[str, Pair], CellRecord]:
+        """By name of the probe and pair."""
+        return {(record.probe, record.pair): record for record in self.run.records}
+
+    def is_left(self, probe: Probe, pair: Pair, *, retries: bool | None = None) -> bool:
+        """Whether *pair* has no whole record of *probe*."""
+        retries = self.wanted.retries if retries is None else retries
+        record = self.records.get((probe.name, pair))
+        return is_left(record, probe, self.setup, retries=retries)
+
+    def has_numbers(self, pair: Pair) -> bool:
+        """Whether any probe has measured *pair*."""
+        return any(r.has_numbers for r in self.run.records if r.pair == pair)
+
+    def tried(self, probes: Sequence[Probe]) -> tuple[Pair, ...]:
+        """The pairs with a record of one of *probes*, in the order of the sweep."""
+        names = {probe.name for probe in probes}
+        found = {r.pair: r for r in self.run.records if r.probe in names}
+        return tuple(sorted(found, key=lambda pair: found[pair].started))
+
+    def finished(
+        self, probe: Probe, pairs: Sequence[Pair]
+    ) -> tuple[dict[Pair, CellRecord], Pair | None]:
+        """The records of *pairs* with numbers of *probe*, and their reference."""
+        records = {
+            pair: self.records[probe.name, pair]
+            for pair in pairs
+            if (probe.name, pair) in self.records
+        }
+        found = {pair: record for pair, record in records.items() if record.has_numbers}
+        return found, reference_among(found.values())
+
+    def heard(self, probes: Sequence[Probe]) -> list[Probe]:
+        """Those of *probes* whose reference has something to lose."""
+        return [each for each in probes if each.name not in self.taken.silent]
+
+    @cached_property
+    def first_units(self) -> int | None:
+        """Units of the first step of a sweep that decides; None for the usual ones."""
+        order = order_in(self.setup)
+        return next(iter(order.looks), None) if order else None
+
+
+# --- a grid
+
+
+def _tasks_of_grid(now: _Now) -> Iterator[Task]:
+    """Every pair, then open ones; pairs without a kernel last."""
+    wanted = now.wanted
+    last = wanted.without_kernel
+    yield from _cells(now, [pair for pair in wanted.pairs if pair not in last])
+    if wanted.may_extend:
+        yield from _further(now)
+        yield from _checks(now)
+    if last:
+        yield from _cells(now, wanted.pairs, Stage.WITHOUT_KERNEL)
+
+
+def _cells(
+    now: _Now, pairs: Sequence[Pair], stage: Stage = Stage.GRID
+) -> Iterator[Task]:
+    """All probes on *pairs*, each with what is measured behind it."""
+    for probe in now.heard(now.wanted.probes):
+        if any(now.is_left(probe, pair) for pair in pairs):
+            yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
+        yield from _behind(now, probe, pairs)
+
+
+def _further(now: _Now) -> Iterator[Task]:
+    """Further units of open pairs, the reference first; for a third of the time."""
+    is_long = now.wanted.more is None and spent_share(now.run) >= TIME_SHARE
+    if is_long or now.verdict.reference in now.taken.failed:
+        return
+    for pair, units in pairs_to_extend(now.verdict).items():
+        if pair not in now.taken.failed:
+            yield _extension(pair, units, Stage.FURTHER)
+
+
+def _extension(
+    pair: Pair, units: int, stage: Stage, step: NextStep | None = None
+) -> Task:
+    return Task(
+        probe=PROBE.name,
+        pairs=(pair,),
+        units=units,
+        is_further=True,
+        stage=stage,
+        step=step,
+    )
+
+
+# --- a sweep that decides
+
+
+def _tasks_that_decide(now: _Now) -> Iterator[Task]:
+    """The reference, steps until nothing could change the answer, then what is left."""
+    telling = [probe for probe in now.wanted.probes if tells_loss(probe)]
+    yield from _references(now, telling)
+    if reference_of(now.run, now.wanted) is None or order_in(now.setup) is None:
+        return
+    telling = now.heard(telling)
+    if now.wanted.retries:
+        yield from _retried(now, telling)
+    step = _step(now, telling)
+    if step is not None:
+        yield from _tasks_of_step(now, telling, step)
+        return
+    asked = now.tried(telling)
+    for probe in now.wanted.probes:
+        is_open = any(now.is_left(probe, pair) for pair in asked)
+        if not tells_loss(probe) and asked and is_open:
+            yield Task(probe=probe.name, pairs=asked)
+    yield from _checks(now)
+    for probe in telling:
+        yield from _behind(now, probe, now.tried([probe]))
+
+
+def candidates(wanted: Wanted) -> tuple[Pair, ...]:
+    """The pairs of which the first with numbers is the reference."""
+    return tuple(most_precise_first(wanted.pairs)[:GIVE_UP_AFTER])
+
+
+def reference_of(run: Run, wanted: Wanted) -> Pair | None:
+    """The pair that others are compared with; None before one has numbers."""
+    pairs = {record.pair for record in run.records if record.has_numbers}
+    return next((pair for pair in candidates(wanted) if pair in pairs), None)
+
+
+def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
+    """The most precise pair by all that tell losses; the next one if it fails."""
+    for pair in candidates(now.wanted):
+        for probe in telling:
+            # One that is measured again is asked for as many as all others.
+            task = Task(probe=probe.name, pairs=(pair,), units=now.first_units)
+            was_tried = replace(task, units=None) in now.taken.tasks
+            if now.is_left(probe, pair) and not was_tried:
+                yield task
+        if now.has_numbers(pair):
+            return
+
+
+def _retried(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
+    """Pairs that failed in an earlier command, before its first step."""
+    if any(task.stage is Stage.STEP for task in now.taken.tasks):
+        return
+    first, reference = candidates(now.wanted), reference_of(now.run, now.wanted)
+    before = {*first[: first.index(reference) + 1]} if reference else {*first}
+    for probe in telling:
+        pairs = tuple(
+            pair
+            for pair in now.tried([probe])
+            if pair not in before and now.is_left(probe, pair)
+        )
+        if pairs:
+            units = now.first_units
+            yield Task(probe=probe.name, pairs=pairs, units=units, stage=Stage.RETRIED)
+
+
+def _step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
+    """What is measured next; None if nothing is, or the reference has failed."""
+    if now.verdict.reference in now.taken.failed:
+        return None
+    step = next_step(
+        now.verdict,
+        [probe.name for probe in telling],
+        may_continue=now.wanted.more is not False,
+        failed=now.taken.failed,
+    )
+    while step and step.time_s > now.left_s and step.shorter:
+        step = step.shorter
+    return step
+
+
+def _tasks_of_step(
+    now: _Now, telling: Sequence[Probe], step: NextStep
+) -> Iterator[Task]:
+    """Further units of pairs that have numbers, then pairs that have none."""
+    for pair, units in step.goals.items():
+        yield _extension(pair, units, Stage.STEP, step)
+    for probe in telling:
+        # What failed was measured again before the first step.
+        if any(now.is_left(probe, pair, retries=False) for pair in step.new):
+            # Not what other probes alone were asked: they may have ruled it out.
+            pairs = dict.fromkeys((*now.tried([probe]), *step.new))
+            yield Task(
+                probe=probe.name,
+                pairs=tuple(pairs),
+                units=step.asked.goal or None,
+                stage=Stage.STEP,
+                step=step,
+            )
+
+
+# --- behind both
+
+
+def _checks(now: _Now) -> Iterator[Task]:
+    """The pair that is about to be set and the reference, another way."""
+    verdict = now.verdict
+    both = {verdict.reference, verdict.chosen} if verdict.chosen else set()
+    pairs = tuple(
+        record.pair
+        for record in now.run.records
+        if record.probe == PROBE.name and record.has_numbers
+        if record.pair in both and FURTHER.unchecked(record, now.setup)
+    )
+    is_asked = any(probe is PROBE for probe in now.wanted.probes)
+    if pairs and is_asked:
+        yield Task(probe=PROBE.name, pairs=pairs, variant=Variant.CHECK)
+
+
+def _behind(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
+    """The reference of *pairs* behind all of them, wherever that tells something."""
+    finished, reference = now.finished(probe, pairs)
+    if reference is None:
+        return
+    task = Task(probe=probe.name, pairs=(reference,))
+    variants = []
+    is_compared = len(finished) > 1
+    if probe.name in now.wanted.repeats and probe.repeats and is_compared:
+        variants.append(replace(task, variant=Variant.AGAIN))
+    if _tells_on_cpu(now, probe, finished, reference):
+        variants.append(replace(task, variant=Variant.ON_CPU))
+    if not probe.is_timed:
+        variants += (
+            replace(task, variant=Variant.ELSEWHERE, device=device)
+            for device in other_devices(finished[reference], now.wanted.devices)
+        )
+    for variant in variants:
+        if now.is_left(named(probe, variant), reference):
+            yield variant
+
+
+def _tells_on_cpu(
+    now: _Now, probe: Probe, finished: dict[Pair, CellRecord], reference: Pair
+) -> bool:
+    """
+    Whether the reference with attention on the CPU tells anything.
+
+    Not if attention of no pair was there, or all of it; nor of a probe without losses
+    of units that this could change.
+    """
+    kinds = {m.loss.kind for m in probe.metrics if m.loss} - {LossKind.SCORE}
+    was_there = any(each.attention is Attention.CPU for each in finished.values())
+    return (
+        bool(kinds)
+        and was_there
+        and not probe.is_timed
+        and finished[reference].in_kernel
+        and now.wanted.can_be_on_cpu(reference)
+    )
+
+
+def other_devices(record: CellRecord, devices: Sequence[str]) -> list[str]:
+    """
+    Of each kind of *devices* that has not measured *record* the first.
+
+    Args:
+        record: Of the reference.
+        devices: Phrases of the workers; equal ones are of one kind.
+    """
+    kinds = {device_kind(device): device for device in reversed(devices)}
+    ours = {"", device_kind(record.device)}
+    return [kinds[kind] for kind in sorted(kinds) if kind not in ours]
+
+
+def named(probe: Probe, task: Task) -> Probe:
+    """*probe* with the name that the records of *task* have."""
+    if not task.suffix:
+        return probe
+    return replace(probe, name=f"{probe.name}{task.suffix}", repeats=False)
+
+
+# --- the loop
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A task, and the verdict on what was measured before it."""
+
+    task: Task
+    verdict: Verdict
+
+
+@dataclass(slots=True, kw_only=True)
+class Schedule:
+    """The tasks of a run until nothing is left."""
+
+    runner: Runner  # measures
+    wanted: Wanted
+    limits: Limits  # largest losses that the user accepts
+    first_answer_s: float = math.inf  # what the first step may take
+    left_out: Callable[[NothingToLose], None] = lambda _error: None
+    """Called where a probe is left out, as its reference has nothing to lose."""
+
+    taken: Taken = field(default_factory=Taken)
+    is_settled: bool = field(default=False, init=False)
+    """Whether the order of a sweep that decides was looked at."""
+
+    def turns(self, left_s: Callable[[], float]) -> Iterator[Turn]:
+        """
+        Each task in turn, to be measured before the next one is asked for.
+
+        The run is read and judged once for each.
+        """
+        while turn := self.next_turn(left_s()):
+            yield turn
+            self.taken.tasks.add(turn.task)
+
+    def next_turn(self, left_s: float = math.inf) -> Turn | None:
+        """What is next; None if nothing is left."""
+        self.runner.add_calibration(self.runner.store.calibrated())
+        run = self.runner.read()
+        if self.wanted.decides and not self.is_settled and self._has_reference(run):
+            self._settle(run)
+            run = replace(run, setup=self.runner.run.setup)
+        verdict = judge(run, self.limits)
+        task = next_task(run, self.wanted, verdict, self.taken, left_s=left_s)
+        return None if task is None else Turn(task, verdict)
+
+    def _has_reference(self, run: Run) -> bool:
+        """Whether all that tell losses have measured the reference, or tried to."""
+        reference = reference_of(run, self.wanted)
+        names = {probe.name for probe in filter(tells_loss, self.wanted.probes)}
+        tried = {record.probe for record in run.records if record.pair == reference}
+        return reference is not None and names <= tried
+
+    def _settle(self, run: Run) -> None:
+        """
+        Leave out what the reference shows to be silent, and fix the order.
+
+        Raises:
+            NothingToLose: If that is so of all that tell losses.
+        """
+        self.is_settled = True
+        for probe in filter(tells_loss, self.wanted.probes):
+            try:
+                queue = CellQueue(self.runner, probe, self.wanted.pairs)
+                queue.stop_if_nothing_to_lose()
+            except NothingToLose as error:
+                self.leave_out(probe.name, error)
+        reference = reference_of(run, self.wanted)
+        if reference is not None:
+            pairs, most_s = self.wanted.pairs, self.first_answer_s
+            fix_order(self.runner, reference, pairs, most_s=most_s)
+
+    def leave_out(self, probe: str, error: NothingToLose) -> None:
+        """
+        Ask *probe* no further, as its reference has nothing to lose.
+
+        Raises:
+            NothingToLose: If no other is left that tells losses.
+        """
+        self.taken.silent.add(probe)
+        probes = self.wanted.probes
+        if self.wanted.decides:
+            probes = tuple(filter(tells_loss, probes))
+        if {each.name for each in probes} <= self.taken.silent:
+            raise error
+        self.left_out(error)
+
+    def runner_of(self, task: Task) -> Runner:
+        """What measures *task*: with its number of units, on its worker."""
+        retries = self.wanted.retries and task.stage is not Stage.STEP
+        there = replace(self.runner, goal=task.units, retry_failed=retries)
+        first = self.runner.workers[0]
+        if task.variant is Variant.ON_CPU:
+            engine = first.engine.on_cpu(task.pairs[0])
+            if engine is not None:
+                there.workers = [Worker(engine=engine, device=first.device)]
+        if task.variant is Variant.ELSEWHERE:
+            there.workers = [
+                worker for worker in there.workers if worker.device == task.device
+            ][:1]
+        return there
+
+    def fail(self, pair: Pair) -> None:
+        """Ask *pair* for no further units."""
+        self.taken.failed.add(pair)
+
+
+def is_short(record: CellRecord, task: Task, setup: Setup) -> bool:
+    """Whether *record* lacks what *task* has asked of its pair."""
+    if task.variant is Variant.CHECK:
+        return FURTHER.unchecked(record, setup)
+    return not record.has_numbers or FURTHER.units(record) < (task.units or 0)

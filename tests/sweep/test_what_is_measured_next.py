@@ -1,0 +1,330 @@
+"""What a sweep measures next, by what was measured so far."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+from made_losses import BEYOND, OPEN, WITHIN, losing, losing_setup, repeated, text_read
+from made_records import asking_recall
+from made_verdicts import BELOW, without_kernel
+
+from codeneedle.cache_types import Pair
+from codeneedle.probes import PROBES
+from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
+from codeneedle.sweep.schedule import (
+    Stage,
+    Taken,
+    Task,
+    Variant,
+    Wanted,
+    next_task,
+)
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.trust import trusted
+
+NAMES = ("bf16/bf16", "q8_0/q8_0", "q4_0/q4_0")
+PAIRS = WHOLE, GOOD, BAD = tuple(map(Pair.parse, NAMES))
+RECALL = PROBES["recall"]
+GRID = Wanted(probes=(RECALL,), pairs=PAIRS)
+DECIDING = replace(GRID, decides=True, repeats=frozenset({"recall"}))
+NOTHING = (0.0,) * 64
+
+
+def setup_of(*, forced: int = 16, way: str = "force", decides: bool = False) -> Setup:
+    """A run of these pairs, of whose functions 16 are asked of each."""
+    setup = losing_setup(NAMES, forced=forced, functions=16)
+    asked = {"way": [way], "functions": 16, "lines": 5}
+    order = {"pairs": list(NAMES[1:]), "looks": [16, 32, 64][: forced // 16]}
+    calibrated = {"order": order} if decides else {}
+    return replace(asking_recall(setup, asked), calibrated=calibrated)
+
+
+def run_of(
+    losses: Mapping[Pair, Sequence[float]], setup: Setup, *more: CellRecord
+) -> Run:
+    """What was measured of some pairs."""
+    records = tuple(losing(setup, str(pair), each) for pair, each in losses.items())
+    return trusted(Run(name="made", setup=setup, records=(*records, *more)))
+
+
+def next_of(
+    run: Run,
+    wanted: Wanted = GRID,
+    taken: Taken | None = None,
+    left_s: float = math.inf,
+) -> Task | None:
+    """What is next in *run*."""
+    verdict = judge(run)
+    return next_task(run, wanted, verdict, taken or Taken(), left_s=left_s)
+
+
+def seen(task: Task | None) -> tuple[object, ...] | None:
+    """What tells *task* from others, in short."""
+    if task is None:
+        return None
+    pairs = " ".join(map(str, task.pairs))
+    return (pairs, str(task.variant or task.stage), task.units)
+
+
+ALL = {WHOLE: NOTHING[:16], GOOD: WITHIN, BAD: BEYOND}
+EVERY = " ".join(NAMES)
+
+
+# A grid
+
+
+def test_a_grid_asks_every_pair_until_all_have_whole_records() -> None:
+    setup = setup_of()
+    part = dict(list(ALL.items())[:2])
+    cut = replace(losing(setup, "q4_0/q4_0", BEYOND), status=Status.INTERRUPTED)
+    grid = (EVERY, "grid", None)
+
+    assert [grid, grid, grid, None] == [
+        seen(next_of(run_of(losses, setup, *more)))
+        for losses, more in (({}, ()), (part, ()), (part, (cut,)), (ALL, ()))
+    ]
+
+
+def test_cells_that_failed_are_measured_again_once_where_that_is_asked_for() -> None:
+    setup = setup_of()
+    gap = replace(
+        losing(setup, "q4_0/q4_0", BEYOND), status=Status.CRASHED, observation=None
+    )
+    run = run_of({WHOLE: NOTHING[:16], GOOD: WITHIN}, setup, gap)
+    again = replace(GRID, retries=True)
+    task = next_of(run, again)
+
+    assert next_of(run) is None
+    assert (EVERY, "grid", None) == seen(task)
+    assert task is not None
+    assert next_of(run, again, Taken(tasks={task})) is None
+
+
+def test_a_probe_without_anything_to_lose_is_left_out() -> None:
+    assert next_of(run_of({}, setup_of()), taken=Taken(silent={"recall"})) is None
+
+
+def open_run(**counts: int) -> Run:
+    """A pair is open; so many functions are known of the reference and of it."""
+    setup = setup_of(forced=64)
+    known = {WHOLE: counts.get("whole", 16), GOOD: counts.get("good", 16)}
+    losses = {
+        WHOLE: NOTHING[: known[WHOLE]],
+        GOOD: (OPEN * 4)[: known[GOOD]],
+        BAD: BEYOND,
+    }
+    return run_of(losses, setup)
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, ("bf16/bf16", "further", 32)),
+        ({"whole": 32}, ("q8_0/q8_0", "further", 32)),
+        ({"whole": 32, "good": 32}, ("bf16/bf16", "further", 64)),
+    ],
+)
+def test_open_pairs_are_asked_for_more_behind_the_reference(
+    counts: Mapping[str, int], expected: tuple[object, ...]
+) -> None:
+    always = replace(GRID, more=True)
+
+    assert expected == seen(next_of(open_run(**counts), always))
+    assert next_of(open_run(**counts), replace(always, may_extend=False)) is None
+    failed = Taken(failed={WHOLE, GOOD})
+    assert next_of(open_run(**counts), always, failed) is None
+
+
+def test_the_reference_is_measured_once_more_behind_all_others() -> None:
+    wanted, setup = replace(GRID, repeats=frozenset({"recall"})), setup_of()
+    again = repeated(losing(setup, "bf16/bf16", NOTHING[:16]))
+
+    assert ("bf16/bf16", "again", None) == seen(next_of(run_of(ALL, setup), wanted))
+    assert next_of(run_of(ALL, setup, again), wanted) is None
+    alone = replace(wanted, pairs=(WHOLE,))
+    assert next_of(run_of({WHOLE: NOTHING[:16]}, setup), alone) is None
+
+
+def test_the_reference_goes_to_the_cpu_where_some_pairs_ran_there() -> None:
+    run = without_kernel(run_of(ALL, setup_of()), "q4_0/q4_0")
+    wanted = replace(GRID, can_be_on_cpu=lambda _pair: True)
+
+    assert ("bf16/bf16", "on-cpu", None) == seen(next_of(run, wanted))
+    assert next_of(run) is None
+    assert next_of(run_of(ALL, setup_of()), wanted) is None
+
+
+def test_the_reference_is_measured_on_each_other_kind_of_device() -> None:
+    setup = setup_of()
+    devices = ("L4, 1 thread", "A1, 1 thread")
+    records = [
+        replace(losing(setup, str(pair), losses), device=devices[0])
+        for pair, losses in ALL.items()
+    ]
+    task = next_of(run_of({}, setup, *records), replace(GRID, devices=devices))
+
+    assert ("bf16/bf16", "elsewhere", None) == seen(task)
+    assert task is not None
+    assert ("_on_a1", devices[1]) == (task.suffix, task.device)
+
+
+def test_the_pair_to_set_and_the_reference_are_checked_where_lines_were_read() -> None:
+    setup = setup_of(way="read")
+    read = [
+        replace(
+            record,
+            observation={
+                **record.observation,
+                "answers": {
+                    key.replace("forced ", "read made "): answer
+                    for key, answer in record.observation["answers"].items()
+                },
+            },
+        )
+        for record in run_of(ALL, setup_of()).records
+    ]
+    task = next_task(run := run_of({}, setup, *read), GRID, judge(run), Taken())
+
+    # Keys are of no chunk of this text: what was read is asked anew before all else.
+    assert (EVERY, "grid", None) == seen(task)
+    assert task is not None
+    checked = next_of(run, taken=Taken(tasks={task}))
+    assert ("bf16/bf16 q8_0/q8_0", "check", None) == seen(checked)
+
+
+def test_pairs_without_a_kernel_are_measured_last() -> None:
+    wanted, setup = replace(GRID, without_kernel=frozenset({BAD})), setup_of()
+    part = {WHOLE: NOTHING[:16], GOOD: WITHIN}
+
+    assert [
+        ("bf16/bf16 q8_0/q8_0", "grid", None),
+        (EVERY, "without kernel", None),
+        None,
+    ] == [seen(next_of(run_of(losses, setup), wanted)) for losses in ({}, part, ALL)]
+
+
+# A sweep that decides
+
+
+@pytest.mark.parametrize(
+    ("losses", "expected"),
+    [
+        ({}, ("bf16/bf16", "grid", 16)),
+        ({WHOLE: NOTHING[:16]}, (EVERY, "step", 16)),
+        ({WHOLE: NOTHING[:16], GOOD: WITHIN}, (EVERY, "step", 16)),
+        (ALL, ("bf16/bf16", "again", None)),
+    ],
+)
+def test_a_sweep_that_decides_goes_step_by_step(
+    losses: Mapping[Pair, Sequence[float]], expected: tuple[object, ...]
+) -> None:
+    setup = setup_of(decides=True)
+
+    assert expected == seen(next_of(run_of(losses, setup), DECIDING))
+
+
+def test_before_its_order_is_fixed_the_reference_alone_is_asked() -> None:
+    setup = setup_of()
+
+    assert ("bf16/bf16", "grid", None) == seen(next_of(run_of({}, setup), DECIDING))
+    assert next_of(run_of({WHOLE: NOTHING[:16]}, setup), DECIDING) is None
+
+
+def test_the_next_pair_is_the_reference_where_the_most_precise_one_fails() -> None:
+    setup = setup_of(decides=True)
+    gap = replace(
+        losing(setup, "bf16/bf16", NOTHING[:16]),
+        status=Status.CRASHED,
+        observation=None,
+    )
+
+    assert ("q8_0/q8_0", "grid", 16) == seen(next_of(run_of({}, setup, gap), DECIDING))
+
+
+def test_a_step_of_open_pairs_begins_with_the_reference() -> None:
+    setup = setup_of(forced=64, decides=True)
+    losses = {WHOLE: NOTHING[:16], GOOD: BELOW, BAD: BEYOND}
+    run = run_of(losses, setup)
+    extended = run_of({**losses, WHOLE: NOTHING[:32]}, setup)
+
+    assert ("bf16/bf16", "step", 32) == seen(next_of(run, DECIDING))
+    assert ("q8_0/q8_0", "step", 32) == seen(next_of(extended, DECIDING))
+    failed = Taken(failed={WHOLE})
+    assert ("bf16/bf16", "again", None) == seen(next_of(run, DECIDING, failed))
+
+
+def test_a_step_has_as_many_pairs_as_the_time_holds() -> None:
+    setup = setup_of(decides=True)
+    run = run_of({WHOLE: NOTHING[:16]}, setup)
+    whole = next_of(run, DECIDING)
+    assert whole is not None
+    assert whole.step is not None
+    one = next_of(run, DECIDING, left_s=0.75 * whole.step.time_s)
+
+    assert ("bf16/bf16 q8_0/q8_0", "step", 16) == seen(one)
+
+
+def test_other_probes_measure_what_was_asked_once_no_step_is_left() -> None:
+    probes = (RECALL, PROBES["throughput"])
+    wanted = replace(DECIDING, probes=probes)
+    task = next_of(run_of(ALL, setup_of(decides=True)), wanted)
+
+    assert task is not None
+    assert ("throughput", {*PAIRS}) == (task.probe, {*task.pairs})
+
+
+def test_a_pair_that_is_beyond_by_ordinary_text_is_not_asked_to_recall() -> None:
+    setup, telling = setup_of(decides=True), (PROBES["divergence"], RECALL)
+    read = [
+        text_read(str(pair), [loss] * 56)
+        for pair, loss in ((WHOLE, 0.0), (GOOD, 0.001), (BAD, 0.2))
+    ]
+    run = run_of({WHOLE: NOTHING[:16]}, setup, *read)
+    task = next_of(run, replace(DECIDING, probes=telling))
+
+    assert task is not None
+    assert ("recall", (WHOLE, GOOD)) == (task.probe, task.pairs)
+
+
+# Both
+
+
+def cells(task: Task) -> Iterator[tuple[Pair, int]]:
+    """What *task* measures, and up to how many functions."""
+    for pair in task.pairs:
+        yield pair, task.units or 16
+
+
+@pytest.mark.parametrize("wanted", [replace(GRID, more=True), DECIDING])
+def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
+    wanted: Wanted,
+) -> None:
+    setup = setup_of(forced=64, decides=wanted.decides)
+    losses = {WHOLE: NOTHING, GOOD: BELOW * 4, BAD: BEYOND * 4}
+    records: dict[tuple[str, Pair], CellRecord] = {}
+    taken, turns = Taken(), 0
+
+    def stored() -> Run:
+        return trusted(Run(name="made", setup=setup, records=(*records.values(),)))
+
+    while task := next_of(stored(), wanted, taken):
+        assert task == next_of(stored(), wanted), "a fresh command"
+        for pair, units in cells(task):
+            assert task == next_of(stored(), wanted), "killed inside of it"
+            known = records.get(("recall", pair))
+            if known and not (task.is_further or task.variant):
+                continue
+            record = losing(setup, str(pair), losses[pair][:units])
+            if task.variant is Variant.AGAIN:
+                record = repeated(record)
+            records[record.probe, pair] = record
+            if next_of(stored(), wanted) != task:
+                break
+        taken.tasks.add(task)
+        turns += 1
+
+    assert turns > 2
+    assert (f"recall{AGAIN}" in {probe for probe, _ in records}) == wanted.decides
+    assert next_of(stored(), wanted) is None
+    assert Stage.GRID == Task(probe="recall", pairs=PAIRS).stage
