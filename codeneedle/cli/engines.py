@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from codeneedle.cache_types import ENGINE, PairFlags, by_precision
+from codeneedle.cache_types import ENGINE, Pair, PairFlags, by_precision
 from codeneedle.engines.llama_cpp import installation, launching
 from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
 from codeneedle.engines.llama_cpp.installation import Tools
+from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
@@ -295,10 +296,21 @@ def asks_for(engine: str) -> PairFlags:
     return ENGINES[engine].pair_flags if engine in ENGINES else PairFlags()
 
 
+def _mlx_words(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
+    return answer.pair, answer.model, answer.run.setup.server_args
+
+
 def words_of(engine: str) -> "Words | None":
     """The answer in the words of what starts *engine*; None without any."""
     from codeneedle.report.answer import Words
 
+    if engine == MLX:
+        return Words(
+            arguments=lambda answer: mlx_launching.options(*_mlx_words(answer)),
+            environment=lambda _answer: {},
+            lines=lambda answer, _form: mlx_launching.command(*_mlx_words(answer)),
+            forms=("command",),
+        )
     if engine != ENGINE:
         return None
     return Words(

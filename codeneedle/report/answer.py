@@ -68,6 +68,8 @@ class Words:
     lines: Callable[["Answer", str], list[str]]
     """Of a form, ``command``, ``env`` or ``preset``."""
 
+    forms: tuple[str, ...] = ("command", "env", "preset")  # those that it has
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -167,7 +169,7 @@ def answer_lines(
     mark = ";" if form == "preset" else "#"
     for answer in answers:
         words = words_of(answer.run.setup.engine)
-        if words is None:
+        if words is None or form not in words.forms:
             raise NothingToShow(
                 run=visible(answer.run.name),
                 what=f"words for {form}: the engine {answer.run.setup.engine} is asked "

@@ -12,6 +12,7 @@ from made_stores import hugging_face, ollama
 from codeneedle.cache_types import ENGINE, Pair
 from codeneedle.cli.engines import words_of
 from codeneedle.engines.llama_cpp.launching import of_launchers
+from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.report.answer import (
@@ -23,6 +24,7 @@ from codeneedle.report.answer import (
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 
+MLX = "mlx_lm.server --model org/m"
 SET = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": WITHIN, "q4_0/q4_0": BEYOND}
 
 
@@ -166,6 +168,24 @@ def test_an_engine_without_words_is_told_and_has_json_and_a_badge():
         lines("command", other)
     assert [] == answer_object(other, words_of("endpoint")).arguments
     assert "q8_0/q4_0" in answer_badge(other)
+
+
+@pytest.mark.parametrize(
+    ("pair", "expected"),
+    [
+        ("f16/f16", MLX),
+        (
+            "kv8/kv8",
+            f"{MLX} --kv-bits 8 --kv-group-size 32 --quantized-kv-start 0",
+        ),
+        ("kv8/kv4", "# mlx_lm.server has one width for K and V: no K kv8, V kv4"),
+    ],
+)
+def test_mlx_is_told_by_the_options_of_its_server(pair, expected):
+    given = ("--kv-group-size 32", "--quantized-kv-start 0", "--compute model")
+
+    assert [expected] == mlx_launching.command(Pair.parse(pair), "org/m", given)
+    assert ("command",) == words_of("mlx").forms
 
 
 def test_several_runs_are_several_sections():

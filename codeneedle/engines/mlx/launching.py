@@ -1,0 +1,40 @@
+"""A pair in the words of ``mlx_lm.server``, which has one width for K and V."""
+
+import re
+import shlex
+from collections.abc import Iterable
+
+from codeneedle.cache_types import Pair
+
+_QUANTIZED = re.compile(r"kv(?P<bits>\d)")
+_SHARED = ("--kv-group-size", "--quantized-kv-start", "--max-kv-size")
+"""Options of the engine that it has, too (mlx-lm #1832)."""
+
+
+def options(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
+    """
+    The arguments of ``mlx_lm.server``; empty where it has none.
+
+    Args:
+        pair: What it is to run.
+        model: A folder, or a name of Hugging Face.
+        arguments: Those of the engine, each with its value.
+    """
+    match = _QUANTIZED.fullmatch(pair.k)
+    shared = [each for each in arguments if each.startswith(_SHARED)]
+    is_one = pair.k == pair.v and not any("," in each for each in shared)
+    if not is_one or not (match or pair.k == "f16"):
+        return []
+    if match is None:
+        shared = [each for each in shared if each.startswith(_SHARED[-1])]
+    quantized = [f"--kv-bits {match['bits']}"] if match else []
+    words = (word for each in (*quantized, *shared) for word in each.split())
+    return ["--model", model, *words]
+
+
+def command(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
+    """The command, or a comment that says why there is none."""
+    words = options(pair, model, arguments)
+    if words:
+        return [shlex.join(["mlx_lm.server", *words])]
+    return [f"# mlx_lm.server has one width for K and V: no K {pair.k}, V {pair.v}"]
