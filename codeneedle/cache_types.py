@@ -81,10 +81,11 @@ class Pair:
         """
         k, slash, v = text.strip().partition("/")
         if not (k and slash and v) or "/" in v:
+            example = f"{k}/{k}" if k in BITS_PER_ELEMENT and not slash else "q8_0/q4_0"
             raise BadInput(
                 source=f"'{text}'",
                 reason="is not a pair of cache types",
-                hint="Write the K type, a slash, the V type: q8_0/q4_0.",
+                hint=f"Write the K type, a slash, the V type: {example}.",
             )
         return cls(k, v)
 

@@ -27,7 +27,6 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.patience import Patience, patience
-from codeneedle.engines.started import telling
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.models.weights import Weights
@@ -251,6 +250,9 @@ class ProbeContext:
             CellError: If it does not get ready, or is not what was asked for.
             FolderUnusable: If the folder cannot be made.
         """
+        # Reports know probes, and do not wait for what asks servers.
+        from codeneedle.engines.started import telling
+
         moments: list[float | None] = [self.previous_end, time.monotonic()]
         self._forget_requests()
         try:

@@ -16,6 +16,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli.sweep import Options, _Page
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
+from codeneedle.probes.recall import probe as recall_probe
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.sweep.request import Request
@@ -143,11 +144,12 @@ def test_without_a_reference_there_is_no_answer_and_each_was_tried_once(deciding
 
 
 def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
-    deciding,
+    deciding, monkeypatch
 ):
-    """The settings say 6; five minutes hold all 12."""
+    """Six are asked at least; five minutes hold all 12."""
+    monkeypatch.setattr(recall_probe, "DECIDING_FUNCTIONS", FEW)
     reference = Pair("f16", "f16")
-    deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    deciding.sweep(types=("f16", "q8_0"), functions=None)
     store = deciding.page.plan.store
     for record in store.records():
         if record.pair == reference:
@@ -155,7 +157,7 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
                 store.folder / "cells" / f"{record.pair.slug}.{record.probe}.json"
             ).unlink()
     before = deciding.served(reference)
-    deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    deciding.sweep(types=("f16", "q8_0"), functions=None)
 
     asked = recall_of(deciding.page.plan.store.record(reference, "recall")).forced
     assert 12 == len(asked)
@@ -163,10 +165,21 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
     assert 2 == deciding.served(reference) - before
 
 
-def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(deciding):
+def test_functions_that_are_named_are_those_of_every_pair(deciding):
+    """Although five minutes hold all 12."""
+    deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    records = deciding.page.plan.store.records()
+
+    assert {FEW} == {len(recall_of(record).forced) for record in records}
+
+
+def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(
+    deciding, monkeypatch
+):
+    monkeypatch.setattr(recall_probe, "DECIDING_FUNCTIONS", FEW)
     deciding.dying = Pair("f16", "f16")
 
-    assert 1 == deciding.sweep(types=("f16", "q8_0"), functions=FEW)
+    assert 1 == deciding.sweep(types=("f16", "q8_0"), functions=None)
     said = "f16/f16 was not measured further, so nothing else was"
     assert said in deciding.told.getvalue()
 
