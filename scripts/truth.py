@@ -18,6 +18,7 @@ import bisect
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -763,18 +764,49 @@ def _coverage_of(name: str, units: Mapping[Pair, dict[str, float]]) -> None:
     reference, *others = sorted(units, key=_size, reverse=True)
     chance = np.random.default_rng(42)
     print(f"\n{name}: {len(units[reference])}, of which {few} are drawn")
-    print("| pair | mean loss | share | missed above, % | missed below, % |")
-    print("| --- | --: | --: | --: | --: |")
+    # Passages of a chunk may vary together, so that whole chunks are drawn, too.
+    chunks = list(dict.fromkeys(name.partition(".")[0] for name in units[reference]))
+    is_text = len(chunks) < len(units[reference])
+    ways = ["above", "below", *(["above, chunks", "below, chunks"] * is_text)]
+    print(f"| pair | mean loss | share | missed {', % | '.join(ways)}, % |")
+    print(f"| --- |{' --: |' * (2 + len(ways))}")
     for pair, share in itertools.product(others, (0.025, error_share(0, len(OTHERS)))):
         names = [name for name in units[reference] if name in units[pair]]
         losses = np.array([units[reference][n] - units[pair][n] for n in names])
-        mean, above, below = losses.mean(), 0, 0
-        for _ in range(draws):
-            bounds = interval(chance.choice(losses, few).tolist(), share)
-            above += mean > bounds.high
-            below += mean < bounds.low
-        shown = f"{100 * above / draws:.2f} | {100 * below / draws:.2f}"
-        print(f"| {pair} | {mean:.2%} | {100 * share:.2f} % | {shown} |")
+        draws_of = [partial(_some_of, losses, few, chance)]
+        if is_text:
+            by_chunk = np.array_split(losses, len(chunks))
+            draws_of.append(partial(_half_of, by_chunk, chance))
+        shown = " | ".join(
+            f"{above:.2f} | {below:.2f}"
+            for draw in draws_of
+            for above, below in [_missed(losses.mean(), draw, share, draws)]
+        )
+        print(f"| {pair} | {losses.mean():.2%} | {100 * share:.2f} % | {shown} |")
+
+
+def _some_of(losses: Numbers, few: int, chance: np.random.Generator) -> Numbers:
+    """So *few* of *losses*, drawn with replacement."""
+    found: Numbers = chance.choice(losses, few)
+    return found
+
+
+def _half_of(chunks: Sequence[Numbers], chance: np.random.Generator) -> Numbers:
+    """Losses of half as many *chunks*, drawn with replacement."""
+    drawn_chunks = chance.integers(len(chunks), size=len(chunks) // 2)
+    return np.concatenate([chunks[int(at)] for at in drawn_chunks])
+
+
+def _missed(
+    mean: float, draw: Callable[[], Numbers], share: float, draws: int
+) -> tuple[float, float]:
+    """In how many of 100 draws the interval is below the *mean*, and above it."""
+    above = below = 0
+    for _ in range(draws):
+        bounds = interval(draw().tolist(), share)
+        above += mean > bounds.high
+        below += mean < bounds.low
+    return 100 * above / draws, 100 * below / draws
 
 
 LAGS = (1, 2, 4, 8, 16, 32)

@@ -47,6 +47,6 @@ def _biases(weights: Weights) -> Iterator[str]:
             f"K has biases up to {norms[layer]:,.0f} in layer {layer} (median "
             f"{median:,.3g}): every model that collapsed with a quantized K had such "
             "spikes (26 models, llama.cpp #21385); expect damage from K below q8_0: on "
-            "Qwen2.5-Coder-0.5B, with biases up to 393, K q5_1 loses 9 of 100 right "
-            "tokens of ordinary text, q8_0 none (RESULTS.md)"
+            "Qwen2.5-Coder-0.5B, with biases up to 393, q5_1/q5_1 loses 5 of 100 right "
+            "tokens of ordinary text, q8_0/q8_0 none (RESULTS.md)"
         )

@@ -154,7 +154,7 @@ def text_read(
 
     Args:
         pair: Of the cell.
-        losses: Of each passage, of which a chunk has seven; empty of a tool that tells
+        losses: Of each passage, of which a chunk has eight; empty of a tool that tells
             no tokens.
         chunks: Chunks of 512 tokens.
         reference: What it was compared with.
@@ -164,7 +164,7 @@ def text_read(
     (answer,) = stored["answers"].values()
     per_chunk = len(losses) // chunks
     logprobs = [
-        round(math.log(KEPT - losses[at * per_chunk + min(token // 32, 6)]), 6)
+        round(math.log(KEPT - losses[at * per_chunk + token * 8 // 255]), 6)
         for at in range(chunks)
         for token in range(255 if losses else 0)
     ]

@@ -77,12 +77,12 @@ def with_text(run: Run, losses: dict[str, float], chunks: int = 8) -> Run:
     made = [
         text_read(
             pair,
-            [loss + 0.002 * (-1) ** at for at in range(7 * chunks)],
+            [loss + 0.002 * (-1) ** at for at in range(8 * chunks)],
             chunks=chunks,
         )
         for pair, loss in losses.items()
     ]
-    none = text_read(REFERENCE, [0.0] * 7 * chunks, chunks=chunks)
+    none = text_read(REFERENCE, [0.0] * 8 * chunks, chunks=chunks)
     probes = {**run.setup.probes, "divergence": {"contexts": [512], "chunks": [chunks]}}
     setup = replace(run.setup, probes=probes)
     return replace(run, setup=setup, records=(*run.records, none, *made))

@@ -182,10 +182,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 
 PASSAGE = 32
 """
-Scored tokens of a passage, over which right tokens are averaged: the unit of a loss.
+Scored tokens of a passage, about, over which right tokens are averaged: the unit of a
+loss.
 
-Differences of neighbouring tokens hardly vary together, those of neighbouring passages
-not at all. Source: RESULTS.md.
+What neighbouring tokens lose hardly varies together where little is lost, so that means
+of passages are nearly independent. Source: RESULTS.md.
 """
 
 
@@ -195,8 +196,8 @@ def _passages(
     """
     The right tokens of a text, each with the name of its passage: ``3.0``.
 
-    Of the first context, as all losses are. What is left of a chunk behind its last
-    whole passage belongs to that one.
+    Of the first context, as all losses are. The passages of a chunk are as long as each
+    other, but for a token, so that their mean is that of the tokens.
 
     Args:
         record: A finished one.
@@ -207,10 +208,11 @@ def _passages(
     if compared is None or not compared.logprobs:
         return
     parts = max(1, len(parts_of(setup)))
-    last = max(0, compared.tokens // max(1, compared.chunks) // PASSAGE - 1)
+    tokens = max(1, compared.tokens // max(1, compared.chunks))
+    passages = max(1, round(tokens / PASSAGE))
     for chunk, place, logprob in compared.by_token():
         if part in {None, chunk % parts}:
-            yield f"{chunk}.{min(place // PASSAGE, last)}", logprob
+            yield f"{chunk}.{place * passages // tokens}", logprob
 
 
 def _probabilities(

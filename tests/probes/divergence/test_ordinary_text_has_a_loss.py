@@ -24,37 +24,37 @@ def with_parts(*parts):
     return replace(SETUP, probes={NAME: {"parts": list(parts)}})
 
 
-def test_a_passage_is_so_many_tokens_and_the_last_has_what_is_left():
-    """A chunk of 512 tokens scores 255: six passages of 32, and one of 63."""
-    record = text_read(GOOD, [0.001 * at for at in range(14)], chunks=2)
+def test_passages_are_as_long_as_each_other():
+    """A chunk of 512 tokens scores 255: seven passages of 32, and one of 31."""
+    record = text_read(GOOD, [0.001 * at for at in range(16)], chunks=2)
     units = TEXT_LOGP.by_unit(record, SETUP)
     sizes = [len(each) for each in TEXT_LOGP.unit_answers(record, SETUP).values()]
 
-    assert [f"{chunk}.{at}" for chunk in (0, 1) for at in range(7)] == [*units]
-    assert 2 * [*[PASSAGE] * 6, 255 - 6 * PASSAGE] == sizes
+    assert [f"{chunk}.{at}" for chunk in (0, 1) for at in range(8)] == [*units]
+    assert {PASSAGE - 1, PASSAGE} == {*sizes}
     assert 2 * scored_tokens(chunks=1, context=512) == sum(sizes)
 
 
 def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more():
-    losses = [0.004 + 0.001 * (at % 3) for at in range(14)]
+    losses = [0.004 + 0.001 * (at % 3) for at in range(16)]
     run = Run(
         name="a/b",
         setup=SETUP,
         records=(
-            text_read(REFERENCE, [0.0] * 14, chunks=2),
+            text_read(REFERENCE, [0.0] * 16, chunks=2),
             text_read(GOOD, losses, chunks=2),
         ),
     )
 
     (pair,) = judge(run).compared
     row = pair.metric_result(TEXT_LOGP.name)
-    assert math.fsum(losses) / 14 == pytest.approx(row.bounds.mean, abs=1e-5)
-    assert ("passages", 14) == (row.metric.noun, row.bounds.units)
+    assert math.fsum(losses) / 16 == pytest.approx(row.bounds.mean, abs=1e-5)
+    assert ("passages", 16) == (row.metric.noun, row.bounds.units)
     assert Decision.WITHIN is row.decision
 
 
 def test_each_part_of_a_text_is_a_facet():
-    record = text_read(GOOD, [0.0] * 7 + [0.2] * 7, chunks=2)
+    record = text_read(GOOD, [0.0] * 8 + [0.2] * 8, chunks=2)
     setup = with_parts("prose", "code")
     prose, code = of_parts(setup)
 
@@ -62,8 +62,8 @@ def test_each_part_of_a_text_is_a_facet():
         ("text-logp@prose", "part=prose"),
         ("text-logp@code", "part=code"),
     ] == [(each.name, each.facet) for each in (prose, code)]
-    assert {f"0.{at}" for at in range(7)} == prose.unit_values(record, setup).keys()
-    assert {f"1.{at}" for at in range(7)} == code.unit_values(record, setup).keys()
+    assert {f"0.{at}" for at in range(8)} == prose.unit_values(record, setup).keys()
+    assert {f"1.{at}" for at in range(8)} == code.unit_values(record, setup).keys()
     assert () == of_parts(SETUP)
 
 
