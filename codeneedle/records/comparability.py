@@ -143,7 +143,8 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
         yield "list of arguments after '--'", was, now
     for name in sorted({*hashes} | {*now_hashed}):
         if hashes.get(name) != now_hashed.get(name):
-            yield f"content of the file {name}", hashes.get(name), now_hashed.get(name)
+            was, now = (each.get(name, "") for each in (hashes, now_hashed))
+            yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
     yield from _other_programs(ours, theirs)
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
@@ -153,11 +154,12 @@ def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]
     """The programs, and the chats as they are rendered, that both have and differ."""
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
-            yield f"program {name}", ours.programs[name], theirs.programs[name]
+            was, now = (each.programs[name] for each in (ours, theirs))
+            yield f"program {name}", was[:_DIGITS], now[:_DIGITS]
     for roles in sorted(ours.frames.keys() & theirs.frames.keys()):
-        was, now = ours.frames[roles], theirs.frames[roles]
-        if was != now:
-            yield "rendered chat", was.pieces[0], now.pieces[0]
+        before, after = ours.frames[roles], theirs.frames[roles]
+        if before != after:
+            yield "rendered chat", before.pieces[0], after.pieces[0]
 
 
 def _other_settings(

@@ -9,7 +9,8 @@ from made_records import made_setup
 from programs import llama_like, script
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.engine import ModelSpec
+from codeneedle.cli.engines import ENGINES
+from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.llama_cpp.arguments import files_in
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import (
@@ -17,7 +18,8 @@ from codeneedle.engines.llama_cpp.installation import (
     Tools,
     program_hashes,
 )
-from codeneedle.engines.openai.engine import command_of
+from codeneedle.engines.mlx.engine import Mlx
+from codeneedle.engines.openai.engine import OpenAiEngine, command_of
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext
@@ -163,6 +165,22 @@ def test_variables_that_decide_how_a_backend_computes_are_told(tmp_path, monkeyp
         "GGML_BACKEND_PATH": f"sha256:{content_hash(library)}",
         "GGML_VK_DISABLE_F16": "1",
     } == deciding_variables()
+
+
+STARTS_NOTHING = {"endpoint"}
+"""Engines whose server is somebody else's."""
+
+
+def test_every_engine_tells_its_programs_or_starts_none():
+    """By rule: a new engine is held to it."""
+    engines = {
+        each.name: each for each in (LlamaCpp, Mlx, *OpenAiEngine.__subclasses__())
+    }
+
+    assert {*ENGINES} == {*engines}
+    assert STARTS_NOTHING == {
+        name for name, each in engines.items() if each.programs is Engine.programs
+    }
 
 
 # What serves the cells

@@ -71,6 +71,7 @@ from codeneedle.models.weights import Weights, read_header
 from codeneedle.records.record import Effective, Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
+from codeneedle.system.contents import joint_hash
 from codeneedle.system.files import size_of
 from codeneedle.system.orphans import noted, watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
@@ -131,6 +132,16 @@ def find() -> dict[str, str]:
     return versions
 
 
+CODE = frozenset({".py", ".so", ".dylib", ".metallib"})
+"""Endings of the files of a package that decide what it computes."""
+
+
+def package_files(name: str) -> list[Path]:
+    """The files with code of the installed package *name*; none if it tells none."""
+    found = metadata.files(name) or []
+    return [Path(str(file.locate())) for file in found if file.suffix in CODE]
+
+
 def read_weights(path: Path) -> Weights:
     """
     The model at *path*: a folder of MLX, or a GGUF file.
@@ -159,6 +170,11 @@ class Mlx(Engine):
     versions: dict[str, str]  # of the packages, by name
     model: ModelSpec  # what is served
     settings: MlxSettings = field(default_factory=MlxSettings)  # what the user chose
+
+    @override
+    def programs(self) -> Mapping[str, str]:
+        """Of its packages: a version may be that of a copy that somebody works on."""
+        return {name: joint_hash(package_files(name)) for name in PACKAGES}
 
     @property
     @override
