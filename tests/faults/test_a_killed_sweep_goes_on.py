@@ -472,10 +472,10 @@ def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
         interrupt_build(path, number, changes)
         folder = path / "cache" / "llama.cpp"
         program.write_text(real)
-        assert not (folder / "b11434-3").exists()
+        assert not (folder / "b11434-4").exists()
         code, said = ended(path, "llama", "--anyway", **changes)
         assert 0 == code, said
-        assert sorted(["b11434-3", "b11434-3.lock"]) == sorted(
+        assert sorted(["b11434-4", "b11434-4.lock"]) == sorted(
             file.name for file in folder.iterdir() if file.suffix != ".log"
         )
         ledger.note(f"{number.name} while building llama.cpp", of=Folder(path))

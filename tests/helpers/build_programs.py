@@ -10,7 +10,9 @@ from programs import script
 
 from codeneedle.engines.llama_cpp import build, release
 
-PROGRAMS = ("llama-server", "llama-perplexity", "llama-bench", "llama-fit-params")
+PROGRAMS = (
+    *("llama-server", "llama-perplexity", "llama-bench", "llama-fit-params", "llama"),
+)
 
 
 class BuildPrograms:

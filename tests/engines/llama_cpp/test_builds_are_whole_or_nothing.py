@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from build_programs import PROGRAMS, BuildPrograms, dest, pack
@@ -18,7 +19,7 @@ from codeneedle.engines.llama_cpp.build import environment_of, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 from codeneedle.system import files, machine
 
-LOG = "b11434-3.compiling.log"
+LOG = "b11434-4.compiling.log"
 
 
 def names(folder):
@@ -41,7 +42,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
     note = json.loads((folder / "build.json").read_text())
 
     assert sorted([*PROGRAMS, "LICENSE", "build.json"]) == sorted(names(folder))
-    assert ["b11434-3"] == world.left_behind
+    assert ["b11434-4"] == world.left_behind
     assert 11434 == note["build"]
     assert world.archive.exists()
     assert (
@@ -65,7 +66,7 @@ def test_the_programs_of_a_numbered_release_are_built_without_amx(world):
     assert "-DCMAKE_C_FLAGS=-U__AMX_INT8__" in configured
     assert "-DCMAKE_CXX_FLAGS=-U__AMX_INT8__" in configured
     assert "CUDA" not in configured
-    assert [f"-j{building.jobs()}", *PROGRAMS] == compiled[2:]
+    assert [f"-j{building.jobs()}", *PROGRAMS[:-1], "llama-app"] == compiled[2:]
 
 
 def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
@@ -95,7 +96,7 @@ def test_a_backend_is_built_in_a_folder_of_its_own(name, program, option, world)
     script(world.bin / program, "echo /opt/compilers")
     folder = world.build(backend=backends.backend_named(name))
 
-    assert f"b11434-3-{name}" == folder.name
+    assert f"b11434-4-{name}" == folder.name
     assert option in (world.folder / "cmake.said").read_text().split()
     with pytest.raises(ToolMissing, match="was not found"):
         installation.find()
@@ -192,7 +193,32 @@ def test_what_pip_refuses_is_shown_in_its_words(world, words):
     assert all(line.strip() in str(caught.value) for line in words.split("\n"))
     assert "network" in caught.value.hint
     assert "mirror" in caught.value.hint
-    assert ["b11434-3.downloading.log"] == world.left_behind
+    assert ["b11434-4.downloading.log"] == world.left_behind
+
+
+def test_a_compiler_that_does_not_take_the_quick_way_is_asked_plainly(world):
+    """All that the build may not do on another compiler is in one file of cmake."""
+    said = world.folder / "cmake.said"
+    world.ninja(end=f"! grep -q quick.cmake {said} || exit 1")
+    folder = world.build()
+
+    assert "-DCMAKE_PROJECT_llama.cpp_INCLUDE= " in f"{said.read_text().strip()} "
+    asked = (world.folder / "ninja.said").read_text().split()
+    assert ["b11434-4"] == world.left_behind
+    assert [*PROGRAMS[:-1]] == asked[3:]
+    assert (folder / "llama-server").exists()
+
+
+def test_what_does_no_arithmetic_is_compiled_quickly(world):
+    world.build()
+    configured = (world.folder / "cmake.said").read_text().strip()
+    file = Path(configured.partition("llama.cpp_INCLUDE=")[2])
+
+    assert "target_compile_options" in file.read_text()
+    for library in ("ggml", "llama "):
+        assert library not in "".join(
+            line for line in file.read_text().splitlines() if line[:1] != "#"
+        )
 
 
 def test_a_compiler_error_is_shown_and_its_log_kept(world):
@@ -266,13 +292,13 @@ def test_logs_of_two_builds_at_once_are_apart(world):
         with pytest.raises(ToolFailed):
             world.build(backend=backend)
 
-    assert ["b11434-3-cpu.compiling.log", LOG] == world.left_behind
+    assert ["b11434-4-cpu.compiling.log", LOG] == world.left_behind
 
 
 def test_a_second_builder_waits_for_the_first(world):
     folder = release.built_folder()
     folder.parent.mkdir(parents=True)
-    lock = folder.with_name("b11434-3.lock").open("wb")
+    lock = folder.with_name("b11434-4.lock").open("wb")
     fcntl.flock(lock, fcntl.LOCK_EX)
     waits = threading.Event()
 
