@@ -269,6 +269,9 @@ def _json(data: bytes, *, place: str) -> Any:
     """
     try:
         return json.loads(data.decode("utf-8-sig"))
+    except json.JSONDecodeError as error:
+        reason = f"{place}: no JSON from character {error.pos + 1} on: {error.msg}"
+        raise Unreadable(reason=one_line(reason)) from error
     except (ValueError, RecursionError) as error:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 

@@ -55,11 +55,14 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
         ([{"id": "a", "score": 1.5}], "the score of 'a' is 1.5, not from 0 to 1"),
         ([{"id": "a", "score": -0.1}], "the score of 'a' is -0.1, not from 0 to 1"),
         ([{"id": "a", "score": "1"}], "line 1: Expected `bool | float | null`"),
-        ([{"id": "a", "score": 1}, '{"id": "b", "sco'], "line 2: Unterminated string"),
+        (
+            [{"id": "a", "score": 1}, '{"id": "b", "sco'],
+            "line 2: no JSON from character 13 on",
+        ),
         ([{"id": "a", "score": 1}] * 2, "two results of 'a'"),
         ([{"id": "a", "socre": 1}], "unknown field `socre`"),
         ([[1]], "line 1: Expected `object`"),
-        (["\x00\x01"], "line 1: Expecting value"),
+        (["\x00\x01"], "line 1: no JSON from character 1 on"),
         (["[" * 5000], "line 1: "),
     ],
 )
