@@ -32,7 +32,7 @@ def test_each_corpus_has_a_line(tmp_path):
 
 
 def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
-    text = printed(corpus_overview(tiny), width=200)
+    text = printed(corpus_overview(tiny), width=400)
 
     assert "6 functions of 5 lines or more" in text
     assert "20 lines of 6 functions would be written" in text

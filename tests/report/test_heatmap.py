@@ -161,7 +161,7 @@ def test_the_picture_says_what_it_shows_and_on_what() -> None:
     for fact in (
         "random-bodies/made-model",
         "made-model",
-        "context 12,288",
+        "context 8,912 of 12,288 tokens",
         "b11434",
         "Xeon",
         "2025-11-20",

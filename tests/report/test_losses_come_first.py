@@ -138,10 +138,10 @@ def test_a_grid_says_why_pairs_are_open() -> None:
 
 
 def test_conditions_take_two_lines() -> None:
-    *_, first, second = shown(RUN).rstrip().splitlines()
+    *_, first, second = shown(RUN, width=120).rstrip().splitlines()
 
     assert first.startswith(
-        "made-model on random-bodies (16 of 200 functions), 12,288 tokens, "
+        "made-model on random-bodies (16 of 200 functions), 8,912 of 12,288 tokens, "
     )
     assert second.startswith("llama.cpp b11434-abcdef0, Xeon, 2025-11-20")
 
