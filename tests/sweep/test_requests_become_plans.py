@@ -108,7 +108,7 @@ def test_a_run_that_reads_no_corpus_is_called_after_what_it_measures(
         (True, (4096,), 8192, 4096),
         (True, (8192,), 8192, 8192),
         (True, (99999,), 0, 99999),
-        (False, (), 65536, 4096),
+        (False, (), 65536, 2560),
         (False, (), 4096, 4096),
     ],
 )
