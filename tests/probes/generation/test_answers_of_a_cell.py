@@ -17,7 +17,7 @@ from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.record import NAME, OWN, first_of, generation_layout
 from codeneedle.probes.observations import Observed
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.records.record import from_json
+from codeneedle.records.record import Run, from_json
 
 REFERENCE = Pair("f16", "f16")
 
@@ -66,6 +66,19 @@ def test_a_server_that_ends_answers_by_its_own_limit_is_a_gap(tmp_path):
 
     with pytest.raises(CellError, match="after 32 of 512 tokens"):
         PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+
+
+def test_a_prompt_that_is_sent_twice_is_asked_once(tmp_path):
+    path = tmp_path / "asked.txt"
+    path.write_text("why\nhow\nwhy\n why\n", encoding="utf-8")
+    engine = FakeEngine(abilities=frozenset(Ability) - {Ability.CONVERSATIONS})
+
+    run = planned(run_context(tmp_path, engine), file=path, tokens=64)
+
+    layout = generation_layout(run.setup)
+    assert (["1", "2"], 2) == ([each.name for each in layout.prompts], layout.copies)
+    (said,) = PROBE.left_out(Run(name="r", setup=run.setup, records=()))
+    assert "left out: 2 prompts, copies of others" == said
 
 
 @pytest.mark.parametrize("form", ["chat", "completion"])
