@@ -130,7 +130,8 @@ def records() -> list[bytes]:
     setup = replace(
         setup,
         probes=setup.probes | _SETTINGS | settings,
-        calibrated={"generation": first, "order": order},
+        calibrated={"generation": first},
+        order=order,
     )
     rounds = [records.made_round(needle) for needle in records.written_of(setup)]
     recalled = records.made_record(

@@ -456,6 +456,12 @@ class Setup:
     """
 
     python: str = ""  # version of the Python that made it; not compared
+    order: Json = field(default_factory=dict)
+    """
+    `verdict.order.Order` of a sweep that decides, fixed before it compares a pair;
+    empty of a grid. Not compared.
+    """
+
     calibrated: dict[str, Json] = field(default_factory=dict)
     """
     Facts that the reference sets for all cells of a probe, by name of the probe, such

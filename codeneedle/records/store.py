@@ -300,6 +300,14 @@ class Store:
                 self._setup = replace(self._setup, calibrated=calibrated)
                 self._write(self.folder / SETUP, encode(self._setup))
 
+    def keep_order(self, order: Json) -> None:
+        """Store the *order* that a sweep that decides has fixed."""
+        with self.exclusive(SETUP):
+            self.calibrated()  # what others have stored meanwhile
+            if self._setup is not None:
+                self._setup = replace(self._setup, order=order)
+                self._write(self.folder / SETUP, encode(self._setup))
+
     def set_probe_aside(self, probe: str) -> None:
         """
         Move the records of *probe* aside, whose calibration is lost.

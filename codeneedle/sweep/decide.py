@@ -18,7 +18,6 @@ from codeneedle.sweep.plan import Plan, PlannedStep
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Runner
 from codeneedle.text import plural
-from codeneedle.verdict import order as ordering
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
@@ -120,8 +119,9 @@ def fix_order(
     if stored is None:
         stored = _new_order(run, reference, wanted, most_s)
     order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
-    runner.store.calibrate(ordering.NAME, as_json(order))
-    runner.add_calibration({ordering.NAME: as_json(order)})
+    runner.store.keep_order(as_json(order))
+    setup = replace(runner.run.setup, order=as_json(order))
+    runner.run = replace(runner.run, setup=setup)
     return order
 
 

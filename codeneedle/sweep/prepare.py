@@ -189,7 +189,12 @@ def _run(
         engine=plan.engine,
         weights=plan.weights,
         is_built_in=plan.is_built_in,
-        setup=replace(setup, probes=stored.probes, calibrated=stored.calibrated)
+        setup=replace(
+            setup,
+            probes=stored.probes,
+            calibrated=stored.calibrated,
+            order=stored.order,
+        )
         if stored
         else setup,
         text=sent.text,

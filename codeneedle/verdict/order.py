@@ -10,12 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.cache_types import FIRST, FULL_BITS, Pair, bits, most_precise_first
-from codeneedle.probes.observations import calibrated_in
-from codeneedle.records.record import Setup
+from codeneedle.records.record import Setup, from_json
+from codeneedle.records.store import SETUP
 from codeneedle.verdict.statistics import Decision
-
-NAME = "order"
-"""Of an `Order` in `Setup.calibrated`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +71,7 @@ class Order:
 
 def order_in(setup: Setup) -> Order | None:
     """What *setup* keeps of the order; None of a sweep that measures a grid."""
-    return calibrated_in(setup, NAME, Order)
+    return from_json(setup.order, Order, file=SETUP) if setup.order else None
 
 
 def covers(finer: Pair, coarser: Pair) -> bool:

@@ -679,13 +679,13 @@ def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(
     # In the first pair behind the reference.
     fault = signal_at("write a record", 14, number, times=times)
     told = run(folder, *command, faults=[fault])
-    before = json.loads((folder / RUN / "setup.json").read_text())["calibrated"]
+    before = json.loads((folder / RUN / "setup.json").read_text())["order"]
     ended = called(folder, *command)
-    after = json.loads((folder / RUN / "setup.json").read_text())["calibrated"]
+    after = json.loads((folder / RUN / "setup.json").read_text())["order"]
 
     assert (code, 0) == (told.returncode, ended.returncode), ended.stderr
     assert before == after
-    assert "order" in after
+    assert ["pairs", "looks"] == [*after][:2]
     assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
     assert 3 == len(functions(folder, "q8_0-q8_0"))
     assert (

@@ -215,7 +215,7 @@ def ruled_out() -> Run:
     """A run in which a pair is beyond as a finer one is, which was measured."""
     run = losing_run({GOOD: WITHIN, MIDDLE: BEYOND})
     pairs = [GOOD, MIDDLE, COARSE]
-    setup = replace(run.setup, calibrated={"order": {"pairs": pairs}})
+    setup = replace(run.setup, order={"pairs": pairs})
     return replace(run, setup=setup)
 
 

@@ -496,6 +496,7 @@ SETUPS = any_made(
     Setup,
     probes=st.dictionaries(TEXT, SETTINGS),
     calibrated=st.dictionaries(TEXT, SETTINGS),
+    order=SETTINGS,
     schema=st.just(SCHEMA),
 )
 

@@ -672,7 +672,7 @@ def test_a_run_that_decides_is_told_by_the_functions_that_each_pair_is_asked_for
     assert (40,) == order.looks
     assert "5 lines of 40 functions forced" in setup_line(runner.run.setup)
     assert "5 lines of 8 functions forced" in setup_line(
-        replace(runner.run.setup, calibrated={})
+        replace(runner.run.setup, order={})
     )
 
 

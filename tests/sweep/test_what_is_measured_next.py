@@ -36,8 +36,7 @@ def setup_of(*, forced: int = 16, way: str = "force", decides: bool = False) -> 
     setup = losing_setup(NAMES, forced=forced, functions=16)
     asked = {"way": [way], "functions": 16, "lines": 5}
     order = {"pairs": list(NAMES[1:]), "looks": [16, 32, 64][: forced // 16]}
-    calibrated = {"order": order} if decides else {}
-    return replace(asking_recall(setup, asked), calibrated=calibrated)
+    return replace(asking_recall(setup, asked), order=order if decides else {})
 
 
 def run_of(

@@ -143,9 +143,9 @@ def test_beside_a_reference_in_doubt_none_is_within_and_the_worst_stay_beyond():
 
 def test_a_sweep_that_decides_ends_at_a_reference_in_doubt():
     run = losing_run({GOOD: gaining(0.15)})
-    order = {"order": {"pairs": [GOOD, MIDDLE, COARSE], "looks": [16]}}
+    order = {"pairs": [GOOD, MIDDLE, COARSE], "looks": [16]}
 
-    broken = judge(replace(run, setup=replace(run.setup, calibrated=order)))
+    broken = judge(replace(run, setup=replace(run.setup, order=order)))
     whole = judge(replace(losing_run({GOOD: WITHIN}), setup=broken.run.setup))
     assert next_step(broken, ["recall"]) is None
     assert next_step(whole, ["recall"]) is not None

@@ -122,8 +122,8 @@ def test_a_divergence_decides_nothing_where_the_loss_of_its_text_is_known():
 
 def test_a_pair_that_is_beyond_by_text_is_asked_nothing_further():
     run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.002, COARSE: 0.09})
-    order = {"order": {"pairs": [GOOD, COARSE], "looks": [16]}}
-    decided = judge(replace(run, setup=replace(run.setup, calibrated=order)))
+    order = {"pairs": [GOOD, COARSE], "looks": [16]}
+    decided = judge(replace(run, setup=replace(run.setup, order=order)))
 
     assert next_step(decided, ["divergence", "recall"]) is None
     assert Decision.BEYOND is decided.result(Pair.parse(COARSE)).decision

@@ -890,7 +890,7 @@ def deciding_run(losses, pairs, *, looks=(16,), skipped=0):
     """A run with an order, whose reference is not among its *pairs*."""
     run = losing_run(losses)
     order = {"pairs": list(pairs), "looks": list(looks), "skipped": skipped}
-    return replace(run, setup=replace(run.setup, calibrated={"order": order}))
+    return replace(run, setup=replace(run.setup, order=order))
 
 
 ORDERED = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q4_0/q5_0", "q5_0/q8_0")
@@ -918,7 +918,7 @@ def test_looks_that_the_order_skips_take_no_share():
 
     def high(skipped):
         order = {"pairs": list(pairs), "looks": [16, 32][skipped:], "skipped": skipped}
-        ordered = replace(setup, calibrated={"order": order})
+        ordered = replace(setup, order=order)
         found = judge(replace(run, setup=ordered))
         return found.result(Pair("q8_0", "q8_0")).metric_results[0].bounds.high
 
