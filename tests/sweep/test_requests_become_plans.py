@@ -109,7 +109,7 @@ def test_a_run_that_reads_no_corpus_is_called_after_what_it_measures(
         (True, (8192,), 8192, 8192),
         (True, (99999,), 0, 99999),
         (False, (), 65536, 2560),
-        (False, (), 4096, 4096),
+        (False, (), 2048, 2048),
     ],
 )
 def test_the_context_is_the_one_asked_for_or_one_that_suits(
@@ -119,6 +119,13 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
     header = SimpleNamespace(training_context=trained)
 
     assert expected == plan.chosen_context(request, header, stretched=False)
+
+
+def test_the_built_in_model_gets_more_of_a_text_of_longer_functions():
+    header = SimpleNamespace(training_context=65536)
+    request = Request(corpus="random-bodies")
+
+    assert 4096 == plan.chosen_context(request, header, stretched=False)
 
 
 def test_a_context_beyond_the_training_is_refused_with_the_longest():
