@@ -321,6 +321,15 @@ def test_a_run_is_read_and_judged_once_a_turn(world, monkeypatch):
     assert (6 + 1, turns, turns) == (turns, calls["read"], calls["judge"])
 
 
+def test_the_setup_is_the_same_to_the_byte_before_and_behind_the_reference(world):
+    world.runner()
+    setup = world.store.folder / "setup.json"
+    before = setup.read_bytes()
+    world.sweep(WHOLE, GOOD)
+
+    assert before == setup.read_bytes()
+
+
 def test_it_stops_between_servers_when_the_time_is_up(world):
     world.losses = {GOOD: noisy}
     world.sweep(WHOLE, GOOD)
