@@ -10,7 +10,8 @@ MAX_LOSS = 0.01
 """
 Default limit of the loss: one of a hundred right tokens.
 
-About the cost of 4-bit weights: Llama 3 8B loses 0.6 % of the probability of the right
+About the cost of 4-bit weights, of the same quantity as a pair's loss of ordinary text:
+Llama 3 8B loses 0.6 % of the probability of the right
 token with Q4_K_M weights, 0.9 % with Q4_K_S, 1.6 % with Q4_0 (mean Δp on ordinary text,
 from the tables in ``tools/perplexity/README.md`` of llama.cpp).
 """

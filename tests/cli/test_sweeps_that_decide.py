@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from fake_engine import TYPES, FakeEngine, forced_to
+from fake_tools import FakeDivergence
 from made_plans import CORPUS, made_world, planned
 from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
@@ -182,6 +183,25 @@ def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(
     assert 1 == deciding.sweep(types=("f16", "q8_0"), functions=None)
     said = "f16/f16 was not measured further, so nothing else was"
     assert said in deciding.told.getvalue()
+
+
+def test_recall_is_not_asked_of_a_pair_that_is_beyond_by_ordinary_text(deciding):
+    """Ordinary text is read first, as it is quickest."""
+
+    def logprob(pair, place):
+        return math.log(0.6 - 0.1 * (pair.k == "q4_0") - 0.001 * (place % 3))
+
+    tool = FakeDivergence(logprob=logprob)
+    deciding.engine.divergence_tool = lambda: tool
+    deciding.losses = dict.fromkeys(LOSSES, 0.0)
+    deciding.sweep("divergence", "recall")
+
+    records = deciding.verdict().run.records
+    asked = {str(each.pair) for each in records if each.probe == "recall"}
+    read = {str(each.pair) for each in records if each.probe == "divergence"}
+    assert "q4_0/q4_0" in read - asked
+    assert {"f16/f16", "q8_0/q8_0", "q8_0/q4_0"} <= asked & read
+    assert Pair("q5_1", "q4_0") == deciding.verdict().chosen
 
 
 def test_another_probe_is_asked_of_a_run_that_is_decided(deciding):

@@ -65,6 +65,9 @@ class FakeDivergence:
     perplexities: dict = field(default_factory=dict)
     """Of the reference as it is read back, by the pair that is compared."""
 
+    logprob: object = lambda _pair, _place: None
+    """Log-probability of a scored token of a pair; None of a tool that tells none."""
+
     version = "1.2 (fake)"
     arguments = ("-t", "1")
 
@@ -92,10 +95,15 @@ class FakeDivergence:
         progress(1)
         values = ChunkValues(logp=-1.5, kld=0.25, same_top=88.0)
         base = Estimate(self.perplexities.get(str(task.pair), 4.0), 0.5)
+        tokens = 255 * reference.chunks
+        told = [self.logprob(task.pair, at) for at in range(tokens)]
+        is_told = None not in told
         return Comparison(
             statistics=made_statistics(ppl_base=base),
-            tokens=255 * reference.chunks,
+            tokens=tokens,
             by_chunk=(values,) * reference.chunks,
+            logprobs=tuple(told) if is_told else (),
+            first_choices=60.0 if is_told else 0.0,
         )
 
     def _run(self, what, pair, task, note, *, attention=None):

@@ -7,6 +7,8 @@ from made_losses import BEYOND, OPEN, WITHIN, losing_run
 from made_verdicts import with_klds, with_text
 
 from codeneedle.cache_types import Pair
+from codeneedle.report.captions import loss_word
+from codeneedle.report.losses import losses_of
 from codeneedle.report.verdict import (
     Check,
     check_of,
@@ -137,3 +139,18 @@ def test_more_text_is_asked_by_chunks_where_that_would_decide():
     row = result.metric_result("text-logp")
     (way,) = way_on(verdict, result, 4 * row.bounds.units, row.metric.noun)
     assert way.endswith("--chunks 8")
+
+
+def test_pictures_show_the_worse_of_both_and_say_which():
+    run = losing_run({GOOD: WITHIN, MIDDLE: WITHIN, COARSE: BEYOND})
+    losses = losses_of(judge(with_text(run, {GOOD: 0.002, MIDDLE: 0.09, COARSE: 0.02})))
+
+    cells = {str(cell.pair): cell for cell in losses.cells()}
+    below = {pair: loss_word(losses, cell) for pair, cell in cells.items()}
+    assert (9.0, 10.0) == tuple(
+        round(cells[pair].value, 1) for pair in (MIDDLE, COARSE)
+    )
+    assert ("set text", "beyond text", "beyond recall") == tuple(
+        below[pair] for pair in (GOOD, MIDDLE, COARSE)
+    )
+    assert losses.display.label.endswith("of recall or ordinary text, the worse")
