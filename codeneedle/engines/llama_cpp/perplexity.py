@@ -195,7 +195,7 @@ class Perplexity(BaseFileTool):
             vocabulary=self.model.weights.vocabulary,
         )
         with contextlib.closing(rows):
-            log_text, retries = self._poured(job, note, progress)
+            log_text, retries = self._poured(job, note, progress, is_estimated=True)
         self.verify(job, log_text)
         return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
 
@@ -221,9 +221,19 @@ class Perplexity(BaseFileTool):
         return replace(rows.tokens(), retries=retries)
 
     def _poured(
-        self, job: "ReadJob", note: Notify, progress: Progress
+        self,
+        job: "ReadJob",
+        note: Notify,
+        progress: Progress,
+        *,
+        is_estimated: bool = False,
     ) -> tuple[str, int]:
-        """The log of *job*, whose rows have come whole, and how often it ran again."""
+        """
+        The log of *job*, whose rows have come whole, and how often it ran again.
+
+        It runs again, too, if its log lacks the perplexity that *is_estimated*: that of
+        rows is another one, where right tokens are beyond what they hold.
+        """
         from codeneedle.engines.llama_cpp import reading
 
         rows = job.rows
@@ -235,6 +245,7 @@ class Perplexity(BaseFileTool):
 
         def is_cut(log_text: str) -> bool:
             is_told = bool(logs.read(log_text).kv) if rows.is_whole else False
+            is_told &= not is_estimated or final_perplexity(log_text) is not None
             return not is_told and failure(log_text) is None and not rows.fault
 
         log_text, returncode, retries = _until_told(run, is_cut)
