@@ -90,6 +90,10 @@ _FRAME = re.compile(
 """Of a stack."""
 
 
+_RAISES = re.compile(r"\s+raise\b")
+"""Code that a traceback quotes above what was raised."""
+
+
 def printable(line: str) -> str:
     """The beginning of *line* without terminal escapes and control characters."""
     shown = line[:LINE_CHARACTERS]
@@ -101,7 +105,7 @@ def printable(line: str) -> str:
 
 def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
     """The first of *lines* that has the most specific of *signs*; None without one."""
-    everything = list(lines)
+    everything = [line for line in lines if not _RAISES.match(line)]
     for status, sign in signs:
         for line in everything:
             if sign.search(line):

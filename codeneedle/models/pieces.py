@@ -73,6 +73,8 @@ def piece_at(path: Path) -> Piece | None:
             if known["whole"] == "x":
                 whole = "model.gguf"
             count = int(known["of"]) if known.get("of") else None
+            if count == 0:
+                continue
             return Piece(path, path.with_name(whole), known["at"], count)
     return None
 

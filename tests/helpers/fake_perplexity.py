@@ -25,6 +25,7 @@ HELP = """\
 -ub,   --ubatch-size N                  physical maximum batch size
 -ngl,  --gpu-layers, --n-gpu-layers N   layers in memory of devices
 -dev,  --device LIST                    devices
+-ncmoe, --n-cpu-moe N                     experts that stay on the host
 -kvo,  --kv-offload, -nkvo, --no-kv-offload
                                         where the cache is
 --override-kv LIST                      other facts of the weights

@@ -22,15 +22,18 @@ from made_records import (
     failed_record,
     forced_of,
     made_record,
+    made_round,
     made_run,
     made_setup,
     sized,
+    written_of,
 )
 from made_retrieval import made_texts, retrieval_record, right
 from made_transcripts import made_conditions, transcript_run
 
 from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
+from codeneedle.probes.recall.places import hash_lines
 from codeneedle.records.record import (
     ON_CPU,
     Attention,
@@ -38,6 +41,7 @@ from codeneedle.records.record import (
     Effective,
     Run,
     Status,
+    as_json,
 )
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -145,6 +149,27 @@ def written() -> Run:
         ),
     )
     return replace(run, records=tuple(map(sized, run.records)))
+
+
+def misplacing() -> Run:
+    """Written recall of one pair that copies from elsewhere, and one that invents."""
+    run, (stray, invented) = written(), ("    stray = 1", "    invented = 1")
+    asked = {**run.setup.probes["recall"], "text": as_json(hash_lines(stray, [1]))}
+    setup = replace(run.setup, probes={"recall": asked})
+    wrong = {"q8_0/bf16": stray, GOOD: invented}
+    cells = [
+        sized(
+            made_record(
+                pair,
+                [
+                    made_round(n, reply="\n".join([line] * 4 + list(n.lines[4:])))
+                    for n in written_of(setup)
+                ],
+            )
+        )
+        for pair, line in wrong.items()
+    ]
+    return with_records(replace(run, setup=setup), *cells)
 
 
 def turns(count: int) -> Run:
@@ -405,6 +430,7 @@ def made_verdicts() -> dict[str, Verdict]:
         ),
         "an evaluation beside recall": beside_recall(),
         "written answers alone": written(),
+        "written answers, misplaced and invented": misplacing(),
         "a transcript": turns(16),
         "a transcript of two turns": turns(2),
         "a limit of memory, and nothing within it": (memory, fitting(0.6)),

@@ -154,10 +154,11 @@ def with_secrets(run):
     """*run* with a path or a text of its user wherever one may stand."""
     setup = run.setup
     probes = {
-        name: {**each, "text": f"{PRIVATE}/x"} for name, each in setup.probes.items()
+        name: {**stored, "text": f"{PRIVATE}/x"}
+        if name == "divergence"
+        else {**stored, "note": "ada's own"}
+        for name, stored in setup.probes.items()
     }
-    for name in probes.keys() - {"divergence"}:
-        probes[name]["note"] = "ada's own"
     setup = replace(
         setup,
         corpus=replace(

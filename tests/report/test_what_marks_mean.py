@@ -26,8 +26,8 @@ def test_setup_and_corpus_are_one_line_each() -> None:
     whole = replace(SETUP, corpus=replace(SETUP.corpus, functions_before=16))
 
     assert (
-        "made-model on random-bodies: context 12,288 tokens, completion prompt, "
-        "16 functions written, 5 lines of 32 functions forced"
+        "made-model on random-bodies: context 8,912 of 12,288 tokens, completion "
+        "prompt, 16 functions written, 5 lines of 32 functions forced"
     ) == captions.setup_line(SETUP)
     assert "trimmed to 16 of 200 functions" in captions.corpus_line(SETUP)
     assert "; 16 functions" in captions.corpus_line(whole)

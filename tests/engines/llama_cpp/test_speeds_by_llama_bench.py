@@ -17,6 +17,7 @@ from codeneedle.engines.llama_cpp.bench import (
     last_phase,
     read_result,
 )
+from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.system import orphans
 
@@ -236,15 +237,14 @@ def hanging(tmp_path, monkeypatch):
     """A tool that says a word, and no other."""
     monkeypatch.setattr(orphans, "POLL_S", 0.02)
     body = f"echo $$ > {tmp_path}/pid; echo start; exec sleep 600"
-    hangs = script(tmp_path / "slow" / "llama-bench", body)
+    hangs = Program(script(tmp_path / "slow" / "llama-bench", body))
     return replace(made_bench(tmp_path), tool=hangs)
 
 
 def test_a_tool_that_goes_on_without_end_is_ended(tmp_path):
     body = "while sleep 0.05; do echo on; done"
-    tool = replace(
-        made_bench(tmp_path), tool=script(tmp_path / "talk" / "llama-bench", body)
-    )
+    talks = Program(script(tmp_path / "talk" / "llama-bench", body))
+    tool = replace(made_bench(tmp_path), tool=talks)
     with pytest.raises(CellError, match="llama-bench"):
         measured(tool, speed_task(), silence_s=0.4)
 
@@ -305,7 +305,7 @@ def test_a_bench_without_a_needed_option_is_too_old(tmp_path, option):
     help_text = (LOGS / "bench-help.txt").read_text()
     missing = "jsonl" if "jsonl" in option else option
     (tmp_path / "help").write_text(help_text.replace(missing, "gone"))
-    old = script(tmp_path / "llama-bench", f"cat {tmp_path}/help")
+    old = Program(script(tmp_path / "llama-bench", f"cat {tmp_path}/help"))
 
     with pytest.raises(ToolMissing, match=f"has no option {option}") as caught:
         Bench.of(fake_tools(tmp_path, bench=old), made_facts(), made_model())
