@@ -480,7 +480,9 @@ class Schedule:
             self._settle(run)
             run = replace(run, setup=self.runner.run.setup)
         verdict = judge(run, self.limits)
-        task = next_task(run, self.wanted, verdict, self.taken, left_s=left_s)
+        # What is judged is what all have; what is asked may have been added to it.
+        asked = replace(run, setup=self.runner.run.setup)
+        task = next_task(asked, self.wanted, verdict, self.taken, left_s=left_s)
         return None if task is None else Turn(task, verdict)
 
     def _has_reference(self, run: Run) -> bool:

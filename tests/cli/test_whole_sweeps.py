@@ -730,4 +730,6 @@ def test_a_plan_of_many_contexts_says_how_far_it_is(
     done = codeneedle(command, "many.toml", "--types", "f16")
 
     assert 0 == done.returncode, done.stderr
-    assert [("planning 3 grids", at, 3) for at in range(3)] == told
+    assert [("planning 3 grids", at, 3) for at in range(3)] == [
+        far for far in told if far[0].startswith("planning")
+    ]
