@@ -110,7 +110,7 @@ def test_the_example_of_its_page_gives_what_it_says(tmp_path, monkeypatch):
     (example,) = re.findall(
         r"```python\n(import codeneedle.*?)```", PAGE.read_text("utf-8"), re.DOTALL
     )
-    *start, frame, units, chosen = ast.parse(example).body
+    *start, frame, units, _, chosen = ast.parse(example).body
     world = {}
     exec(compile(ast.Module(start, []), "page", "exec"), world)  # noqa: S102 - ours
 

@@ -75,7 +75,7 @@ def test_pairs_that_a_model_cannot_have_cost_nothing_and_fail_nothing(
     assert len(possible) == plan["probes"][0]["cells"]
     assert 4 - len(possible) == len(refused)
     assert {True} == {reason in each["reason"] for each in refused}
-    assert asked == {pair.replace("/", "-") for pair in possible}
+    assert asked - {"counting"} == {pair.replace("/", "-") for pair in possible}
 
 
 @pytest.mark.parametrize(

@@ -166,12 +166,12 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
     assert 2 == deciding.served(reference) - before
 
 
-def test_functions_that_are_named_are_those_of_every_pair(deciding):
-    """Although five minutes hold all 12."""
+def test_functions_that_are_named_are_those_of_the_first_step(deciding):
+    """Although five minutes hold all 12; open pairs are asked for more."""
     deciding.sweep(types=("f16", "q8_0"), functions=FEW)
     records = deciding.page.plan.store.records()
 
-    assert {FEW} == {len(recall_of(record).forced) for record in records}
+    assert FEW == min(len(recall_of(record).forced) for record in records)
 
 
 def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(

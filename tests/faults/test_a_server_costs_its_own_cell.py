@@ -49,6 +49,7 @@ FAULTS = {
     "sends JSON of wrong types": ("wrong-types", "crashed", "did not answer"),
     "sends a page": ("html", "crashed", "did not answer"),
     "ends a stream with an error": ("error-event", "crashed", "Compute error"),
+    "says numbers beyond all words": ("huge-numbers", "unsupported", "it read 1"),
     "runs another context": ("context=512", "mismatched", "context"),
     "names no cache": ("no-kv", "mismatched", "cannot be verified"),
 }
@@ -58,7 +59,6 @@ HARMLESS = {
     "does not want to leave": "deaf",
     "leaves a child behind": "grandchild={folder}/grandchild",
     "finds its port taken": "port-taken={folder}/taken",
-    "says numbers beyond all words": "huge-numbers",
     "has a log of 200 MB": f"sparse-log={200 << 20}",
 }
 """What costs nothing: the cell finishes."""

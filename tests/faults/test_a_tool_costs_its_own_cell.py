@@ -14,7 +14,7 @@ from codeneedle.engines.llama_cpp import perplexity as perplexity_module
 PROBES = {"perplexity": "divergence", "bench": "throughput"}
 FAULTS = {
     ("perplexity", "is killed"): ("signal=9", "crashed", "SIGKILL"),
-    ("perplexity", "prints half of its results"): ("half", "crashed", "statistics"),
+    ("perplexity", "prints half of its results"): ("half", "finished", ""),
     ("perplexity", "fails, and exits with 0"): ("error", "crashed", "failed to decode"),
     ("perplexity", "prints 100 MB"): ("long", "finished", ""),
     ("bench", "is killed"): ("signal=9", "crashed", "SIGKILL"),

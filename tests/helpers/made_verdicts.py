@@ -169,7 +169,8 @@ def misplacing() -> Run:
         )
         for pair, line in wrong.items()
     ]
-    return with_records(replace(run, setup=setup), *cells)
+    others = [each for each in run.records if str(each.pair) not in wrong]
+    return replace(run, setup=setup, records=(*others, *cells))
 
 
 def turns(count: int) -> Run:

@@ -236,7 +236,7 @@ def test_the_reference_counts_twice_and_its_repeat_is_priced():
     assert "= measured first and last" in text
     built_in = shown(planned(models=()))
     assert "0 of 4 finished" == facts_of(built_in)["cells"]
-    assert ["8.5", "6.5"] == grid_of(built_in)["q8_0"]
+    assert ["4.2", "3.2"] == grid_of(built_in)["q8_0"]
 
 
 def test_a_pair_that_the_weights_cannot_take_says_why(tmp_path):

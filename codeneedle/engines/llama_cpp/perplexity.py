@@ -255,6 +255,8 @@ class Perplexity(BaseFileTool):
             raise _unreadable(job, rows.fault, log_text)
         if not rows.is_whole:
             raise _incomplete(job, log_text, lacking=rows.missing)
+        if is_estimated and final_perplexity(log_text) is None:
+            raise _incomplete(job, log_text)
         return log_text, retries
 
     def command(self, job: Job) -> list[str]:
