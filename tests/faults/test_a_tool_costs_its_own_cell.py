@@ -138,7 +138,7 @@ def test_rows_that_end_or_are_others_while_they_are_read_cost_their_cell_alone(
     tools(path, {"perplexity": whole | faults})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(perplexity_module, "RETRIES", 1)
-        told = impatient(path, *command, silence_s=5.0, load_s=60.0)
+        told = impatient(path, *command, silence_s=20.0, load_s=60.0)
 
     assert 1 == told.returncode, told.stderr
     assert "finished" == record(path, "f16-f16")["status"], told.stderr

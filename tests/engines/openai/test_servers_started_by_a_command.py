@@ -113,8 +113,10 @@ def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults)
 
 
 def test_a_command_that_does_not_stay_is_told_so(tmp_path):
+    ours = tmp_path / "fake_openai.py"  # a name that no other test's processes have
+    ours.symlink_to(FAKE)
     script = tmp_path / "serve.sh"
-    script.write_text(f"setsid {sys.executable} {FAKE} --port $1 &", encoding="utf-8")
+    script.write_text(f"setsid {sys.executable} {ours} --port $1 &", encoding="utf-8")
     asked = CommandSettings(command=f"sh {script} ${{port}} ${{k}}")
     made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
 
@@ -126,7 +128,7 @@ def test_a_command_that_does_not_stay_is_told_so(tmp_path):
 
     assert "as long as its server does" in caught.value.hint
     commands = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))
-    assert not any(str(FAKE) in (words or ()) for words in commands)
+    assert not any(str(ours) in (words or ()) for words in commands)
 
 
 def test_a_port_that_was_taken_is_changed(tmp_path):
