@@ -185,18 +185,17 @@ def plan(
     with working(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
         plans = sweep_module.planned(request, execution, tell, pace)
-        setups = sweep_module.refuse(plans, options)
+        sweep_module.refuse(plans, options)
         with unwinding_on_signals():
             for each in plans:
                 refuse_untrimmed(each)
-    both = list(zip(map(with_steps, plans), setups, strict=True))
+    plans = list(map(with_steps, plans))
     if json:
-        write_json([plan_object(planned, setup) for planned, setup in both])
+        write_json(list(map(plan_object, plans)))
         return
-    for planned, setup in both:
+    for planned in plans:
         document = plan_document(
             planned,
-            setup,
             at=options.limits.at,
             tries_reference=options.calibration,
         )

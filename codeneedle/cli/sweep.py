@@ -42,7 +42,7 @@ from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
 from codeneedle.probes.cell import RunContext
-from codeneedle.probes.probe import Calibrating, Probe, lacks
+from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
@@ -667,13 +667,7 @@ class _Page:
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
-        setup = runner.run.setup
-        lacking = sum(
-            lacks(probe, record, setup) for record in progress.records.values()
-        )
-        if lacking:
-            cells += f", {lacking} without what was added: it failed, see the logs"
-        return self._ended(progress, cells) or int(lacking > 0)
+        return self._ended(progress, cells)
 
     def _queue(
         self, probe: Probe, pairs: Sequence[Pair], runner: Runner | None = None

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from codeneedle.cache_types import Pair, most_precise_first, named_pairs, pairs_by
 from codeneedle.engines.engine import Engine
@@ -11,7 +10,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.divergence.probe import PROBE as DIVERGENCE
 from codeneedle.probes.evaluation.probe import PROBE as EVALUATION
 from codeneedle.probes.generation.probe import PROBE as GENERATION
-from codeneedle.probes.probe import Probe, lacks
+from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
@@ -72,34 +71,6 @@ def refuse_impossible_settings(setup: Setup) -> None:
             except BadRecord as error:
                 reason = f"{name}: {error.reason}"
                 raise BadSetup(file="setup.json", reason=reason) from error
-
-
-def joined_setup(stored: Setup | None, wanted: Setup, probes: Iterable[Probe]) -> Setup:
-    """*wanted*, with what the *stored* setup asks in addition by some of *probes*."""
-    growth = {each.name: each.growth for each in probes if each.growth}
-    before = stored.probes if stored else {}
-    layouts = {
-        name: growth[name].joined(before[name], asked)
-        if name in growth and name in before
-        else asked
-        for name, asked in wanted.probes.items()
-    }
-    grows = {name: growth[name].names for name in layouts if name in growth}
-    return replace(wanted, probes=layouts, grows=grows)
-
-
-def in_common(run: Run) -> Setup:
-    """The setup of *run*, asking what all records with numbers have answers to."""
-    probes = dict(run.setup.probes)
-    for name in run.setup.grows.keys() & probes.keys() & PROBES.keys():
-        probe, records = (
-            PROBES[name],
-            [r for r in run.records if r.probe == name and r.has_numbers],
-        )
-        is_short = any(lacks(probe, record, run.setup) for record in records)
-        if probe.growth and is_short:
-            probes[name] = probe.growth.narrowed(run.setup, records)
-    return replace(run.setup, probes=probes)
 
 
 USUAL = (DIVERGENCE.name, RECALL.name)

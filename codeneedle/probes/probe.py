@@ -46,7 +46,6 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    base_name,
 )
 from codeneedle.text import one_line
 
@@ -178,30 +177,6 @@ class Asker:
         return ask()
 
 
-@dataclass(frozen=True, slots=True)
-class Growth(ABC):
-    """What can be added to the settings of a probe in a run folder: `Probe.growth`."""
-
-    names: tuple[str, ...]
-    """What has more values in a layout then, as settings of these names ask for."""
-
-    def joined(self, stored: Json, wanted: Json) -> Json:
-        """The *wanted* layout, with what that of a run folder asks in addition."""
-        return wanted | {
-            name: sorted({*stored[name], *wanted[name]}) for name in self.names
-        }
-
-    def choice(self, settings: type[Struct], layout: Json) -> dict[str, Any]:
-        """Values for *settings* that ask for *layout* again."""
-        names = {*self.names} & {*settings.__struct_fields__}
-        values = {name: layout[name] for name in self.names if name in names}
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in values.items()}
-
-    @abstractmethod
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        """The layout in *setup*, of what all *records* have answers to."""
-
-
 class Further(ABC):
     """How open pairs are asked for further units by a probe: `Probe.further`."""
 
@@ -290,9 +265,6 @@ class Probe:
 
     layout: type | None = None
     """Type of what a setup stores of it, by which it is checked; None if it is not."""
-
-    growth: Growth | None = None
-    """What can be added to its settings in a run folder; None for nothing."""
 
     needs: frozenset[Ability] = frozenset()
     """What an engine must be able to do, beside answering."""
@@ -387,7 +359,7 @@ class Probe:
         """
         Its settings as the setup of *run* stores them, once its text is counted.
 
-        They must be equal for records to be comparable, but for those in `growth`.
+        They must be equal for records to be comparable.
         What a probe chooses from text or engine is what *run* has stored of it, or is
         chosen of `RunContext.preparation`.
 
@@ -566,18 +538,3 @@ def answered(record: CellRecord) -> set[str]:
     """Keys of the questions that *record* has an answer to, or has skipped."""
     observation = record.observation or {}
     return {*observation.get("answers", ()), *observation.get("skipped", ())}
-
-
-def lacks(probe: Probe, record: CellRecord, setup: Setup) -> bool:
-    """
-    Whether *setup* asks more of *probe* than the cell of *record* was asked.
-
-    It is then measured for what it lacks, with its record as
-    `ProbeContext.previous_record`.
-    Repeated measurements stay as they are.
-    """
-    is_whole = record.observation is not None and not record.is_partial
-    if not is_whole or base_name(record.probe) != record.probe:
-        return False
-    keys = {question.key for question in probe.questions(setup)}
-    return not keys <= answered(record)

@@ -35,7 +35,6 @@ _NOT_COMPARED = frozenset(
         "probes",
         "calibrated",
         "order",
-        "grows",
         "identity",
         "frames",
         "programs",
@@ -54,6 +53,9 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     stored: Any
     """Its value in the folder, as JSON has it, or a phrase; None without one."""
 
+    wanted: Any
+    """Its value now, likewise."""
+
     def __init__(self, *, folder: Path, key: str, stored: Any, wanted: Any) -> None:
         name = key.replace("_", " ")
         super().__init__(
@@ -64,14 +66,14 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         )
         self.key = key
         self.stored = stored
+        self.wanted = wanted
 
 
 def widened(stored: Setup, wanted: Setup) -> Setup:
     """
     The stored setup with the types and probes of both.
 
-    Its corpus is that of the first setup that has counted it. Settings of a probe that
-    both have are the wanted ones.
+    Its corpus is that of the first setup that has counted it.
 
     Args:
         stored: The setup of the run folder.
@@ -86,7 +88,6 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
         frames={**wanted.frames, **stored.frames},
         refused=_refused(stored, wanted),
         probes={**stored.probes, **wanted.probes},
-        grows={**stored.grows, **wanted.grows},
         calibrated={**wanted.calibrated, **stored.calibrated},
         order=stored.order or wanted.order,
         pairs=tuple(map(str, pairs)),
@@ -149,7 +150,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
             yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
     yield from _other_programs(ours, theirs)
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        yield from _other_settings(probe, _fixed(ours, probe), _fixed(theirs, probe))
+        yield from _other_settings(probe, ours.probes[probe], theirs.probes[probe])
 
 
 def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
@@ -205,14 +206,8 @@ def setup_identity(setup: Setup) -> str:
 
 def stamp(setup: Setup, probe: str) -> str:
     """The identifier of *setup* in records of *probe*."""
-    fixed = _fixed(setup, probe)
-    return f"{setup.identity}-{_hash(fixed)}" if fixed else setup.identity
-
-
-def _fixed(setup: Setup, probe: str) -> Json:
-    """The settings of *probe* that must be equal."""
-    settings, grows = setup.probes.get(probe, {}), setup.grows.get(probe, ())
-    return {key: settings[key] for key in settings if key not in grows}
+    settings = setup.probes.get(probe)
+    return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
 
 
 def refuse_foreign(

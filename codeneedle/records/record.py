@@ -469,12 +469,6 @@ class Setup:
     Compared in a merge.
     """
 
-    grows: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """
-    Names of the settings of each probe to which values can be added. They say how much
-    is asked; the others must be equal.
-    """
-
     identity: str = ""
     """
     `comparability.setup_identity` of the setup when it was first stored; empty before.

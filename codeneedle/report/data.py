@@ -193,7 +193,7 @@ def setup_object(run: Run) -> dict[str, Any]:
     without the names of settings that may grow.
     """
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
-    del setup["calibrated"], setup["grows"]
+    del setup["calibrated"]
     probes = {
         name: {key: _named(value) for key, value in stored.items()}
         for name, stored in run.setup.probes.items()

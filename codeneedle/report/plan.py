@@ -30,7 +30,7 @@ from codeneedle.models.kv_cache import (
     usual_contexts,
 )
 from codeneedle.probes.metrics import METRICS, context_of
-from codeneedle.probes.probe import Probe, lacks
+from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,
@@ -329,7 +329,6 @@ class _Cells:
 
     again: CellRecord | None  # the record of that; None if it was not tried
     total: int  # how many there are, the repeated one included
-    lacking: set[Pair]  # pairs whose records lack what is added
 
     @property
     def tried(self) -> list[CellRecord]:
@@ -379,7 +378,6 @@ def _smallest(pairs: Sequence[Pair]) -> Pair:
 
 def plan_document(
     plan: Plan,
-    setup: Setup | None = None,
     *,
     at: int | None = None,
     tries_reference: bool = True,
@@ -389,12 +387,11 @@ def plan_document(
 
     Args:
         plan: A checked plan; finished cells are those of its first probe.
-        setup: What its run folder will have; None of a new one.
         at: Context for what there is to gain, in tokens; None for that of the plan.
         tries_reference: Whether the reference of a long grid is measured first.
     """
     yield from gain_document(plan, at)
-    every = [_cells_of(plan, probe, setup) for probe in plan.probes]
+    every = [_cells_of(plan, probe) for probe in plan.probes]
     cells, request = every[0], plan.request
     facts = _facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
@@ -410,7 +407,7 @@ def plan_document(
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
-def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
+def plan_object(plan: Plan) -> dict[str, Any]:
     """
     The plan for JSON; times are estimates in seconds, null where nothing is known.
 
@@ -421,7 +418,7 @@ def plan_object(plan: Plan, setup: Setup | None = None) -> dict[str, Any]:
     ``forced_tokens``, ``time_s``), ``memory`` (``k``, ``v``, ``kv_bytes`` by context,
     ``longest_context``, ``misfit``) and ``notes``.
     """
-    every = [_cells_of(plan, probe, setup) for probe in plan.probes]
+    every = [_cells_of(plan, probe) for probe in plan.probes]
     memory = planned_memory(plan)
     return {
         "model": plan.model,
@@ -472,7 +469,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     return {
         "name": cells.probe.name,
         "cells": cells.total,
-        "finished": sum(each.pair not in cells.lacking for each in finished),
+        "finished": len(finished),
         "cell_s": cell_s,
         "left_s": left_s,
         "read_tokens": round(bill.price.read) if bill else None,
@@ -487,17 +484,12 @@ def _shortened(memory: MemoryPlan) -> MemoryPlan:
     return replace(memory, pairs=alike) if is_long else memory
 
 
-def _cells_of(plan: Plan, probe: Probe, setup: Setup | None) -> _Cells:
+def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.repeated(probe)
     pairs = len(plan.may_measure if plan.request.decide else plan.possible)
     return _Cells(
         probe=probe,
-        lacking={
-            pair
-            for pair, record in stored.items()
-            if setup is not None and lacks(probe, record, setup)
-        },
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
         again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
@@ -599,11 +591,9 @@ def _corpus_estimate(plan: Plan) -> str:
 def _finished(cells: _Cells) -> str:
     finished = sum(record.has_numbers for record in cells.tried)
     failed = len(cells.tried) - finished
-    lacking = sum(pair in cells.lacking for pair in cells.records)
     return "".join(
         (
-            f"{finished - lacking} of {cells.total} finished",
-            f", {lacking} without what is added" if lacking else "",
+            f"{finished} of {cells.total} finished",
             f", {failed} without numbers" if failed else "",
             f"; {cells.repeated} counts twice" if cells.repeated else "",
         )
@@ -614,10 +604,7 @@ def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     """Seconds of the cells that are left, and of one; None if nothing is known."""
     cell_s = plan.cell_s(cells.probe, cells.tried)
     # An interrupted cell runs again.
-    done = sum(
-        r.status is not Status.INTERRUPTED and r.pair not in cells.lacking
-        for r in cells.tried
-    )
+    done = sum(record.status is not Status.INTERRUPTED for record in cells.tried)
     if cell_s is None:
         return None, None
     workers = 1 if cells.probe.is_timed else len(plan.workers)
@@ -636,8 +623,7 @@ def time_phrase(plans: Sequence[Plan]) -> str:
     total = 0.0
     for plan in plans:
         try:
-            setup = plan.store.setup()
-            every = [_cells_of(plan, probe, setup) for probe in plan.probes]
+            every = [_cells_of(plan, probe) for probe in plan.probes]
         except BadSetup:  # moved aside and made anew when the sweep begins
             return ""
         left_s = _left_in_all(plan, every)
@@ -676,7 +662,7 @@ def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
         return status_word(record.status)
     predicted = _kv_bytes(plan, pair)
     shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
-    is_done = record is not None and pair not in cells.lacking
+    is_done = record is not None
     twice = TWICE_MARK if pair == cells.repeated else " "
     return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if is_done else ' '}"
 
@@ -688,7 +674,7 @@ def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
 
 
 def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
-    if any(r.has_numbers and r.pair not in cells.lacking for r in cells.tried):
+    if any(r.has_numbers for r in cells.tried):
         yield f"{DONE_MARK} finished"
     if cells.repeated:
         yield f"{TWICE_MARK} measured first and last: two values that differ by noise"

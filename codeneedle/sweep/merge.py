@@ -8,7 +8,7 @@ from pathlib import Path
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES, joined_setup, refuse_impossible_settings
+from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.probe import answered
 from codeneedle.records.comparability import first_other, setup_differences
 from codeneedle.records.record import CellRecord, Run, Setup, Status
@@ -290,8 +290,7 @@ def _write(
     with target.locked():
         for folder in merged.sources:
             source = Store(folder)
-            setup = joined_setup(target.setup(), _setup(source), PROBES.values())
-            target.adopt(setup)
+            target.adopt(_setup(source))
             if text := source.sweep_file():
                 keep(decoded_request(text, source=str(folder / SWEEP)), target)
         for at, (key, store) in enumerate(merged.cells.items()):

@@ -4,27 +4,33 @@ probes ask chosen, the setup stored.
 """
 
 import contextlib
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-
-from msgspec import structs
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fitted
 from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import joined_setup, refuse_impossible_settings, with_room
+from codeneedle.probes import PROBES, refuse_impossible_settings, with_room
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
 from codeneedle.records.comparability import OtherSetup, widened
-from codeneedle.records.record import CorpusFacts, Frame, Setup, WeightsFacts
+from codeneedle.records.record import (
+    CorpusFacts,
+    Frame,
+    Setup,
+    WeightsFacts,
+    as_json,
+)
 from codeneedle.sweep.plan import Plan, afresh
-from codeneedle.sweep.request import Request, given_as, keep, option_of
+from codeneedle.sweep.request import given_as, keep, words_that_give
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
 from codeneedle.system.variables import deciding_variables
+from codeneedle.text import sweep_command, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +94,7 @@ def _prepared(plan: Plan) -> RunContext:
         sent = _sent(plan, counting)
         preparation = _preparation(plan, sent, counting.prompts)
         frames = _frames(plan, counting, preparation.notes)
-        run, wanted, setup = _compared(
-            plan, sent, plan.probes, preparation, frames=frames
-        )
+        run, setup = _compared(plan, sent, plan.probes, preparation, frames=frames)
     for probe in plan.probes:
         # These records depend on a calibration that was lost with its setup.
         is_set = probe.calibrating is not None
@@ -98,7 +102,7 @@ def _prepared(plan: Plan) -> RunContext:
             plan.store.set_probe_aside(probe.name)
     with _hinting(plan):
         setup = plan.store.adopt(setup)
-    keep(_with_grown(plan, wanted, setup), plan.store)
+    keep(plan.kept, plan.store)
     notes = tuple(preparation.notes)
     return replace(run, setup=setup, notes=notes, preparation=None)
 
@@ -156,9 +160,9 @@ def _compared(
     preparation: Preparation | None = None,
     *,
     frames: Mapping[str, Frame] | None = None,
-) -> tuple[RunContext, Setup, Setup]:
+) -> tuple[RunContext, Setup]:
     """
-    The run of *plan* in its folder, what *plan* asks, and what both ask.
+    The run of *plan* in its folder, and its setup.
 
     Raises:
         OtherSetup: If the run folder is one of another setup, but for its probes.
@@ -167,10 +171,8 @@ def _compared(
     with _hinting(plan):
         stored = plan.store.compare(setup)
     run = replace(_run(plan, setup, sent, stored), preparation=preparation)
-    wanted = replace(
-        setup, probes={probe.name: probe.as_stored(run) for probe in probes}
-    )
-    return run, wanted, joined_setup(stored, wanted, plan.probes)
+    layouts = {probe.name: probe.as_stored(run) for probe in probes}
+    return run, replace(setup, probes=layouts)
 
 
 def _has_no_numbers(plan: Plan) -> bool:
@@ -205,41 +207,53 @@ def _run(
     )
 
 
-def _with_grown(plan: Plan, wanted: Setup, setup: Setup) -> Request:
-    """The request that the run folder of *plan* keeps, with what *setup* asks more."""
-    changes = {}
-    for probe in plan.probes:
-        asked = setup.probes[probe.name]
-        if probe.growth and wanted.probes[probe.name] != asked:
-            grown = probe.growth.choice(probe.settings, asked)
-            chosen = plan.kept.settings_of(probe)
-            changes[probe.name] = structs.replace(chosen, **grown)
-    return structs.replace(plan.kept, **changes)
-
-
 @contextlib.contextmanager
 def _hinting(plan: Plan) -> Iterator[None]:
     """
-    Add a hint to `OtherSetup`: what can be added to the run folder, or the option with
-    which it goes on.
+    Add a hint to `OtherSetup`: the option with which the run goes on, and the command
+    of a run of its own with the one that was given.
     """
-    growing = [
-        option_of(probe.settings, name)
-        for probe in plan.probes
-        for name in (probe.growth.names if probe.growth else ())
-        if name in probe.settings.__struct_fields__
-    ]
     try:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
         kinds = {p.name: p.settings for p in plan.probes if _stores_settings(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
-            way = given_as(kinds[name], setting, error.stored)
-            error.hint = f"Go on {way}, or choose another folder with --out."
-        if growing:
-            error.hint += f" What can be added is: --types, {', '.join(growing)}."
+            error.hint = _hint_of_settings(plan, name, setting, error)
+        elif error.key == "context":
+            go_on = sweep_command(plan.store.folder)
+            new = _run_of_its_own(plan, "--context", str(plan.context))
+            error.hint = f"Go on with the context of that run: {go_on}{new}"
         raise
+
+
+def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) -> str:
+    """What to do where a *setting* of the probe *name* is another one."""
+    kind, setup = PROBES[name].settings, plan.store.setup()
+    stored = setup.probes.get(name, {}) if setup else {setting: error.stored}
+    chosen = as_json(plan.kept.settings_of(PROBES[name]))
+    given = {
+        key: value
+        for key, value in chosen.items()
+        if value not in (None, []) and value != stored.get(key)
+    }
+    if setting not in given and given:
+        # It follows from what was given: chunks from contexts.
+        setting = next(iter(given))
+    words = [
+        word for key in given for word in words_that_give(kind, key, given[key])
+    ] or words_that_give(kind, setting, error.wanted)
+    go_on = given_as(kind, setting, stored.get(setting))
+    return f"Go on {go_on}{_run_of_its_own(plan, *words)}"
+
+
+def _run_of_its_own(plan: Plan, *words: str) -> str:
+    """The end of a hint: the command of a run with these *words*, shown beside."""
+    folder, what = plan.store.folder, words[0].strip("-")
+    out = folder.parents[1].with_name(f"{folder.parents[1].name}-{what}")
+    command = sweep_command(folder, *words, "--out", str(out))
+    both = visible(shlex.join(["codeneedle", "grid", str(folder), str(out)]))
+    return f". Or make a run of its own: {command}. Both: {both}"
 
 
 def _stores_settings(probe: Probe) -> bool:
@@ -301,7 +315,7 @@ def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
         if probe.name in stored.probes
         if sent.text or not plan.reads_corpus
     ]
-    _, _, setup = _compared(plan, sent, probes)
+    _, setup = _compared(plan, sent, probes)
     with _hinting(plan):
         plan.store.compare(setup)
     return widened(stored, setup)

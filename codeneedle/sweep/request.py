@@ -535,14 +535,23 @@ def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
     How the option of the field *name* gives that *value*: ``with --tasks single,nth``,
     ``with --no-gate``, ``without --ask``.
     """
+    words = words_that_give(settings, name, value)
+    return (
+        f"with {shlex.join(words)}" if words else f"without {option_of(settings, name)}"
+    )
+
+
+def words_that_give(
+    settings: type[msgspec.Struct], name: str, value: Any
+) -> tuple[str, ...]:
+    """The words of a command that give the field *name* that *value*; maybe none."""
     option = option_of(settings, name)
     if isinstance(value, bool):
         is_set, _, is_not_set = option.partition("/")
-        return f"with {is_set if value else is_not_set}"
+        return (is_set if value else is_not_set,)
     if value is None or value == []:
-        return f"without {option}"
-    written = ",".join(map(str, value)) if isinstance(value, list) else str(value)
-    return f"with {option} {shlex.quote(written)}"
+        return ()
+    return option, ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:

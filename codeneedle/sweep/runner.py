@@ -16,14 +16,13 @@ from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
-from codeneedle.probes.probe import Probe, lacks
+from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,
     CellRecord,
     Json,
     Run,
-    Setup,
     Status,
     base_name,
 )
@@ -82,24 +81,16 @@ class CellEnded:
 Event = CellStarted | CellStepped | CellEnded
 
 
-def _is_left(record: CellRecord, probe: Probe, setup: Setup) -> bool:
-    """Whether the cell of *record* was not measured to its end."""
-    return record.status is Status.INTERRUPTED or lacks(probe, record, setup)
-
-
-def is_left(
-    record: CellRecord | None, probe: Probe, setup: Setup, *, retries: bool
-) -> bool:
+def is_left(record: CellRecord | None, *, retries: bool) -> bool:
     """
-    Whether a cell has no whole *record*, or a failed one where that is tried again.
+    Whether a cell is untried or interrupted, or failed where that is tried again.
 
-    Those are untried and interrupted cells, and those that lack what was added to the
-    settings of the probe. A failure is a result: a pair that no kernel supports fails
-    again, and takes as long again.
+    A failure is a result: a pair that no kernel supports fails again, and takes as long
+    again.
     """
     if record is None or (retries and not record.has_numbers):
         return True
-    return _is_left(record, probe, setup)
+    return record.status is Status.INTERRUPTED
 
 
 @dataclass(slots=True, kw_only=True)
@@ -389,9 +380,6 @@ class Runner:
                 self._refuse_other_program(program)
 
         previous = self.store.record(pair, queue.probe.name)
-        is_kept = previous and (
-            previous.is_partial or lacks(queue.probe, previous, self.run.setup)
-        )
         cell = ProbeContext(
             run=replace(
                 self.run,
@@ -404,7 +392,8 @@ class Runner:
             calibrate=calibrate,
             identify=identify,
             previous_record=previous
-            if is_kept or ((goal or is_check) and previous and previous.has_numbers)
+            if previous
+            and (previous.is_partial or ((goal or is_check) and previous.has_numbers))
             else None,
             goal=goal,
             is_check=is_check,
@@ -641,10 +630,7 @@ class CellQueue:
 
     def _is_pending(self, pair: Pair) -> bool:
         """As `is_left`, of *pair*."""
-        record, runner = self.records.get(pair), self._runner
-        return is_left(
-            record, self.probe, runner.run.setup, retries=runner.retry_failed
-        )
+        return is_left(self.records.get(pair), retries=self._runner.retry_failed)
 
     @property
     def left(self) -> tuple[Pair, ...]:
@@ -704,8 +690,7 @@ class CellQueue:
         """Whether the next cell calibrates the probe for all others."""
         setup = self._runner.run.setup
         is_set = base_name(self.probe.name) in setup.calibrated and any(
-            record.observation is not None
-            and not (record.is_partial or lacks(self.probe, record, setup))
+            record.observation is not None and not record.is_partial
             for record in self.records.values()
         )
         return self.probe.calibrating is not None and not is_set
@@ -716,17 +701,13 @@ class CellQueue:
 
         Nothing for a cell that took too long: it is given all the time there is.
         """
-        before, setup = self.records.get(pair), self._runner.run.setup
+        before = self.records.get(pair)
         if before and before.status is Status.TIMED_OUT:
             return ()
-        # What these lack is not known before the reference has set what is asked.
-        is_set = base_name(self.probe.name) in setup.calibrated
-        is_open = self.probe.calibrating is not None and not is_set
         return tuple(
             record
             for other, record in self.records.items()
             if other != pair and record.has_numbers
-            if is_open or not lacks(self.probe, record, setup)
         )
 
     def measured_elsewhere(self, pair: Pair) -> CellRecord | None:
@@ -736,7 +717,7 @@ class CellQueue:
         Also a stored record that lacks nothing of what the reference has set since.
         """
         record, runner = self._record(pair), self._runner
-        if record is None or _is_left(record, self.probe, runner.run.setup):
+        if record is None or is_left(record, retries=False):
             return None
         is_new = record != self._seen.get(pair, record)
         is_tried = runner.retry_failed and not record.has_numbers

@@ -171,7 +171,7 @@ class _Now:
         """Whether *pair* has no whole record of *probe*."""
         retries = self.wanted.retries if retries is None else retries
         record = self.records.get((probe.name, pair))
-        return is_left(record, probe, self.setup, retries=retries)
+        return is_left(record, retries=retries)
 
     def has_numbers(self, pair: Pair) -> bool:
         """Whether any probe has measured *pair*."""
@@ -480,9 +480,7 @@ class Schedule:
             self._settle(run)
             run = replace(run, setup=self.runner.run.setup)
         verdict = judge(run, self.limits)
-        # What is judged is what all have; what is asked may have been added to it.
-        asked = replace(run, setup=self.runner.run.setup)
-        task = next_task(asked, self.wanted, verdict, self.taken, left_s=left_s)
+        task = next_task(run, self.wanted, verdict, self.taken, left_s=left_s)
         return None if task is None else Turn(task, verdict)
 
     def _has_reference(self, run: Run) -> bool:

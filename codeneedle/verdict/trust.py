@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from codeneedle.cache_types import Pair, most_precise, reference_among
-from codeneedle.probes import PROBES, in_common, refuse_impossible_settings
+from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.comparability import (
     ASKED,
@@ -51,8 +51,7 @@ def trusted(run: Run) -> Run:
 
     A record stores what was observed of its cell alone. Cells are compared that were
     measured by the same probe on the same device, where a pair that was measured once
-    more stands beside the first records of the others. Where settings of a probe grow,
-    its records are read by those that all of them have.
+    more stands beside the first records of the others.
 
     Args:
         run: As it is stored; not narrowed to a probe.
@@ -61,8 +60,7 @@ def trusted(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    setup = in_common(run)
-    return replace(run, setup=setup, records=derived(run.records, setup))
+    return replace(run, records=derived(run.records, run.setup))
 
 
 def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ...]:

@@ -5,6 +5,7 @@ import csv
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 from pathlib import Path
@@ -13,7 +14,6 @@ import pytest
 from answers import forced, written
 from calls import called
 from injections import GRID, SHORT, TINY, processes_in, put_corpus, statuses
-from msgspec import structs
 from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, going, record, run, running_child, signal_at
@@ -23,12 +23,11 @@ from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, planned
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.errors import CellError, ToolFailed, ToolMissing
+from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.probes.throughput.probe import ThroughputProbe, ThroughputSettings
 from codeneedle.report.receipt import receipts_in
-from codeneedle.sweep.request import Execution, Request, read_sweep
+from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.limits import Limits
 
 OPTIONS = sweep_module.Options(limits=Limits())
@@ -189,70 +188,6 @@ def test_a_sweep_for_the_table_of_models_ends_with_its_receipt(priced):
     assert {"kld nats", "tg tokens/s", "kv MiB"} < {*found.columns}
 
 
-@pytest.fixture
-def growing(priced, tmp_path):
-    """A copy of that folder, to which depths and contexts may be added."""
-    shutil.copytree(priced[0], tmp_path / "copy")
-    return tmp_path / "copy"
-
-
-@pytest.mark.real
-def test_a_finished_run_grows_by_what_is_added_and_measures_nothing_else(growing):
-    logs = {log: log.read_bytes() for log in (growing / RUN / "logs").glob("*")}
-    before = {
-        name: {pair: record(growing, pair, name) for pair in PAIRS} for name in PROBES
-    }
-
-    told = called(
-        growing,
-        "sweep",
-        RUN,
-        "--depths",
-        "128",
-        "--divergence-context",
-        "384",
-    )
-
-    assert 0 == told.returncode, told.stderr
-    settings = stored(growing / RUN / "setup.json")["probes"]
-    assert [0, 128, 256] == settings["throughput"]["depths"]
-    assert [256, 512, 384] == settings["divergence"]["contexts"]
-    assert logs == {log: log.read_bytes() for log in logs}
-    for pair in PAIRS:
-        assert before["recall"][pair] == record(growing, pair)
-        for name, added in (("throughput", "128"), ("divergence", "384x2")):
-            old = before[name][pair]["observation"]["answers"]
-            answers = record(growing, pair, name)["observation"]["answers"]
-            assert {**old, added: answers[added]} == answers
-            assert not answers[added].get("gap")
-    again = called(growing, "sweep", RUN)
-    assert 3 == again.stderr.count("nothing to do")
-    kept = (growing / RUN / "sweep.toml").read_text(encoding="utf-8")
-    assert "    128,\n" in kept
-    assert "    384,\n" in kept
-
-
-@pytest.mark.real
-def test_what_cannot_be_measured_of_an_addition_leaves_the_numbers(
-    growing, monkeypatch, capsys
-):
-    def failing(_probe, _cell):
-        raise CellError("it broke", hint="Look.", status="crashed")
-
-    monkeypatch.chdir(growing)
-    monkeypatch.setattr(ThroughputProbe, "measure", failing)
-    before = {pair: record(growing, pair, "throughput") for pair in PAIRS}
-    deeper = ThroughputSettings(depths=(128,), repetitions=1)
-    request = structs.replace(read_sweep(str(RUN)), throughput=deeper)
-    execution, console = Execution(folder=Path(RUN)), Console(stderr=True, width=200)
-
-    code = sweep_module.sweep(request, execution, console, OPTIONS, console)
-
-    assert 1 == code
-    assert "2 without what was added: it failed" in capsys.readouterr().err
-    assert before == {pair: record(growing, pair, "throughput") for pair in PAIRS}
-
-
 @pytest.mark.real
 def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
     """The built-in model finds no function by what it does; its cell stays."""
@@ -289,47 +224,36 @@ def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(fold
 
 
 @pytest.mark.real
-def test_lengths_and_depths_that_are_added_cost_their_texts_alone(folder):
-    pairs = ("f16-f16", "q4_0-q4_0")
-    chosen = ("--corpus", "tiny", "--pairs", "f16/f16,q4_0/q4_0", "--context", "2048")
-    asked = ("--probe", "retrieval", "--tasks", "single", "--lengths", "600")
-    asked += ("--depths", "0.5", "--questions", "1", "--no-gate", "--dial", "0")
-    assert 0 == called(folder, "sweep", *chosen, *asked).returncode
-    before = {pair: record(folder, pair, "retrieval") for pair in pairs}
+@pytest.mark.parametrize("command", ["sweep", "plan"])
+@pytest.mark.parametrize(
+    ("options", "key", "out"),
+    [
+        (("--depths", "128"), "throughput depths", "sweeps-depths"),
+        (("--divergence-context", "384"), "divergence", "sweeps-divergence-context"),
+        (("--context", "2048"), "context", "sweeps-context"),
+    ],
+)
+def test_what_a_run_does_not_ask_is_another_run_whose_command_is_named(
+    priced, command, options, key, out
+):
+    told = called(priced[0], command, RUN, *options)
+    said = " ".join(told.stderr.split())
+    _, _, named = said.partition("a run of its own: codeneedle ")
+    other, _, both = named.partition(". Both: codeneedle ")
+    planned = called(priced[0], "plan", *shlex.split(other)[1:])
 
-    for added in (("--lengths", "1K"), ("--depths", "0.9"), ()):
-        told = called(folder, "sweep", RUN, *added)
-        assert 0 == told.returncode, told.stderr
-
-    assert "nothing to do" in told.stderr
-    for pair in pairs:
-        answers = record(folder, pair, "retrieval")["observation"]["answers"]
-        texts = [*answers.values()]
-        assert [*before[pair]["observation"]["answers"].values()] == texts[:1]
-        assert [(600, 0.5), (1024, 0.5), (600, 0.9), (1024, 0.9)] == [
-            (text["length"], text["answers"][0]["depth"]) for text in texts
-        ]
-    shown = json.loads(called(folder, "table", "tiny", "--json").stdout)
-    assert "single@1024" in json.dumps(shown)
+    assert (2, 0) == (told.returncode, planned.returncode), planned.stderr
+    assert f"a run with another {key}" in said
+    assert ["sweep", str(RUN), *options, "--out", out] == shlex.split(other)
+    assert ["grid", str(RUN), out] == shlex.split(both)
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("command", "options", "key"),
-    [
-        ("sweep", ("--depths", "128", "--repetitions", "2"), "throughput repetitions"),
-        ("sweep", ("--seed", "7"), "seed"),
-        ("plan", ("--seed", "7"), "seed"),
-    ],
-)
-def test_what_cannot_be_added_is_refused_and_what_can_is_named(
-    growing, command, options, key
-):
-    told = called(growing, command, RUN, *options)
+def test_a_run_of_another_seed_is_refused(priced):
+    told = [called(priced[0], name, RUN, "--seed", "7") for name in ("sweep", "plan")]
 
-    assert 2 == told.returncode
-    assert f"a run with another {key}" in told.stderr
-    assert "added is: --types, --divergence-context, --chunks, --depths." in told.stderr
+    assert [2, 2] == [each.returncode for each in told]
+    assert all("a run with another seed" in each.stderr for each in told)
 
 
 @pytest.mark.real

@@ -254,17 +254,6 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
-def test_a_record_stays_one_of_its_setup_when_that_asks_more(tmp_path, store):
-    setup = asking_recall(SETUP, {"depths": [0], "form": "chat"})
-    setup = replace(setup, grows={"recall": ("depths",)})
-    store.adopt(setup)
-    store.add(stamped(setup))
-    store.adopt(asking_recall(setup, {"depths": [0, 8], "form": "chat"}))
-
-    assert [0, 8] == Store(tmp_path).setup().probes["recall"]["depths"]
-    assert stamped(setup) == Store(tmp_path).record(PAIR, "recall")
-
-
 def test_a_sweep_file_gives_way_to_another_one(store):
     for text in ("a = 1\n", "a = 2\n"):
         store.keep_sweep_file(text)

@@ -226,19 +226,3 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
 
     assert ("f16/f16", "q8_0/q4_0") == widened(chosen, other).pairs
     assert ("q8_0/q4_0", "f16/f16") == widened(other, chosen).pairs
-
-
-def test_what_may_grow_is_no_difference_and_in_no_stamp():
-    grows = {"throughput": ("depths",)}
-    few = replace(SETUP, grows=grows)
-    wider = {**SETUP.probes, "throughput": {"depths": [0, 64], "repetitions": 3}}
-    more = replace(few, probes=wider)
-
-    assert [] == list(setup_differences(few, more))
-    assert stamp(few, "throughput") == stamp(more, "throughput")
-    assert wider == widened(few, more).probes
-    often = replace(few, probes=OFTENER)
-    assert ["throughput repetitions"] == [
-        each for each, *_ in setup_differences(few, often)
-    ]
-    assert stamp(few, "throughput") != stamp(often, "throughput")

@@ -4,7 +4,6 @@ from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
 
-import made_speeds
 import msgspec
 import pytest
 from fake_engine import FakeEngine
@@ -192,22 +191,6 @@ def test_what_is_done_is_marked_and_tells_what_is_left():
 
 def test_the_corpus_of_a_plan_claims_no_length_of_its_functions():
     assert " 6 functions; when the sweep starts" in shown(planned(), width=500)
-
-
-def test_cells_that_lack_what_is_added_are_not_finished():
-    plan = planned(probes=("throughput",))
-    setup = made_speeds.run_of(depths=(0, 100)).setup
-    setup = replace(setup, grows={"throughput": ("depths",)})
-    plan.store.adopt(setup)
-    slow = Phases(ready_s=1.0, measure_s=9.0)
-    plan.store.add(replace(made_speeds.measured(made_speeds.Q8, {0: 9.0}), phases=slow))
-
-    text = printed(plan_document(plan, setup), width=200)
-    facts = facts_of(text)
-
-    assert "0 of 4 finished, 1 without what is added" == facts["cells"]
-    assert "about 40.0 s left, 10.0 s a cell" == facts["time"]
-    assert "+ finished" not in text
 
 
 def test_all_time_is_told_before_a_sweep_where_it_is_known(monkeypatch):

@@ -4,7 +4,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from made_losses import diverging
 from made_records import (
     forced_of,
     made_forced,
@@ -16,8 +15,6 @@ from made_records import (
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES
-from codeneedle.probes.probe import lacks
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.sweep.merge import merge
@@ -109,32 +106,6 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
         (record,) = Store(found.folder).records()
         assert asked(4, 1).observation == record.observation
         assert {(F16, "recall"): 2} == found.compared
-
-
-def test_runs_that_were_asked_for_more_in_turn_become_one_that_asks_for_all(tmp_path):
-    names = ("contexts", "chunks")
-
-    def asking(*contexts):
-        asked = {"contexts": [*contexts], "chunks": [4 for _ in contexts]}
-        fixed = {"text": "prose", "text_sha256": "ab", "llama": "b1"}
-        fixed |= {"arguments": []}
-        probes = {"divergence": {**asked, **fixed}}
-        return replace(SETUP, probes=probes, grows={"divergence": names})
-
-    few = diverging(str(F16), [0.0, 0.1, 0.2, 0.3], reference=str(F16))
-    (answer,) = few.observation["answers"].values()
-    more = {"512x4": answer, "256x4": {**answer, "context": 256}}
-    many = replace(few, observation={**few.observation, "answers": more})
-    a = share(tmp_path / "a", few, setup=asking(512, 1024))
-    b = share(tmp_path / "b", many, setup=asking(512, 256))
-
-    _, store = merged(tmp_path, a, b)
-
-    asked = store.setup().probes["divergence"]
-    assert {512: 4, 1024: 4, 256: 4} == dict(zip(*map(asked.get, names), strict=True))
-    assert more == store.record(F16, "divergence").observation["answers"]
-    probe = PROBES["divergence"]
-    assert lacks(probe, store.record(F16, "divergence"), store.setup())
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):

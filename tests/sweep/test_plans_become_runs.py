@@ -282,7 +282,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     with pytest.raises(OtherSetup, match=r"another recall \w+: ") as caught:
         prepare(asking(**now))
 
-    assert f"Go on with {option}, or choose another folder" in caught.value.hint
+    assert f"Go on with {option}. Or make a run of its own: " in caught.value.hint
     name, value = option.removeprefix("--").split()
     works = {name: value.split(",") if name == "way" else int(value)}
     for again in ({}, before, works, {**before, **works}):

@@ -11,7 +11,6 @@ from gguf_files import write_gguf
 from made_contexts import run_context
 from made_metrics import made_probe
 from made_records import (
-    asking_recall,
     made_needle,
     made_priming,
     made_record,
@@ -287,26 +286,6 @@ def test_a_pair_that_has_no_kernel_is_not_hurried_by_those_that_have_one(store, 
     fourth_s = SILENCE_S if slow is None else 10 * MULTIPLE
 
     assert [SILENCE_S, SILENCE_S, 10 * MULTIPLE, fourth_s] == [*limits.values()]
-
-
-def test_cells_that_lack_questions_let_expect_nothing(store):
-    """They were not asked yet what takes the time."""
-    grows = {"recall": ("asked",)}
-    setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
-    limits = []
-
-    def outcome(cell):
-        cell.effective = Effective(attention=KERNEL)
-        with cell.patience() as limited:
-            limits.append(limited.capped(SILENCE_S)[0])
-            limited.longest_s = 10.0
-        return {"answers": cell.run.setup.probes["recall"]["asked"]}
-
-    for asked_for, pairs in (["a"], PAIRS[:2]), (["a", "b"], PAIRS[2:]):
-        store.adopt(asking_recall(setup, {"asked": asked_for}))
-        walk(store, Script(outcome), pairs=pairs, setup=store.setup())
-
-    assert [SILENCE_S, 10 * MULTIPLE, SILENCE_S, 10 * MULTIPLE] == limits
 
 
 def test_a_cell_that_took_too_long_gets_all_the_time_that_there_is(store):
@@ -651,47 +630,12 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
     assert {"answers": ["a", "b", "c"]} == found.observation
 
 
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), Killed(), broken(Status.CRASHED)]
-)
-def test_a_finished_cell_whose_settings_grew_goes_on_and_keeps_its_numbers(
-    store, error
-):
-    grows = {"recall": ("asked",)}
-    setup = replace(made_setup(needles=1, types_k=TYPES, types_v=TYPES), grows=grows)
-    store.adopt(asking_recall(setup, {"asked": ["a", "b"]}))
-    walk(store, Script(answering("ab")), pairs=PAIRS[:1])
-    first = store.record(PAIRS[0], "recall")
-    setup = asking_recall(setup, {"asked": [*"abcd"]})
-    setup = store.adopt(setup)
-
-    with contextlib.suppress(KeyboardInterrupt, Killed):
-        walk(store, Script(answering("abcd", error)), pairs=PAIRS[:1], setup=setup)
-    early = store.record(PAIRS[0], "recall")
-    lacking = left(store, PAIRS[:1], setup=setup)
-    walk(store, Script(answering("abcd")), pairs=PAIRS[:1], setup=setup)
-    late = store.record(PAIRS[0], "recall")
-
-    assert (Status.FINISHED, PAIRS[:1]) == (early.status, lacking)
-    assert {"answers": ["a", "b", "c"]} == early.observation
-    assert {"answers": ["a", "b", "c", "d"]} == late.observation
-    assert (first.started, first.setup) == (early.started, early.setup)
-    assert first.setup == late.setup
-    assert [] == left(store, PAIRS[:1], setup=setup)
-
-
 def test_a_cell_that_turns_out_to_compute_nan_has_no_numbers_any_more(store):
     """A check found it, or further questions: what was measured before is of chance."""
-    setup = replace(
-        made_setup(needles=1, types_k=TYPES, types_v=TYPES),
-        grows={"recall": ("asked",)},
-    )
-    store.adopt(asking_recall(setup, {"asked": ["a", "b"]}))
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
-    setup = store.adopt(asking_recall(setup, {"asked": [*"abcd"]}))
 
-    nan = ComputesNan(token=7)
-    walk(store, Script(answering("abcd", nan)), pairs=PAIRS[:1], setup=setup)
+    script = Script(answering("abcd", ComputesNan(token=7)))
+    made_runner(store).extend(script.probe, PAIRS[0], 64)
 
     found = store.record(PAIRS[0], "recall")
     assert found.computes_nan

@@ -2,9 +2,9 @@
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from msgspec import Meta, Struct, structs
 from typing_extensions import override
@@ -32,8 +32,8 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import settings_in
-from codeneedle.probes.probe import Calibrating, Growth, Probe, Question, answered
-from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
+from codeneedle.probes.probe import Calibrating, Probe, Question
+from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json
 from codeneedle.text import plural, size
 
 DEFAULT_CONTEXT = 1024
@@ -238,47 +238,6 @@ def _shortened(context: int, tokens: int) -> int:
     return context
 
 
-class FurtherChunks(Growth):
-    """
-    Contexts, behind those that there are, and chunks of a context.
-
-    A context with more chunks is compared anew: a tool begins with the first one, and
-    tells quantiles of all tokens together.
-    """
-
-    @override
-    def joined(self, stored: Json, wanted: Json) -> Json:
-        ours, theirs = sizes_of(stored), sizes_of(wanted)
-        sizes = {
-            context: max(ours.get(context, 0), theirs.get(context, 0))
-            for context in ours | theirs
-        }
-        cuts = max(stored.get("cuts", []), wanted.get("cuts", []), key=len)
-        return wanted | _stored_sizes(sizes) | ({"cuts": cuts} if cuts else {})
-
-    @override
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        common = [
-            [*map(int, each.split("x"))]
-            for each in set.intersection(*map(answered, records))
-        ]
-        layout = setup.probes[NAME]
-        most = dict(sorted((context, chunks) for context, chunks in common))
-        sizes = {each: most[each] for each in sizes_of(layout) if each in most}
-        return layout | _stored_sizes(sizes)
-
-    @override
-    def choice(self, settings: type[Struct], layout: Json) -> dict[str, Any]:
-        # As many chunks as all contexts have: further contexts may follow.
-        return {
-            **Growth.choice(self, settings, layout),
-            "chunks": (min(layout["chunks"]),),
-        }
-
-
-GROWTH = FurtherChunks(("contexts", "chunks", "cuts"))
-
-
 class DivergenceProbe(Probe):
     """Compares distributions on prose, or on a text of the user's."""
 
@@ -429,7 +388,6 @@ PROBE = DivergenceProbe(
     metrics=(*METRICS, TEXT_LOGP, *OF_CELL),
     settings=DivergenceSettings,
     layout=DivergenceLayout,
-    growth=GROWTH,
     needs=frozenset({Ability.DIVERGENCE}),
     step="chunk",
     calibrating=Calibrating(),
@@ -445,12 +403,6 @@ def _expected(
     return [
         (each, chunks.get(each) or _chunks(settings, each, tokens)) for each in contexts
     ]
-
-
-def _stored_sizes(sizes: Mapping[int, int]) -> Json:
-    """What a setup stores of *sizes*: contexts, with their chunks; empty for none."""
-    stored = {"contexts": list(sizes), "chunks": list(sizes.values())}
-    return stored if sizes else {}
 
 
 OF_USER = (DivergenceSettings, NAME)

@@ -24,7 +24,6 @@ from codeneedle.probes.retrieval.record import (
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import retrieval_layout, texts_of
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
@@ -43,21 +42,11 @@ def _questions(
     def found(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, QuestionOutcome]]:
-        is_asked = _asked(setup)
         for each in outcomes(record):
-            if is_asked(each) and chosen(each, setup):
+            if chosen(each, setup):
                 yield each.text, each
 
     return partial(of_units(found, number), noun="texts", better="higher")
-
-
-def _asked(setup: Setup) -> Callable[[QuestionOutcome], bool]:
-    """What *setup* asks: while a run grows, a record may have more already."""
-    calibration = calibration_of(setup)
-    if calibration is None or NAME not in setup.grows:
-        return lambda _each: True
-    names = {key.name for key in texts_of(calibration, retrieval_layout(setup))}
-    return lambda each: each.text in names
 
 
 def _not_scored(setup: Setup) -> str:

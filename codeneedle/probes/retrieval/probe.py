@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from msgspec import structs
 from typing_extensions import override
 
 from codeneedle.document import Document
@@ -27,10 +26,8 @@ from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import (
     Asker,
     Calibrating,
-    Growth,
     Probe,
     Question,
-    answered,
 )
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.retrieval.dial import (
@@ -60,7 +57,6 @@ from codeneedle.probes.retrieval.settings import (
     ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
     LENGTHS,
-    Block,
     RetrievalLayout,
     RetrievalSettings,
     answer_room,
@@ -68,7 +64,6 @@ from codeneedle.probes.retrieval.settings import (
     fixed_dials,
     layout_of,
     lengths_of,
-    places_of,
     refuse_lost_text,
     retrieval_layout,
     texts_at,
@@ -91,7 +86,7 @@ from codeneedle.records.record import (
     from_json,
     shared_with,
 )
-from codeneedle.text import one_line, plural
+from codeneedle.text import plural
 
 FAILS_BELOW = USABLE[0]
 """Share of right answers under which the reference fails at a length and depth."""
@@ -144,35 +139,6 @@ def _refuse_unfit(
             if fits
             else f"These weights were trained for {trained:,} tokens: use {less}.",
         )
-
-
-class FurtherTexts(Growth):
-    """Lengths, depths and questions, whose texts come behind those that there are."""
-
-    @override
-    def joined(self, stored: Json, wanted: Json) -> Json:
-        grown = as_json(_layout(stored).grown(_layout(wanted)))
-        return wanted | {name: grown[name] for name in self.names}
-
-    @override
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        calibration, chosen = calibration_of(setup), retrieval_layout(setup)
-        common = set.intersection(*map(answered, records))
-        if calibration is None:
-            return setup.probes[NAME]
-        for count in range(len(chosen.every_block), 0, -1):
-            fewer = chosen.of_blocks(chosen.every_block[:count])
-            names = [
-                (length, {each.name for each in texts_of(calibration, one)})
-                for length in chosen.lengths
-                for one in [structs.replace(fewer, lengths=(length,))]
-            ]
-            if lengths := tuple(length for length, texts in names if texts <= common):
-                return as_json(structs.replace(fewer, lengths=lengths))
-        return setup.probes[NAME]
-
-
-GROWTH = FurtherTexts(("lengths", "depths", "questions", "blocks"))
 
 
 class RetrievalProbe(Probe):
@@ -266,8 +232,7 @@ class RetrievalProbe(Probe):
         What asks about texts, as hard as the reference can bear.
 
         The first pair of a run, the most precise one, sets the dials before, and the
-        gate. Where lengths, depths or questions were added, the dials stay, and the
-        gate is asked at new lengths.
+        gate.
 
         Raises:
             BadInput: If no level of a task fits its shortest length.
@@ -342,17 +307,12 @@ PROBE = RetrievalProbe(
     chats=("user",),
     settings=RetrievalSettings,
     layout=RetrievalLayout,
-    growth=GROWTH,
     asks_by_length=True,
     makes_texts=True,
     repeats=True,
     calibrating=Calibrating(),
     skipped=_skipped,
 )
-
-
-def _layout(stored: Json) -> RetrievalLayout:
-    return from_json(stored, RetrievalLayout, file="setup.json")
 
 
 class _Questioner(Asker):
@@ -416,10 +376,8 @@ class _Examiner(_Questioner):
 
     def calibrate(self) -> None:
         """Set for all pairs what is not set yet."""
-        known = calibration_of(self.context.run.setup)
-        calibration = self.lengthened(known) if known else self.dialled()
-        if calibration != known:
-            self._set(calibration)
+        if calibration_of(self.context.run.setup) is None:
+            self._set(self.dialled())
 
     def _set(self, calibration: Calibration) -> None:
         self.context.set_for_all(NAME, as_json(calibration))
@@ -464,29 +422,6 @@ class _Examiner(_Questioner):
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
         )
 
-    def lengthened(self, calibration: Calibration) -> Calibration:
-        """*calibration* with the lengths that it lacks, without too short ones."""
-        known = {(each.task, each.length) for each in calibration.sizes}
-        sizes, left_out = list(calibration.sizes), list(calibration.left_out)
-        for dial in calibration.dials:
-            fails = [e for e in calibration.left_out if e.task == dial.task]
-            for length in self.chosen.lengths:
-                if (dial.task, length) in known:
-                    continue
-                reason = next((e.reason for e in fails if e.length < length), "")
-                size = Fitted(dial.task, length, 0)
-                try:
-                    characters = self._characters(dial.task, dial.level, length)
-                    size = replace(size, characters=characters)
-                    for block in self.chosen.every_block:
-                        self._made(size, dial.level, block, "")
-                except BadInput as error:
-                    reason = one_line(str(error))
-                sizes.append(size)
-                if reason:
-                    left_out.append(Skipped(dial.task, length, reason))
-        return replace(calibration, sizes=tuple(sizes), left_out=tuple(left_out))
-
     def _answered(self, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
         calibration, shares = self.calibration, self._shares(size.task, size.length)
@@ -501,11 +436,7 @@ class _Examiner(_Questioner):
                 f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            known = {(key.task, key.length) for key in self._keys()}
-            left_out = (
-                *calibration.left_out,
-                *_beyond(size, known, calibration, reason),
-            )
+            left_out = (*calibration.left_out, *_beyond(size, calibration, reason))
             calibration = replace(calibration, left_out=left_out)
         self._set(calibration)
 
@@ -536,23 +467,16 @@ class _Examiner(_Questioner):
         """The text of *key*, the same for every pair."""
         size = self.calibration.size(key.task, key.length)
         level = self.calibration.levels[key.task]
-        at, only = places_of(key.task, self.calibration, self.chosen)[key.number]
-        block, purpose = self.chosen.every_block[at], f"added {at}" if at else ""
-        (text,) = self._made(size, level, block, purpose, only=only)
-        if not at:
-            return text
-        named = (
-            replace(each, name=f"{purpose}-{each.name}") for each in text.questions
-        )
-        return replace(text, questions=tuple(named))
+        (text,) = self._made(size, level, self.chosen.questions, only=key.number)
+        return text
 
     def _made(
         self,
         size: Fitted,
         level: int,
-        block: Block,
-        purpose: str,
+        questions: int,
         *,
+        purpose: str = "",
         only: int | None = None,
     ) -> tuple[TaskText, ...]:
         """Texts that depend on the run's seed, the length and the purpose alone."""
@@ -561,8 +485,8 @@ class _Examiner(_Questioner):
             size.task,
             dial=level,
             characters=size.characters,
-            depths=block.depths,
-            questions=block.questions,
+            depths=self.chosen.depths,
+            questions=questions,
             seed=zlib.crc32(words.encode()),
             only=only,
         )
@@ -588,14 +512,12 @@ class _Examiner(_Questioner):
         length = self.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
-        first, *_ = blocks = self.chosen.every_block
-        for block in blocks:
-            self._made(size, level, block, "")
-        depths = len(first.depths) if TASKS[task].has_depth else 1
-        tried = replace(first, questions=-(-DIAL_QUESTIONS // depths))
+        self._made(size, level, self.chosen.questions)
+        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
+        tried = -(-DIAL_QUESTIONS // depths)
         shares = [
             score_answer(question, self.answered(text, question).text).share
-            for text in self._made(size, level, tried, "dial")
+            for text in self._made(size, level, tried, purpose="dial")
             for question in text.questions
         ]
         return DialStep(level, round(fmean(shares), 4), len(shares))
@@ -608,7 +530,7 @@ class _Examiner(_Questioner):
                     task,
                     dial=level,
                     characters=characters,
-                    depths=self.chosen.every_block[0].depths[:1],
+                    depths=self.chosen.depths[:1],
                     questions=1,
                     seed=self.context.run.setup.seed,
                 )[0].text
@@ -680,20 +602,12 @@ class _Examiner(_Questioner):
             return None
 
 
-def _beyond(
-    failed: TextKey, known: set[tuple[str, int]], calibration: Calibration, reason: str
-) -> list[Skipped]:
-    """
-    The greater lengths of the task that *failed*, left out for that *reason*.
-
-    Not those that are *known*: tasks at lengths that were asked.
-    """
-    known |= {(each.task, each.length) for each in calibration.left_out}
+def _beyond(failed: TextKey, calibration: Calibration, reason: str) -> list[Skipped]:
+    """The greater lengths of the task that *failed*, left out for that *reason*."""
     return [
         Skipped(each.task, each.length, reason)
         for each in calibration.sizes
         if each.task == failed.task and each.length > failed.length
-        if (each.task, each.length) not in known
     ]
 
 

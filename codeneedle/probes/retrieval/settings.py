@@ -4,11 +4,9 @@ be equal, how text and question are joined, and the texts.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated
 
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
@@ -29,7 +27,6 @@ from codeneedle.probes.retrieval.tasks import TaskText
 from codeneedle.records.record import (
     MOST_TOKENS,
     Setup,
-    Share,
 )
 
 TASK_NAMES = ("single", "multikey")
@@ -199,15 +196,6 @@ def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ..
 # --- what a setup stores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Questions that a run began with, or that were added to it at once."""
-
-    depths: tuple[Share, ...]  # from 0 to 1
-    questions: Annotated[int, Meta(ge=1, le=MOST_QUESTIONS)]
-    """Of each task, at each length and each of these depths."""
-
-
 class RetrievalLayout(
     RetrievalSettings, frozen=True, kw_only=True, forbid_unknown_fields=False
 ):
@@ -219,11 +207,6 @@ class RetrievalLayout(
     graded: str = ""  # why right answers are not forced; empty if they are
     texts: int = TASKS_VERSION  # version of the texts and questions
     wording: int = WORDING  # version of how they are joined
-    blocks: tuple[Block, ...] = ()
-    """
-    What of depths and questions came when: texts hold questions of one block. Empty
-    where nothing was added.
-    """
 
     def __post_init__(self) -> None:
         """
@@ -246,50 +229,9 @@ class RetrievalLayout(
         words = (str(word).split("=") for word in self.dial)
         return {task: int(level) for task, level in words}
 
-    @property
-    def every_block(self) -> tuple[Block, ...]:
-        """The blocks; one of all questions where nothing was added."""
-        whole = Block(depths=self.depths, questions=self.questions)
-        return self.blocks or (whole,)
-
-    def by_block(self, task: str) -> list[int]:
-        """Questions of *task* at each length, of each block."""
-        # What has no depth is not asked more often for further depths.
-        first = {*self.every_block[0].depths}
-        return [
-            each.questions
-            * (len(each.depths) if TASKS[task].has_depth else first <= {*each.depths})
-            for each in self.every_block
-        ]
-
     def questions_of(self, task: str) -> int:
         """Questions of *task* at each length."""
-        return sum(self.by_block(task))
-
-    def grown(self, wanted: "RetrievalLayout") -> "RetrievalLayout":
-        """These, with the lengths, depths and questions of *wanted* that they lack."""
-        questions = max(self.questions, wanted.questions)
-        added = tuple(each for each in wanted.depths if each not in self.depths)
-        blocks = self.every_block
-        if questions > self.questions:
-            more = questions - self.questions
-            blocks += (Block(depths=self.depths, questions=more),)
-        if added:
-            blocks += (Block(depths=added, questions=questions),)
-        lengths = tuple(sorted({*self.lengths, *wanted.lengths}))
-        return structs.replace(self.of_blocks(blocks), lengths=lengths)
-
-    def of_blocks(self, blocks: Sequence[Block]) -> "RetrievalLayout":
-        """These, with the depths and questions of *blocks*."""
-        first, *more = blocks
-        return structs.replace(
-            self,
-            depths=tuple(sorted({depth for each in blocks for depth in each.depths})),
-            questions=sum(
-                each.questions for each in blocks if {*first.depths} <= {*each.depths}
-            ),
-            blocks=tuple(blocks) if more else (),
-        )
+        return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
 
 
 def retrieval_layout(setup: Setup) -> RetrievalLayout:
@@ -386,19 +328,7 @@ def texts_of(calibration: Calibration, chosen: RetrievalLayout) -> list[TextKey]
 
 def texts_at(task: str, calibration: Calibration, chosen: RetrievalLayout) -> int:
     """Texts of *task* at each length."""
-    return len(places_of(task, calibration, chosen))
-
-
-def places_of(
-    task: str, calibration: Calibration, chosen: RetrievalLayout
-) -> list[tuple[int, int]]:
-    """Of each text of *task* at a length, its block and its number in that."""
-    size = per_text(task, calibration)
-    return [
-        (at, number)
-        for at, count in enumerate(chosen.by_block(task))
-        for number in range(math.ceil(count / size))
-    ]
+    return math.ceil(chosen.questions_of(task) / per_text(task, calibration))
 
 
 def per_text(task: str, calibration: Calibration) -> int:

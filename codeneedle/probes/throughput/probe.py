@@ -20,7 +20,7 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import chosen_over, settings_in
-from codeneedle.probes.probe import Growth, Probe, Question, answered
+from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.throughput.metrics import (
     METRICS,
     at_depths,
@@ -125,20 +125,6 @@ def _test_tokens(*, is_built_in: bool) -> tuple[int, int]:
     if is_built_in:
         return BUILT_IN_PROMPT_TOKENS, BUILT_IN_GENERATED_TOKENS
     return PROMPT_TOKENS, GENERATED_TOKENS
-
-
-class FurtherDepths(Growth):
-    """Depths of a text."""
-
-    @override
-    def narrowed(self, setup: Setup, records: Sequence[CellRecord]) -> Json:
-        common = set.intersection(*map(answered, records))
-        layout = setup.probes[NAME]
-        depths = [depth for depth in layout["depths"] if str(depth) in common]
-        return layout | {"depths": depths or layout["depths"]}
-
-
-GROWTH = FurtherDepths(("depths",))
 
 
 class ThroughputProbe(Probe):
@@ -327,7 +313,6 @@ PROBE = ThroughputProbe(
     metrics=(*METRICS, *OF_CELL),
     settings=ThroughputSettings,
     layout=ThroughputLayout,
-    growth=GROWTH,
     needs=frozenset({Ability.SPEED}),
     is_timed=True,
     step="depth",

@@ -6,17 +6,16 @@ import pytest
 from fake_tools import FakeDivergence
 from made_contexts import real_context
 from made_divergences import TEXT
-from made_records import failed_record, made_setup
+from made_records import made_setup
 from programs import script
 
 from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import BadInput, CellError
-from codeneedle.probes import in_common
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.probes.divergence.probe import GROWTH, NAME, PROBE, DivergenceSettings
+from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import Divergence, divergence_of
-from codeneedle.records.record import Attention, Run, Status, from_json
+from codeneedle.records.record import Attention, Status, from_json
 from codeneedle.records.store import Store
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import CellEnded, Runner
@@ -138,63 +137,6 @@ def test_a_reference_that_runs_at_last_does_not_replace_the_present_one(made_run
 
     assert [F16] == list(records)
     assert "q8_0/q8_0" == divergence_of(records[F16]).reference
-
-
-def test_a_context_with_more_chunks_is_compared_anew_and_no_other(made_run):
-    tool = FakeDivergence()
-    first = beside_f16(made_run(tool, contexts=(512, 256), chunks=(4,)))
-    before = PROBE.measure(context_of(first, Q8))
-    stored = PROBE.as_stored(first)
-    wanted = PROBE.as_stored(made_run(tool, contexts=(256,), chunks=(6,)))
-    fewer = PROBE.as_stored(made_run(tool, contexts=(512,), chunks=(2,)))
-    grown = GROWTH.joined(stored, wanted)
-    tool.kept.clear()
-    tool.calls.clear()
-
-    setup = replace(first.setup, probes={NAME: grown})
-    previous = replace(failed_record("q8_0/q8_0"), probe=NAME, observation=before)
-    context = context_of(first, Q8, previous_record=previous)
-    context.run = replace(first, setup=setup)
-    after = PROBE.measure(context)
-
-    assert ([512, 256], [4, 6]) == (grown["contexts"], grown["chunks"])
-    assert {"contexts": (512, 256), "chunks": (4,)} == GROWTH.choice(
-        PROBE.settings, grown
-    )
-    assert stored == GROWTH.joined(stored, fewer)
-    assert ["write f16/f16@256", "compare q8_0/q8_0@256"] == tool.calls
-    assert ["512x4", "256x4", "256x6"] == [*after["answers"]]
-    assert before["answers"] == {key: after["answers"][key] for key in ANSWERED}
-    assert 6 == after["answers"]["256x6"]["chunks"]
-    assert "another" == GROWTH.joined(stored, {**wanted, "text": "another"})["text"]
-
-
-ANSWERED = ("512x4", "256x4")
-
-
-def test_reports_take_the_most_chunks_that_all_pairs_have(made_run):
-    first = beside_f16(made_run(contexts=(512, 256), chunks=(4,)))
-    few = PROBE.measure(context_of(first, Q8))
-    more = few | {"answers": {**few["answers"], "256x6": few["answers"]["256x4"]}}
-    wanted = PROBE.as_stored(made_run(contexts=(256,), chunks=(6,)))
-    grown = GROWTH.joined(PROBE.as_stored(first), wanted)
-    setup = replace(first.setup, probes={NAME: grown}, grows={NAME: GROWTH.names})
-
-    def read(*observed):
-        made = [
-            replace(
-                failed_record(pair),
-                probe=NAME,
-                status=Status.FINISHED,
-                observation=each,
-            )
-            for pair, each in zip(("f16/f16", "q8_0/q8_0"), observed, strict=True)
-        ]
-        run = Run(name="c/m", setup=setup, records=tuple(made))
-        return in_common(run).probes[NAME]
-
-    assert grown == read(more, more)
-    assert grown | {"chunks": [4, 4]} == read(few, more)
 
 
 def test_a_text_that_turns_out_too_short_ends_the_sweep(made_run):

@@ -10,7 +10,6 @@ from made_losses import REFERENCE, losing_setup, text_read
 from codeneedle.engines.llama_cpp.base_file import scored_tokens
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.metrics import PASSAGE, TEXT_LOGP, of_parts
-from codeneedle.probes.divergence.probe import GROWTH
 from codeneedle.probes.divergence.record import NAME
 from codeneedle.records.record import Run
 from codeneedle.verdict.judge import judge
@@ -113,11 +112,3 @@ def test_a_text_has_no_more_blocks_than_its_sources():
     cuts = texts.cuts(Words(), longest // 2, 99)
 
     assert 4 <= len(cuts) <= 6
-
-
-def test_a_run_keeps_the_longer_of_two_texts():
-    stored = {"contexts": [64], "chunks": [8], "cuts": [1, 2, 3]}
-    wanted = {"contexts": [64], "chunks": [4], "cuts": [1, 2]}
-
-    for joined in (GROWTH.joined(stored, wanted), GROWTH.joined(wanted, stored)):
-        assert ([8], [1, 2, 3]) == (joined["chunks"], joined["cuts"])

@@ -1,6 +1,5 @@
 """Outcomes and metrics of the retrieval probe, on made records."""
 
-import itertools
 import math
 from dataclasses import replace
 
@@ -21,8 +20,7 @@ from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.probes.retrieval.settings import RetrievalLayout
-from codeneedle.records.record import AGAIN, BadRecord, Run, as_json
+from codeneedle.records.record import AGAIN, BadRecord, Run
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -179,27 +177,6 @@ def test_each_task_is_a_metric_and_each_length_where_there_are_several():
     assert ["multikey", "multikey-logp", "multikey-until"] == one
     assert {*one, "multikey@512", "multikey-logp@1024"} < set(two)
     assert () == of_tasks(made_setup())
-
-
-def test_what_other_pairs_still_lack_counts_in_no_metric():
-    texts = [made_texts(length=length, questions=4) for length in (512, 1024)]
-    record = retrieval_record("q4_0/q4_0", itertools.chain(*texts))
-    metric = BY_NAME["retrieval"]
-    asked = {"tasks": ("multikey",), "dial": (), "gate": True, "graded": ""}
-
-    def values_while(**grows):
-        chosen = RetrievalLayout(depths=(0.5,), **grows, **asked)
-        setup = replace(made_setup(), probes={NAME: as_json(chosen)})
-        setup = with_calibration(
-            replace(setup, grows={NAME: ("lengths",)}), made_calibration()
-        )
-        return metric.values(record, setup)
-
-    every = values_while(lengths=(512, 1024), questions=99)
-    shorter = values_while(lengths=(512,), questions=99)
-    fewer = values_while(lengths=(512, 1024), questions=1)
-
-    assert len(every) == 2 * len(shorter) == 2 * len(fewer) > 0
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
