@@ -11,7 +11,7 @@ SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test docs faults fuzz mutants truth bench cluster evaluations vulkan check fix
+.PHONY: help setup llama sweep test quick docs faults fuzz mutants truth bench cluster evaluations vulkan check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -61,6 +61,13 @@ sweep: llama ## Sweep the 6x6 grid on a small language model: a first answer, th
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
 	@$(BIN)/pytest --cov --cov-report=term -n logical --maxprocesses 4 --dist loadfile \
 	  $(PYTEST_ARGS)
+
+# Compiled tests are kept: without them every process spends 20 s on that first.
+test quick: export PYTHONDONTWRITEBYTECODE :=
+
+quick: setup ## Run the tests that need no server, fault, picture or other program: minutes
+	@$(BIN)/pytest -m 'not real and not slow' --ignore tests/faults \
+	  -n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
 docs: setup ## Build the documentation into docs/_build, warnings as errors
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build

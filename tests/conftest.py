@@ -40,6 +40,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests that start the command as a process."""
+    for item in items:
+        if {"codeneedle", "llama_server", "smollm2"} & {*_fixtures_of(item)}:
+            item.add_marker("slow")
+
+
+def _fixtures_of(item: pytest.Item) -> list[str]:
+    return getattr(item, "fixturenames", [])
+
+
 @pytest.fixture(autouse=True)
 def _no_secrets() -> Iterator[None]:
     """No test masks what another one knew."""

@@ -10,6 +10,8 @@ ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "scripts"))
 from executed import Executed  # noqa: E402 - found in the folder just added
 
+pytestmark = pytest.mark.slow
+
 PURE = '''\
 """A module."""
 

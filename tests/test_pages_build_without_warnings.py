@@ -14,6 +14,8 @@ DOCS = ROOT / "docs"
 sys.path.append(str(ROOT / "scripts"))
 import pictures  # noqa: E402 - found in the folder just added
 
+pytestmark = pytest.mark.slow
+
 
 def built(source, into):
     """What Sphinx ends with, as `make docs` calls it."""

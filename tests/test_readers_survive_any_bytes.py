@@ -27,6 +27,8 @@ SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
 import fuzz_targets  # noqa: E402 - found in the folder just added
 
+pytestmark = pytest.mark.slow
+
 DIGITS = "9" * 5_000
 """Python refuses to read a number this long."""
 

@@ -10,6 +10,8 @@ import pytest
 from injections import put_corpus
 from programs import script
 
+pytestmark = pytest.mark.slow
+
 SNAKEFILE = Path(__file__).parents[1] / "scripts" / "Snakefile"
 
 WITHOUT_NUMBERS = """\

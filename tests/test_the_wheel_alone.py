@@ -18,6 +18,8 @@ from typer.main import get_command
 import codeneedle
 from codeneedle.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(codeneedle.__file__).parents[1]
 SHIPPED = ROOT / "codeneedle" / "sweep" / "files"
 ROWS = ROOT / "docs" / "models"

@@ -26,6 +26,8 @@ from codeneedle.report.charts import (
 from codeneedle.report.losses import losses_of
 from codeneedle.verdict.judge import judge
 
+pytestmark = pytest.mark.slow
+
 VERDICT = judge(lossy_grid())
 LOSSES = losses_of(VERDICT)
 FRAME = front_frame(LOSSES)

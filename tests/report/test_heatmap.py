@@ -34,6 +34,8 @@ from codeneedle.report.losses import losses_of
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 
+pytestmark = pytest.mark.slow
+
 METRIC = {metric.name: metric for metric in METRICS}
 MATCHED = METRIC["matched"]
 SMALL = made_setup(types_k=["bf16", "q4_0"], types_v=["bf16", "q8_0", "q4_0"])

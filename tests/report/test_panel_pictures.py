@@ -17,6 +17,8 @@ from codeneedle.report.heatmap import Files
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
 from codeneedle.report.panels import panels_of
 
+pytestmark = pytest.mark.slow
+
 LEAST_INK, LEAST_SHAPES = 0.05, 20
 """Of a picture that is not empty."""
 

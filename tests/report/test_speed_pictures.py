@@ -14,6 +14,8 @@ from codeneedle.report.heatmap import Files
 from codeneedle.report.speed_pictures import draw_speeds, paint
 from codeneedle.report.speeds import speed_table
 
+pytestmark = pytest.mark.slow
+
 ON_CPU = Effective(attention=Attention.CPU, attention_evidence="38 graph splits")
 FALLEN = replace(measured(Q4, {0: 1.0, 100: 3.0}), effective=ON_CPU)
 RUN = run_of(

@@ -23,6 +23,8 @@ from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
+pytestmark = pytest.mark.slow
+
 SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
 
 

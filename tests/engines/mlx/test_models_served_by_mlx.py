@@ -25,6 +25,8 @@ from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
+pytestmark = pytest.mark.slow
+
 TEXT = """\
 def alpha(count):
     zebra = 'hjkqwz'

@@ -24,6 +24,8 @@ from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.errors import CellError  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 FACTS = {
     "hidden_size": 128,
     "num_hidden_layers": 2,

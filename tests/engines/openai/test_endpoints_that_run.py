@@ -20,6 +20,8 @@ from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 from codeneedle.system.files import nap
 
+pytestmark = pytest.mark.slow
+
 CELL = CellSpec(Pair("q8_0", "q4_0"), 2048)
 SPEC = ModelSpec(weights=made_weights(), name="made")
 QUESTION = Completion(prompt="a:\n  one\na:", max_tokens=8)
