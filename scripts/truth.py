@@ -688,8 +688,8 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
 # --- two kinds of text
 
 
-TEXT_DESIGN = (60, 5)
-"""Passages of ordinary text, and lines that each is drawn of."""
+TEXT_DESIGN = (16, 5)
+"""Chunks of ordinary text, and lines that each is drawn of."""
 
 
 def disagreeing() -> Iterator[tuple[str, Numbers, Numbers]]:
@@ -734,13 +734,16 @@ def coverage(folder: Path) -> None:
     """
     Print how often intervals of few units miss the mean of all of a real run.
 
-    Of functions that were forced, and of passages of ordinary text; of these also how
+    Of functions that were forced, and of chunks of ordinary text; of these also how
     much the losses of neighbours vary together.
     """
     run = Store(folder).read()
     if run is None:
         raise SystemExit(f"{folder} is no run folder")
-    for probe, metric in (("recall", RECALL_LOGP), ("divergence", TEXT_LOGP)):
+    for probe, metric, counts in (
+        ("recall", RECALL_LOGP, (12,)),
+        ("divergence", TEXT_LOGP, (8, 16)),
+    ):
         units = {
             record.pair: by_unit
             for record in run.records
@@ -748,7 +751,7 @@ def coverage(folder: Path) -> None:
             if (by_unit := metric.by_unit(record, run.setup))
         }
         if len(units) > 1:
-            _coverage_of(f"{folder}: {metric.noun}", units)
+            _coverage_of(f"{folder}: {metric.noun}", units, counts)
     texts = {
         record.pair: record
         for record in run.records
@@ -758,43 +761,36 @@ def coverage(folder: Path) -> None:
         _autocorrelation(run, texts)
 
 
-def _coverage_of(name: str, units: Mapping[Pair, dict[str, float]]) -> None:
-    """Print the misses of intervals of few units, of each pair."""
-    few, draws = 12, 10_000
+def _coverage_of(
+    name: str, units: Mapping[Pair, dict[str, float]], counts: Sequence[int]
+) -> None:
+    """Print the misses of intervals of so few units, of each pair."""
+    draws = 10_000
     reference, *others = sorted(units, key=_size, reverse=True)
     chance = np.random.default_rng(42)
-    print(f"\n{name}: {len(units[reference])}, of which {few} are drawn")
-    # Passages of a chunk may vary together, so that whole chunks are drawn, too.
-    chunks = list(dict.fromkeys(name.partition(".")[0] for name in units[reference]))
-    is_text = len(chunks) < len(units[reference])
-    ways = ["above", "below", *(["above, chunks", "below, chunks"] * is_text)]
-    print(f"| pair | mean loss | share | missed {', % | '.join(ways)}, % |")
-    print(f"| --- |{' --: |' * (2 + len(ways))}")
+    print(f"\n{name}: {len(units[reference])}, of which few are drawn")
+    ways = " | ".join(f"{few}: above | below" for few in counts)
+    print(f"| pair | mean loss | share, % | missed, %, of {ways} |")
+    print(f"| --- |{' --: |' * (2 + 2 * len(counts))}")
     for pair, share in itertools.product(others, (0.025, error_share(0, len(OTHERS)))):
         names = [name for name in units[reference] if name in units[pair]]
         losses = np.array([units[reference][n] - units[pair][n] for n in names])
-        draws_of = [partial(_some_of, losses, few, chance)]
-        if is_text:
-            by_chunk = np.array_split(losses, len(chunks))
-            draws_of.append(partial(_half_of, by_chunk, chance))
         shown = " | ".join(
             f"{above:.2f} | {below:.2f}"
-            for draw in draws_of
-            for above, below in [_missed(losses.mean(), draw, share, draws)]
+            for few in counts
+            for above, below in [
+                _missed(
+                    losses.mean(), partial(_some_of, losses, few, chance), share, draws
+                )
+            ]
         )
-        print(f"| {pair} | {losses.mean():.2%} | {100 * share:.2f} % | {shown} |")
+        print(f"| {pair} | {losses.mean():.2%} | {100 * share:.2f} | {shown} |")
 
 
 def _some_of(losses: Numbers, few: int, chance: np.random.Generator) -> Numbers:
     """So *few* of *losses*, drawn with replacement."""
     found: Numbers = chance.choice(losses, few)
     return found
-
-
-def _half_of(chunks: Sequence[Numbers], chance: np.random.Generator) -> Numbers:
-    """Losses of half as many *chunks*, drawn with replacement."""
-    drawn_chunks = chance.integers(len(chunks), size=len(chunks) // 2)
-    return np.concatenate([chunks[int(at)] for at in drawn_chunks])
 
 
 def _missed(
@@ -818,30 +814,35 @@ def _autocorrelation(run: Run, records: Mapping[Pair, CellRecord]) -> None:
     Print how much losses of tokens vary with those behind them, and means of blocks.
 
     Of independent tokens the variance of a block's mean, times its length, is that of a
-    token, so that the ratio is 1; neighbouring blocks correlate by 0.
+    token, so that the ratio is 1. Chunks are blocks, too, of which neighbours follow
+    each other, and every second is of the same source.
     """
     reference, *others = sorted(records, key=_size, reverse=True)
     there = _by_chunk(records[reference], run.setup)
     lags = " | ".join(f"lag {lag}" for lag in LAGS)
     blocks = " | ".join(f"blocks of {size}" for size in BLOCKS)
-    print(f"\n| pair | tokens | {lags} | {blocks} |")
-    print(f"| --- |{' --: |' * (1 + len(LAGS) + len(BLOCKS))}")
+    print(
+        f"\n| pair | tokens | {lags} | {blocks} | chunks | neighbours, next to them |"
+    )
+    print(f"| --- |{' --: |' * (3 + len(LAGS) + len(BLOCKS))}")
     for pair in others:
         losses = there - _by_chunk(records[pair], run.setup)
-        centred = losses - losses.mean()
-        variance = float((centred**2).mean())
-        found = [
-            f"{float((centred[:, lag:] * centred[:, :-lag]).mean()) / variance:.2f}"
-            for lag in LAGS
-        ]
-        for size in BLOCKS:
-            count = losses.shape[1] // size
-            means = losses[:, : count * size].reshape(-1, count, size).mean(axis=2)
-            ratio = size * float(means.var()) / float(losses.var())
-            between = means - means.mean()
-            near = float((between[:, 1:] * between[:, :-1]).mean()) / float(means.var())
-            found.append(f"{ratio:.2f}, {near:.2f}")
-        print(f"| {pair} | {losses.size} | {' | '.join(found)} |")
+        length = losses.shape[1]
+        found = [f"{_correlation(losses, lag):.2f}" for lag in LAGS]
+        for size in (*BLOCKS, length):
+            count = length // size
+            means = losses[:, : count * size].reshape(-1, size).mean(axis=1)
+            found.append(f"{size * float(means.var(ddof=1)) / float(losses.var()):.2f}")
+        chunks = losses.mean(axis=1)[np.newaxis]
+        near = ", ".join(f"{_correlation(chunks, lag):.2f}" for lag in (1, 2))
+        print(f"| {pair} | {losses.size} | {' | '.join(found)} | {near} |")
+
+
+def _correlation(rows: Numbers, lag: int) -> float:
+    """How much values vary with those *lag* behind them in their row."""
+    centred = rows - rows.mean()
+    together = float((centred[:, lag:] * centred[:, :-lag]).mean())
+    return together / float((centred**2).mean())
 
 
 def _by_chunk(record: CellRecord, setup: Setup) -> Numbers:

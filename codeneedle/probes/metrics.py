@@ -144,7 +144,6 @@ def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) ->
 Noun = Literal[
     "functions",
     "chunks",
-    "passages",
     "texts",
     "samples",
     "turns",

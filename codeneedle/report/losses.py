@@ -187,7 +187,7 @@ def short_kind(row: MetricResult) -> str:
 
 def has_text_loss(result: PairResult) -> bool:
     """Whether the loss of a text is known, so that its divergence decides nothing."""
-    return any(row.metric.noun == "passages" for row in result.by_kind_of_text)
+    return any(row.metric.noun == "chunks" for row in result.by_kind_of_text)
 
 
 def has_losses(verdict: Verdict) -> bool:

@@ -48,7 +48,7 @@ def loss_sentence(limits: Limits, row: MetricResult) -> str:
     most = f", at most {amount(limits, row, high)}" if is_bound else ""
     limit = f"(limit {amount(limits, row, row.limit)})"
     if row.kind.is_graded:
-        is_of_text = row.metric.noun == "passages"
+        is_of_text = row.metric.noun == "chunks"
         what = row.what if is_of_text else "the right tokens"
         return f"{_loss_phrase(limits, row, what)} {limit}"
     if row.kind is LossKind.ANSWERS:

@@ -237,7 +237,6 @@ def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
 MORE_UNITS = {
     "functions": "--functions",
     "chunks": "--chunks",
-    "passages": "--chunks",
     "texts": "--questions",
     "samples": "samples of the evaluation",
     "turns": "--transcript",
@@ -247,13 +246,17 @@ MORE_UNITS = {
 """Options that ask for more of each unit, or what else does."""
 
 
+_ELSEWHERE = ("--out", "longer")
+"""Where a new run goes that asks for more than a run folder can take."""
+
+
 def way_on(
     verdict: Verdict, result: PairResult, needed: int, noun: str
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
-    if noun == "passages":
-        yield sweep_command(verdict.run.folder, "--chunks", _chunks(verdict, needed))
+    if noun == "chunks":
+        yield f"a new run: {new_run(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
         return
     if noun != "functions":
         yield f"a new run with more {MORE_UNITS[noun]}."
@@ -273,19 +276,11 @@ def way_on(
         command = new_run(verdict, *asked)
         yield f"the context holds {functions} functions; a new run: {command}"
     else:
-        command = new_run(verdict, *asked, "--corpus", "FILE", "--out", "longer")
+        command = new_run(verdict, *asked, "--corpus", "FILE", *_ELSEWHERE)
         yield (
             "this text has no further functions; a new run on a longer one like it: "
             f"{command}"
         )
-
-
-def _chunks(verdict: Verdict, passages: int) -> str:
-    """How many chunks have so many *passages*, by those that there are."""
-    rows = [row for each in verdict.compared for row in each.by_kind_of_text]
-    units = max(row.bounds.units for row in rows if row.metric.noun == "passages")
-    chunks = verdict.run.setup.probes["divergence"]["chunks"]
-    return ",".join(str(-(-count * passages // units)) for count in chunks)
 
 
 def new_run(verdict: Verdict, *options: str) -> str:

@@ -323,7 +323,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
     units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
     every = [row for each in verdict.compared for row in each.by_kind_of_text]
     by_noun = list(dict.fromkeys(row.metric.noun for row in every))
-    if {*by_noun} == {"functions", "passages"}:
+    if {*by_noun} == {"functions", "chunks"}:
         least: dict[str, int] = {
             noun: min(r.bounds.units for r in every if r.metric.noun == noun)
             for noun in by_noun
@@ -396,7 +396,7 @@ def _about(verdict: Verdict, units: int, noun: str) -> str:
             f"About {these}; other tasks and lengths can differ by "
             "more (--tasks, --lengths)."
         )
-    option = "--text" if noun in {"passages", "chunks"} else "--corpus"
+    option = "--text" if noun == "chunks" else "--corpus"
     return f"About {these}, in this text; another text can differ by more ({option})."
 
 

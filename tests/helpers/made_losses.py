@@ -147,26 +147,24 @@ def diverging(
 
 
 def text_read(
-    pair: str, losses: Sequence[float], *, chunks: int = 8, reference: str = REFERENCE
+    pair: str,
+    losses: Sequence[float],
+    *,
+    is_told: bool = True,
+    reference: str = REFERENCE,
 ) -> CellRecord:
     """
-    A record of the divergence probe, whose right tokens are less likely by passages.
+    A record of the divergence probe, whose right tokens are less likely by chunks.
 
     Args:
         pair: Of the cell.
-        losses: Of each passage, of which a chunk has eight; empty of a tool that tells
-            no tokens.
-        chunks: Chunks of 512 tokens.
+        losses: Of each chunk of 512 tokens.
+        is_told: Whether the tool tells log-probabilities of right tokens.
         reference: What it was compared with.
     """
-    made = diverging(pair, [0.004] * chunks, reference=reference)
+    made = diverging(pair, [0.004] * len(losses), reference=reference)
     stored = made.observation or {}
     (answer,) = stored["answers"].values()
-    per_chunk = len(losses) // chunks
-    logprobs = [
-        round(math.log(KEPT - losses[at * per_chunk + token * 8 // 255]), 6)
-        for at in range(chunks)
-        for token in range(255 if losses else 0)
-    ]
-    answer |= {"logprobs": logprobs, "first_choices": 60.0}
+    logprobs = [round(math.log(KEPT - loss), 6) for loss in losses for _ in range(255)]
+    answer |= {"logprobs": logprobs if is_told else [], "first_choices": 60.0}
     return made

@@ -76,17 +76,13 @@ def continuing(losses: dict[str, tuple[float, ...]]) -> Run:
     return losing_run(losses, setup=losing_setup([REFERENCE, *losses], forced=96))
 
 
-def with_text(run: Run, losses: dict[str, float], chunks: int = 8) -> Run:
+def with_text(run: Run, losses: dict[str, float], chunks: int = 16) -> Run:
     """*run*, and what its pairs lose of ordinary text, by and large."""
     made = [
-        text_read(
-            pair,
-            [loss + 0.002 * (-1) ** at for at in range(8 * chunks)],
-            chunks=chunks,
-        )
+        text_read(pair, [loss + 0.002 * (-1) ** at for at in range(chunks)])
         for pair, loss in losses.items()
     ]
-    none = text_read(REFERENCE, [0.0] * 8 * chunks, chunks=chunks)
+    none = text_read(REFERENCE, [0.0] * chunks)
     probes = {**run.setup.probes, "divergence": {"contexts": [512], "chunks": [chunks]}}
     setup = replace(run.setup, probes=probes)
     return replace(run, setup=setup, records=(*run.records, none, *made))
@@ -457,7 +453,7 @@ def made_verdicts() -> dict[str, Verdict]:
             losing_run({GOOD: WITHIN}), {GOOD: 0.001, COARSE: 0.09}
         ),
         "a pair is open by ordinary text": with_text(
-            losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=2
+            losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=8
         ),
         "ordinary text alone": with_text(
             replace(losing_run({GOOD: WITHIN}), records=()), {GOOD: 0.001}

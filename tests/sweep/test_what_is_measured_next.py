@@ -276,7 +276,7 @@ def test_other_probes_measure_what_was_asked_once_no_step_is_left() -> None:
 def test_a_pair_that_is_beyond_by_ordinary_text_is_not_asked_to_recall() -> None:
     setup, telling = setup_of(decides=True), (PROBES["divergence"], RECALL)
     read = [
-        text_read(str(pair), [loss] * 64)
+        text_read(str(pair), [loss] * 8)
         for pair, loss in ((WHOLE, 0.0), (GOOD, 0.001), (BAD, 0.2))
     ]
     run = run_of({WHOLE: NOTHING[:16]}, setup, *read)

@@ -19,7 +19,7 @@ from codeneedle.report.verdict import (
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import losses_sentence
-from codeneedle.verdict.next import next_step, way_on
+from codeneedle.verdict.next import next_step
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
@@ -48,7 +48,7 @@ def kinds(run):
     ],
 )
 def test_both_decide(recall, text, decision):
-    found = judge(with_text(losing_run({GOOD: recall}), {GOOD: text}, chunks=2))
+    found = judge(with_text(losing_run({GOOD: recall}), {GOOD: text}, chunks=8))
 
     assert decision == found.decision(Pair.parse(GOOD))
     assert (decision == "within") == (found.chosen is not None)
@@ -131,14 +131,19 @@ def test_a_pair_that_is_beyond_by_text_is_asked_nothing_further():
     assert Decision.BEYOND is decided.result(Pair.parse(COARSE)).decision
 
 
-def test_more_text_is_asked_by_chunks_where_that_would_decide():
-    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=2)
+def test_more_text_is_asked_of_a_new_run_with_the_command_that_asks_it():
+    """A run folder has its chunks for good: a new run has as many as decide."""
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.0093}, chunks=8)
     verdict = judge(run)
-    result = verdict.result(Pair.parse(GOOD))
 
-    row = result.metric_result("text-logp")
-    (way,) = way_on(verdict, result, 4 * row.bounds.units, row.metric.noun)
-    assert way.endswith("--chunks 8")
+    row = verdict.result(Pair.parse(GOOD)).metric_result("text-logp")
+    *_, command = (line for line in headline(verdict, str) if "--chunks" in line)
+    words = command.partition("codeneedle ")[2].split()
+    assert ["sweep", f"--chunks {row.needed}", "--out longer"] == [
+        words[0],
+        " ".join(words[2:4]),
+        " ".join(words[4:]),
+    ]
 
 
 def test_pictures_show_the_worse_of_both_and_say_which():

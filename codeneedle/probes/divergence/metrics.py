@@ -180,24 +180,15 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 )
 
 
-PASSAGE = 32
-"""
-Scored tokens of a passage, about, over which right tokens are averaged: the unit of a
-loss.
-
-What neighbouring tokens lose hardly varies together where little is lost, so that means
-of passages are nearly independent. Source: RESULTS.md.
-"""
-
-
-def _passages(
+def _tokens(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> Iterator[tuple[str, float]]:
     """
-    The right tokens of a text, each with the name of its passage: ``3.0``.
+    The right tokens of a text, each with the number of its chunk, the unit of a loss.
 
-    Of the first context, as all losses are. The passages of a chunk are as long as each
-    other, but for a token, so that their mean is that of the tokens.
+    Of the first context, as all losses are. Stretches of a chunk are no units: where
+    much is lost, chunks differ by more than their stretches explain. Source:
+    RESULTS.md.
 
     Args:
         record: A finished one.
@@ -205,22 +196,18 @@ def _passages(
         part: Which of `DivergenceLayout.parts` they are of; None for all.
     """
     compared = _compared(record, setup, None)
-    if compared is None or not compared.logprobs:
-        return
     parts = max(1, len(parts_of(setup)))
-    tokens = max(1, compared.tokens // max(1, compared.chunks))
-    passages = max(1, round(tokens / PASSAGE))
-    for chunk, place, logprob in compared.by_token():
+    for chunk, logprob in compared.by_token() if compared else ():
         if part in {None, chunk % parts}:
-            yield f"{chunk}.{place * passages // tokens}", logprob
+            yield str(chunk), logprob
 
 
 def _probabilities(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> dict[str, float]:
-    """Mean probability of the right tokens of each passage."""
+    """Mean probability of the right tokens of each chunk."""
     found: dict[str, list[float]] = {}
-    for name, logprob in _passages(record, setup, part):
+    for name, logprob in _tokens(record, setup, part):
         found.setdefault(name, []).append(math.exp(logprob))
     return {name: fmean(values) for name, values in found.items()}
 
@@ -237,12 +224,12 @@ def parts_of(setup: Setup) -> tuple[str, ...]:
 
 def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
     """The log-probability of right tokens of a text, or of a *part* of it."""
-    found = of_units(partial(_passages, part=part), lambda logprob: logprob)
+    found = of_units(partial(_tokens, part=part), lambda logprob: logprob)
     return found(
         name=name,
         unit="nats",
         better="higher",
-        noun="passages",
+        noun="chunks",
         reference=_reference,
         **facts,
     )

@@ -36,18 +36,23 @@ from codeneedle.probes.probe import Calibrating, Probe, Question
 from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json
 from codeneedle.text import plural, size
 
-DEFAULT_CONTEXT = 1024
-"""Tokens, where text and training allow it; twice what llama-perplexity begins with."""
-
-SMALLEST_DEFAULT_CONTEXT = 256
-DEFAULT_CHUNKS = 8
-"""Of the contexts that are asked for."""
-
-FEW_CHUNKS = 4
+DEFAULT_CONTEXT = 256
 """
-Where nothing is asked: 2,044 scored tokens, of which an interval is narrower than 1 %
+Tokens of a chunk, where text and training allow it.
+
+Chunks are the units of a loss, so that many short ones tell more than few long ones of
+the same text; what a token loses does not grow with its place. Source: RESULTS.md.
+"""
+
+SMALLEST_DEFAULT_CONTEXT = 64
+DEFAULT_CHUNKS = 16
+"""
+Where nothing is asked: 2,032 scored tokens, of which an interval is narrower than 1 %
 where little is lost (RESULTS.md); a first answer for all pairs is to take minutes.
 """
+
+ASKED_CHUNKS = 8
+"""Of the contexts that are asked for, which are longer."""
 
 BYTES_PER_TOKEN = 4
 """Of English and code, roughly; only for the choice of a default context."""
@@ -67,7 +72,7 @@ class DivergenceSettings(Struct, frozen=True, forbid_unknown_fields=True):
                 "option": "--divergence-context",
                 "metavar": "LIST",
                 "unit": "tokens",
-                "default": "1024, or what the weights were trained for",
+                "default": "256",
             },
         ),
     ] = ()
@@ -228,12 +233,14 @@ def _fitting_options(tokens: int, context: int) -> str:
         return f"--chunks {tokens // context} or less"
     shorter = _shortened(context, tokens)
     chunks = max(1, tokens // shorter)
-    return f"--divergence-context {shorter} --chunks {min(chunks, FEW_CHUNKS)}"
+    return f"--divergence-context {shorter} --chunks {min(chunks, DEFAULT_CHUNKS)}"
 
 
 def _shortened(context: int, tokens: int) -> int:
     """*context*, halved until a text of *tokens* tokens most likely suffices."""
-    while FEW_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT:
+    while (
+        DEFAULT_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT
+    ):
         context //= 2
     return context
 
@@ -446,5 +453,5 @@ def _cuts(
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
     """Chunks at *context* where none are chosen; of a short text fewer."""
-    most = DEFAULT_CHUNKS if settings.contexts else FEW_CHUNKS
+    most = ASKED_CHUNKS if settings.contexts else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

@@ -52,11 +52,11 @@ class ContextComparison:
     first_choices: Percent = 0.0
     """Tokens that are the first choice of the pair, in percent; 0 likewise."""
 
-    def by_token(self) -> Iterator[tuple[int, int, float]]:
-        """Chunk, place among its scored tokens, and log-probability, of each token."""
-        each = max(1, len(self.logprobs) // max(1, self.chunks))
+    def by_token(self) -> Iterator[tuple[int, float]]:
+        """Chunk and log-probability of each token."""
+        per_chunk = max(1, len(self.logprobs) // max(1, self.chunks))
         for number, logprob in enumerate(self.logprobs):
-            yield *divmod(number, each), logprob
+            yield number // per_chunk, logprob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

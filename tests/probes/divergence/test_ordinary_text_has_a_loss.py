@@ -9,7 +9,7 @@ from made_losses import REFERENCE, losing_setup, text_read
 
 from codeneedle.engines.llama_cpp.base_file import scored_tokens
 from codeneedle.probes.divergence import texts
-from codeneedle.probes.divergence.metrics import PASSAGE, TEXT_LOGP, of_parts
+from codeneedle.probes.divergence.metrics import TEXT_LOGP, of_parts
 from codeneedle.probes.divergence.record import NAME
 from codeneedle.records.record import Run
 from codeneedle.verdict.judge import judge
@@ -23,15 +23,13 @@ def with_parts(*parts):
     return replace(SETUP, probes={NAME: {"parts": list(parts)}})
 
 
-def test_passages_are_as_long_as_each_other():
-    """A chunk of 512 tokens scores 255: seven passages of 32, and one of 31."""
-    record = text_read(GOOD, [0.001 * at for at in range(16)], chunks=2)
-    units = TEXT_LOGP.by_unit(record, SETUP)
+def test_chunks_are_the_units_of_a_text():
+    """Of a chunk of 512 tokens 255 are scored."""
+    record = text_read(GOOD, [0.001 * at for at in range(16)])
     sizes = [len(each) for each in TEXT_LOGP.unit_answers(record, SETUP).values()]
 
-    assert [f"{chunk}.{at}" for chunk in (0, 1) for at in range(8)] == [*units]
-    assert {PASSAGE - 1, PASSAGE} == {*sizes}
-    assert 2 * scored_tokens(chunks=1, context=512) == sum(sizes)
+    assert [*map(str, range(16))] == [*TEXT_LOGP.by_unit(record, SETUP)]
+    assert [scored_tokens(chunks=1, context=512)] * 16 == sizes
 
 
 def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more():
@@ -40,20 +38,20 @@ def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more()
         name="a/b",
         setup=SETUP,
         records=(
-            text_read(REFERENCE, [0.0] * 16, chunks=2),
-            text_read(GOOD, losses, chunks=2),
+            text_read(REFERENCE, [0.0] * 16),
+            text_read(GOOD, losses),
         ),
     )
 
     (pair,) = judge(run).compared
     row = pair.metric_result(TEXT_LOGP.name)
     assert math.fsum(losses) / 16 == pytest.approx(row.bounds.mean, abs=1e-5)
-    assert ("passages", 16) == (row.metric.noun, row.bounds.units)
+    assert ("chunks", 16) == (row.metric.noun, row.bounds.units)
     assert Decision.WITHIN is row.decision
 
 
 def test_each_part_of_a_text_is_a_facet():
-    record = text_read(GOOD, [0.0] * 8 + [0.2] * 8, chunks=2)
+    record = text_read(GOOD, [0.0, 0.2, 0.0])
     setup = with_parts("prose", "code")
     prose, code = of_parts(setup)
 
@@ -61,13 +59,14 @@ def test_each_part_of_a_text_is_a_facet():
         ("text-logp@prose", "part=prose"),
         ("text-logp@code", "part=code"),
     ] == [(each.name, each.facet) for each in (prose, code)]
-    assert {f"0.{at}" for at in range(8)} == prose.unit_values(record, setup).keys()
-    assert {f"1.{at}" for at in range(8)} == code.unit_values(record, setup).keys()
+    assert [{"0", "2"}, {"1"}] == [
+        {*each.unit_values(record, setup)} for each in (prose, code)
+    ]
     assert () == of_parts(SETUP)
 
 
 def test_a_tool_that_tells_no_tokens_leaves_the_text_without_a_loss():
-    record = text_read(GOOD, [], chunks=2)
+    record = text_read(GOOD, [0.0] * 2, is_told=False)
 
     assert {} == TEXT_LOGP.by_unit(record, SETUP)
 

@@ -82,7 +82,7 @@ def test_each_context_is_checked_by_the_tool(made_run):
     chosen = PROBE.as_stored(made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
-    assert ([256], [4]) == (unasked["contexts"], unasked["chunks"])
+    assert ([64], [16]) == (unasked["contexts"], unasked["chunks"])
     assert [(4096, 2), (512, 8)] == [
         (each["context"], each["chunks"]) for each in tool.checked
     ]
@@ -94,12 +94,12 @@ def test_each_context_is_checked_by_the_tool(made_run):
 @pytest.mark.parametrize(
     ("size", "changes", "expected"),
     [
-        (5000, {}, 256),
-        (70_000, {}, 1024),
-        (70_000, {"weights": made_weights(training_context=512)}, 512),
-        (500, {}, 256),
-        (9000, {}, 512),
-        (9000, {"is_built_in": True}, 1024),
+        (5000, {}, 64),
+        (70_000, {}, 256),
+        (70_000, {"weights": made_weights(training_context=128)}, 128),
+        (500, {}, 64),
+        (9000, {}, 128),
+        (9000, {"is_built_in": True}, 256),
     ],
 )
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
@@ -223,5 +223,5 @@ def test_what_a_text_too_short_for_two_chunks_has_is_offered():
     with pytest.raises(BadInput) as caught:
         PROBE.adapt(DivergenceSettings(contexts=(1024,), chunks=(8,)), of_corpus)
 
-    assert caught.value.hint.startswith("Use --divergence-context 256 --chunks 4, ")
+    assert caught.value.hint.startswith("Use --divergence-context 64 --chunks 16, ")
     PROBE.adapt(DivergenceSettings(contexts=(256,), chunks=(4,)), of_corpus)
