@@ -2,9 +2,10 @@
 
 import hashlib
 import itertools
+import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, TypeVar
 
@@ -107,6 +108,39 @@ class Pair:
     @override
     def __str__(self) -> str:
         return f"{self.k}/{self.v}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate(Pair):
+    """A pair with the weights that it is a cache of, among several files of a model."""
+
+    weights: str = ""  # what the weights are called beside the others: ``Q4_K_M``
+    weight_bits: float = field(default=0.0, compare=False)
+    """How precise they are: bits per weight, or what grows with them."""
+
+    size: float = field(default=math.nan, compare=False)
+    """Bytes of all memory with them; NaN if unknown."""
+
+    @property
+    def cache(self) -> Pair:
+        """The pair alone."""
+        return Pair(self.k, self.v)
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.weights} {self.k}/{self.v}"
+
+
+def weight_bits(pair: Pair) -> float:
+    """How precise the weights of *pair* are; of a pair alone 0, as of all others."""
+    return pair.weight_bits if isinstance(pair, Candidate) else 0.0
+
+
+def has_other_weights(pair: Pair, reference: Pair) -> bool:
+    """Whether both are candidates, of two files of weights."""
+    both = (pair, reference)
+    names = {each.weights for each in both if isinstance(each, Candidate)}
+    return len(names) > 1
 
 
 FIRST = (Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0"), Pair("q4_0", "q4_0"))
@@ -219,17 +253,20 @@ def _pair_precision(pair: Pair) -> tuple[object, ...]:
     # A pair with 4-bit V loses what 4-bit V loses, however precise its K is. The name
     # decides between types of equal size: never the running order.
     k, v = precision(pair.k), precision(pair.v)
-    return (max(k, v), min(k, v), k, pair.k, pair.v)
+    return (-weight_bits(pair), max(k, v), min(k, v), k, pair.k, pair.v, str(pair))
 
 
 def finer_axes(pair: Pair, reference: Pair) -> list[str]:
     """
     The axes, ``K`` and ``V``, on which *pair* has more bits than *reference*.
 
-    Types that are not quantized are equal.
+    Types that are not quantized are equal. Of weights that are more precise it is
+    ``weights``, too.
     """
     sides = {"K": (pair.k, reference.k), "V": (pair.v, reference.v)}
-    return [axis for axis, (one, other) in sides.items() if _bits(one) > _bits(other)]
+    axes = [axis for axis, (one, other) in sides.items() if _bits(one) > _bits(other)]
+    has_finer = weight_bits(pair) > weight_bits(reference)
+    return ["weights", *axes] if has_finer else axes
 
 
 def _bits(cache_type: str) -> float:

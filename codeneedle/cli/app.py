@@ -49,6 +49,7 @@ from codeneedle.cli.options import (
     PortOption,
     RunNames,
     ServerOption,
+    VerdictNames,
     argument,
     limits_of,
     one_form,
@@ -81,6 +82,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from codeneedle.document import Document
+    from codeneedle.records.record import Run
     from codeneedle.report.llama_form import Dialect
     from codeneedle.verdict.judge import Verdict
     from codeneedle.verdict.limits import Limits
@@ -677,7 +679,7 @@ def models(
 
 @app.command()
 def verdict(
-    name: OnlyRunName = None,
+    names: VerdictNames = None,
     *,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -699,7 +701,12 @@ def verdict(
     markdown: MarkdownOption = False,
     out: OutOption = RUNS,
 ) -> int:
-    """Show which pair to set, and what it loses at most."""
+    """
+    Show which pair to set, and what it loses at most.
+
+    Of several runs of one model, each of another file of weights: which weights with
+    which pair.
+    """
     from codeneedle.cache_types import Pair
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import one_run, read_runs
@@ -714,6 +721,15 @@ def verdict(
         form=answer is not None,
     )
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
+    if names and names[1:]:
+        if check or answer:
+            raise BadInput(
+                source="--check" if check else "--form",
+                reason="is about one run",
+                hint=f"Name one: {', '.join(names)}.",
+            )
+        return _show_budget(read_runs(out, *names), limits, form)
+    name = names[0] if names else None
     if check:
         pair = Pair.parse(check)
         code, line = check_of(judge(one_run(out, name), limits), pair)
@@ -731,6 +747,24 @@ def verdict(
         show_document(verdicts(every, asks_for), form, closing(every, asks_for))
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
+
+
+def _show_budget(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
+    """Print which of several files of weights to set with which pair."""
+    from codeneedle.cli.engines import asks_for
+    from codeneedle.report.budget import budget_closing, whole_document
+    from codeneedle.report.verdict_data import verdict_objects
+    from codeneedle.verdict.joint import joined
+    from codeneedle.verdict.judge import judge
+
+    found = judge(joined(runs, limits.at), limits)
+    flags = asks_for(found.run.setup.engine)
+    if form == "json":
+        write_json(verdict_objects([found], asks_for)[0])
+    else:
+        document, closing = whole_document(found, flags), budget_closing(found, flags)
+        show_document(document, form, closing)
+    return 0 if found.reference else 1
 
 
 def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:

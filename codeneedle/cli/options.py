@@ -247,6 +247,15 @@ RunNames = Annotated[
     list[str] | None,
     argument("[NAME]...", f"{_RUN_HELP} Default: the only run.", complete=run_names),
 ]
+VerdictNames = Annotated[
+    list[str] | None,
+    argument(
+        "[NAME]...",
+        f"{_RUN_HELP} Default: the only run. Of several runs of one model: which "
+        "weights with which pair.",
+        complete=run_names,
+    ),
+]
 CorpusName = Annotated[
     str,
     argument("NAME|PATH", "A corpus by name, or a path.", complete=corpus_names),

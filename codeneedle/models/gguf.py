@@ -1,6 +1,7 @@
 """Parses the header of a GGUF file: metadata, tensors, and the length of the file."""
 
 import functools
+import hashlib
 import math
 import re
 import struct
@@ -81,6 +82,13 @@ KEPT_TENSORS = re.compile(rb"blk\.(\d{1,3})\.attn_(?:k\.bias|sinks\.weight)")
 """Small tensors whose place is kept: they tell how sensitive a model is."""
 
 
+TOKENIZER = re.compile(
+    r"tokenizer\.ggml\.(?:model|pre|tokens|merges|scores|token_type"
+    r"|(?:bos|eos|eot|unknown)_token_id|add_(?:bos_token|eos_token|space_prefix))"
+)
+"""Keys that say how text becomes tokens: equal ones are one tokenizer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tensor:
     """Where a tensor lies in its file."""
@@ -103,6 +111,11 @@ class Header:
     kept: dict[str, Tensor] = field(default_factory=dict)
     """Tensors that `KEPT_TENSORS` matches, by name."""
 
+    tokenizer: str = ""
+    """A hash of the keys of `TOKENIZER`; empty if there are none."""
+
+    elements: int = 0  # numbers in all tensors
+
 
 def parse(data: Buffer) -> Header:
     """
@@ -119,10 +132,13 @@ def parse(data: Buffer) -> Header:
         raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
     values: dict[str, Value] = {}
     lengths: dict[str, int] = {}
+    hashes: dict[str, bytes] = {}
     for _ in range(keys):
-        _read_key(reader, values, lengths)
+        name, start = _read_key(reader, values, lengths)
+        if TOKENIZER.fullmatch(name):
+            hashes[name] = reader.hashed(start)
     kept: dict[str, Tensor] = {}
-    extent = _extent(reader, tensors, kept)
+    extent, elements = _extent(reader, tensors, kept)
     start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
@@ -132,7 +148,15 @@ def parse(data: Buffer) -> Header:
         kept={
             name: replace(each, start=start + each.start) for name, each in kept.items()
         },
+        tokenizer=_joined_hash(hashes) if hashes else "",
+        elements=elements,
     )
+
+
+def _joined_hash(hashes: dict[str, bytes]) -> str:
+    """One hash for those of several keys, in whatever order they stand."""
+    named = (name.encode() + b"\0" + hashes[name] for name in sorted(hashes))
+    return hashlib.sha256(b"".join(named)).hexdigest()
 
 
 def looks_like(start: bytes) -> str:
@@ -165,6 +189,10 @@ class _ByteCursor:
             raise EndsTooSoon("it ends in the middle of its header")
         self.at = start + size
         return start
+
+    def hashed(self, start: int) -> bytes:
+        """A hash of the bytes from *start* up to here."""
+        return hashlib.sha256(self._data[start : self.at]).digest()
 
     def number(self, layout: struct.Struct) -> int | float | bool:
         start = self.skip(layout.size)
@@ -229,9 +257,12 @@ def _refuse_version(reader: _ByteCursor) -> None:
 
 def _read_key(
     reader: _ByteCursor, values: dict[str, Value], lengths: dict[str, int]
-) -> None:
+) -> tuple[str, int]:
     """
     Read the next key into *values*; of an array, its length into *lengths*.
+
+    Returns:
+        Its name, and where its value begins.
 
     Raises:
         BadHeader: If its name is empty or known, or its value of no known kind.
@@ -240,6 +271,7 @@ def _read_key(
     # Zeros would otherwise parse as millions of keys with an empty name.
     if not name or name in values or name in lengths:
         raise BadHeader("its list of keys is damaged")
+    start = reader.at
     kind = reader.small()
     if kind == _STRING:
         text = reader.text()
@@ -248,6 +280,7 @@ def _read_key(
         _read_array(reader, name, values, lengths)
     else:
         values[name] = reader.number(_scalar(kind))
+    return name, start
 
 
 def _read_array(
@@ -274,9 +307,14 @@ def _scalar(kind: int) -> struct.Struct:
     return layout
 
 
-def _extent(reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]) -> int:
-    """Bytes from the start of the data to the end of the last tensor; fills *kept*."""
-    extent = 0
+def _extent(
+    reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]
+) -> tuple[int, int]:
+    """
+    Bytes from the start of the data to the end of the last tensor, and the numbers in
+    all of them; fills *kept*.
+    """
+    extent = elements = 0
     for _ in range(tensors):
         length = reader.count()
         if not 0 < length <= LONGEST_NAME:
@@ -284,11 +322,12 @@ def _extent(reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]) -> int:
         name = reader.take(length)
         tensor, size = _tensor(reader)
         extent = max(extent, tensor.start + size)
+        elements += tensor.elements
         if KEPT_TENSORS.fullmatch(name):
             kept[name.decode()] = tensor
     if extent > MOST_BYTES:
         raise BadHeader(f"its tensors claim to take {extent} bytes")
-    return extent
+    return extent, elements
 
 
 def _tensor(reader: _ByteCursor) -> tuple[Tensor, int]:

@@ -100,11 +100,21 @@ class Weights:
     """Layers whose K has a bias, with its Euclidean norm."""
 
     has_sinks: bool = False  # whether attention has sinks
+    tokenizer: str = ""  # `gguf.Header.tokenizer` of the first file; may be empty
+    parameters: int = 0  # numbers in all tensors; 0 if unknown
 
     @property
     def has_equal_types(self) -> bool:
         """Whether llama.cpp refuses two types, as K and V are one."""
         return self.is_mla or self.architecture in _EQUAL_TYPES
+
+    @property
+    def shape(self) -> str:
+        """Architecture and size of the model, whatever its quantization; or empty."""
+        if not self.is_read:
+            return ""
+        heads = f"{max(self.heads, default=0)}/{max(self.kv_heads, default=0)} heads"
+        return f"{self.architecture}, {self.layers} layers of {self.embedding}, {heads}"
 
     @property
     def is_read(self) -> bool:
@@ -116,6 +126,8 @@ class Weights:
         """What is served: the only file, the first part, or the folder."""
         return self.folder or self.files[0]
 
+
+MOST_PARAMETERS = 1 << 60
 
 _EQUAL_TYPES = frozenset({"deepseek4"})
 """Architectures of models whose headers do not say that K and V are one."""
@@ -177,6 +189,7 @@ def weights_of(
         or keys.whole("vocab_size", 0),
         chat_template=keys.text("tokenizer.chat_template") or None,
         identity=identity,
+        tokenizer=header.tokenizer,
     )
 
 
@@ -278,6 +291,8 @@ def read_header(path: Path) -> Weights:
             weights,
             k_bias_norms=tuple(_k_bias_norms(files, headers)),
             has_sinks=any("sinks" in name for each in headers for name in each.kept),
+            # A damaged header may claim more than can be stored.
+            parameters=min(sum(each.elements for each in headers), MOST_PARAMETERS),
         )
     except BadHeader as error:
         raise _unsupported(files[0], str(error)) from error

@@ -17,6 +17,7 @@ from codeneedle.records.record import (
     CellRecord,
     ForeignRecord,
     Json,
+    ModelFacts,
     Setup,
     as_json,
 )
@@ -31,6 +32,7 @@ _NOT_COMPARED = frozenset(
         "architecture",
         "quant",
         "training_context",
+        "model",
         "python",
         "probes",
         "calibrated",
@@ -90,6 +92,7 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
         probes={**stored.probes, **wanted.probes},
         calibrated={**wanted.calibrated, **stored.calibrated},
         order=stored.order or wanted.order,
+        model=wanted.model if stored.model == ModelFacts() else stored.model,
         pairs=tuple(map(str, pairs)),
         types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
         types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),

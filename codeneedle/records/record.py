@@ -368,6 +368,16 @@ class WeightsFacts:
     size_bytes: Count  # length of the file or files
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What the header of the weights says of the model, whatever its quantization."""
+
+    tokenizer: str = ""  # a hash of what makes tokens of text; empty if unknown
+    shape: str = ""  # architecture and size, as a phrase; empty if unknown
+    name: str = ""  # chosen by its author; may be empty
+    parameters: Count = 0  # numbers in all tensors; 0 if unknown
+
+
 @dataclass(frozen=True, slots=True)
 class Frame:
     """What a chat template puts before, between and behind the texts of messages."""
@@ -454,6 +464,9 @@ class Setup:
     """
     Context that the weights were trained for, in tokens; 0 if unknown. Not compared.
     """
+
+    model: ModelFacts = field(default_factory=ModelFacts)
+    """What is the same of other weights of the model; not compared."""
 
     python: str = ""  # version of the Python that made it; not compared
     order: Json = field(default_factory=dict)

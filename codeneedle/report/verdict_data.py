@@ -1,20 +1,23 @@
 """The verdict as JSON: the types of all that it says."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
-from codeneedle.cache_types import PairFlags
+from codeneedle.cache_types import Candidate, PairFlags
 from codeneedle.engines.survey import Gain
 from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
+from codeneedle.report.budget import budget_headline, budget_remarks
 from codeneedle.report.verdict import headline
+from codeneedle.verdict.joint import bits_per_weight, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_results import MetricResult
+from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
@@ -86,6 +89,9 @@ class PairObject(msgspec.Struct, frozen=True, kw_only=True):
 
     k: str
     v: str
+    weights: Annotated[
+        str | None, Meta(description="Of several files, as `name` of one of them.")
+    ]
     decision: Annotated[
         Decision | None, Meta(description="Null of the reference, and in trouble.")
     ]
@@ -96,6 +102,17 @@ class PairObject(msgspec.Struct, frozen=True, kw_only=True):
     attention: Annotated[Attention | None, Meta(description="Where it ran.")]
     lacking: Annotated[tuple[str, ...], Meta(description="Metrics that others have.")]
     metrics: tuple[MetricObject, ...]
+
+
+class WeightsObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of weights among those that are judged together."""
+
+    name: Annotated[str, Meta(description="Its quantization, where that tells it.")]
+    run: Annotated[str, Meta(description="The run that has measured its pairs.")]
+    quant: Annotated[str, Meta(description="Empty if the file does not say.")]
+    sha256: str
+    size_bytes: int
+    bits_per_weight: Annotated[Number, Meta(description="Null if unknown.")]
 
 
 class FlipsObject(msgspec.Struct, frozen=True, kw_only=True):
@@ -137,6 +154,10 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
     is_instrument: Annotated[
         bool, Meta(description="True of the built-in model, which recommends nothing.")
     ]
+    weights: Annotated[
+        list[WeightsObject],
+        Meta(description="The most precise first; empty of one run alone."),
+    ]
     limits: LimitsObject
     silent: Annotated[
         dict[str, str], Meta(description="Metrics that have no say, with the reason.")
@@ -172,16 +193,19 @@ def verdict_objects(
 
 def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
     gain = None if verdict.is_instrument else verdict.gain
+    joint = isinstance(verdict.run, JointRun)
+    beside = budget_remarks(verdict) if joint else remarks(verdict, pair_flags)
     return VerdictObject(
         run=verdict.run.name,
         outcome=verdict.outcome,
-        headline=headline(verdict, pair_flags),
+        headline=(budget_headline if joint else headline)(verdict, pair_flags),
         reference=str(verdict.reference) if verdict.reference else None,
         set=str(verdict.chosen) if verdict.chosen else None,
         gain=_gain(gain) if gain else None,
         without_kernels=str(verdict.elsewhere) if verdict.elsewhere else None,
         worth_compiling=[str(pair) for pair in verdict.worth_compiling],
         is_instrument=verdict.is_instrument,
+        weights=[*_weights(verdict)],
         limits=_limits(verdict),
         silent=dict(verdict.silent),
         repeats={name: _known(loss) for name, (_, loss) in verdict.repeats.items()},
@@ -197,9 +221,23 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
             )
             for each in verdict.lost_from
         ],
-        remarks=list(map(_remark, remarks(verdict, pair_flags))),
+        remarks=list(map(_remark, beside)),
         facts=dict(captions.run_facts(verdict.run)),
     )
+
+
+def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
+    runs = verdict.run.runs if isinstance(verdict.run, JointRun) else ()
+    for name, run in zip(weight_names(runs), runs, strict=True):
+        facts = run.setup.weights
+        yield WeightsObject(
+            name=name,
+            run=run.name,
+            quant=run.setup.quant,
+            sha256=facts.sha256,
+            size_bytes=facts.size_bytes,
+            bits_per_weight=_known(bits_per_weight(run.setup)),
+        )
 
 
 def _remark(each: Remark) -> RemarkObject:
@@ -242,6 +280,7 @@ def _pair(each: PairResult) -> PairObject:
     return PairObject(
         k=each.pair.k,
         v=each.pair.v,
+        weights=each.pair.weights if isinstance(each.pair, Candidate) else None,
         decision=each.decision,
         memory=_known(each.memory),
         speed=_known(each.speed),

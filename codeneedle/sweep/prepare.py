@@ -21,6 +21,7 @@ from codeneedle.records.comparability import OtherSetup, widened
 from codeneedle.records.record import (
     CorpusFacts,
     Frame,
+    ModelFacts,
     Setup,
     WeightsFacts,
     as_json,
@@ -488,6 +489,12 @@ def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
         training_context=plan.weights.training_context,
+        model=ModelFacts(
+            tokenizer=plan.weights.tokenizer,
+            shape=plan.weights.shape,
+            name=plan.weights.name,
+            parameters=plan.weights.parameters,
+        ),
         created=machine.now(),
         python=machine.facts().python,
     )

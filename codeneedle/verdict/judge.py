@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from codeneedle.cache_types import (
+    Candidate,
     Pair,
     by_precision,
     finer_axes,
@@ -33,7 +34,7 @@ from codeneedle.verdict.metric_results import (
     lost_and_won,
     metrics_by_unit,
 )
-from codeneedle.verdict.order import order_in, ruled_out, size_by_types
+from codeneedle.verdict.order import JointRun, order_of, ruled_out, size_by_types
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import Decision
 
@@ -196,6 +197,9 @@ class Verdict:
         None without the sizes of both caches, or the size of the weights, and where
         every pair is larger than the reference.
         """
+        if isinstance(self.run, JointRun):
+            # Each size is that of everything already.
+            return None
         pair = self.chosen
         smaller = [each for each in self.compared if cache_size(each) < 1]
         if pair is None and smaller:
@@ -224,6 +228,9 @@ class Verdict:
     def outcome(self) -> Outcome:
         """What to do, in a word."""
         chosen = self.result(self.chosen) if self.chosen else None
+        if chosen and isinstance(self.run, JointRun):
+            # Beside the loss of weights, a limit is none of the answer.
+            return Outcome.SET
         if chosen:
             is_within = chosen.decision is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
@@ -293,7 +300,7 @@ class Verdict:
 
         With that one. They have no numbers, and are never set.
         """
-        order = order_in(self.run.setup)
+        order = order_of(self.run)
         if order is None:
             return {}
         decisions = {
@@ -306,7 +313,7 @@ class Verdict:
     @property
     def unasked(self) -> tuple[Pair, ...]:
         """Pairs smaller than the reference that were not measured, nor ruled out."""
-        order, own = order_in(self.run.setup), self.reference
+        order, own = order_of(self.run), self.reference
         known = {own, *self.inferred, *(each.pair for each in self.results)}
         pairs = order.every if order else self.run.setup.grid
         most = size_by_types(own) if own else math.inf
@@ -442,7 +449,7 @@ def _results(
     records = [r for r in run.records if not r.probe.endswith((AGAIN, ON_CPU))]
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
-    sizes = {pair: _kv_bytes(pair, records, context) for pair in pairs}
+    sizes = {pair: _memory_bytes(pair, records, context) for pair in pairs}
     speeds = _speeds(run)
     rows = [(each, each.results(limits)) for each in measured]
     for pair in pairs:
@@ -579,6 +586,15 @@ def _attention(
     )
 
 
+def _memory_bytes(
+    pair: Pair, records: Iterable[CellRecord], context: int
+) -> float | None:
+    """Size of the KV cache of *pair*; of a candidate that of all its memory."""
+    if isinstance(pair, Candidate):
+        return None if math.isnan(pair.size) else pair.size
+    return _kv_bytes(pair, records, context)
+
+
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
     """Size of the KV cache of *pair* at *context* tokens, from its log."""
     told = _longest(pair, records)
@@ -630,8 +646,10 @@ def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
         each
         for each in fitting
         if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
-        if not any(row.is_better for row in each.metric_results)
+        if not any(row.is_impossible for row in each.metric_results)
     ]
+    if isinstance(verdict.run, JointRun):
+        candidates = [each for each in candidates if math.isfinite(_largest(each))]
     if not candidates:
         return None
     return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.cache_types import Pair, finer_axes
+from codeneedle.cache_types import Pair, finer_axes, has_other_weights
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -29,7 +29,7 @@ from codeneedle.verdict.noise_floor import (
     losses_between,
     noise_floor,
 )
-from codeneedle.verdict.order import order_in
+from codeneedle.verdict.order import JointRun, Order, order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -177,6 +177,8 @@ class MetricUnits:
     """The pair that others are compared with; None if there is none."""
 
     noise: NoiseFloor  # how far the reference differs from itself
+    order: Order | None = None
+    """Of a sweep that decides: how the error is shared; None of a grid."""
 
     @property
     def of_reference(self) -> Units:
@@ -246,13 +248,15 @@ class MetricUnits:
 
         It is where half or more of the pairs are measured better by more than the
         limit, or `MANY` are shown to be better at all. Those beyond the limit do not
-        count, nor those with a finer K or V than the reference, which may gain.
+        count, nor those with a finer K or V than the reference, which may gain, nor
+        other weights, which are another model on any one text.
         """
         near = [
             row
             for pair, row in rows.items()
             if row.decision is not Decision.BEYOND
             if not (self.reference and finer_axes(pair, self.reference))
+            if not (self.reference and has_other_weights(pair, self.reference))
         ]
         better = sum(round(row.gain.mean, 9) < -row.limit for row in near)
         gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in near)
@@ -283,7 +287,9 @@ class MetricUnits:
             won = self._won(pair)
             gain = _lost_less_won(bounds, lost_share(won, len(losses), share))
         doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
-        if gain.gains(limit):
+        if gain.gains(limit) and has_other_weights(pair, self.reference or pair):
+            decision = Decision.WITHIN
+        elif gain.gains(limit):
             doubt, decision = self._better(pair), Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
@@ -345,14 +351,12 @@ class MetricUnits:
         if further is None:
             return 0
         look = further.look(self.records[pair], self.setup)
-        order = order_in(self.setup)
-        return order.look(look) if order else look
+        return self.order.look(look) if self.order else look
 
     def _sharing(self, pair: Pair) -> int:
         """Among how many pairs the error is shared, as of `error_share`."""
         others = self.units.keys() - {self.reference}
-        order = order_in(self.setup)
-        return order.sharing(pair, others) if order else len(others)
+        return self.order.sharing(pair, others) if self.order else len(others)
 
     def _doubt(
         self, pair: Pair, losses: Sequence[float], decision: Decision
@@ -482,6 +486,7 @@ def _too_few(flips: int, units: int, share: float) -> str:
 def metrics_by_unit(run: Run) -> list[MetricUnits]:
     """The metrics that have a loss and values; graded ones first."""
     measured = []
+    order, is_joint = order_of(run), isinstance(run, JointRun)
     for probe in PROBES.values():
         of_probe = frames.of_probe(run, probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}
@@ -493,9 +498,12 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             }
             if not metric.loss or not units:
                 continue
+            if is_joint and metric.loss.kind is LossKind.CHANGE:
+                # Each file of weights was held against itself.
+                continue
             reference = frames.chosen_reference(
                 [records[pair] for pair in units],
-                [metric.against(records[pair]) for pair in units],
+                [] if is_joint else [metric.against(records[pair]) for pair in units],
             )
             noise = noise_floor(
                 metric,
@@ -522,6 +530,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
                 units=units,
                 reference=reference,
                 noise=noise,
+                order=order,
             )
             measured.append(of_metric)
     return sorted(measured, key=lambda each: not each.loss.kind.is_graded)

@@ -13,7 +13,7 @@ from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
 from codeneedle.verdict.judge import PairResult, Verdict, cache_size
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
-from codeneedle.verdict.order import PairState, StepTarget, next_asked, order_in
+from codeneedle.verdict.order import PairState, StepTarget, next_asked, order_of
 from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
@@ -158,7 +158,7 @@ def next_step(
         may_continue: Whether open pairs may be measured with further functions.
         failed: Pairs that cannot.
     """
-    order = order_in(verdict.run.setup)
+    order = order_of(verdict.run)
     if order is None or verdict.doubted:
         return None
     if not may_continue:

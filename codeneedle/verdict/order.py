@@ -9,8 +9,18 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from codeneedle.cache_types import FIRST, FULL_BITS, Pair, bits, most_precise_first
-from codeneedle.records.record import Setup, from_json
+from typing_extensions import override
+
+from codeneedle.cache_types import (
+    FIRST,
+    FULL_BITS,
+    Candidate,
+    Pair,
+    bits,
+    most_precise_first,
+    weight_bits,
+)
+from codeneedle.records.record import Run, Setup, from_json
 from codeneedle.records.store import SETUP
 from codeneedle.verdict.statistics import Decision
 
@@ -69,6 +79,46 @@ class Order:
         return look - self.skipped
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointOrder(Order):
+    """The order of several runs that are judged together, of candidates."""
+
+    candidates: tuple[Candidate, ...]  # all that may be measured, the reference, too
+    is_fixed: bool = True
+    """Whether it was fixed beforehand; False of grids, whose pairs all share."""
+
+    @property
+    @override
+    def every(self) -> tuple[Pair, ...]:
+        return self.candidates
+
+    @property
+    @override
+    def first(self) -> tuple[Pair, ...]:
+        return ()
+
+    @override
+    def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+        """All that may be measured share evenly, and others that were *measured*."""
+        if not self.is_fixed:
+            return max(len(measured), 1)
+        # One of them is the reference.
+        return max(len({*self.candidates, *measured}) - 1, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointRun(Run):
+    """Runs of several files of weights, whose candidates stand on one scale."""
+
+    runs: tuple[Run, ...]  # one of each file, the most precise weights first
+    order: JointOrder
+
+
+def order_of(run: Run) -> Order | None:
+    """The order of *run*; None of one that measures a grid."""
+    return run.order if isinstance(run, JointRun) else order_in(run.setup)
+
+
 def order_in(setup: Setup) -> Order | None:
     """What *setup* keeps of the order; None of a sweep that measures a grid."""
     return from_json(setup.order, Order, file=SETUP) if setup.order else None
@@ -78,13 +128,25 @@ def covers(finer: Pair, coarser: Pair) -> bool:
     """
     Whether *finer* is as precise as *coarser* in both K and V, and another pair.
 
-    Types of equal size are not compared: neither is the more precise one.
+    Types of equal size are not compared: neither is the more precise one. Nor are
+    weights of equal size; of candidates those of *finer* must be as precise, too.
     """
     sides = ((finer.k, coarser.k), (finer.v, coarser.v))
-    return finer != coarser and all(
-        one == other or (bits(one) or 0.0) > (bits(other) or math.inf)
-        for one, other in sides
+    return (
+        finer != coarser
+        and _has_weights_as_fine(finer, coarser)
+        and all(
+            one == other or (bits(one) or 0.0) > (bits(other) or math.inf)
+            for one, other in sides
+        )
     )
+
+
+def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
+    if isinstance(finer, Candidate) and isinstance(coarser, Candidate):
+        is_same = finer.weights == coarser.weights
+        return is_same or weight_bits(finer) > weight_bits(coarser)
+    return True
 
 
 def ruled_out(
@@ -266,8 +328,10 @@ def size_by_types(pair: Pair) -> float:
     """
     Size of a pair's cache by the bits of its types, of one that is not quantized.
 
-    Infinite if these are unknown.
+    Infinite if these are unknown. Of a candidate it is that of all its memory.
     """
+    if isinstance(pair, Candidate):
+        return math.inf if math.isnan(pair.size) else pair.size
     k, v = bits(pair.k), bits(pair.v)
     return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 

@@ -19,6 +19,12 @@ class RemarkKind(StrEnum):
     INFERRED = "inferred"
     """Pairs that were not measured, as a finer one is beyond."""
 
+    MEMORY = "memory"
+    """Which parts of the memory of candidates are told for another context."""
+
+    ONE_MODEL = "one-model"
+    """What leaves open whether files are weights of one model."""
+
     LENGTHS = "lengths"
     """Pairs that lose the answers to a task from a length on."""
 

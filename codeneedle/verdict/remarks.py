@@ -50,6 +50,18 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
     ]
 
 
+def joint_remarks(verdict: Verdict) -> list[Remark]:
+    """What is said beside the answer of several runs that are judged together."""
+    return [
+        *_inferred(verdict),
+        *_silent(verdict),
+        *_repeated(verdict),
+        *_population(verdict),
+        *asked_otherwise_remarks(verdict.run),
+        *_troubles(verdict),
+    ]
+
+
 def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:
     """Pairs that lack answers, as they were asked another thing than the reference."""
     for record in run.records:

@@ -87,10 +87,10 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, device] = evidence
     marked = tuple(_derived(each, troubles, on_cpu) for each in records)
-    return tuple(_asked_alike(marked, setup))
+    return tuple(asked_alike(marked, setup))
 
 
-def _asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRecord]:
+def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRecord]:
     """
     *records* without answers to what the reference was not asked in the same way.
 

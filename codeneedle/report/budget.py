@@ -1,0 +1,338 @@
+"""The verdict on several files of weights: which of them with which pair to set."""
+
+import math
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from rich.text import Text
+
+from codeneedle.cache_types import ENGINE, Candidate, Pair, PairFlags
+from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
+from codeneedle.probes.metrics import LossKind
+from codeneedle.records.record import Run
+from codeneedle.report import captions
+from codeneedle.report.losses import shown_row
+from codeneedle.text import NO_VALUE_WORD, number, plural, size, visible
+from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
+from codeneedle.verdict.judge import Outcome, PairResult, Verdict
+from codeneedle.verdict.metric_phrases import (
+    amount,
+    losses_sentence,
+    mean_amount,
+    word_phrase,
+)
+from codeneedle.verdict.order import JointRun
+from codeneedle.verdict.remark_kinds import Remark, RemarkKind
+from codeneedle.verdict.remarks import joint_remarks
+
+MARK = "*"
+"""Before what is set."""
+
+PairFlagsOf = Callable[[str], PairFlags]
+
+
+def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
+    """What to set of all candidates, and a row for each of them."""
+    yield budget_lines(verdict, pair_flags)
+    if verdict.compared:
+        yield candidate_table(verdict)
+    yield Lines([each.text for each in budget_remarks(verdict)])
+    yield Facts(weight_facts(verdict), is_quiet=True)
+
+
+def whole_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
+    """As of `budget_document`, with what it was measured on."""
+    yield Heading(f"{verdict.run.name}: one budget")
+    yield from budget_document(verdict, pair_flags)
+    yield Facts(captions.run_facts(verdict.run), is_quiet=True)
+
+
+def budget_closing(verdict: Verdict, pair_flags: PairFlags) -> Document:
+    """The first line of the answer, for the end of a long table."""
+    first, *_ = budget_headline(verdict, pair_flags)
+    yield Lines([Text(visible(first), _style(verdict))])
+
+
+def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
+    """The `budget_headline`, its first line in green."""
+    first, *rest = budget_headline(verdict, pair_flags)
+    lines: list[Shown] = [Text(visible(first), _style(verdict)), *map(visible, rest)]
+    return Lines(lines)
+
+
+def _style(verdict: Verdict) -> str:
+    has_answer = verdict.outcome in {Outcome.SET, Outcome.KEEP}
+    return "bold green" if has_answer else "bold yellow"
+
+
+# --- the first lines
+
+
+def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
+    """Which weights and which pair to set, and what they lose; a line each."""
+    reference = verdict.reference
+    if reference is None:
+        return ["No verdict: no candidate has numbers that can show a loss."]
+    if why := [*_unfounded(verdict)]:
+        return why
+    chosen = verdict.result(verdict.chosen) if verdict.chosen else None
+    if chosen is not None:
+        taken = memory_phrase(verdict, chosen)
+        return [
+            f"Set: {flags_of(verdict, chosen.pair, pair_flags)}   ({taken})",
+            f"     {beside_sentence(verdict, chosen)}",
+            *_weights_alone(verdict, chosen),
+        ]
+    return [*_kept(verdict, reference, pair_flags)]
+
+
+def _unfounded(verdict: Verdict) -> Iterator[str]:
+    """Why nothing that was measured may be set; nothing where something may be."""
+    name = visible(str(verdict.reference))
+    if verdict.doubted:
+        why = "; ".join(
+            f"{text} ({metric})" for metric, text in verdict.doubted.items()
+        )
+        yield f"No answer: beside {name} {why}."
+    elif verdict.finer:
+        finer = visible(str(verdict.finer[0]))
+        yield (
+            f"No answer: {finer} has a finer K or V than {name}, the reference, whose "
+            "own loss is unknown. Measure its weights with that pair, too."
+        )
+    elif not verdict.compared:
+        yield f"No answer yet: nothing was compared with {name}."
+    elif not verdict.graded and not verdict.main_results:
+        yield "No answer yet: losses were not measured."
+
+
+def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[str]:
+    """Why nothing is set: the reference fits, nothing does, or nothing is within."""
+    most = verdict.limits.max_memory_bytes
+    flags = flags_of(verdict, reference, pair_flags)
+    own = verdict.result(reference)
+    if most is None:
+        loss = verdict.limits.phrase(LossKind.PROBABILITY, verdict.limits.max_loss)
+        yield f"Keep: {flags}. Nothing smaller is shown to lose less than {loss}."
+        yield "     What loses least of what fits: --max-memory SIZE --at TOKENS"
+        return
+    where = f"{size(most)} at {_context(verdict):,} tokens"
+    sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
+    if not sizes:
+        yield "No answer yet: no log of these runs tells the size of a cache."
+    elif own and (own.memory_bytes or math.inf) <= most:
+        taken = memory_phrase(verdict, own)
+        yield f"Keep: {flags}   ({taken})"
+        yield f"     It is the reference, and fits into {where}."
+    elif min(sizes.values()) > most:
+        yield from _nothing_fits(verdict, sizes, most, where)
+    else:
+        yield f"No answer yet: nothing that fits into {where} has a bound of its loss."
+
+
+def _nothing_fits(
+    verdict: Verdict, sizes: dict[Pair, float], most: int, where: str
+) -> Iterator[str]:
+    """What is nearest, and what context would fit."""
+    least = min(sizes, key=lambda pair: (sizes[pair], str(pair)))
+    takes = f"{visible(str(least))} takes {size(sizes[least])}"
+    yield f"Nothing fits into {where}: the nearest, {takes}."
+    run = run_of(verdict, least)
+    memory = memory_of(run, _cache(least))
+    if context := memory.context(most, _cache(least)):
+        yield f"     It would fit at about {context:,} tokens: --at {context}"
+    else:
+        without = size(memory.fixed)
+        yield f"     Without any cache it takes {without}: smaller weights would fit."
+
+
+def _cache(pair: Pair) -> Pair:
+    return pair.cache if isinstance(pair, Candidate) else pair
+
+
+def beside_sentence(verdict: Verdict, result: PairResult) -> str:
+    """``loses 0.9 % of the right tokens beside Q8_0 with f16/f16, at most 1.4 %``."""
+    sentence = losses_sentence(verdict.limits, result).rpartition(" (limit")[0]
+    loses, comma, most = sentence.partition(", at most")
+    return f"{loses} beside {_with(verdict.reference)}{comma}{most}"
+
+
+def _with(pair: Pair | None) -> str:
+    """``Q8_0 with f16/f16``."""
+    if isinstance(pair, Candidate):
+        return visible(f"{pair.weights} with {pair.cache}")
+    return visible(str(pair))
+
+
+def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
+    """How much of the loss is that of the weights, where that was measured."""
+    reference, pair = verdict.reference, chosen.pair
+    if not (isinstance(reference, Candidate) and isinstance(pair, Candidate)):
+        return
+    if pair.weights == reference.weights or pair.cache == reference.cache:
+        return
+    alone = next(
+        (
+            row
+            for each in verdict.compared
+            if isinstance(each.pair, Candidate)
+            if (each.pair.weights, each.pair.cache) == (pair.weights, reference.cache)
+            if (row := shown_row(verdict, each))
+        ),
+        None,
+    )
+    if alone:
+        loss = mean_amount(verdict.limits, alone)
+        yield f"     The weights alone, with {reference.cache}, lose {loss}."
+
+
+def memory_phrase(verdict: Verdict, result: PairResult) -> str:
+    """``7.4 GiB at 32,768 tokens``."""
+    if result.memory_bytes is None:
+        return "memory unknown"
+    return f"{size(result.memory_bytes)} at {_context(verdict):,} tokens"
+
+
+def _context(verdict: Verdict) -> int:
+    return verdict.limits.at or verdict.run.setup.context
+
+
+def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
+    """``-m qwen-Q6_K.gguf -ctk q8_0 -ctv q5_1``."""
+    run = run_of(verdict, pair)
+    option = "-m" if run.setup.engine == ENGINE else "--model"
+    return f"{option} {shlex.quote(file_name(run))} {pair_flags(_cache(pair))}"
+
+
+def run_of(verdict: Verdict, pair: Pair) -> Run:
+    """The run that *pair* was measured in."""
+    run = verdict.run
+    if not (isinstance(run, JointRun) and isinstance(pair, Candidate)):
+        return run
+    names = weight_names(run.runs)
+    return run.runs[names.index(pair.weights)]
+
+
+def file_name(run: Run) -> str:
+    """The name of the file of weights, as its sweep has named it."""
+    try:
+        named = tomllib.loads(run.sweep).get("models")
+    except tomllib.TOMLDecodeError:
+        named = None
+    first = named[0] if isinstance(named, list) and named else None
+    return Path(first).name if isinstance(first, str) else run.setup.weights.name
+
+
+# --- the table
+
+
+def candidate_table(verdict: Verdict) -> Table:
+    """A row for each candidate, by weights, the largest cache first."""
+    heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
+    ordered = sorted(verdict.results, key=_row_order)
+    rows = [[*_row(verdict, each)] for each in ordered]
+    return Table(heading, rows, words={*heading[:2], heading[-1]})
+
+
+def _row_order(result: PairResult) -> tuple[float, str, float, str]:
+    pair = result.pair
+    bits = pair.weight_bits if isinstance(pair, Candidate) else 0.0
+    weights = pair.weights if isinstance(pair, Candidate) else ""
+    return (-bits, weights, -(result.memory_bytes or math.inf), str(pair))
+
+
+def _row(verdict: Verdict, result: PairResult) -> Iterator[str]:
+    pair, row = result.pair, shown_row(verdict, result)
+    yield visible(pair.weights if isinstance(pair, Candidate) else "")
+    yield visible(str(_cache(pair)))
+    memory = result.memory_bytes
+    yield size(memory) if memory is not None else NO_VALUE_WORD
+    if row is None:
+        yield from ("", "", "")
+    else:
+        yield mean_amount(verdict.limits, row)
+        yield amount(verdict.limits, row, row.bounds.low)
+        yield amount(verdict.limits, row, row.bounds.high)
+    yield ", ".join(_words(verdict, result))
+
+
+def _words(verdict: Verdict, result: PairResult) -> Iterator[str]:
+    """What is to be said of a row: ``reference``, ``does not fit``, ``* set``."""
+    if result.pair == verdict.chosen:
+        yield f"{MARK} set"
+    if result.pair == verdict.reference:
+        yield "reference"
+    elif result.decision is None:
+        yield result.trouble.partition(":")[0] or "not compared"
+    elif result.leading:
+        yield word_phrase(result, result.leading)
+    if not fits(verdict, result):
+        yield "does not fit"
+
+
+def fits(verdict: Verdict, result: PairResult) -> bool:
+    """True unless it is known to be larger than the memory that is limited."""
+    most = verdict.limits.max_memory_bytes
+    return most is None or (result.memory_bytes or 0) <= most
+
+
+# --- beside the answer
+
+
+def budget_remarks(verdict: Verdict) -> list[Remark]:
+    """What is said beside the answer: of the runs, and of their being one question."""
+    return [*joint_remarks(verdict), *_buffers(verdict), *_names(verdict)]
+
+
+def _runs(verdict: Verdict) -> tuple[Run, ...]:
+    return verdict.run.runs if isinstance(verdict.run, JointRun) else (verdict.run,)
+
+
+def _buffers(verdict: Verdict) -> Iterator[Remark]:
+    """That buffers grow with the context at which they were told."""
+    at, context = verdict.limits.at, verdict.run.setup.context
+    if at and at > context:
+        text = (
+            f"Memory is that of weights, cache, states and buffers; buffers are those "
+            f"of {context:,} tokens, and take more at {at:,}."
+        )
+        yield Remark(RemarkKind.MEMORY, text)
+
+
+def _names(verdict: Verdict) -> Iterator[Remark]:
+    """What does not show that the files are weights of one model."""
+    runs = _runs(verdict)
+    if not all(run.setup.model.tokenizer for run in runs):
+        text = (
+            "A run does not say what tokenizer its file has: that it is the same "
+            "follows from the length of text and prompts, and from their tokens' ends."
+        )
+        yield Remark(RemarkKind.ONE_MODEL, text)
+    names = dict.fromkeys(r.setup.model.name for r in runs if r.setup.model.name)
+    if len(names) > 1:
+        named = ", ".join(visible(name) for name in names)
+        text = f"Their authors name them otherwise ({named}): are they one model?"
+        yield Remark(RemarkKind.ONE_MODEL, text)
+
+
+def weight_facts(verdict: Verdict) -> list[tuple[str, str]]:
+    """A phrase for each file of weights: its size, and its bits per weight."""
+    runs = _runs(verdict)
+    return [
+        (visible(name), _file_phrase(run))
+        for name, run in zip(weight_names(runs), runs, strict=True)
+    ]
+
+
+def _file_phrase(run: Run) -> str:
+    setup = run.setup
+    bits = bits_per_weight(setup)
+    phrases = [
+        visible(file_name(run)),
+        size(setup.weights.size_bytes),
+        *([f"{number(bits, digits=2)} bits per weight"] if bits else []),
+        plural(len({r.pair for r in run.records if r.has_numbers}), "pair"),
+    ]
+    return ", ".join(phrases)

@@ -1,0 +1,254 @@
+"""
+Runs of several files of weights of one model, on one scale: a candidate is a file of
+weights with a pair.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from codeneedle.cache_types import Candidate, Pair
+from codeneedle.errors import BadInput
+from codeneedle.models.kv_cache import Caches
+from codeneedle.probes.metrics import caches_of, context_of
+from codeneedle.records.comparability import setup_differences
+from codeneedle.records.record import CellRecord, DeviceMemory, Run, Setup
+from codeneedle.text import in_words, visible
+from codeneedle.verdict.order import JointOrder, JointRun, order_in
+from codeneedle.verdict.trust import asked_alike
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """What a file of weights takes beside its cache, and what its caches take."""
+
+    weights: int  # bytes, as the engine loads them; of the file where it does not tell
+    recurrent: int = 0  # bytes of states that cache types do not change
+    compute: int = 0  # bytes of the buffers of the graph
+    caches: Caches | None = None  # of some pair; None if no engine has told any
+
+    @property
+    def fixed(self) -> int:
+        """All but the cache, in bytes."""
+        return self.weights + self.recurrent + self.compute
+
+    def size(self, context: int, pair: Pair) -> float:
+        """All of it with *pair* at so many tokens, in bytes; NaN if unknown."""
+        cache = self.caches.size(context, pair) if self.caches else None
+        return math.nan if cache is None else self.fixed + cache
+
+    def context(self, most: int, pair: Pair) -> int:
+        """The most tokens that fit into so many bytes with *pair*; 0 if none do."""
+        if self.caches is None or most <= self.fixed:
+            return 0
+        at = self.caches.context
+        cache = self.caches.size(at, pair)
+        per_token = (cache or 0.0) / at if at else 0.0
+        return int((most - self.fixed) / per_token) if per_token else 0
+
+
+def memory_of(run: Run, pair: Pair | None = None) -> Memory:
+    """What the engine has told of *run*: of *pair* if it was measured, else of any."""
+    told = [r for r in run.records if r.effective.kv]
+    own = [r for r in told if r.pair == pair] or told
+    size = run.setup.weights.size_bytes
+    if not own:
+        return Memory(weights=size)
+    effective = max(own, key=lambda r: context_of(r.effective)).effective
+    loaded = sum(device.weights for device in effective.memory)
+    return Memory(
+        weights=loaded or size,
+        recurrent=effective.recurrent_bytes,
+        compute=_compute(effective.memory),
+        caches=caches_of(effective),
+    )
+
+
+def _compute(memory: Sequence[DeviceMemory]) -> int:
+    return sum(device.compute for device in memory)
+
+
+def weight_names(runs: Sequence[Run]) -> list[str]:
+    """What the weights of *runs* are called: by quantization where that tells them."""
+    setups = [run.setup for run in runs]
+    quants = Counter(setup.quant for setup in setups)
+    files = Counter(setup.weights.name for setup in setups)
+    return [
+        setup.quant
+        if setup.quant and quants[setup.quant] == 1
+        else setup.weights.name
+        if files[setup.weights.name] == 1
+        else run.name
+        for run, setup in zip(runs, setups, strict=True)
+    ]
+
+
+def bits_per_weight(setup: Setup) -> float | None:
+    """Of the file, with all that is in it; None if it was not told how many there are.
+
+    A file of fewer than one bit is none.
+    """
+    count = setup.model.parameters
+    bits = 8 * setup.weights.size_bytes / count if count else 0.0
+    return bits if bits >= 1 else None
+
+
+def joined(runs: Sequence[Run], at: int | None = None) -> JointRun:
+    """
+    *runs* as one, of candidates, so that it is judged as any run is.
+
+    Args:
+        runs: One of each file of weights, with trusted records.
+        at: Context of the memory that candidates take, in tokens; None for that of the
+            runs.
+
+    Raises:
+        BadInput: If they do not stand on one scale, with the reason.
+    """
+    refuse_apart(runs)
+    ordered = sorted(runs, key=_weight_order, reverse=True)
+    made = [
+        _Candidates(run, name, at or run.setup.context)
+        for run, name in zip(ordered, weight_names(ordered), strict=True)
+    ]
+    records = [record for each in made for record in each.records()]
+    first = ordered[0]
+    setup = replace(first.setup, order={})
+    return JointRun(
+        name=" + ".join(run.name for run in ordered),
+        setup=setup,
+        records=tuple(asked_alike(records, setup)),
+        root=first.root,
+        runs=tuple(ordered),
+        order=_joint_order(made),
+    )
+
+
+def _weight_order(run: Run) -> tuple[float, int, str]:
+    setup = run.setup
+    return (_precision(setup), setup.weights.size_bytes, setup.weights.name)
+
+
+def _precision(setup: Setup) -> float:
+    """Bits per weight; without a count bytes, which of one model grow with them."""
+    return bits_per_weight(setup) or float(setup.weights.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """The candidates of one run."""
+
+    run: Run
+    name: str  # of its weights
+    at: int  # context of their memory, in tokens
+
+    def of(self, pair: Pair) -> Candidate:
+        """*pair* with the weights of the run."""
+        return Candidate(
+            pair.k,
+            pair.v,
+            weights=self.name,
+            weight_bits=_precision(self.run.setup),
+            size=memory_of(self.run, pair).size(self.at, pair),
+        )
+
+    def records(self) -> Iterator[CellRecord]:
+        """The records of the run, each of its candidate."""
+        for record in self.run.records:
+            yield replace(record, pair=self.of(record.pair))
+
+    def every(self) -> Iterator[Candidate]:
+        """All that may be measured, or that were."""
+        order = order_in(self.run.setup)
+        pairs = order.every if order else self.run.setup.grid
+        yield from map(self.of, {*pairs, *(r.pair for r in self.run.records)})
+
+
+def _joint_order(made: Sequence[_Candidates]) -> JointOrder:
+    """How the error is shared, and after how many functions candidates are judged."""
+    orders = [order_in(each.run.setup) for each in made]
+    fixed = [each for each in orders if each]
+    candidates = tuple(sorted({c for each in made for c in each.every()}))
+    # Looks that not all have in common are those of the probe, from the first one on.
+    is_one = len({(each.looks, each.skipped) for each in fixed}) == 1
+    is_fixed = is_one and len(fixed) == len(orders)
+    return JointOrder(
+        pairs=tuple(map(str, candidates)),
+        looks=fixed[0].looks if is_fixed else (),
+        skipped=fixed[0].skipped if is_fixed else 0,
+        candidates=candidates,
+        is_fixed=bool(fixed),
+    )
+
+
+# --- what stands on one scale
+
+
+def refuse_apart(runs: Sequence[Run]) -> None:
+    """
+    Stop at *runs* whose losses do not stand on one scale.
+
+    Raises:
+        BadInput: With the first two of them, and the reason.
+    """
+    if len(runs) < 2:  # noqa: PLR2004 - several
+        raise BadInput(
+            source=runs[0].name if runs else "no run",
+            reason="is alone: nothing to weigh its weights against",
+            hint="Name a run of each file of weights: codeneedle verdict A B",
+        )
+    for first, other in combinations(runs, 2):
+        if reason := why_apart(first.setup, other.setup):
+            raise BadInput(
+                source=f"{visible(first.name)} and {visible(other.name)}",
+                reason=reason,
+                hint="Look at each by itself (codeneedle verdict NAME), or side by "
+                "side: codeneedle compare A B",
+            )
+
+
+def why_apart(first: Setup, other: Setup) -> str:
+    """Why losses of both do not stand on one scale, as a phrase; empty if they do."""
+    if first.weights.sha256 == other.weights.sha256:
+        return "are of the same file of weights"
+    if reason := why_other_model(first, other):
+        return reason
+    theirs = replace(
+        other,
+        weights=first.weights,
+        corpus=replace(other.corpus, origin=first.corpus.origin),
+    )
+    for key, was, now in setup_differences(first, theirs):
+        name = key.replace("_", " ")
+        return f"have another {name}: {in_words(was)}, and {in_words(now)}"
+    return _otherwise_calibrated(first.calibrated, other.calibrated)
+
+
+def why_other_model(first: Setup, other: Setup) -> str:
+    """Why two files are not weights of one model, as a phrase; empty if they may be."""
+    ours, theirs = first.model, other.model
+    if ours.tokenizer and theirs.tokenizer and ours.tokenizer != theirs.tokenizer:
+        return (
+            "have another tokenizer: a right token of one is none of the other, so "
+            "that their losses do not stand on one scale"
+        )
+    shapes = [
+        ours.shape or first.architecture,
+        theirs.shape or other.architecture,
+    ]
+    if not (ours.shape and theirs.shape):
+        shapes = [first.architecture, other.architecture]
+    if all(shapes) and shapes[0] != shapes[1]:
+        return f"are of other models: {visible(shapes[0])}, and {visible(shapes[1])}"
+    return ""
+
+
+def _otherwise_calibrated(
+    first: Mapping[str, object], other: Mapping[str, object]
+) -> str:
+    for probe in sorted(first.keys() & other.keys() - {"order"}):
+        if first[probe] != other[probe]:
+            return f"were asked other questions by {probe}, as each reference set them"
+    return ""

@@ -1,0 +1,235 @@
+"""Several files of weights are judged as one run of candidates."""
+
+from dataclasses import replace
+
+import pytest
+from made_weights import (
+    FULL,
+    GOOD,
+    MODEL,
+    others,
+    run_of,
+    three_runs,
+)
+
+from codeneedle.cache_types import Candidate, Pair, finer_axes, most_precise
+from codeneedle.errors import BadInput
+from codeneedle.records.record import ModelFacts, Status
+from codeneedle.verdict.joint import bits_per_weight, joined, memory_of, weight_names
+from codeneedle.verdict.judge import Outcome, judge
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.order import JointRun, covers
+
+AT = 32_768
+
+
+def judged(runs, most=None):
+    limits = Limits(max_memory_bytes=most, at=AT)
+    return judge(joined(runs, AT), limits)
+
+
+def name(pair):
+    return str(pair) if pair else None
+
+
+def result_of(verdict, text):
+    return next(each for each in verdict.results if str(each.pair) == text)
+
+
+class TestCandidates:
+    def test_the_finest_weights_are_more_precise_whatever_the_cache(self):
+        fine = Candidate("q4_0", "q4_0", weights="Q8_0", weight_bits=8.5)
+        coarse = Candidate("f16", "f16", weights="Q4_0", weight_bits=4.5)
+
+        assert most_precise([coarse, fine]) == fine
+        assert finer_axes(fine, coarse) == ["weights"]
+        assert finer_axes(coarse, fine) == ["K", "V"]
+
+    @pytest.mark.parametrize(
+        ("finer", "coarser", "does"),
+        [
+            (("Q8_0", 8.5, "q8_0"), ("Q4_0", 4.5, "q8_0"), True),
+            (("Q8_0", 8.5, "q8_0"), ("Q8_0", 8.5, "q4_0"), True),
+            (("Q8_0", 8.5, "q4_0"), ("Q4_0", 4.5, "q8_0"), False),
+            (("Q4_K_M", 4.5, "q8_0"), ("IQ4_XS", 4.5, "q4_0"), False),
+        ],
+    )
+    def test_one_covers_another_by_weights_and_cache_alike(self, finer, coarser, does):
+        fine, coarse = (
+            Candidate(t, t, weights=w, weight_bits=b) for w, b, t in (finer, coarser)
+        )
+
+        assert covers(fine, coarse) is does
+
+    def test_a_pair_alone_is_no_candidate(self):
+        assert Candidate("f16", "f16") != Pair("f16", "f16")
+
+
+class TestJudging:
+    def test_the_reference_is_the_finest_weights_with_the_finest_pair(self):
+        verdict = judged(three_runs()[::-1])
+
+        assert "Q8_0 f16/f16" == name(verdict.reference)
+
+    def test_a_loss_is_beside_that_reference(self):
+        row = result_of(judged(three_runs()), "Q4_K_M q8_0/q8_0").leading
+
+        assert 0.021 == pytest.approx(row.bounds.mean)
+
+    def test_what_fits_and_loses_least_is_set(self):
+        sizes = {str(r.pair): r.memory_bytes for r in judged(three_runs()).results}
+
+        verdict = judged(three_runs(), int(sizes["Q6_K f16/f16"]) + 1)
+
+        assert "Q6_K f16/f16" == name(verdict.chosen)
+        assert verdict.outcome is Outcome.SET
+
+    def test_a_smaller_cache_may_save_finer_weights(self):
+        sizes = {str(r.pair): r.memory_bytes for r in judged(three_runs()).results}
+
+        verdict = judged(three_runs(), int(sizes["Q6_K q8_0/q8_0"]) + 1)
+
+        assert "Q6_K q8_0/q8_0" == name(verdict.chosen)
+
+    def test_a_reference_that_fits_is_kept(self):
+        verdict = judged(three_runs(), 1 << 40)
+
+        assert (None, Outcome.KEEP) == (verdict.chosen, verdict.outcome)
+
+    def test_a_budget_that_nothing_meets_sets_nothing(self):
+        verdict = judged(three_runs(), 1000)
+
+        assert (None, Outcome.NOTHING_FITS) == (verdict.chosen, verdict.outcome)
+
+    def test_the_error_is_shared_among_all_candidates(self):
+        alone = judge(three_runs()[0]).result(Pair.parse(GOOD)).leading.bounds
+        among = result_of(judged(three_runs()), "Q8_0 q8_0/q8_0").leading.bounds
+
+        assert among.high > alone.high
+
+    def test_weights_that_gain_on_a_text_are_no_broken_reference(self):
+        runs = [
+            run_of("Q8_0", {FULL: 0.0, GOOD: 0.001}),
+            run_of("Q6_K", {FULL: -0.03, GOOD: -0.03}),
+        ]
+
+        verdict = judged(runs)
+
+        assert {} == verdict.doubted
+        assert "within" == verdict.decision(result_of(verdict, f"Q6_K {FULL}").pair)
+
+    def test_a_pair_that_has_no_numbers_is_never_set(self):
+        runs = three_runs()
+        broken = [
+            replace(r, status=Status.CRASHED, observation=None)
+            if str(r.pair) == FULL
+            else r
+            for r in runs[1].records
+        ]
+        runs[1] = replace(runs[1], records=tuple(broken))
+        sizes = {str(r.pair): r.memory_bytes for r in judged(runs).results}
+
+        verdict = judged(runs, int(sizes["Q6_K f16/f16"]) + 1)
+
+        assert "Q6_K q8_0/q8_0" == name(verdict.chosen)
+
+    def test_questions_that_the_reference_was_not_asked_do_not_count(self):
+        runs = three_runs()
+        asked = [
+            replace(
+                record,
+                observation={
+                    **record.observation,
+                    "answers": {
+                        key: {**answer, "prompt_tokens": 99}
+                        for key, answer in record.observation["answers"].items()
+                    },
+                },
+            )
+            for record in runs[2].records
+        ]
+        runs[2] = replace(runs[2], records=tuple(asked))
+
+        verdict = judged(runs)
+
+        assert "mismatched" in result_of(verdict, f"Q4_K_M {FULL}").trouble
+
+
+class TestMemory:
+    def test_it_is_that_of_weights_and_cache(self):
+        run = three_runs()[0]
+        pair = Pair.parse(FULL)
+        memory = memory_of(run, pair)
+
+        whole = memory.size(AT, pair)
+
+        assert whole == pytest.approx(memory.fixed + memory.caches.size(AT, pair))
+        assert memory.fixed >= run.setup.weights.size_bytes
+
+    def test_what_fits_is_the_context_that_fills_the_rest(self):
+        memory, pair = memory_of(three_runs()[0]), Pair.parse(FULL)
+
+        context = memory.context(int(memory.size(AT, pair)), pair)
+
+        assert AT == pytest.approx(context, rel=0.01)
+        assert 0 == memory.context(memory.fixed, pair)
+
+
+class TestWhatIsNoQuestion:
+    @pytest.mark.parametrize(
+        ("facts", "why"),
+        [
+            ({"model": replace(MODEL, tokenizer="other")}, "another tokenizer"),
+            ({"model": replace(MODEL, shape="llama")}, "other models"),
+            ({"context": 1234}, "context"),
+            ({"llama": "b1"}, "llama"),
+            ({"engine": "mlx"}, "engine"),
+        ],
+    )
+    def test_it_is_refused_with_the_reason(self, facts, why):
+        with pytest.raises(BadInput, match=why) as refused:
+            joined(others(three_runs(), **facts))
+
+        assert "codeneedle compare" in refused.value.hint
+
+    def test_the_same_file_twice(self):
+        runs = three_runs()
+
+        with pytest.raises(BadInput, match="same file"):
+            joined([runs[0], runs[0]])
+
+    def test_one_run_alone(self):
+        with pytest.raises(BadInput, match="alone"):
+            joined(three_runs()[:1])
+
+    def test_runs_without_a_stored_tokenizer_are_taken_by_their_questions(self):
+        runs = [
+            replace(run, setup=replace(run.setup, model=ModelFacts()))
+            for run in three_runs()
+        ]
+
+        assert isinstance(joined(runs), JointRun)
+
+
+class TestNames:
+    def test_weights_are_called_by_their_quantization(self):
+        assert ["Q8_0", "Q6_K", "Q4_K_M"] == weight_names(three_runs())
+
+    def test_two_of_one_quantization_are_called_by_their_files(self):
+        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q8_0", {FULL: 0.0})]
+
+        other = replace(runs[1].setup.weights, name="other")
+        runs[1] = replace(runs[1], setup=replace(runs[1].setup, weights=other))
+
+        assert ["made-q8_0", "other"] == weight_names(runs)
+
+    def test_files_of_one_name_are_called_by_their_runs(self):
+        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q8_0", {FULL: 0.0})]
+
+        assert [run.name for run in runs] == weight_names(runs)
+
+    def test_bits_per_weight_are_those_of_the_file(self):
+        setup = run_of("Q8_0", {FULL: 0.0}, size_bytes=1_062_500_000).setup
+
+        assert 8.5 == bits_per_weight(setup)
+        assert bits_per_weight(replace(setup, model=ModelFacts())) is None
