@@ -198,25 +198,11 @@ def finished(folder: Path) -> int:
 
 
 def array() -> Path:
-    """
-    The script of the array, with a run folder for each share.
-
-    Raises:
-        MachineError: If the script does not name the folder that it shares.
-    """
+    """The script of the array; its tasks say which device they have."""
     words = ("--tasks", str(TASKS), "--gpus", "1", "--cpus", "1", "--out", "shares")
     script = Path(codeneedle("submit", "slurm", *GRID, *words, *SERVER))
-    (shared,) = Path("shares").glob("*/*")
-    for task in range(1, TASKS + 1):
-        shutil.copytree(shared, Path("shares", str(task), *shared.parts[1:]))
-    text, whole = script.read_text(), str(shared)
-    if f"{whole} --shard" not in text:
-        raise MachineError(f"{script} does not sweep {whole}", hint="Look at it.")
-    own = f'"shares/$SLURM_ARRAY_TASK_ID/{shared.relative_to("shares")}"'
     device = 'echo "task $SLURM_ARRAY_TASK_ID: device $CUDA_VISIBLE_DEVICES"\n'
-    text = text.replace(f"{whole} --shard", f"{own} --shard")
-    script.write_text(text.replace("exec ", f"{device}exec "))
-    shutil.rmtree(shared.parent)
+    script.write_text(script.read_text().replace("exec ", f"{device}exec "))
     return script
 
 
@@ -306,9 +292,7 @@ def _compared(folder: Path) -> int:
         lines = log.read_text(errors="replace").splitlines()
         starts = [line for line in lines if line.startswith("task ")]
         say(f"{log.name}: {', then '.join(starts)}")
-    merged = codeneedle(
-        "merge", *map(str, sorted(Path("shares").glob("[0-9]"))), "--out", "merged"
-    )
+    merged = codeneedle("merge", "shares", "--out", "merged")
     (plain,) = Path("plain").glob("*/*")
     found = differences(Store(plain), Store(Path(merged)))
     for line in found:

@@ -303,7 +303,7 @@ def slurm(
     """
     Write the script of a SLURM array that runs a sweep.
 
-    Its tasks share the run folder; sent again, it resumes.
+    Each task has a run folder of its own; sent again, it resumes.
     """
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import note_lines
@@ -874,9 +874,10 @@ def merge(
     out: OutOption = RUNS,
 ) -> None:
     """
-    Join shares of several hosts, and print the run folder.
+    Copy shares of several hosts into one run folder, and print it.
 
-    Setups that differ, also in processor or build, are refused: see 'compare'.
+    Reports read shares as one without it. Setups that differ, also in processor or
+    build, are refused: see 'compare'.
     """
     from codeneedle.cli.progress import note_lines, working
     from codeneedle.sweep.merge import merge as joined
@@ -884,14 +885,14 @@ def merge(
 
     with working(stderr_console(), "merging") as tell:
         runs = joined([Path(folder) for folder in folders], out, tell=tell)
-    for run in runs:
+    for folder, run in runs:
         note_lines(
             stderr_console(), (f"left out of {reason}" for reason in run.left_out)
         )
         alike = plural(len(run.compared), "cell")
-        taken = f"{plural(len(run.cells), 'record')} of {len(run.sources)} folders"
+        taken = f"{plural(len(run.cells), 'record')} of {len(run.stores)} folders"
         note_lines(stderr_console(), [f"{taken}; {alike} of several, the same in all"])
-        write_verbatim(f"{run.folder}\n")
+        write_verbatim(f"{folder}\n")
 
 
 @app.command()

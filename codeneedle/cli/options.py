@@ -624,7 +624,7 @@ SWEEP_OPTIONS = {
         "--shard",
         "I/N",
         _share,
-        "Measure share I of N; other shares may use the same folder.",
+        "Measure share I of N, in a folder of its own; reports join shares.",
         "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,

@@ -289,7 +289,7 @@ class SweepProgress:
             case CellStepped(pair=pair, step=step) if pair in self.running:
                 self.running[pair].note(step)
             case CellEnded(record=record):
-                # There are events for cells of other shares and of a larger grid, too.
+                # There are events for cells of a larger grid, too.
                 if record.pair in self.pairs:
                     self.records[record.pair] = record
                 self.running.pop(record.pair, None)

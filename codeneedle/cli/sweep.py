@@ -44,7 +44,6 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run, Setup
-from codeneedle.records.store import SETUP
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
@@ -335,7 +334,7 @@ class _Page:
         """
         plan = self.plan
         shard = plan.execution.shard
-        with plan.store.locked(share=str(shard or "")):
+        with plan.store.locked():
             if shard is not None:
                 cells = plural(len(plan.pairs), "cell")
                 note_lines(self.console, [f"share {shard} of the grid: {cells}"])
@@ -363,18 +362,17 @@ class _Page:
         return code
 
     def _set_up(self) -> RunContext:
-        """The corpus fitted and the setup stored, by one of several at a time."""
+        """The corpus fitted and the setup stored."""
         plan = self.plan
-        with plan.store.exclusive(SETUP):
-            end_left_behind(self.console)
-            if damaged := plan.store.mend():
-                kept = f"it is kept as {damaged}, and made anew"
-                note_lines(self.console, [f"the setup could not be read: {kept}"])
-            waits = telling(lambda what: note_lines(self.console, [what]))
-            with working(self.console, "fitting the corpus to the context"), waits:
-                run = prepare(plan)
-            note_lines(self.console, run.notes)
-            return run
+        end_left_behind(self.console)
+        if damaged := plan.store.mend():
+            kept = f"it is kept as {damaged}, and made anew"
+            note_lines(self.console, [f"the setup could not be read: {kept}"])
+        waits = telling(lambda what: note_lines(self.console, [what]))
+        with working(self.console, "fitting the corpus to the context"), waits:
+            run = prepare(plan)
+        note_lines(self.console, run.notes)
+        return run
 
     @property
     def _tries_reference(self) -> bool:

@@ -1,10 +1,11 @@
 """Run folders: one file per cell and probe, each written whole or not at all."""
 
 import contextlib
+import glob
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -37,7 +38,6 @@ from codeneedle.system.files import (
     locked,
     made_own,
     move_aside,
-    nap,
     own_folder,
     read_regular,
     reason_of,
@@ -61,6 +61,9 @@ _CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
 LONGEST_NAME = 200
 """Limit of names of corpora and models, in letters; file systems take 255 bytes."""
 
+_SHARE = re.compile(r"\+share-\d+-of-\d+$")
+"""Ends the name of the folder of a share."""
+
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
@@ -80,34 +83,45 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
     return root / corpus / model
 
 
+def share_suffix(number: int, of: int) -> str:
+    """What ends the name of the run folder of share *number* of so many."""
+    return f"+share-{number}-of-{of}"
+
+
+def setups_of(folder: Path) -> list[Path]:
+    """The setups of the run in *folder*, and of its shares, which lie beside it."""
+    shares = folder.parent.glob(f"{glob.escape(folder.name)}+share-*/{SETUP}")
+    return [path for path in (folder / SETUP, *sorted(shares)) if path.is_file()]
+
+
 def find_runs(root: Path, name: str) -> list["Store"]:
     """
     The runs called *name*, newest first: a corpus, ``corpus/model``, or a prefix.
 
-    An exact corpus or model name wins over a prefix.
+    An exact corpus or model name wins over a prefix. Shares are called as their run.
 
     Raises:
         BadInput: If nothing in *root* has that name.
         SystemRefuses: If a folder of that name must not be read.
     """
-    known = {
-        f"{path.parent.parent.name}/{path.parent.name}": Store(path.parent)
-        for path in root.glob(f"*/*/{SETUP}")
-    }
+    known = [Store(path.parent) for path in root.glob(f"*/*/{SETUP}")]
     wanted = name.strip("/")
-    exact = [run for run in known if wanted in {run, run.split("/")[0]}]
-    matching = exact or [run for run in known if run.startswith(wanted)]
+    exact = [
+        store
+        for store in known
+        if wanted in {store.name, store.run_name, store.folder.parent.name}
+    ]
+    matching = exact or [store for store in known if store.name.startswith(wanted)]
     if not matching or not wanted:
         refuse_unreadable(root, *_meant(root, wanted))
         raise BadInput(
             source=f"{root}{os.sep}",
             reason=f"there is no sweep called '{name}' in it",
-            hint=did_you_mean(name, sorted(known))
+            hint=did_you_mean(name, sorted({store.run_name for store in known}))
             if known
             else "Run 'codeneedle sweep' first.",
         )
-    stores = (known[run] for run in matching)
-    return sorted(stores, key=Store.changed_at, reverse=True)
+    return sorted(matching, key=Store.changed_at, reverse=True)
 
 
 def _meant(root: Path, wanted: str) -> Iterator[Path]:
@@ -132,11 +146,22 @@ class Store:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
+        self._freed_paths: set[Path] = set()
 
     @property
     def name(self) -> str:
         """``corpus/model``, as its folder is called."""
         return "/".join(self.folder.parts[-2:])
+
+    @property
+    def run_name(self) -> str:
+        """The name of the run that it holds a share of, or all of."""
+        return _SHARE.sub("", self.name)
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it holds a share of a run."""
+        return self.run_name != self.name
 
     def changed_at(self) -> float:
         """Time of the last change of its setup or of a record, in seconds."""
@@ -144,89 +169,31 @@ class Store:
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
-    def locked(self, *, share: str = "") -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
         """
-        Keep other sweeps out of the folder; locks end with this process.
-
-        Args:
-            share: Of the grid, ``3/8``; empty for the whole grid. Sweeps of other
-                shares of the same number are not kept out, since they write other
-                files.
+        Keep other sweeps out of the folder; the lock ends with this process.
 
         Raises:
-            BadInput: If such a sweep is running in it; names its process.
+            BadInput: If another sweep is running in it; names its process.
             FolderUnusable: If it cannot be written to.
         """
-        locks = [self.folder / LOCK]
-        if share:
-            name = f"share-{share.replace('/', '-of-')}.{LOCK}"
-            locks.append(self.folder / name)
+        path = self.folder / LOCK
         with contextlib.ExitStack() as stack:
             with _translated(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
-                for path in locks:
-                    is_shared = bool(share) and path == locks[0]
-                    try:
-                        lock = stack.enter_context(locked(path, is_shared=is_shared))
-                    except BlockingIOError as error:
-                        raise self._busy(path, share) from error
-                    self._lock = self._lock or lock
-                self._refuse_other_cut(share)
+                try:
+                    self._lock = stack.enter_context(locked(path))
+                except BlockingIOError as error:
+                    raise BadInput(
+                        source=self.folder,
+                        reason=f"another sweep is running in it ({holder(path)})",
+                        hint="Wait for it, or choose another folder with --out.",
+                    ) from error
             self.is_void = False
             try:
                 yield
             finally:
                 self._lock = None
-
-    def _refuse_other_cut(self, share: str) -> None:
-        """Stop if a share of another number of shares is being swept."""
-        _, _, cut = share.partition("/")
-        for path in self.folder.glob(f"share-*.{LOCK}") if cut else ():
-            other = path.stem.removeprefix("share-").replace("-of-", "/")
-            if other.partition("/")[2] == cut:
-                continue
-            try:
-                with locked(path):
-                    pass
-            except BlockingIOError as error:
-                raise BadInput(
-                    source=self.folder,
-                    reason=f"share {other} is being swept in it ({holder(path)}), "
-                    f"which overlaps share {share}",
-                    hint="Wait for it, or cut the grid of both into as many shares.",
-                ) from error
-
-    def _busy(self, path: Path, share: str) -> BadInput:
-        """The error for a folder in which another process holds the lock *path*."""
-        if not (by := holder(path)):
-            reason = "sweeps of shares are running in it"
-        elif path.name == LOCK:
-            reason = f"another sweep is running in it ({by})"
-        else:
-            reason = f"share {share} is being swept already ({by})"
-        return BadInput(
-            source=self.folder,
-            reason=reason,
-            hint="Wait for it, or choose another folder with --out. Sweeps with "
-            "different shares (--shard 1/2, --shard 2/2) share a folder.",
-        )
-
-    @contextlib.contextmanager
-    def exclusive(
-        self, what: str, waiting: Callable[[], object] = nap
-    ) -> Iterator[None]:
-        """
-        Keep sweeps of other shares from *what* for a block.
-
-        Args:
-            what: `SETUP`, or a probe with cells that all shares need.
-            waiting: Called while another sweep holds it; sleeps for a moment.
-        """
-        with contextlib.ExitStack() as stack:
-            with _translated(self.folder):
-                path = self.folder / f"{what}.{LOCK}"
-                stack.enter_context(locked(path, waiting=waiting))
-            yield
 
     # The setup
 
@@ -294,19 +261,17 @@ class Store:
 
     def calibrate(self, probe: str, facts: Json) -> None:
         """Add the *facts* that the reference sets for all cells of *probe*."""
-        with self.exclusive(SETUP):
-            calibrated = {**self.calibrated(), probe: facts}
-            if self._setup is not None:
-                self._setup = replace(self._setup, calibrated=calibrated)
-                self._write(self.folder / SETUP, encode(self._setup))
+        calibrated = {**self.calibrated(), probe: facts}
+        if self._setup is not None:
+            self._setup = replace(self._setup, calibrated=calibrated)
+            self._write(self.folder / SETUP, encode(self._setup))
 
     def keep_order(self, order: Json) -> None:
         """Store the *order* that a sweep that decides has fixed."""
-        with self.exclusive(SETUP):
-            self.calibrated()  # what others have stored meanwhile
-            if self._setup is not None:
-                self._setup = replace(self._setup, order=order)
-                self._write(self.folder / SETUP, encode(self._setup))
+        self.calibrated()
+        if self._setup is not None:
+            self._setup = replace(self._setup, order=order)
+            self._write(self.folder / SETUP, encode(self._setup))
 
     def set_probe_aside(self, probe: str) -> None:
         """
@@ -348,7 +313,7 @@ class Store:
         """
         Move everything but locks into a subfolder, and return its path.
 
-        The folder must be `locked` for the whole grid.
+        The folder must be `locked`.
 
         Raises:
             FolderUnusable: If something cannot be moved.
@@ -447,12 +412,16 @@ class Store:
         except (OSError, BadRecord) as error:
             return _unusable(pair, probe, error)
 
-    def add(self, record: CellRecord) -> None:
+    def add(self, record: CellRecord) -> CellRecord:
         """
         Write *record*, whole or not at all; without a setup, it gets the folder's.
 
         A file in its place that is no record of its cell is moved aside: as
-        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another record.
+        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another record. That
+        is looked at once, before the first record of a cell is written.
+
+        Returns:
+            The record as it is stored.
 
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
@@ -461,6 +430,7 @@ class Store:
         if setup is not None and not record.setup:
             record = replace(record, setup=stamp(setup, record.probe))
         self._write(path, encode(record))
+        return record
 
     def copy(self, other: "Store", pair: Pair, probe: str) -> None:
         """
@@ -482,6 +452,8 @@ class Store:
         """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost()
         path = self._place(pair, probe)
+        if path in self._freed_paths:
+            return path
         with _translated(path.parent):
             try:
                 self._own(path, pair, probe)
@@ -490,6 +462,7 @@ class Store:
             except (OSError, BadRecord):
                 if os.path.lexists(path):
                     move_aside(path, "damaged")
+        self._freed_paths.add(path)
         return path
 
     def logs(self) -> Path:

@@ -13,11 +13,11 @@ from codeneedle.probes.frames import of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
-from codeneedle.records.store import SETUP, Store, find_runs
+from codeneedle.records.store import SETUP, Store, find_runs, setups_of
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
+from codeneedle.sweep.merge import read_together
 from codeneedle.system.files import expanded, refuse_unreadable
-from codeneedle.verdict.trust import trusted
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Verdict
@@ -183,7 +183,8 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
     The runs of all *names*, each once, with the records of all probes.
 
-    Those of one name are in order of their change, newest first.
+    Those of one name are in order of their change, newest first. Shares of a run are
+    read as one.
 
     Args:
         root: Folder of all run folders.
@@ -195,18 +196,17 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
     stores = [store for name in names or (None,) for store in _stores(root, name)]
     by_folder = {store.folder.resolve(): store for store in stores}
-    runs = (store.read() for store in by_folder.values())
-    return [trusted(run) for run in runs if run]
+    return read_together(list(by_folder.values()))
 
 
 def _stores(root: Path, name: str | None) -> list[Store]:
     if name is None:
-        return [_only_store(root)]
+        return _only_stores(root)
     folder = expanded(name)
     if folder.is_absolute():
         refuse_unreadable(folder)
-    if (folder / SETUP).is_file():
-        return [Store(folder)]
+    if stores := [Store(path.parent) for path in setups_of(folder)]:
+        return stores
     inside = [*folder.glob(f"*/{SETUP}"), *folder.glob(f"*/*/{SETUP}")]
     if inside and ".." not in folder.parts:
         stores = [Store(path.parent) for path in inside]
@@ -220,23 +220,24 @@ def _stores(root: Path, name: str | None) -> list[Store]:
     return find_runs(root, name)
 
 
-def _only_store(root: Path) -> Store:
-    folders = sorted(path.parent for path in root.glob(f"*/*/{SETUP}"))
-    if not folders:
+def _only_stores(root: Path) -> list[Store]:
+    """The only run in *root*, or its shares."""
+    stores = [Store(path.parent) for path in sorted(root.glob(f"*/*/{SETUP}"))]
+    if not stores:
         refuse_unreadable(root, *root.glob("*"), *root.glob("*/*"))
         raise BadInput(
             source=f"{root}/",
             reason="there is no run in it",
             hint="Run 'codeneedle sweep' first, or name a run folder.",
         )
-    if len(folders) > 1:
-        names = ", ".join(f"{each.parent.name}/{each.name}" for each in folders)
+    names = dict.fromkeys(store.run_name for store in stores)
+    if len(names) > 1:
         raise BadInput(
             source=f"{root}/",
-            reason=f"{len(folders)} runs are in it",
-            hint=f"Name one: {names}.",
+            reason=f"{len(names)} runs are in it",
+            hint=f"Name one: {', '.join(names)}.",
         )
-    return Store(folders[0])
+    return stores
 
 
 def one_run(root: Path, name: str | None) -> Run:

@@ -1,16 +1,21 @@
-"""Joins run folders that several hosts have measured shares of."""
+"""Shares of a run, each in a folder of its own: read as one, and joined by copies."""
 
+import functools
 import os
 import shlex
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES, refuse_impossible_settings
+from codeneedle.probes import PROBES
 from codeneedle.probes.probe import answered
-from codeneedle.records.comparability import first_other, setup_differences
+from codeneedle.records.comparability import (
+    first_other,
+    setup_differences,
+    widened,
+)
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import (
     CELLS,
@@ -23,23 +28,23 @@ from codeneedle.records.store import (
 from codeneedle.sweep.request import decoded_request, keep
 from codeneedle.system.files import own_folder
 from codeneedle.text import in_words, visible
-from codeneedle.verdict.trust import derived, is_untold, trusted
+from codeneedle.verdict.trust import trusted
 
 Key = tuple[Pair, str]
 """A cell and a probe."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Merged:
-    """A run that was joined of several."""
+class Union:
+    """Several folders with one setup, read as one run."""
 
-    folder: Path  # where it is now
-    sources: tuple[Path, ...]  # folders that it was joined of
+    stores: tuple[Store, ...]
+    setups: tuple[Setup, ...]  # of each
     cells: dict[Key, Store] = field(default_factory=dict)
     """The folder from which the record of each cell and probe is taken."""
 
     records: dict[Key, CellRecord] = field(default_factory=dict)
-    """Those, with empty observations: 10,000 whole ones take gigabytes."""
+    """Those, as they are stored."""
 
     compared: dict[Key, int] = field(default_factory=dict)
     """How many folders hold a cell, for those that several hold alike."""
@@ -47,15 +52,82 @@ class Merged:
     left_out: list[str] = field(default_factory=list)
     """Why a record could not be taken, with its folder, a line each."""
 
+    @property
+    def run(self) -> Run:
+        """The run, with derived statuses."""
+        first = self.stores[0]
+        setup = functools.reduce(widened, self.setups)
+        return trusted(
+            Run(
+                name=first.run_name,
+                setup=setup,
+                records=tuple(self.records.values()),
+                root=first.folder.parent.parent,
+                sweep=first.sweep_file(),
+            )
+        )
+
+
+def union(
+    stores: Iterable[Store],
+    tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
+) -> Union:
+    """
+    The records of all *stores* as one run: of two of a cell, the one with more answers.
+
+    Raises:
+        BadInput: If setups differ, if no cell was measured by both of two folders, or
+            if the observations of one differ.
+    """
+    stores = tuple(stores)
+    setups = tuple(map(_setup, stores))
+    joined = Union(stores=stores, setups=setups)
+    for store, setup in zip(stores[1:], setups[1:], strict=True):
+        _refuse_difference(stores[0], setups[0], store, setup)
+    for at, store in enumerate(stores):
+        tell(f"reading {store.folder}", at, len(stores))
+        before = {probe for _, probe in joined.cells}
+        alone: set[str] = set()
+        common: set[str] = set()
+        for record in store.records():
+            is_common = _take(joined, store, record)
+            if _is_comparable(record):
+                (common if is_common else alone).add(record.probe)
+        _refuse_unrelated(stores[0], store, (alone - common) & before)
+    return joined
+
+
+def read_together(stores: Sequence[Store]) -> list[Run]:
+    """
+    The runs in *stores*, with derived statuses: shares of one are read as one.
+
+    Raises:
+        BadInput: As of `union`.
+        BadSetup: If a setup cannot be read.
+    """
+    shared = {store.run_name for store in stores if store.is_share}
+    groups: dict[object, list[Store]] = {}
+    for store in stores:
+        is_part = store.run_name in shared
+        key = store.run_name if is_part else store.folder.resolve()
+        groups.setdefault(key, []).append(store)
+    runs = []
+    for group in groups.values():
+        if group[1:] or group[0].is_share:
+            runs.append(union(group).run)
+        elif run := group[0].read():
+            runs.append(trusted(run))
+    return runs
+
 
 def merge(
     sources: Sequence[Path],
     out: Path,
     *,
     tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
-) -> list[Merged]:
+) -> list[tuple[Path, Union]]:
     """
-    Join the runs of the same corpus and model in *sources* below *out*.
+    Copy the records of the same corpus and model in *sources* into one folder in *out*.
 
     Setups name corpus and model, not folders. All are checked before the first record
     is written. An interrupted merge resumes if it is called again: what is in *out*
@@ -66,10 +138,12 @@ def merge(
         out: Folder of all run folders.
         tell: Called with how far it is.
 
+    Returns:
+        Each folder, and what it was joined of.
+
     Raises:
-        BadInput: If a source holds no run, if only one of several holds a run, if
-            setups differ, if no cell was measured by both of two sources, or if the
-            observations of one differ.
+        BadInput: If a source holds no run, if only one of several holds a run, or as of
+            `union`.
         FolderUnusable: If *out* cannot be written to.
     """
     runs: dict[Path, list[Store]] = {}
@@ -88,10 +162,10 @@ def merge(
                 reason=f"no other source holds a run of {target.name}",
                 hint="Name only folders of runs that are to be joined.",
             )
-        checked.append((target, _checked(target, stores, tell)))
-    for target, merged in checked:
-        _write(target, merged, tell)
-    return [merged for _, merged in checked]
+        checked.append((target, union(stores, tell)))
+    for target, joined in checked:
+        _write(target, joined, tell)
+    return [(target.folder, joined) for target, joined in checked]
 
 
 def _runs_in(source: Path) -> list[Store]:
@@ -119,7 +193,7 @@ def _folder(store: Store, out: Path) -> Path:
     Raises:
         BadInput: If its corpus or its model has no name for a folder.
     """
-    setup, called = _setup(store), store.folder.name
+    setup, called = _setup(store), store.run_name.rpartition("/")[2]
     model = setup.weights.name
     # A page of a sweep file has a run of its own: MODEL+PAGE.
     name = called if called.startswith(f"{model}+") else model
@@ -137,50 +211,7 @@ def _folder(store: Store, out: Path) -> Path:
         ) from error
 
 
-def _checked(
-    target: Store, stores: Sequence[Store], tell: Callable[[str, int, int], None]
-) -> Merged:
-    """The records to take, and from where."""
-    merged = Merged(
-        folder=target.folder, sources=tuple(store.folder for store in stores)
-    )
-    setups = [_setup(store) for store in stores]
-    for store, setup in zip(stores[1:], setups[1:], strict=True):
-        _refuse_difference(stores[0], setups[0], store, setup)
-    for at, (store, setup) in enumerate(zip(stores, setups, strict=True)):
-        tell(f"reading {store.folder}", at, len(stores))
-        before = {probe for _, probe in merged.cells}
-        alone: set[str] = set()
-        common: set[str] = set()
-        for record in _derived(store, setup):
-            is_common = _take(merged, store, record)
-            if _is_comparable(record):
-                (common if is_common else alone).add(record.probe)
-        _refuse_unrelated(stores[0], store, (alone - common) & before)
-    return merged
-
-
-def _derived(store: Store, setup: Setup) -> Sequence[CellRecord]:
-    """
-    The records of *store*, with what follows for each of them from the others.
-
-    Without their observations, if nothing follows from those: 10,000 whole records
-    take gigabytes.
-    """
-    refuse_impossible_settings(setup)
-    records = tuple(map(_without_observation, store.records()))
-    if not any(map(is_untold, records)):
-        return derived(records, setup)
-    whole = Run(name=store.name, setup=setup, records=tuple(store.records()))
-    return tuple(map(_without_observation, trusted(whole).records))
-
-
-def _without_observation(record: CellRecord) -> CellRecord:
-    """*record* with an empty observation, if it has one."""
-    return record if record.observation is None else replace(record, observation={})
-
-
-def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
+def _take(joined: Union, store: Store, record: CellRecord) -> bool:
     """
     Note where *record* is; returns whether another folder has an equal one.
 
@@ -190,30 +221,26 @@ def _take(merged: Merged, store: Store, record: CellRecord) -> bool:
         BadInput: If their observations differ.
     """
     key = (record.pair, record.probe)
+    other = joined.records.get(key)
     if record.status is Status.INTERRUPTED:
         if not record.started:  # it could not be read as one of this cell and setup
             what = f"{record.pair}, {record.probe}: {record.reason}"
-            merged.left_out.append(f"{store.folder}: {what}")
+            joined.left_out.append(f"{store.folder}: {what}")
         return False
-    if key not in merged.cells or not merged.records[key].has_numbers:
-        merged.cells[key] = store
-        merged.records[key] = record
+    if other is None or not other.has_numbers:
+        joined.cells[key], joined.records[key] = store, record
         return False
     if not _is_comparable(record):
         return False
-    other = merged.cells[key]
-    theirs, ours = other.record(*key), store.record(*key)
-    if theirs is None or ours is None:  # removed meanwhile
-        return False
-    if place := first_other(theirs.observation, ours.observation):
+    if place := first_other(other.observation, record.observation):
         what = f"{record.pair}, {record.probe}"
-        if theirs.attention is not record.attention:
-            ran = (each.attention or "unknown" for each in (theirs, record))
+        if other.attention is not record.attention:
+            ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
-        raise _unlike(other, store, what, place)
-    if len(answered(ours)) > len(answered(theirs)):
-        merged.cells[key] = store
-    merged.compared[key] = merged.compared.get(key, 1) + 1
+        raise _unlike(joined.cells[key], store, what, place)
+    if len(answered(record)) > len(answered(other)):
+        joined.cells[key], joined.records[key] = store, record
+    joined.compared[key] = joined.compared.get(key, 1) + 1
     return True
 
 
@@ -282,19 +309,16 @@ def _comparison(ours: Store, theirs: Store) -> str:
     return visible(shlex.join(["codeneedle", "compare", *folders]))
 
 
-def _write(
-    target: Store, merged: Merged, tell: Callable[[str, int, int], None]
-) -> None:
+def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) -> None:
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         own_folder(folder)
     with target.locked():
-        for folder in merged.sources:
-            source = Store(folder)
-            target.adopt(_setup(source))
+        for source, setup in zip(joined.stores, joined.setups, strict=True):
+            target.adopt(setup)
             if text := source.sweep_file():
-                keep(decoded_request(text, source=str(folder / SWEEP)), target)
-        for at, (key, store) in enumerate(merged.cells.items()):
-            tell(f"writing {target.folder}", at, len(merged.cells))
+                keep(decoded_request(text, source=str(source.folder / SWEEP)), target)
+        for at, (key, store) in enumerate(joined.cells.items()):
+            tell(f"writing {target.folder}", at, len(joined.cells))
             if store.folder != target.folder.absolute():
                 target.copy(store, *key)
         # Once for all: to wait for each of 10,000 files takes minutes.

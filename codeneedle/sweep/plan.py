@@ -648,13 +648,21 @@ def _folder_of_context(
     """
     plain, named = (
         run_folder(execution.out, corpus=corpus, model=name)
-        for name in (model, f"{model}+{_context_page(context)}")
+        for name in (
+            f"{model}{_share(execution)}",
+            f"{model}+{_context_page(context)}{_share(execution)}",
+        )
     )
     setup = Store(plain).intact_setup()
     if setup and setup.context == context:
         return plain
     is_taken = setup is not None or named.exists()
     return named if is_taken or execution.page else plain
+
+
+def _share(execution: Execution) -> str:
+    """What ends the name of the run folder of a share; empty for all of a grid."""
+    return execution.shard.suffix if execution.shard else ""
 
 
 def _absolute(path: str) -> str:
@@ -682,10 +690,14 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
         FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
+    name += _share(execution)
     below = run_folder(execution.out, corpus=corpus, model=name)
     if request.context and execution.page in {"", _context_page(request.context)}:
         below = _folder_of_context(execution, corpus, model, request.context)
-    folder = execution.folder or below
+    folder = below
+    if execution.folder:
+        named = execution.folder
+        folder = named.with_name(f"{named.name}{_share(execution)}")
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY

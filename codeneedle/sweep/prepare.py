@@ -177,12 +177,8 @@ def _compared(
 
 
 def _has_no_numbers(plan: Plan) -> bool:
-    """
-    Whether the run folder has no number that another setup could be mixed with.
-
-    Never where a share is measured: other sweeps may be about to add some.
-    """
-    return plan.execution.shard is None and not plan.store.has_numbers()
+    """Whether the run folder has no number that another setup could be mixed with."""
+    return not plan.store.has_numbers()
 
 
 def _run(

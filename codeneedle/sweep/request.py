@@ -194,7 +194,7 @@ class Execution:
 
     shard: Share | None = None
     """
-    Share of the grid to measure; None for all of it, and the run folder to itself.
+    Share of the grid to measure, in a run folder of its own; None for all of it.
     """
 
 

@@ -3,11 +3,10 @@ Walks the cells of a run, by one worker or several, and turns whatever happens i
 records.
 """
 
-import contextlib
 import functools
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from queue import SimpleQueue
 
@@ -142,7 +141,6 @@ class Runner:
 
         Each record is on disk before its event. Where the numbers of a cell show that
         another one fell back, there is an event for that one, too, with its new status.
-        A cell that another process has measured meanwhile is not measured again.
 
         Args:
             queue: The cells, and what is known of them.
@@ -281,44 +279,11 @@ class Runner:
         while (pair := queue.take()) is not None:
             try:
                 queue.tell(CellStarted(pair))
-                with self._exclusive(queue, pair):
-                    if not queue.takes_in(pair):
-                        self._cell(worker, queue, pair, goal=self.goal)
+                self._cell(worker, queue, pair, goal=self.goal)
             except _Stopped:
                 return
             finally:
                 queue.leave(pair)
-
-    @contextlib.contextmanager
-    def _exclusive(self, queue: "CellQueue", pair: Pair) -> Iterator[None]:
-        """
-        Keep other shares from *pair* for a block if they need that cell, too.
-
-        All need the reference, and the first cell of a probe that calibrates. One share
-        measures it; the others wait, and use its record.
-        """
-
-        def wait() -> None:
-            if queue.is_aborted:
-                raise KeyboardInterrupt
-            if self.asked_to_stop():
-                raise _Stopped
-            what = "waiting: another share measures the reference"
-            queue.tell(CellStepped(pair, Step(0, 1, what, is_wait=True)))
-            nap()
-
-        def is_common() -> bool:
-            return queue.is_led() or pair == most_precise(queue.pairs)
-
-        with contextlib.ExitStack() as stack:
-            if is_common():
-                stack.enter_context(
-                    self.store.exclusive(queue.probe.name, waiting=wait)
-                )
-                queue.refresh()
-                if not is_common():
-                    stack.close()
-            yield
 
     def _cell(
         self,
@@ -335,22 +300,15 @@ class Runner:
             record = self._measured(queue, draft)
         except KeyboardInterrupt:
             record = draft.record(Status.INTERRUPTED, reason=STOPPED)
-            queue.tell(
-                CellEnded(queue.measured_elsewhere(pair) or self._stored(record))
-            )
+            queue.tell(CellEnded(self._stored(draft, record)))
             raise
         finally:
             worker.previous_end = draft.cell.previous_end
         self._refuse_full_disk(record)
         with queue.changed:
-            # Where files have no locks, another share may have measured it as well.
-            if queue.takes_in(pair):
-                return queue.records[pair]
-            stored = self._stored(record)
-            if stored is record:
-                record = queue.add(record)
-            else:
-                queue.tell(CellEnded(stored))
+            before, stored = draft.stored, queue.add(self._stored(draft, record))
+            # A failure leaves the numbers that there were.
+            record = record if draft.stored is before else stored
         queue.count(record)
         return record
 
@@ -379,7 +337,7 @@ class Runner:
             with queue.changed:
                 self._refuse_other_program(program)
 
-        previous = self.store.record(pair, queue.probe.name)
+        previous = queue.stored(pair)
         cell = ProbeContext(
             run=replace(
                 self.run,
@@ -408,8 +366,9 @@ class Runner:
             observation=cell.previous_record.observation
             if cell.previous_record
             else None,
+            stored=previous,
         )
-        cell.keep = functools.partial(self._keep, queue, draft)
+        cell.keep = functools.partial(self._keep, draft)
         return draft
 
     def _refuse_other_program(self, program: str) -> None:
@@ -441,13 +400,11 @@ class Runner:
         self.store.calibrate(PROGRAM, facts)
         self.add_calibration({PROGRAM: facts})
 
-    def _keep(self, queue: "CellQueue", draft: "_Draft", observation: Json) -> None:
+    def _keep(self, draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far."""
-        if queue.measured_elsewhere(draft.cell.pair):
-            return
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
-        self.store.add(draft.so_far())
+        draft.stored = self.store.add(draft.so_far())
 
     def _measured(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
         """The record of a cell; a failure is one with a status."""
@@ -468,14 +425,14 @@ class Runner:
             raise KeyboardInterrupt  # its server was ended for that
         return record
 
-    def _stored(self, record: CellRecord) -> CellRecord:
+    def _stored(self, draft: "_Draft", record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
-        previous = self.store.record(record.pair, record.probe)
+        previous = draft.stored
         is_failure = not (record.has_numbers or record.computes_nan)
         if previous and previous.has_numbers and is_failure:
             return previous
-        self.store.add(record)
-        return record
+        draft.stored = self.store.add(record)
+        return draft.stored
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
         def tell(done: int, total: int) -> None:
@@ -537,6 +494,7 @@ class _Draft:
     position: int  # place in the running order, from 1
     device: str  # phrase of the worker
     observation: Json | None  # what was observed so far; None if nothing was
+    stored: CellRecord | None  # what its file holds by now
     started: str = field(default_factory=now)  # when it began
 
     def record(
@@ -617,14 +575,9 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self._runner = runner
-        self._observed: dict[tuple[Pair, str], CellRecord] = {}
-        self.records: dict[Pair, CellRecord] = {}
-        self.refresh()
+        self._observed = self._stored()
+        self.records = self._trusted()
         self._left = [pair for pair in pairs if self._is_pending(pair)]
-        # What another process stores from now on is new.
-        self._seen = {
-            pair: self._observed.get((pair, probe.name)) for pair in self._left
-        }
         self._measuring: set[Pair] = set()
         self._failures: list[str] = []
 
@@ -656,7 +609,8 @@ class CellQueue:
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
-                elif not self.takes_in(pair := self._next()):
+                else:
+                    pair = self._next()
                     self._measuring.add(pair)
                     return pair
             return None
@@ -678,13 +632,6 @@ class CellQueue:
         with self.changed:
             self.is_aborted = True
             self.changed.notify_all()
-
-    def refresh(self) -> None:
-        """Read what other processes have stored."""
-        with self.changed:
-            self._runner.add_calibration(self._runner.store.calibrated())
-            self._observed |= self._stored()
-            self.records = self._trusted()
 
     def is_led(self) -> bool:
         """Whether the next cell calibrates the probe for all others."""
@@ -710,26 +657,9 @@ class CellQueue:
             if other != pair and record.has_numbers
         )
 
-    def measured_elsewhere(self, pair: Pair) -> CellRecord | None:
-        """
-        What another process has stored of *pair* since this one began.
-
-        Also a stored record that lacks nothing of what the reference has set since.
-        """
-        record, runner = self._record(pair), self._runner
-        if record is None or is_left(record, retries=False):
-            return None
-        is_new = record != self._seen.get(pair, record)
-        is_tried = runner.retry_failed and not record.has_numbers
-        is_whole_now = pair in self._seen and not is_tried
-        return record if is_new or is_whole_now else None
-
-    def takes_in(self, pair: Pair) -> bool:
-        """Whether there is such a record; if so, it is kept, with an event."""
-        record = self.measured_elsewhere(pair)
-        if record is not None:
-            self.add(record)
-        return record is not None
+    def stored(self, pair: Pair) -> CellRecord | None:
+        """The record of *pair* as it is stored; None if there is none."""
+        return self._observed.get((pair, self.probe.name))
 
     def add(self, record: CellRecord) -> CellRecord:
         """
@@ -794,9 +724,6 @@ class CellQueue:
                 hint="Choose another --model, --corpus or --probe with another --out, "
                 "or go on with --no-calibration.",
             )
-
-    def _record(self, pair: Pair) -> CellRecord | None:
-        return self._runner.store.record(pair, self.probe.name)
 
     def _stored(self) -> dict[tuple[Pair, str], CellRecord]:
         """

@@ -474,7 +474,6 @@ class Schedule:
 
     def next_turn(self, left_s: float = math.inf) -> Turn | None:
         """What is next; None if nothing is left."""
-        self.runner.add_calibration(self.runner.store.calibrated())
         run = self.runner.read()
         if self.wanted.decides and not self.is_settled and self._has_reference(run):
             self._settle(run)

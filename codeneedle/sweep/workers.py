@@ -13,7 +13,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import first_other
 from codeneedle.records.record import CellRecord
-from codeneedle.records.store import Store
+from codeneedle.records.store import Store, share_suffix
 from codeneedle.system.machine import usable_cores
 from codeneedle.text import plural
 from codeneedle.verdict.trust import trusted_records
@@ -120,11 +120,16 @@ class Share:
         """
         Those of *pairs*, in running order, that are in this share.
 
-        The most precise one, the reference, is in all shares: it shows whether hosts
-        compute alike.
+        The most precise one, the reference, is in all shares, and comes first: it shows
+        whether hosts compute alike.
         """
-        mine = {most_precise(pairs), *pairs[self.number - 1 :: self.of]}
-        return tuple(pair for pair in pairs if pair in mine)
+        mine = (most_precise(pairs), *pairs[self.number - 1 :: self.of])
+        return tuple(dict.fromkeys(mine))
+
+    @property
+    def suffix(self) -> str:
+        """What ends the name of its run folder."""
+        return share_suffix(self.number, self.of)
 
 
 def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:

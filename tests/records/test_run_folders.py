@@ -121,45 +121,12 @@ def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, tar
         list(Store(tmp_path).records())
 
 
-def test_shares_of_two_cuts_are_swept_in_a_folder_one_after_the_other(tmp_path):
+def test_who_holds_a_folder_is_named(tmp_path):
+    reason = rf"another sweep is running in it \(pid {os.getpid()} on "
     with (
-        Store(tmp_path).locked(share="1/2"),
-        pytest.raises(BadInput, match=r"share 1/2 is being swept .*, which overlaps"),
-        Store(tmp_path).locked(share="1/3"),
-    ):
-        pass
-    with Store(tmp_path).locked(share="1/3"), Store(tmp_path).locked(share="2/3"):
-        pass
-
-
-def test_sweeps_of_different_shares_are_in_a_folder_at_once(tmp_path):
-    with Store(tmp_path).locked(share="1/2"):
-        shared = Store(tmp_path)
-        with shared.locked(share="2/2"):
-            logs = shared.logs()
-
-    assert tmp_path / "logs" == logs
-    assert logs.is_dir()
-
-
-@pytest.mark.parametrize(
-    ("ours", "theirs", "reason"),
-    [
-        ("", "", r"another sweep is running in it \(pid {pid} on "),
-        ("", "1/2", r"another sweep is running in it \(pid {pid} on "),
-        ("1/2", "1/2", r"share 1/2 is being swept already \(pid {pid} on "),
-        ("1/2", "", "sweeps of shares are running in it"),
-    ],
-)
-def test_who_holds_a_folder_is_named(tmp_path, ours, theirs, reason):
-    for share in ("", "1/2"):
-        with Store(tmp_path).locked(share=share):
-            pass
-    reason = reason.format(pid=os.getpid())
-    with (
-        Store(tmp_path).locked(share=ours),
+        Store(tmp_path).locked(),
         pytest.raises(BadInput, match=reason),
-        Store(tmp_path).locked(share=theirs),
+        Store(tmp_path).locked(),
     ):
         pass
 

@@ -17,8 +17,8 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Status
 from codeneedle.records.store import Store, run_folder
+from codeneedle.report.selection import read_runs
 from codeneedle.sweep.merge import merge
-from codeneedle.verdict import trust
 
 TYPES = ("f16", "q8_0", "q4_0")
 SETUP = made_setup(needles=2, types_k=TYPES, types_v=TYPES)
@@ -53,8 +53,8 @@ def share(folder, *records, setup=SETUP, model="made"):
 
 def merged(tmp_path, *folders):
     """What became of *folders*, and the store of the joined run."""
-    (found,) = merge(folders, tmp_path / "all")
-    return found, Store(found.folder)
+    ((folder, found),) = merge(folders, tmp_path / "all")
+    return found, Store(folder)
 
 
 def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
@@ -68,25 +68,8 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     assert SETUP.types_k == store.setup().types_k
     again, store = merged(tmp_path, a, b)
     assert 3 == len(list(store.records()))
-    assert (found.folder, *found.sources) == again.sources
-
-
-def test_of_all_records_no_observation_is_held_but_those_that_are_compared(
-    tmp_path, monkeypatch
-):
-    """10,000 of them take gigabytes, and most of the time."""
-    held = []
-
-    def watched(records, setup):
-        held.extend(record.observation for record in records)
-        return trust.derived(records, setup)
-
-    monkeypatch.setattr("codeneedle.sweep.merge.derived", watched)
-    a = share(tmp_path / "a", finished(F16), finished(Q8), failed(Q4))
-    merged(tmp_path, a, share(tmp_path / "b", finished(F16), finished(Q4)))
-
-    assert 5 == len(held)
-    assert not any(held)
+    folders = [each.folder for each in (store, *found.stores)]
+    assert folders == [each.folder for each in again.stores]
 
 
 def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
@@ -102,8 +85,8 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
     many = share(tmp_path / "many", asked(4, 1), setup=setup)
 
     for folders in ((few, many), (many, few)):
-        (found,) = merge(folders, tmp_path / folders[0].name / "all")
-        (record,) = Store(found.folder).records()
+        ((folder, found),) = merge(folders, tmp_path / folders[0].name / "all")
+        (record,) = Store(folder).records()
         assert asked(4, 1).observation == record.observation
         assert {(F16, "recall"): 2} == found.compared
 
@@ -115,10 +98,50 @@ def test_a_share_without_recall_joins_one_with_it(tmp_path):
     b = share(tmp_path / "b", screening, setup=bare)
 
     for folders in ((a, b), (b, a)):
-        (found,) = merge(folders, tmp_path / folders[0].name / "all")
-        store = Store(found.folder)
+        ((folder, _),) = merge(folders, tmp_path / folders[0].name / "all")
+        store = Store(folder)
         assert written_of(SETUP) == written_of(store.setup())
         assert {"recall", "divergence"} == {each.probe for each in store.records()}
+
+
+def test_reports_read_shares_as_the_run_that_their_merge_is(tmp_path):
+    a = tmp_path / "a" / "random-bodies" / "made-model"
+    hosts = (tmp_path / "a", tmp_path / "b")
+    for at, (out, pair) in enumerate(zip(hosts, (Q8, Q4), strict=True), start=1):
+        share(out, finished(F16), finished(pair), model=f"made-model+share-{at}-of-2")
+    _, store = merged(tmp_path, *hosts)
+    paths = [str(next(out.glob("*/*"))) for out in hosts]
+
+    (run,) = read_runs(tmp_path, *paths)
+    (whole,) = read_runs(tmp_path / "all", "random-bodies/made-model")
+
+    by_pair = {record.pair: record for record in run.records}
+    assert {F16, Q8, Q4} == by_pair.keys()
+    assert by_pair == {record.pair: record for record in whole.records}
+    assert whole.setup == replace(run.setup, created=whole.setup.created)
+    assert whole.name == run.name == store.name == "/".join(a.parts[-2:])
+    (alone,) = read_runs(hosts[0], None)
+    for name in ("random-bodies", "random-bodies/made-model", str(a)):
+        assert [alone] == read_runs(hosts[0], name)
+
+
+def test_a_merge_that_was_interrupted_goes_on(tmp_path, monkeypatch):
+    a = share(tmp_path / "a", finished(F16), finished(Q8))
+    b = share(tmp_path / "b", finished(F16), finished(Q4))
+    copy, copied = Store.copy, []
+
+    def interrupted(*arguments):
+        if copied:
+            raise KeyboardInterrupt
+        copied.append(copy(*arguments))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            merged(tmp_path, a, b)
+    _, store = merged(tmp_path, a, b)
+
+    assert {F16, Q8, Q4} == {record.pair for record in store.records()}
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):

@@ -21,7 +21,6 @@ from made_records import (
 
 from codeneedle.cache_types import (
     Pair,
-    most_precise,
     most_precise_first,
     shuffled,
     whole_grid,
@@ -35,6 +34,7 @@ from codeneedle.probes.probe import Calibrating, Question
 from codeneedle.probes.recall import probe as recall
 from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
+from codeneedle.records import store as stores
 from codeneedle.records.record import (
     Attention,
     CacheEvidence,
@@ -667,6 +667,37 @@ def test_each_answer_is_on_disk_before_the_next_question(store):
     walk(store, Script(outcome), pairs=PAIRS[:1])
 
 
+def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatch):
+    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    done = []
+
+    def counting(what, function):
+        def counted(*values, **named):
+            done.append(what)
+            return function(*values, **named)
+
+        return counted
+
+    for name in ("read_regular", "write_whole"):
+        counted = counting(name, getattr(stores, name))
+        monkeypatch.setattr(f"codeneedle.records.store.{name}", counted)
+
+    def outcome(cell):
+        done.clear()
+        cell.keep({"answers": ["a"]})
+        first = [*done]
+        cell.keep({"answers": ["a", "b"]})
+        assert [*first, "write_whole"] == done
+        done.clear()
+        return {"answers": ["a", "b"]}
+
+    made = made_runner(store)
+    queue = CellQueue(made, Script(outcome).probe, PAIRS[:1])
+    made.measure(queue)
+
+    assert ["write_whole"] == done
+
+
 def test_the_time_of_all_servers_of_a_cell_is_counted(store):
     def measured(seconds, error=None):
         def outcome(cell):
@@ -910,122 +941,3 @@ def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
 
     assert 2 == len(script.measured)
     assert store.record(PAIRS[1], "recall").has_numbers
-
-
-def of_another(store, pair=PAIRS[0]):
-    """What another process stores of *pair* meanwhile."""
-    theirs = made_record(pair, [made_round(NEEDLE)])
-    Store(store.folder).add(theirs)
-    return theirs
-
-
-def test_a_cell_that_another_process_has_measured_is_not_begun(store):
-    script = Script(lambda cell: of_another(store, PAIRS[2]) and None)
-
-    events = walk(store, script, pairs=PAIRS[:3])
-
-    assert PAIRS[:2] == script.measured
-    theirs = made_record(PAIRS[2], [made_round(NEEDLE)])
-    assert CellEnded(theirs) == events[-1]
-    assert theirs == store.record(PAIRS[2], "recall")
-
-
-def test_a_record_that_comes_while_a_sweep_looks_for_what_is_left_stands(
-    store, monkeypatch
-):
-    def meanwhile(self, *args):
-        yield from records(self, *args)
-        of_another(store)
-
-    records = Store.records
-    monkeypatch.setattr(Store, "records", meanwhile)
-    walk(store, script := Script(), pairs=PAIRS[:1])
-
-    assert [] == script.measured
-
-
-@pytest.mark.parametrize("error", [None, KeyboardInterrupt()])
-def test_the_first_record_of_a_cell_that_two_measured_stands(store, error):
-    theirs = made_record(PAIRS[0], [made_round(NEEDLE)])
-
-    def outcome(cell):
-        cell.keep({"answers": ["a"]})
-        of_another(store)
-        cell.keep({"answers": ["a", "b"]})
-        if error:
-            raise error
-
-    script = Script(outcome)
-    with contextlib.suppress(KeyboardInterrupt):
-        walk(store, script, pairs=PAIRS[:1])
-
-    assert PAIRS[:1] == script.measured
-    assert theirs == store.record(PAIRS[0], "recall")
-
-
-def share_that_leads(store, other, ours, *, fails_first):
-    """What *ours* saw of the records of *other*, which led while it waited."""
-    probe = replace(ours.probe, calibrating=Calibrating())
-    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
-    with (
-        other.locked(share="1/2"),
-        store.locked(share="2/2"),
-        contextlib.ExitStack() as lead,
-    ):
-        lead.enter_context(other.exclusive("recall"))
-
-        def tell(event):
-            if isinstance(event, CellStepped) and "another share" in event.step.what:
-                record = made_record(PAIRS[0], [made_round(NEEDLE)])
-                if fails_first:
-                    record = replace(record, status=Status.CRASHED, observation=None)
-                else:
-                    other.calibrate("recall", {"by": str(PAIRS[0])})
-                other.add(record)
-                lead.close()
-
-        made_runner(store).sweep(probe, PAIRS, tell=tell)
-
-
-@pytest.mark.parametrize("fails_first", [False, True])
-def test_a_share_goes_by_what_the_first_one_stored(store, fails_first):
-    seen, leads = [], []
-    other = Store(store.folder)
-
-    def refuse():
-        raise LookupError
-
-    def outcome(cell):
-        try:
-            with other.exclusive("recall", waiting=refuse):
-                leads.append(False)
-        except LookupError:
-            leads.append(True)
-        setting(seen)(cell)
-
-    share_that_leads(store, other, Script(outcome), fails_first=fails_first)
-
-    first = None if fails_first else str(PAIRS[0])
-    left = PAIRS[1:]
-    if fails_first:  # the most precise of the others calibrates
-        leader = most_precise(left)
-        left.sort(key=lambda pair: pair != leader)
-    assert [pair for pair, _ in seen] == left
-    assert first == seen[0][1]
-    assert seen[1][1] == (first or str(left[0]))
-    assert [fails_first, False, False] == leads
-
-
-def test_a_stop_ends_the_wait_for_another_share(store):
-    other, stop, script = Store(store.folder), [], Script()
-    probe = replace(script.probe, calibrating=Calibrating())
-    with (
-        other.locked(share="1/2"),
-        store.locked(share="2/2"),
-        other.exclusive("recall"),
-    ):
-        made_runner(store, asked_to_stop=lambda: bool(stop)).sweep(
-            probe, PAIRS, tell=stop.append
-        )
-
-    assert [] == script.measured
