@@ -179,7 +179,7 @@ def plan(
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding, with_steps
-    from codeneedle.sweep.prepare import refuse_untrimmed
+    from codeneedle.sweep.prepare import refuse_unfit, refuse_untrimmed
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution, options = context.obj
@@ -187,7 +187,9 @@ def plan(
     with working(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
         plans = sweep_module.planned(request, execution, tell, pace)
-        sweep_module.refuse(plans, options)
+        sweep_module.refuse_requests(plans, options)
+        for each in plans:
+            refuse_unfit(each)
         with unwinding_on_signals():
             for each in plans:
                 refuse_untrimmed(each)

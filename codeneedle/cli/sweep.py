@@ -43,7 +43,7 @@ from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
-from codeneedle.records.record import CellRecord, Run, Setup
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
@@ -57,7 +57,6 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,
-    refuse_unfit,
 )
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.runner import (
@@ -166,25 +165,41 @@ def sweep(
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
-            if phrase := time_phrase(plans):
-                say(console, phrase)
-            return max(
-                _Page(
-                    plan=plan,
-                    console=console,
-                    shown=shown,
-                    options=options,
-                    is_last=plan is plans[-1],
-                    began=began,
-                ).sweep()
-                for plan in plans
-            )
+            with contextlib.ExitStack() as stack:
+                runs = [_set_up(plan, console, stack) for plan in plans]
+                if phrase := time_phrase(plans):
+                    say(console, phrase)
+                return max(
+                    _Page(
+                        plan=plan,
+                        console=console,
+                        shown=shown,
+                        options=options,
+                        is_last=plan is plans[-1],
+                        began=began,
+                    ).sweep(run)
+                    for plan, run in zip(plans, runs, strict=True)
+                )
     except KeyboardInterrupt:
         say(
             console,
             "Stopped. Finished cells are saved; run the same command to resume.",
         )
         raise
+
+
+def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunContext:
+    """The run of *plan*: its folder locked, the corpus fitted, the setup stored."""
+    stack.enter_context(plan.store.locked())
+    end_left_behind(console)
+    if damaged := plan.store.mend():
+        kept = f"it is kept as {damaged}, and made anew"
+        note_lines(console, [f"the setup could not be read: {kept}"])
+    waits = telling(lambda what: note_lines(console, [what]))
+    with working(console, "fitting the corpus to the context"), waits:
+        run = prepare(plan)
+    note_lines(console, run.notes)
+    return run
 
 
 def _refuse_new_runs(plans: Sequence[Plan]) -> None:
@@ -249,21 +264,17 @@ def planned(
     return plans
 
 
-def refuse(plans: Sequence[Plan], options: Options) -> list[Setup | None]:
+def refuse_requests(plans: Sequence[Plan], options: Options) -> None:
     """
-    Stop at plans that a sweep could not begin, or not finish.
-
-    Returns:
-        For each plan, as of `prepare.refuse_unfit`.
+    Stop at what no sweep can begin with.
 
     Raises:
-        BadInput: If functions are to be added to a run that there is not.
-        CodeneedleError: As of `prepare.refuse_unfit`.
+        BadInput: If functions are to be added to a run that there is not, or two pages
+            would write to one folder.
     """
     if options.more:
         _refuse_new_runs(plans)
     refuse_shared_folders(plans)
-    return [refuse_unfit(plan) for plan in plans]
 
 
 def checked(
@@ -286,7 +297,7 @@ def checked(
         plans = planned(request, execution, tell)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-        refuse(plans, options)
+        refuse_requests(plans, options)
     notes = (n for plan in plans for n in plan.notes)
     note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
     return plans
@@ -322,9 +333,9 @@ class _Page:
     stop: StopRequest = field(init=False)
     """Whether the user has asked to stop since then."""
 
-    def sweep(self) -> int:
+    def sweep(self, run: RunContext) -> int:
         """
-        Run all probes, one after the other.
+        Run all probes on *run*, one after the other.
 
         Returns:
             The exit code of this page.
@@ -333,24 +344,21 @@ class _Page:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         plan = self.plan
-        shard = plan.execution.shard
-        with plan.store.locked():
-            if shard is not None:
-                cells = plural(len(plan.pairs), "cell")
-                note_lines(self.console, [f"share {shard} of the grid: {cells}"])
-            run = self._set_up()
-            with stop_request() as self.stop:
-                self.runner = Runner(
-                    run=run,
-                    store=plan.store,
-                    retry_failed=self.options.retry_failed,
-                    asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
-                    may_wait=self.options.wait,
-                    tries_reference=self._tries_reference,
-                    workers=plan.workers,
-                    timing_worker=plan.timing_worker,
-                )
-                code = self._measured()
+        if (shard := plan.execution.shard) is not None:
+            cells = plural(len(plan.pairs), "cell")
+            note_lines(self.console, [f"share {shard} of the grid: {cells}"])
+        with stop_request() as self.stop:
+            self.runner = Runner(
+                run=run,
+                store=plan.store,
+                retry_failed=self.options.retry_failed,
+                asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
+                may_wait=self.options.wait,
+                tries_reference=self._tries_reference,
+                workers=plan.workers,
+                timing_worker=plan.timing_worker,
+            )
+            code = self._measured()
         self._note_leftovers()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
@@ -360,19 +368,6 @@ class _Page:
         if plan.request.receipt:
             self._show_receipt()
         return code
-
-    def _set_up(self) -> RunContext:
-        """The corpus fitted and the setup stored."""
-        plan = self.plan
-        end_left_behind(self.console)
-        if damaged := plan.store.mend():
-            kept = f"it is kept as {damaged}, and made anew"
-            note_lines(self.console, [f"the setup could not be read: {kept}"])
-        waits = telling(lambda what: note_lines(self.console, [what]))
-        with working(self.console, "fitting the corpus to the context"), waits:
-            run = prepare(plan)
-        note_lines(self.console, run.notes)
-        return run
 
     @property
     def _tries_reference(self) -> bool:

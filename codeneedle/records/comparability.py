@@ -130,6 +130,12 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
+def refuse_other_settings(stored: Setup, wanted: Setup, *, folder: Path) -> None:
+    """As `refuse_difference`, of what probes store alone."""
+    for key, was, now in _settings_differences(stored, wanted):
+        raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
+
+
 def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
     """
     The fields that must match and do not: name and both values.
@@ -152,6 +158,11 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
             was, now = (each.get(name, "") for each in (hashes, now_hashed))
             yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
     yield from _other_programs(ours, theirs)
+    yield from _settings_differences(ours, theirs)
+
+
+def _settings_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
+    """The settings of probes that both have and differ."""
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         yield from _other_settings(probe, ours.probes[probe], theirs.probes[probe])
 

@@ -472,14 +472,14 @@ class Setup:
     order: Json = field(default_factory=dict)
     """
     `verdict.order.Order` of a sweep that decides, fixed before it compares a pair;
-    empty of a grid. Not compared.
+    empty of a grid. Not compared; it stands in `Settled`.
     """
 
     calibrated: dict[str, Json] = field(default_factory=dict)
     """
     Facts that the reference sets for all cells of a probe, by name of the probe, such
-    as the difficulty of tasks; under ``order``, what a sweep that decides has fixed.
-    Compared in a merge.
+    as the difficulty of tasks. Compared where shares are joined; it stands in
+    `Settled`.
     """
 
     identity: str = ""
@@ -495,6 +495,16 @@ class Setup:
         """All pairs to measure, K slowest, most precise first."""
         pairs = list(map(Pair.parse, self.pairs))
         return pairs or whole_grid(self.types_k, self.types_v)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """What the first cells of a run have settled for all others, beside its setup."""
+
+    identity: str  # `Setup.identity` of the setup that it belongs to
+    calibrated: dict[str, Json]  # as of `Setup`
+    order: Json  # as of `Setup`
+    schema: int = SCHEMA  # version of this layout
 
 
 AGAIN = "_again"

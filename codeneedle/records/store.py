@@ -29,6 +29,7 @@ from codeneedle.records.record import (
     ForeignRecord,
     Json,
     Run,
+    Settled,
     Setup,
     Status,
 )
@@ -49,6 +50,7 @@ from codeneedle.system.secrets import are_in, masked_values
 from codeneedle.text import harmless
 
 SETUP = "setup.json"
+SETTLED = "settled.json"
 SWEEP = "sweep.toml"
 """Sweep file of a run: the request of all sweeps of it."""
 CELLS = "cells"
@@ -205,13 +207,36 @@ class Store:
             BadInput: If another version of codeneedle wrote it.
             BadSetup: If it cannot be read.
         """
-        path = self.folder / SETUP
-        try:
-            data = None if self.is_void else read_regular(path)
-        except OSError as error:
-            raise BadSetup(file=str(path), reason=reason_of(error)) from error
-        self._setup = None if data is None else decode_setup(data, file=str(path))
+        setup = None if self.is_void else self._read_setup()
+        self._setup = setup and self._with_settled(setup)
         return self._setup
+
+    def _read_setup(self) -> Setup | None:
+        """The setup alone; None if there is none."""
+        data = self._data_of(SETUP)
+        return None if data is None else decode_setup(data, file=self._named(SETUP))
+
+    def _read_settled(self) -> Settled | None:
+        """What the first cells have settled; None before."""
+        data = self._data_of(SETTLED)
+        return None if data is None else decode_settled(data, file=self._named(SETTLED))
+
+    def _data_of(self, name: str) -> bytes | None:
+        try:
+            return read_regular(self.folder / name)
+        except OSError as error:
+            raise BadSetup(file=self._named(name), reason=reason_of(error)) from error
+
+    def _named(self, name: str) -> str:
+        """A file of the folder, for errors."""
+        return str(self.folder / name)
+
+    def _with_settled(self, setup: Setup) -> Setup:
+        """*setup* with what its first cells have settled."""
+        settled = self._read_settled()
+        if settled is None or settled.identity != setup.identity:
+            return setup
+        return replace(setup, calibrated=settled.calibrated, order=settled.order)
 
     def adopt(self, setup: Setup) -> Setup:
         """
@@ -224,15 +249,38 @@ class Store:
             OtherSetup: If the stored one differs.
             FolderUnusable: If it cannot be written to.
         """
-        stored = self.compare(setup)
+        return self.widen(self.compare(setup), setup)
+
+    def widen(self, stored: Setup | None, setup: Setup) -> Setup:
+        """
+        Store *setup*, or add it to the *stored* one, from which it does not differ.
+
+        Returns:
+            The setup of the folder, as of `widened`.
+
+        Raises:
+            FolderUnusable: If it cannot be written to.
+        """
         if stored is not None:
             setup = widened(stored, setup)
         if not setup.identity:
             setup = replace(setup, identity=setup_identity(setup))
-        if setup != stored:
-            self._write(self.folder / SETUP, encode(setup))
+        if not (setup.calibrated or setup.order):
+            setup = self._with_settled(setup)
+        if stored is None or _facts(setup) != _facts(stored):
+            self._write(self.folder / SETUP, encode(_facts(setup)))
+        if (setup.calibrated or setup.order) and setup != self._with_settled(setup):
+            self._settle(setup)
         self._setup = setup
         return setup
+
+    def _settle(self, setup: Setup) -> None:
+        """Store what the first cells have settled, as *setup* has it."""
+        settled = Settled(
+            identity=setup.identity, calibrated=setup.calibrated, order=setup.order
+        )
+        self._write(self.folder / SETTLED, encode(settled))
+        self._setup = setup
 
     def compare(self, setup: Setup) -> Setup | None:
         """
@@ -263,15 +311,13 @@ class Store:
         """Add the *facts* that the reference sets for all cells of *probe*."""
         calibrated = {**self.calibrated(), probe: facts}
         if self._setup is not None:
-            self._setup = replace(self._setup, calibrated=calibrated)
-            self._write(self.folder / SETUP, encode(self._setup))
+            self._settle(replace(self._setup, calibrated=calibrated))
 
     def keep_order(self, order: Json) -> None:
         """Store the *order* that a sweep that decides has fixed."""
         self.calibrated()
         if self._setup is not None:
-            self._setup = replace(self._setup, order=order)
-            self._write(self.folder / SETUP, encode(self._setup))
+            self._settle(replace(self._setup, order=order))
 
     def set_probe_aside(self, probe: str) -> None:
         """
@@ -297,7 +343,7 @@ class Store:
 
     def mend(self) -> Path | None:
         """
-        Move a setup that cannot be read aside.
+        Move a setup that cannot be read aside, or what was settled beside it.
 
         The folder must be `locked`. The next setup to be adopted is compared with the
         identity in the records.
@@ -305,9 +351,13 @@ class Store:
         Returns:
             Its new path; None if there was nothing to mend.
         """
-        if self.intact_setup() or not os.path.lexists(self.folder / SETUP):
-            return None
-        return move_aside(self.folder / SETUP, "damaged")
+        moved = None
+        for name, read in ((SETUP, self._read_setup), (SETTLED, self._read_settled)):
+            try:
+                read()
+            except BadSetup:
+                moved = move_aside(self.folder / name, "damaged")
+        return moved
 
     def set_aside(self) -> Path:
         """
@@ -553,6 +603,13 @@ def _unusable(pair: Pair, probe: str, error: OSError | BadRecord) -> CellRecord:
     )
 
 
+def _facts(setup: Setup) -> Json:
+    """What the file of *setup* holds: all but what is settled later."""
+    facts: Json = msgspec.to_builtins(setup)
+    del facts["calibrated"], facts["order"]
+    return facts
+
+
 @contextlib.contextmanager
 def _translated(folder: Path) -> Iterator[None]:
     try:
@@ -592,7 +649,7 @@ def is_intact(data: bytes) -> bool | None:
 _Layout = TypeVar("_Layout")
 
 
-def encode(stored: CellRecord | Setup) -> bytes:
+def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
     """
     As indented JSON, sealed; lists of numbers take one line.
 
@@ -639,6 +696,20 @@ def decode_setup(data: bytes, *, file: str) -> Setup:
     """
     try:
         return _decode(data, Setup, file=file)
+    except BadRecord as error:
+        raise BadSetup(file=file, reason=error.reason) from error
+
+
+def decode_settled(data: bytes, *, file: str) -> Settled:
+    """
+    Read what was settled beside a setup.
+
+    Raises:
+        BadInput: If another version of codeneedle wrote it.
+        BadSetup: If it is no such file.
+    """
+    try:
+        return _decode(data, Settled, file=file)
     except BadRecord as error:
         raise BadSetup(file=file, reason=error.reason) from error
 

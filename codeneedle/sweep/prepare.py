@@ -5,7 +5,7 @@ probes ask chosen, the setup stored.
 
 import contextlib
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
@@ -17,7 +17,7 @@ from codeneedle.probes import PROBES, refuse_impossible_settings, with_room
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
-from codeneedle.records.comparability import OtherSetup, widened
+from codeneedle.records.comparability import OtherSetup, refuse_other_settings
 from codeneedle.records.record import (
     CorpusFacts,
     Frame,
@@ -91,21 +91,57 @@ def prepare(plan: Plan) -> RunContext:
 
 def _prepared(plan: Plan) -> RunContext:
     with contextlib.ExitStack() as stack:
-        counting = _Counting(plan, stack)
-        sent = _sent(plan, counting)
-        preparation = _preparation(plan, sent, counting.prompts)
-        frames = _frames(plan, counting, preparation.notes)
-        run, setup = _compared(plan, sent, plan.probes, preparation, frames=frames)
+        run, stored = _made(plan, _Counting(plan, stack))
+    setup = plan.store.widen(stored, run.setup)
+    finished = {r.probe for r in plan.store.records() if r.has_numbers}
     for probe in plan.probes:
-        # These records depend on a calibration that was lost with its setup.
-        is_set = probe.calibrating is not None
-        if is_set and probe.name not in run.setup.probes:
+        # These records depend on a calibration that was lost.
+        is_set = probe.name in setup.calibrated or probe.calibrating is None
+        if not is_set and probe.name in finished:
             plan.store.set_probe_aside(probe.name)
-    with _hinting(plan):
-        setup = plan.store.adopt(setup)
     keep(plan.kept, plan.store)
-    notes = tuple(preparation.notes)
-    return replace(run, setup=setup, notes=notes, preparation=None)
+    return replace(run, setup=setup, preparation=None)
+
+
+def _made(
+    plan: Plan, counting: _Counting | None = None
+) -> tuple[RunContext, Setup | None]:
+    """
+    The run of *plan*, with its setup, and the setup that its run folder has.
+
+    Each fact is compared once, as soon as it is known. Without *counting* it is a
+    folder that has a setup, whose counts are taken; probes that it has not are left
+    out.
+
+    Raises:
+        OtherSetup: If the run folder is one of another setup.
+        BadSetup: If its probes have impossible settings.
+    """
+    stored = plan.store.setup()
+    if stored:
+        refuse_impossible_settings(stored)
+    sent = _sent(plan, stored, counting)
+    preparation = _preparation(plan, sent, counting.prompts) if counting else None
+    setup = _setup(plan, sent)
+    if preparation:
+        frames = _frames(plan, stored, preparation)
+        setup = replace(setup, frames=frames)
+    with _hinting(plan):
+        stored = plan.store.compare(setup)
+        run = replace(_run(plan, setup, sent, stored), preparation=preparation)
+        probes = [
+            probe
+            for probe in plan.probes
+            if counting or probe.name in run.setup.probes
+            if counting or sent.text or not plan.reads_corpus
+        ]
+        layouts = {probe.name: probe.as_stored(run) for probe in probes}
+        setup = replace(setup, probes=layouts)
+        if stored:
+            refuse_other_settings(stored, setup, folder=plan.store.folder)
+            setup = replace(setup, calibrated=stored.calibrated, order=stored.order)
+    notes = tuple(preparation.notes) if preparation else ()
+    return replace(run, setup=setup, notes=notes), stored
 
 
 UNKNOWN_PROMPT = (
@@ -118,14 +154,16 @@ CHANGED_TEXTS = (
 )
 
 
-def _frames(plan: Plan, counting: _Counting, notes: list[str]) -> dict[str, Frame]:
+def _frames(
+    plan: Plan, stored: Setup | None, preparation: Preparation
+) -> dict[str, Frame]:
     """
     What the chat template makes of the chats of *plan*, rendered now or before.
 
-    Those of the run folder stay: a sweep that goes on asks what it began with. Adds to
-    *notes* what is not known of a prompt.
+    Those of the *stored* setup stay: a sweep that goes on asks what it began with. Adds
+    to notes what is not known of a prompt.
     """
-    stored = plan.store.setup()
+    notes = preparation.notes
     frames = dict(stored.frames) if stored else {}
     wanted = {roles for probe in plan.probes for roles in probe.chats}
     if plan.prompt_form is not PromptForm.CHAT or not wanted:
@@ -134,7 +172,7 @@ def _frames(plan: Plan, counting: _Counting, notes: list[str]) -> dict[str, Fram
         notes.append(UNKNOWN_PROMPT)
         return frames
     for roles in sorted(wanted - frames.keys()):
-        frame = frame_of(counting.prompts().tokenizer, roles)
+        frame = frame_of(preparation.prompts().tokenizer, roles)
         if frame:
             frames[roles] = frame
         elif CHANGED_TEXTS not in notes:
@@ -152,28 +190,6 @@ def _preparation(
         prompts=prompts,
         notes=[],
     )
-
-
-def _compared(
-    plan: Plan,
-    sent: _SentCorpus,
-    probes: Iterable[Probe],
-    preparation: Preparation | None = None,
-    *,
-    frames: Mapping[str, Frame] | None = None,
-) -> tuple[RunContext, Setup]:
-    """
-    The run of *plan* in its folder, and its setup.
-
-    Raises:
-        OtherSetup: If the run folder is one of another setup, but for its probes.
-    """
-    setup = replace(_setup(plan, sent), frames=dict(frames or {}))
-    with _hinting(plan):
-        stored = plan.store.compare(setup)
-    run = replace(_run(plan, setup, sent, stored), preparation=preparation)
-    layouts = {probe.name: probe.as_stored(run) for probe in probes}
-    return run, replace(setup, probes=layouts)
 
 
 def _has_no_numbers(plan: Plan) -> bool:
@@ -261,30 +277,24 @@ def _stores_settings(probe: Probe) -> bool:
     )
 
 
-def refuse_unfit(plan: Plan) -> Setup | None:
+def refuse_unfit(plan: Plan) -> None:
     """
-    Stop at what would end the sweep, as far as that needs no server.
+    Stop at a run folder that `prepare` would refuse, as far as that needs no server.
 
-    That is a run folder of another setup, and a trimmed corpus where none may be
-    trimmed. A folder of another setup without any number counts as new from now on.
-
-    Returns:
-        The setup that the run folder will have; None of a new one.
+    A folder of another setup without any number counts as new from now on.
 
     Raises:
         OtherSetup: If its records were made under another setup.
-        BadSetup: If its setup cannot be read, and not be restored from its records; or
-            if its probes have impossible settings.
+        BadSetup: If its probes have impossible settings.
     """
+    if plan.store.intact_setup() is None:
+        return
     try:
-        if stored := plan.store.intact_setup():
-            refuse_impossible_settings(stored)
-            return _refuse_unlike(plan, stored)
+        _made(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise
         plan.store.is_void = True
-    return None
 
 
 def refuse_untrimmed(plan: Plan) -> None:
@@ -302,20 +312,6 @@ def refuse_untrimmed(plan: Plan) -> None:
         return
     with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
         fitted(_fit(plan, _prompts(plan, tokenizer)))
-
-
-def _refuse_unlike(plan: Plan, stored: Setup) -> Setup:
-    sent = _stored(plan, stored)
-    probes = [
-        probe
-        for probe in plan.probes
-        if probe.name in stored.probes
-        if sent.text or not plan.reads_corpus
-    ]
-    _, setup = _compared(plan, sent, probes)
-    with _hinting(plan):
-        plan.store.compare(setup)
-    return widened(stored, setup)
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:
@@ -357,11 +353,11 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _sent(plan: Plan, counting: _Counting) -> _SentCorpus:
-    stored, reads = plan.store.setup(), plan.reads_corpus
-    if stored is not None and (stored.corpus.is_counted or not reads):
+def _sent(plan: Plan, stored: Setup | None, counting: _Counting | None) -> _SentCorpus:
+    reads = plan.reads_corpus
+    if stored and (stored.corpus.is_counted or not reads or not counting):
         return _stored(plan, stored)
-    if not reads:
+    if not reads or not counting:
         return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
     prompts = counting.prompts()
     corpus, room = fitted(_fit(plan, prompts))

@@ -202,8 +202,8 @@ def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
     )
     cells = (folder / RUN / "cells").iterdir()
     assert ["f16-f16.retrieval.json"] == [path.name for path in cells]
-    setup = json.loads((folder / RUN / "setup.json").read_text())
-    assert "f16/f16" == setup["calibrated"]["retrieval"]["reference"]
+    settled = json.loads((folder / RUN / "settled.json").read_text())
+    assert "f16/f16" == settled["calibrated"]["retrieval"]["reference"]
 
 
 @pytest.mark.real

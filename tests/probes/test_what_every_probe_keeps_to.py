@@ -182,6 +182,20 @@ def test_a_finished_cell_has_all_answers_and_is_not_asked_again(world):
     assert first > again == 0
 
 
+def test_the_setup_is_the_same_to_the_byte_before_the_reference_and_behind_all(world):
+    plan = world.plan(SETTINGS[world.probe.name])
+    prepare(plan)
+    file = plan.store.folder / "setup.json"
+    before = file.read_bytes()
+
+    world.sweep()
+    world.sweep()
+
+    assert before == file.read_bytes()
+    is_settled = (plan.store.folder / "settled.json").exists()
+    assert is_settled == (world.probe.calibrating is not None)
+
+
 def test_an_interrupted_cell_goes_on_behind_its_answers(new_world):
     undisturbed = new_world()
     whole = undisturbed.sweep()

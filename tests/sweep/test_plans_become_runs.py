@@ -12,10 +12,9 @@ from gguf_files import SHAPE, write_gguf
 from made_metrics import made_probe
 from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
-from made_records import failed_record, forced_of, written_of
+from made_records import failed_record, forced_of, made_record, written_of
 from source_files import put, python
 
-from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
@@ -683,16 +682,34 @@ def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
     probe = replace(made_probe("divergence"), calibrating=Calibrating())
     plan = planned(RECALL, probe)
     prepare(plan)
+    plan.store.calibrate("divergence", {"reference": "f16/f16"})
     for name in ("recall", "divergence"):
-        plan.store.add(replace(failed_record(Pair("f16", "f16")), probe=name))
+        plan.store.add(replace(made_record("f16/f16", []), probe=name))
 
-    prepare(planned(RECALL, probe))
-    kept = sorted(record.probe for record in plan.store.records())
-    (plan.store.folder / "setup.json").unlink()
-    prepare(planned(RECALL, probe))
+    def left_without(name):
+        (plan.store.folder / name).unlink()
+        prepare(planned(RECALL, probe))
+        return sorted(record.probe for record in plan.store.records())
 
-    assert ["divergence", "recall"] == kept
-    assert ["recall"] == [record.probe for record in plan.store.records()]
+    assert ["divergence", "recall"] == left_without("setup.json")
+    assert ["recall"] == left_without("settled.json")
+
+
+def test_a_setup_is_compared_once_and_all_of_it_with_the_stored_one(monkeypatch):
+    measured(planned())
+    compared = []
+    compare = Store.compare
+
+    def counted(store, setup):
+        compared.append(setup)
+        return compare(store, setup)
+
+    monkeypatch.setattr(Store, "compare", counted)
+    prepare(planned())
+
+    assert 1 == len(compared)
+    for changes in ({"seed": 7}, {"recall": RecallSettings(lines=9)}):
+        refused(**changes)
 
 
 def test_the_setup_says_what_the_header_of_the_weights_says():

@@ -81,7 +81,8 @@ def test_an_evaluation_is_a_probe_like_others(codeneedle, tmp_path):
     setup = json.loads((tmp_path / RUN / "setup.json").read_text())
     conditions = {"command": COMMAND, "score": "", "read": "auto"}
     assert conditions == setup["probes"]["eval"]
-    assert stored(tmp_path, "f16-f16")["observation"] == setup["calibrated"]["eval"]
+    settled = json.loads((tmp_path / RUN / "settled.json").read_text())
+    assert stored(tmp_path, "f16-f16")["observation"] == settled["calibrated"]["eval"]
     assert (tmp_path / RUN / "evaluations" / "q4_0-q4_0" / "results.jsonl").is_file()
     log = (tmp_path / RUN / "logs" / "q4_0-q4_0.eval.log").read_text()
     assert f"evaluated 12 samples with {'*' * 47}\n" == log
