@@ -282,7 +282,7 @@ class Bench:
         That it differs from itself shows that attention has moved: with flash attention
         and the cache alone on the CPU it was the same to the last digit.
         """
-        (there,) = (each for each in run.records if each.probe.endswith(ON_CPU))
+        (there,) = (each for each in run.run.variants if each.variant == ON_CPU)
         _equal((REFERENCE, Attention.CPU), (there.pair, there.attention))
         _, moved = run.verdict().on_cpu[metric]
         print(f"{REFERENCE} with attention on the CPU: {metric} differs by {moved:.2g}")

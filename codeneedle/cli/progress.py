@@ -255,6 +255,7 @@ class SweepProgress:
     setup: Setup  # that of the records
     pairs: Sequence[Pair]  # all cells, in running order
     probe: Probe  # the probe that runs; its first metric is shown
+    variant: str = ""  # as of `CellRecord`
     records: dict[Pair, CellRecord]  # those on disk, by pair
     running: dict[Pair, RunningCell] = field(default_factory=dict)
     """The cells that are measured now, in the order in which they began."""
@@ -393,7 +394,7 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     """The run, the probe, and how many cells are done already."""
     cells = plural(len(progress.pairs), "cell")
     done = f", {progress.done} done already" if progress.done else ""
-    phrase = probe_phrase(progress.probe)
+    phrase = probe_phrase(progress.probe.name, progress.variant)
     what = Text(f"{phrase}: {cells}{done}", style="bold")
     if not progress.is_first:
         return [what]
@@ -403,13 +404,12 @@ def opening_lines(progress: SweepProgress) -> list[Text]:
     return [Text(setup_line(setup), style="bold"), *read, what]
 
 
-def probe_phrase(probe: Probe) -> str:
-    """The name of *probe* for users: ``recall, the reference once more``."""
-    name, _, more = probe.name.partition("_")
-    where = "once more" if probe.name.endswith(AGAIN) else "on another device"
-    if probe.name.endswith(ON_CPU):
-        where = "with attention on the CPU"
-    return f"{name}, the reference {where}" if more else name
+def probe_phrase(name: str, variant: str) -> str:
+    """What is measured, for users: ``recall, the reference once more``."""
+    if not variant:
+        return name
+    ways = {AGAIN: "once more", ON_CPU: "with attention on the CPU"}
+    return f"{name}, the reference {ways.get(variant, 'on another device')}"
 
 
 def live_view(progress: SweepProgress) -> RenderableType:

@@ -40,7 +40,7 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.pretrained import path_of
 from codeneedle.models.weights import sha256
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run
@@ -75,7 +75,6 @@ from codeneedle.sweep.schedule import (
     Wanted,
     candidates,
     is_short,
-    named,
     reference_of,
 )
 from codeneedle.sweep.workers import agreement, share_of_array
@@ -195,6 +194,8 @@ def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunCon
     if damaged := plan.store.mend():
         kept = f"it is kept as {damaged}, and made anew"
         note_lines(console, [f"the setup could not be read: {kept}"])
+    if stored := plan.store.setup():
+        refuse_impossible_settings(stored)
     waits = telling(lambda what: note_lines(console, [what]))
     with working(console, "fitting the corpus to the context"), waits:
         run = prepare(plan)
@@ -447,20 +448,23 @@ class _Page:
 
     def _taken(self, turn: Turn) -> int:
         """Measure the task of *turn*, and say what comes; the exit code."""
-        task, probe = turn.task, named(self._probe(turn.task), turn.task)
+        task, probe = turn.task, self._probe(turn.task)
         self._say_turn(turn)
         if task.variant is Variant.CHECK:
             return self._checked(task)
         if task.is_further:
             return self._extended(task)
         try:
-            code = self._swept(self.schedule.runner_of(task), probe, task.pairs)
+            queue = self._queue(
+                probe, task.pairs, self.schedule.runner_of(task), task.recorded_as
+            )
+            code = self._swept(queue)
         except NothingToLose as error:
             self.schedule.leave_out(task.probe, error)
             return 1
         if task.variant is Variant.ELSEWHERE:
-            ours, store = self._probe(task), self.plan.store
-            if note := agreement(ours, probe, task.pairs, store=store):
+            kind, store = task.recorded_as, self.plan.store
+            if note := agreement(probe, kind, task.pairs, store=store):
                 note_lines(self.console, [note])
         return code
 
@@ -479,8 +483,9 @@ class _Page:
             pairs = self.plan.pairs
             if self.plan.request.decide:
                 pairs = candidates(self.schedule.wanted)[:1]
-            if not self._queue(probe, pairs).left:
-                yield self._swept(self.runner, probe, pairs)
+            queue = self._queue(probe, pairs)
+            if not queue.left:
+                yield self._swept(queue)
 
     def _say_turn(self, turn: Turn) -> None:
         """What the task of *turn* is a part of, where that is not said yet."""
@@ -633,8 +638,8 @@ class _Page:
             (f"{r.pair} was not measured further: {r.reason}" for r in failed),
         )
 
-    def _swept(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> int:
-        queue = self._queue(probe, pairs, runner)
+    def _swept(self, queue: CellQueue) -> int:
+        runner, probe = queue.runner, queue.probe
         progress = self._progress(queue)
         if not queue.left:
             cells = plural(len(progress.pairs), "cell")
@@ -663,12 +668,16 @@ class _Page:
         return self._ended(progress, cells)
 
     def _queue(
-        self, probe: Probe, pairs: Sequence[Pair], runner: Runner | None = None
+        self,
+        probe: Probe,
+        pairs: Sequence[Pair],
+        runner: Runner | None = None,
+        variant: str = "",
     ) -> CellQueue:
         """The cells of *probe* on *pairs*, for *runner* or that of the page."""
         tries = self.options.calibration
         ordered = self.plan.order(probe, pairs, tries_reference=tries)
-        return CellQueue(runner or self.runner, probe, ordered)
+        return CellQueue(runner or self.runner, probe, ordered, variant)
 
     def _progress(self, queue: CellQueue) -> SweepProgress:
         """What is shown of a new *queue*."""
@@ -677,6 +686,7 @@ class _Page:
             setup=self.runner.run.setup,
             pairs=queue.pairs,
             probe=probe,
+            variant=queue.variant,
             records=queue.done,
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0] and not self.is_described,
@@ -696,7 +706,8 @@ class _Page:
     def _summarize(self, progress: SweepProgress, result: str) -> None:
         """Show the *result* of a probe, and the commands that follow."""
         folder = self.plan.store.folder
-        lines = [f"{probe_phrase(progress.probe)}: {result}", "look at them:"]
+        phrase = probe_phrase(progress.probe.name, progress.variant)
+        lines = [f"{phrase}: {result}", "look at them:"]
         metric = self._metric_to_name(progress)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
         if progress.failures:
@@ -709,7 +720,7 @@ class _Page:
         metric = progress.metrics[0].name
         names = {probe.name for probe in self.plan.probes}
         first = next(name for name in PROBES if name in names)
-        if progress.probe.name.partition("_")[0] != first:
+        if progress.probe.name != first:
             return metric
         run = self._read()
         is_default = run is not None and metric == default_metric([run])

@@ -22,7 +22,7 @@ from codeneedle.text import visible
 NAMES = re.compile(r"[a-z]+")
 """
 What a probe may be called: its name is a key of sweep files and a part of file names,
-where ``_`` begins what tells a repetition (``recall_again``).
+where ``-`` begins what tells a repetition: ``recall-again``.
 """
 
 

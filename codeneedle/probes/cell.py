@@ -155,6 +155,7 @@ class ProbeContext:
     sweep asks.
     """
 
+    variant: str = ""  # as of `CellRecord`
     is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
     keep: Callable[[Json], None] = lambda _observation: None
     """Called with all that was observed so far, once an answer is new."""

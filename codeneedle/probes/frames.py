@@ -92,12 +92,7 @@ Cells = Sequence[CellValue]
 
 def of_probe(run: Run, probe: str) -> Run:
     """The run with only the records of *probe*."""
-    return replace(
-        run,
-        records=tuple(record for record in run.records if record.probe == probe),
-        again=tuple(record for record in run.records if record.probe == probe + AGAIN),
-        on_cpu=tuple(each for each in run.records if each.probe == probe + ON_CPU),
-    )
+    return run.holding(each for each in run.every_record if each.probe == probe)
 
 
 def axes(run: Run) -> tuple[list[str], list[str]]:
@@ -244,8 +239,10 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
     """
     pair = None if metric.over_floor else reference(cells)
     first = next((cell for cell in cells if cell.pair == pair), None)
-    for record in run.on_cpu if on_cpu else run.again:
-        if first and record.pair == pair and record.has_numbers:
+    variant = ON_CPU if on_cpu else AGAIN
+    for record in run.variants:
+        is_it = record.variant == variant and record.pair == pair
+        if first and is_it and record.has_numbers:
             return abs(difference(_cell(record, run, metric), first))
     return math.nan
 

@@ -36,7 +36,8 @@ class Observed:
 
 def file_of(record: CellRecord) -> str:
     """Name of the file of *record*, for errors."""
-    return f"{record.pair.slug}.{record.probe}.json"
+    what = "-".join(filter(None, (record.probe, record.variant)))
+    return f"{record.pair.slug}.{what}.json"
 
 
 def observed(record: CellRecord, layout: type[_Layout]) -> _Layout:

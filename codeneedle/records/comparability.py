@@ -17,9 +17,11 @@ from codeneedle.records.record import (
     CellRecord,
     ForeignRecord,
     Json,
+    Key,
     ModelFacts,
     Setup,
     as_json,
+    key_of,
 )
 from codeneedle.text import in_words, sweep_command
 
@@ -225,24 +227,23 @@ def stamp(setup: Setup, probe: str) -> str:
 
 
 def refuse_foreign(
-    record: CellRecord, pair: Pair, probe: str, *, setup: Setup | None, file: str
+    record: CellRecord, key: Key, *, setup: Setup | None, file: str
 ) -> None:
     """
-    Stop if *record* is not that of *pair* and *probe* under *setup*.
+    Stop if *record* is not that of *key* under *setup*.
 
     Args:
         record: The stored record.
-        pair: Pair by the name of its file.
-        probe: Probe by the name of its file.
+        key: By the name of its file.
         setup: Setup of the run folder; None if unknown.
         file: Path of its file.
 
     Raises:
         ForeignRecord: With the pair and probe, or setup, of *record*.
     """
-    if (record.pair, record.probe) != (pair, probe):
-        raise ForeignRecord(file=file, of=f"{record.pair}, {record.probe}")
-    if setup is not None and record.setup != stamp(setup, probe):
+    if key_of(record) != key:
+        raise ForeignRecord(file=file, of=str(key_of(record)))
+    if setup is not None and record.setup != stamp(setup, record.probe):
         raise ForeignRecord(file=file, of="another setup")
 
 

@@ -3,12 +3,14 @@ The stored data model: setups, cell records, rounds, phases and effective server
 settings.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, Self, TypeVar
 
 import msgspec
+from typing_extensions import override
 
 from codeneedle.cache_types import RUNS, Pair, whole_grid
 from codeneedle.errors import RequestError
@@ -283,6 +285,12 @@ class CellRecord:
     """Lines of the log that explain the status, or the last ones."""
 
     observation: Json | None = None  # raw results, in the layout of the probe
+    variant: str = ""
+    """
+    How the cell was measured once more: ``again``, ``on-cpu`` with attention there, or
+    on which other kind of device; empty for the first time.
+    """
+
     setup: str = ""  # `comparability.stamp` of its setup; empty until it is stored
     device: str = ""
     """
@@ -330,6 +338,24 @@ class CellRecord:
             Status.OUT_OF_MEMORY,
         }
         return self.status in ended_early and self.observation is not None
+
+
+class Key(NamedTuple):
+    """What a record is of."""
+
+    pair: Pair
+    probe: str
+    variant: str = ""  # as of `CellRecord`
+
+    @override
+    def __str__(self) -> str:
+        """``q8_0/q4_0, recall again``."""
+        return f"{self.pair}, {self.probe} {self.variant}".rstrip()
+
+
+def key_of(record: CellRecord) -> Key:
+    """The key of *record*."""
+    return Key(record.pair, record.probe, record.variant)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -507,16 +533,11 @@ class Settled:
     schema: int = SCHEMA  # version of this layout
 
 
-AGAIN = "_again"
-"""Suffix of a probe's name in records of repeated measurements."""
+AGAIN = "again"
+"""`CellRecord.variant` of the reference behind all others."""
 
-ON_CPU = "_on_cpu"
+ON_CPU = "on-cpu"
 """The same of the reference with its attention on the CPU."""
-
-
-def base_name(probe: str) -> str:
-    """The name of a *probe* without what is behind it: _again, _on_cpu."""
-    return probe.partition("_")[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -528,14 +549,8 @@ class Run:
     records: tuple[CellRecord, ...]
     """Records of all cells and probes that were tried, in no order."""
 
-    again: tuple[CellRecord, ...] = ()
-    """Repeated measurements, in a run that was narrowed to a probe."""
-
-    on_cpu: tuple[CellRecord, ...] = ()
-    """
-    Measurements of the reference with attention on the CPU, in a run that was narrowed
-    to a probe.
-    """
+    variants: tuple[CellRecord, ...] = ()
+    """Records of cells that were measured once more, another way."""
 
     root: Path | None = field(default=None, compare=False)
     """The folder of runs that it was read from; None if it was not read."""
@@ -547,6 +562,20 @@ class Run:
     def folder(self) -> Path:
         """The run folder, as commands name it."""
         return (self.root or RUNS) / self.name
+
+    @property
+    def every_record(self) -> tuple[CellRecord, ...]:
+        """Its records, those of variants included."""
+        return (*self.records, *self.variants)
+
+    def holding(self, records: Iterable[CellRecord]) -> Self:
+        """This run with *records* in place of its own, variants among them."""
+        records = tuple(records)
+        return replace(
+            self,
+            records=tuple(each for each in records if not each.variant),
+            variants=tuple(each for each in records if each.variant),
+        )
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

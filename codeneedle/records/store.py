@@ -28,10 +28,12 @@ from codeneedle.records.record import (
     CellRecord,
     ForeignRecord,
     Json,
+    Key,
     Run,
     Settled,
     Setup,
     Status,
+    key_of,
 )
 from codeneedle.system.files import (
     Lock,
@@ -59,7 +61,9 @@ LOCK = "lock"
 FORMER = "former"
 """Subfolder for the records of a former setup, see `Store.set_aside`."""
 
-_CELL_NAME = re.compile(r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>\w+)\.json")
+_CELL_NAME = re.compile(
+    r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>[a-z]+)(?:-(?P<variant>[a-z0-9-]+))?\.json"
+)
 LONGEST_NAME = 200
 """Limit of names of corpora and models, in letters; file systems take 255 bytes."""
 
@@ -148,7 +152,8 @@ class Store:
         self.folder = folder
         self._setup: Setup | None = None
         self._lock: Lock | None = None
-        self._freed_paths: set[Path] = set()
+        self._written: dict[Path, tuple[int, ...]] = {}
+        """What the file of a record of its setup was like when it was written."""
 
     @property
     def name(self) -> str:
@@ -269,7 +274,7 @@ class Store:
             setup = self._with_settled(setup)
         if stored is None or _facts(setup) != _facts(stored):
             self._write(self.folder / SETUP, encode(_facts(setup)))
-        if (setup.calibrated or setup.order) and setup != self._with_settled(setup):
+        if setup.calibrated or setup.order:
             self._settle(setup)
         self._setup = setup
         return setup
@@ -279,7 +284,8 @@ class Store:
         settled = Settled(
             identity=setup.identity, calibrated=setup.calibrated, order=setup.order
         )
-        self._write(self.folder / SETTLED, encode(settled))
+        if settled != self._read_settled():
+            self._write(self.folder / SETTLED, encode(settled))
         self._setup = setup
 
     def compare(self, setup: Setup) -> Setup | None:
@@ -327,7 +333,7 @@ class Store:
         """
         for path in self._cells():
             named = _CELL_NAME.fullmatch(path.name)
-            if named and named["probe"].partition("_")[0] == probe:
+            if named and named["probe"] == probe:
                 move_aside(path, "uncalibrated")
 
     def intact_setup(self) -> Setup | None:
@@ -411,18 +417,18 @@ class Store:
         setup = self.setup()
         if setup is None:
             return None
-        records = tuple(self.records())
-        return Run(
+        run = Run(
             name=self.name,
             setup=setup,
-            records=records,
+            records=(),
             root=self.folder.parent.parent,
             sweep=self.sweep_file(),
         )
+        return run.holding(self.records())
 
     def records(self, probe: str = "") -> Iterator[CellRecord]:
         """
-        The records, by file name.
+        The records, by file name, those of variants among them.
 
         Args:
             probe: Reads only records of this probe; empty for all.
@@ -434,17 +440,18 @@ class Store:
             named = _CELL_NAME.fullmatch(path.name)
             if named is None:
                 continue
-            by_name = Pair(named["k"], named["v"]), named["probe"]
+            pair, variant = Pair(named["k"], named["v"]), named["variant"] or ""
+            key = Key(pair, named["probe"], variant)
             try:
                 record = _decoded(path)
-                if path == self._place(record.pair, record.probe):
-                    by_name = record.pair, record.probe
-                refuse_foreign(record, *by_name, setup=self._known(), file=str(path))
+                if path == self._place(key_of(record)):
+                    key = key_of(record)
+                refuse_foreign(record, key, setup=self._known(), file=str(path))
             except (OSError, BadRecord) as error:
-                record = _unusable(*by_name, error)
+                record = _unusable(key, error)
             yield record
 
-    def record(self, pair: Pair, probe: str) -> CellRecord | None:
+    def record(self, pair: Pair, probe: str, variant: str = "") -> CellRecord | None:
         """
         The record of *pair* and *probe*; None if there is none.
 
@@ -454,21 +461,22 @@ class Store:
         Raises:
             BadInput: If another version of codeneedle wrote it.
         """
-        path = self._place(pair, probe)
+        key = Key(pair, probe, variant)
+        path = self._place(key)
         if self.is_void or not os.path.lexists(path):
             return None
         try:
-            return self._own(path, pair, probe)
+            return self._own(path, key)
         except (OSError, BadRecord) as error:
-            return _unusable(pair, probe, error)
+            return _unusable(key, error)
 
     def add(self, record: CellRecord) -> CellRecord:
         """
         Write *record*, whole or not at all; without a setup, it gets the folder's.
 
         A file in its place that is no record of its cell is moved aside: as
-        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another record. That
-        is looked at once, before the first record of a cell is written.
+        ``.damaged`` if it cannot be read, as ``.foreign`` if it is another record. What
+        was written here, and is as it was, is not decoded again.
 
         Returns:
             The record as it is stored.
@@ -476,15 +484,17 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
         """
-        path, setup = self._freed(record.pair, record.probe), self._known()
+        path, setup = self._freed(key_of(record)), self._known()
         if setup is not None and not record.setup:
             record = replace(record, setup=stamp(setup, record.probe))
         self._write(path, encode(record))
+        if setup is None or record.setup == stamp(setup, record.probe):
+            self._written[path] = _seen_of(path)
         return record
 
-    def copy(self, other: "Store", pair: Pair, probe: str) -> None:
+    def copy(self, other: "Store", key: Key) -> None:
         """
-        Copy the record of *pair* and *probe* from *other*, if it has one.
+        Copy the record of *key* from *other*, if it has one.
 
         As `add`, but byte by byte, and without waiting for the disk.
 
@@ -492,27 +502,26 @@ class Store:
             FolderUnusable: As of `add`, or if the record cannot be read.
         """
         with _translated(other.folder):
-            data = read_regular(other._place(pair, probe))  # noqa: SLF001 - our class
+            data = read_regular(other._place(key))  # noqa: SLF001 - our class
         if data is not None:
-            path = self._freed(pair, probe)
+            path = self._freed(key)
             with _translated(path.parent):
                 write_whole(path, data, is_lasting=False)
 
-    def _freed(self, pair: Pair, probe: str) -> Path:
+    def _freed(self, key: Key) -> Path:
         """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost()
-        path = self._place(pair, probe)
-        if path in self._freed_paths:
+        path = self._place(key)
+        if path in self._written and _seen_of(path) == self._written[path]:
             return path
         with _translated(path.parent):
             try:
-                self._own(path, pair, probe)
+                self._own(path, key)
             except ForeignRecord:
                 move_aside(path, "foreign")
             except (OSError, BadRecord):
                 if os.path.lexists(path):
                     move_aside(path, "damaged")
-        self._freed_paths.add(path)
         return path
 
     def logs(self) -> Path:
@@ -538,23 +547,25 @@ class Store:
                 reason=reason_of(error),
                 hint="Ask the folder's owner for read permission.",
             ) from error
-        end = f".{probe}.json" if probe else ".json"
-        return sorted(path for path in paths if path.name.endswith(end))
+        ends = (f".{probe}.json", f".{probe}-") if probe else (".json",)
+        is_one = (path for path in paths if path.suffix == ".json")
+        return sorted(p for p in is_one if any(end in p.name for end in ends))
 
-    def _place(self, pair: Pair, probe: str) -> Path:
-        """The path of the record of *pair* and *probe*, which may not exist."""
-        return own_folder(self.folder / CELLS) / f"{pair.slug}.{probe}.json"
+    def _place(self, key: Key) -> Path:
+        """The path of the record of *key*, which may not exist."""
+        what = "-".join(filter(None, (key.probe, key.variant)))
+        return own_folder(self.folder / CELLS) / f"{key.pair.slug}.{what}.json"
 
-    def _own(self, path: Path, pair: Pair, probe: str) -> CellRecord:
+    def _own(self, path: Path, key: Key) -> CellRecord:
         """
-        The record at *path*, which must be of *pair*, *probe* and the setup.
+        The record at *path*, which must be of *key* and the setup.
 
         Raises:
             OSError: If there is none, or it cannot be read.
             BadRecord: If it is anything else.
         """
         record = _decoded(path)
-        refuse_foreign(record, pair, probe, setup=self._known(), file=str(path))
+        refuse_foreign(record, key, setup=self._known(), file=str(path))
         return record
 
     def _identities(self) -> set[str]:
@@ -585,6 +596,15 @@ class Store:
             write_whole(path, data)
 
 
+def _seen_of(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before; empty if there is none."""
+    try:
+        seen = path.lstat()
+    except OSError:
+        return ()
+    return seen.st_ino, seen.st_size, seen.st_mtime_ns
+
+
 def _decoded(path: Path) -> CellRecord:
     data = read_regular(path)
     if data is None:
@@ -592,11 +612,12 @@ def _decoded(path: Path) -> CellRecord:
     return decode_record(data, file=str(path))
 
 
-def _unusable(pair: Pair, probe: str, error: OSError | BadRecord) -> CellRecord:
+def _unusable(key: Key, error: OSError | BadRecord) -> CellRecord:
     reason = error.reason if isinstance(error, BadRecord) else reason_of(error)
     return CellRecord(
-        pair=pair,
-        probe=probe,
+        pair=key.pair,
+        probe=key.probe,
+        variant=key.variant,
         status=Status.INTERRUPTED,
         started="",
         reason=f"its record cannot be used: {reason}",

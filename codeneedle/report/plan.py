@@ -492,7 +492,7 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
         probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
-        again=plan.store.record(repeated, probe.name + AGAIN) if repeated else None,
+        again=plan.store.record(repeated, probe.name, AGAIN) if repeated else None,
         total=pairs + bool(repeated),
     )
 

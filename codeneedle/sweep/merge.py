@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import answered
@@ -16,7 +15,7 @@ from codeneedle.records.comparability import (
     setup_differences,
     widened,
 )
-from codeneedle.records.record import CellRecord, Run, Setup, Status
+from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import (
     CELLS,
     LONGEST_NAME,
@@ -29,9 +28,6 @@ from codeneedle.sweep.request import decoded_request, keep
 from codeneedle.system.files import own_folder
 from codeneedle.text import in_words, visible
 from codeneedle.verdict.trust import trusted
-
-Key = tuple[Pair, str]
-"""A cell and a probe."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,15 +53,14 @@ class Union:
         """The run, with derived statuses."""
         first = self.stores[0]
         setup = functools.reduce(widened, self.setups)
-        return trusted(
-            Run(
-                name=first.run_name,
-                setup=setup,
-                records=tuple(self.records.values()),
-                root=first.folder.parent.parent,
-                sweep=first.sweep_file(),
-            )
+        run = Run(
+            name=first.run_name,
+            setup=setup,
+            records=(),
+            root=first.folder.parent.parent,
+            sweep=first.sweep_file(),
         )
+        return trusted(run.holding(self.records.values()))
 
 
 def union(
@@ -86,7 +81,7 @@ def union(
         _refuse_difference(stores[0], setups[0], store, setup)
     for at, store in enumerate(stores):
         tell(f"reading {store.folder}", at, len(stores))
-        before = {probe for _, probe in joined.cells}
+        before = {key.probe for key in joined.cells}
         alone: set[str] = set()
         common: set[str] = set()
         for record in store.records():
@@ -220,12 +215,11 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
     Raises:
         BadInput: If their observations differ.
     """
-    key = (record.pair, record.probe)
+    key = key_of(record)
     other = joined.records.get(key)
     if record.status is Status.INTERRUPTED:
         if not record.started:  # it could not be read as one of this cell and setup
-            what = f"{record.pair}, {record.probe}: {record.reason}"
-            joined.left_out.append(f"{store.folder}: {what}")
+            joined.left_out.append(f"{store.folder}: {key}: {record.reason}")
         return False
     if other is None or not other.has_numbers:
         joined.cells[key], joined.records[key] = store, record
@@ -233,7 +227,7 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
     if not _is_comparable(record):
         return False
     if place := first_other(other.observation, record.observation):
-        what = f"{record.pair}, {record.probe}"
+        what = str(key)
         if other.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
@@ -247,7 +241,8 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
 def _is_comparable(record: CellRecord) -> bool:
     """Whether its observation has more than times, so that it can be compared."""
     probe = PROBES.get(record.probe)
-    return record.has_numbers and probe is not None and not probe.is_timed
+    is_first = not record.variant
+    return record.has_numbers and is_first and probe is not None and not probe.is_timed
 
 
 def _refuse_unrelated(first: Store, store: Store, probes: set[str]) -> None:
@@ -320,6 +315,6 @@ def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) 
         for at, (key, store) in enumerate(joined.cells.items()):
             tell(f"writing {target.folder}", at, len(joined.cells))
             if store.folder != target.folder.absolute():
-                target.copy(store, *key)
+                target.copy(store, key)
         # Once for all: to wait for each of 10,000 files takes minutes.
         os.sync()

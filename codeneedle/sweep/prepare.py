@@ -115,11 +115,8 @@ def _made(
 
     Raises:
         OtherSetup: If the run folder is one of another setup.
-        BadSetup: If its probes have impossible settings.
     """
     stored = plan.store.setup()
-    if stored:
-        refuse_impossible_settings(stored)
     sent = _sent(plan, stored, counting)
     preparation = _preparation(plan, sent, counting.prompts) if counting else None
     setup = _setup(plan, sent)
@@ -287,9 +284,10 @@ def refuse_unfit(plan: Plan) -> None:
         OtherSetup: If its records were made under another setup.
         BadSetup: If its probes have impossible settings.
     """
-    if plan.store.intact_setup() is None:
+    if (stored := plan.store.intact_setup()) is None:
         return
     try:
+        refuse_impossible_settings(stored)
         _made(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):

@@ -23,7 +23,6 @@ from codeneedle.records.record import (
     Json,
     Run,
     Status,
-    base_name,
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
@@ -167,9 +166,9 @@ class Runner:
 
     def read(self) -> Run:
         """The run as it is stored by now, with derived statuses."""
-        records = tuple(self.store.records())
         setup = self.run.setup
-        return trusted(Run(name=self.store.name, setup=setup, records=records))
+        run = Run(name=self.store.name, setup=setup, records=())
+        return trusted(run.holding(self.store.records()))
 
     def extend(
         self,
@@ -330,8 +329,8 @@ class Runner:
 
         def calibrate(facts: Json) -> None:
             self._refuse_replaced_weights(cell)
-            self.store.calibrate(base_name(queue.probe.name), facts)
-            self.add_calibration({base_name(queue.probe.name): facts})
+            self.store.calibrate(queue.probe.name, facts)
+            self.add_calibration({queue.probe.name: facts})
 
         def identify(program: str) -> None:
             with queue.changed:
@@ -354,6 +353,7 @@ class Runner:
             and (previous.is_partial or ((goal or is_check) and previous.has_numbers))
             else None,
             goal=goal,
+            variant=queue.variant,
             is_check=is_check,
             others=queue.companions(pair),
             previous_end=worker.previous_end,
@@ -517,6 +517,7 @@ class _Draft:
         record = CellRecord(
             pair=cell.pair,
             probe=self.probe,
+            variant=cell.variant,
             status=status,
             started=previous.started if previous else self.started,
             reason=masked(one_line(reason)),
@@ -569,12 +570,17 @@ class CellQueue:
     error: BaseException | None = None
     """What ended a worker; the others end after their cells."""
 
-    def __init__(self, runner: Runner, probe: Probe, pairs: Sequence[Pair]) -> None:
+    variant: str  # as of `CellRecord`
+
+    def __init__(
+        self, runner: Runner, probe: Probe, pairs: Sequence[Pair], variant: str = ""
+    ) -> None:
         self.probe = probe
+        self.variant = variant
         self.pairs = pairs
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
-        self._runner = runner
+        self.runner = runner
         self._observed = self._stored()
         self.records = self._trusted()
         self._left = [pair for pair in pairs if self._is_pending(pair)]
@@ -583,7 +589,7 @@ class CellQueue:
 
     def _is_pending(self, pair: Pair) -> bool:
         """As `is_left`, of *pair*."""
-        return is_left(self.records.get(pair), retries=self._runner.retry_failed)
+        return is_left(self.records.get(pair), retries=self.runner.retry_failed)
 
     @property
     def left(self) -> tuple[Pair, ...]:
@@ -605,7 +611,7 @@ class CellQueue:
         """The next cell for a worker, once there is one; None if there is none."""
         with self.changed:
             while self._left:
-                if self.error or self.is_aborted or self._runner.asked_to_stop():
+                if self.error or self.is_aborted or self.runner.asked_to_stop():
                     break
                 if self._measuring and self.is_led():
                     self.changed.wait()
@@ -635,8 +641,8 @@ class CellQueue:
 
     def is_led(self) -> bool:
         """Whether the next cell calibrates the probe for all others."""
-        setup = self._runner.run.setup
-        is_set = base_name(self.probe.name) in setup.calibrated and any(
+        setup = self.runner.run.setup
+        is_set = self.probe.name in setup.calibrated and any(
             record.observation is not None and not record.is_partial
             for record in self.records.values()
         )
@@ -659,7 +665,7 @@ class CellQueue:
 
     def stored(self, pair: Pair) -> CellRecord | None:
         """The record of *pair* as it is stored; None if there is none."""
-        return self._observed.get((pair, self.probe.name))
+        return self._observed.get((pair, self.variant))
 
     def add(self, record: CellRecord) -> CellRecord:
         """
@@ -670,7 +676,7 @@ class CellQueue:
         """
         with self.changed:
             before = self.records
-            self._observed[record.pair, record.probe] = record
+            self._observed[record.pair, record.variant] = record
             self.records = self._trusted()
             record = self.records[record.pair]
             others = [r for p, r in self.records.items() if r != before.get(p, r)]
@@ -711,10 +717,10 @@ class CellQueue:
             CodeneedleError: With other models, corpora and probes as the way out.
         """
         record = self.records.get(most_precise(self.pairs))
-        is_tried = self._runner.tries_reference and self._left
+        is_tried = self.runner.tries_reference and self._left
         if not is_tried or record is None or not record.has_numbers:
             return
-        setup = self._runner.run.setup
+        setup = self.runner.run.setup
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
         reasons = [too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
@@ -731,21 +737,19 @@ class CellQueue:
 
         A repetition of the reference is verified beside the records of the first time.
         """
-        grid = {*self._runner.run.setup.grid, *self.pairs}
+        grid = {*self.runner.run.setup.grid, *self.pairs}
+        variants = {self.variant, "" if self.variant == AGAIN else self.variant}
         return {
-            (record.pair, record.probe): record
-            for name in dict.fromkeys(
-                (self.probe.name.removesuffix(AGAIN), self.probe.name)
-            )
-            for record in self._runner.store.records(name)
-            if record.pair in grid
+            (record.pair, record.variant): record
+            for record in self.runner.store.records(self.probe.name)
+            if record.pair in grid and record.variant in variants
         }
 
     def _trusted(self) -> dict[Pair, CellRecord]:
         """The records of this probe with derived statuses, by pair."""
-        setup, observed = self._runner.run.setup, tuple(self._observed.values())
-        run = trusted(Run(name="", setup=setup, records=observed))
-        return {r.pair: r for r in run.records if r.probe == self.probe.name}
+        setup, observed = self.runner.run.setup, tuple(self._observed.values())
+        run = trusted(Run(name="", setup=setup, records=()).holding(observed))
+        return {r.pair: r for r in run.every_record if r.variant == self.variant}
 
 
 _CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")

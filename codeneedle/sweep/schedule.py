@@ -17,12 +17,12 @@ from codeneedle.cache_types import Pair, most_precise_first, reference_among
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import (
-    AGAIN,
-    ON_CPU,
     Attention,
     CellRecord,
+    Key,
     Run,
     Setup,
+    key_of,
 )
 from codeneedle.sweep.decide import TIME_SHARE, fix_order, tells_loss
 from codeneedle.sweep.runner import (
@@ -83,12 +83,12 @@ class Task:
     """Which a sweep that decides takes with it, and why."""
 
     @property
-    def suffix(self) -> str:
-        """What follows the name of the probe in that of its records."""
+    def recorded_as(self) -> str:
+        """What its records have as `CellRecord.variant`."""
         if self.variant is Variant.ELSEWHERE:
             kind = device_kind(self.device).lower()
-            return f"_on_{re.sub('[^a-z0-9]+', '_', kind)}"
-        return {Variant.AGAIN: AGAIN, Variant.ON_CPU: ON_CPU}.get(self.variant, "")
+            return f"on-{re.sub('[^a-z0-9]+', '-', kind)}"
+        return "" if self.variant is Variant.CHECK else self.variant.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +163,21 @@ class _Now:
         return self.run.setup
 
     @cached_property
-    def records(self) -> dict[tuple[str, Pair], CellRecord]:
-        """By name of the probe and pair."""
-        return {(record.probe, record.pair): record for record in self.run.records}
+    def records(self) -> dict[Key, CellRecord]:
+        """By their keys, those of variants among them."""
+        return {key_of(record): record for record in self.run.every_record}
 
-    def is_left(self, probe: Probe, pair: Pair, *, retries: bool | None = None) -> bool:
+    def is_left(
+        self,
+        probe: Probe,
+        pair: Pair,
+        variant: str = "",
+        *,
+        retries: bool | None = None,
+    ) -> bool:
         """Whether *pair* has no whole record of *probe*."""
         retries = self.wanted.retries if retries is None else retries
-        record = self.records.get((probe.name, pair))
+        record = self.records.get(Key(pair, probe.name, variant))
         return is_left(record, retries=retries)
 
     def has_numbers(self, pair: Pair) -> bool:
@@ -188,9 +195,9 @@ class _Now:
     ) -> tuple[dict[Pair, CellRecord], Pair | None]:
         """The records of *pairs* with numbers of *probe*, and their reference."""
         records = {
-            pair: self.records[probe.name, pair]
+            pair: self.records[Key(pair, probe.name)]
             for pair in pairs
-            if (probe.name, pair) in self.records
+            if Key(pair, probe.name) in self.records
         }
         found = {pair: record for pair, record in records.items() if record.has_numbers}
         return found, reference_among(found.values())
@@ -392,7 +399,7 @@ def _behind(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
             for device in other_devices(finished[reference], now.wanted.devices)
         )
     for variant in variants:
-        if now.is_left(named(probe, variant), reference):
+        if now.is_left(probe, reference, variant.recorded_as):
             yield variant
 
 
@@ -427,13 +434,6 @@ def other_devices(record: CellRecord, devices: Sequence[str]) -> list[str]:
     kinds = {device_kind(device): device for device in reversed(devices)}
     ours = {"", device_kind(record.device)}
     return [kinds[kind] for kind in sorted(kinds) if kind not in ours]
-
-
-def named(probe: Probe, task: Task) -> Probe:
-    """*probe* with the name that the records of *task* have."""
-    if not task.suffix:
-        return probe
-    return replace(probe, name=f"{probe.name}{task.suffix}", repeats=False)
 
 
 # --- the loop

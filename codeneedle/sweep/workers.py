@@ -161,11 +161,12 @@ def device_kind(phrase: str) -> str:
 
 
 def agreement(
-    probe: Probe, other: Probe, pairs: Sequence[Pair], *, store: Store
+    probe: Probe, variant: str, pairs: Sequence[Pair], *, store: Store
 ) -> str:
     """A sentence on whether two kinds of device agree on the reference."""
     ours = _reference(probe, pairs, store)
-    theirs = trusted_records(store, other.name).get(ours.pair) if ours else None
+    others = trusted_records(store, probe.name, variant)
+    theirs = others.get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
     place = first_other(ours.observation, theirs.observation)

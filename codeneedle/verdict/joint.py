@@ -116,14 +116,15 @@ def joined(runs: Sequence[Run], at: int | None = None) -> JointRun:
     records = [record for each in made for record in each.records()]
     first = ordered[0]
     setup = replace(first.setup, order={})
-    return JointRun(
+    joint = JointRun(
         name=" + ".join(run.name for run in ordered),
         setup=setup,
-        records=tuple(asked_alike(records, setup)),
+        records=(),
         root=first.root,
         runs=tuple(ordered),
         order=_joint_order(made),
     )
+    return joint.holding(asked_alike(records, setup))
 
 
 def _weight_order(run: Run) -> tuple[float, int, str]:
@@ -156,7 +157,7 @@ class _Candidates:
 
     def records(self) -> Iterator[CellRecord]:
         """The records of the run, each of its candidate."""
-        for record in self.run.records:
+        for record in self.run.every_record:
             yield replace(record, pair=self.of(record.pair))
 
     def every(self) -> Iterator[Candidate]:

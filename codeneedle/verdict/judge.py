@@ -17,8 +17,6 @@ from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind, caches_of, context_of
 from codeneedle.records.record import (
-    AGAIN,
-    ON_CPU,
     Attention,
     CellRecord,
     Effective,
@@ -446,7 +444,7 @@ def _results(
     limits: Limits,
     lost: Sequence[LostFrom],
 ) -> Iterator[PairResult]:
-    records = [r for r in run.records if not r.probe.endswith((AGAIN, ON_CPU))]
+    records = list(run.records)
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
     sizes = {pair: _memory_bytes(pair, records, context) for pair in pairs}

@@ -20,7 +20,14 @@ from codeneedle.probes.metrics import (
     samples_needed,
 )
 from codeneedle.probes.probe import Probe
-from codeneedle.records.record import Attention, CellRecord, Run, Setup
+from codeneedle.records.record import (
+    AGAIN,
+    ON_CPU,
+    Attention,
+    CellRecord,
+    Run,
+    Setup,
+)
 from codeneedle.text import plural
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.noise_floor import (
@@ -512,12 +519,14 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
                 run.setup,
                 again=[
                     again
-                    for again in of_probe.again
+                    for again in of_probe.variants
+                    if again.variant == AGAIN
                     if again.pair == reference and again.has_numbers
                 ],
                 on_cpu=[
                     there
-                    for there in of_probe.on_cpu
+                    for there in of_probe.variants
+                    if there.variant == ON_CPU
                     if there.pair == reference and there.has_numbers
                 ],
             )

@@ -66,7 +66,7 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
 
 def spent_share(run: Run) -> float:
     """Time of further functions, divided by that of everything else."""
-    whole = math.fsum(record.phases.total_s for record in run.records)
+    whole = math.fsum(record.phases.total_s for record in run.every_record)
     more = math.fsum(_further_s(record, run.setup) for record in run.records)
     return more / (whole - more) if whole > more else 0.0
 

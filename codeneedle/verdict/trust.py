@@ -28,7 +28,7 @@ from codeneedle.records.record import (
     Setup,
     Status,
     Trouble,
-    base_name,
+    key_of,
 )
 from codeneedle.records.store import Store
 from codeneedle.text import plural
@@ -60,7 +60,7 @@ def trusted(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return replace(run, records=derived(run.records, run.setup))
+    return run.holding(derived(run.every_record, run.setup))
 
 
 def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ...]:
@@ -71,21 +71,22 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
     one probe has no quality in another: it is compared with none, and no reference.
     """
     records = tuple(_without_nan(records))
-    groups: dict[tuple[str, str], dict[Pair, CellRecord]] = {}
+    groups: dict[tuple[str, str, str], dict[Pair, CellRecord]] = {}
     for record in records:
-        groups.setdefault((record.probe, record.device), {})[record.pair] = record
+        key = (record.probe, record.variant, record.device)
+        groups.setdefault(key, {})[record.pair] = record
     grid = {*setup.grid, *(record.pair for record in records)}
     is_by_speed = any(map(is_untold, records))
     troubles: dict[CellKey, Trouble] = {}
     on_cpu: dict[CellKey, str] = {}
-    for (probe, device), of_group in groups.items():
-        first = groups.get((probe.removesuffix(AGAIN), device), {})
+    for (probe, variant, device), of_group in groups.items():
+        first = groups.get((probe, "", device), {}) if variant == AGAIN else {}
         finished = [each for each in (first | of_group).values() if each.has_numbers]
         speed = prompt_speed(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspects(finished, grid=grid).items():
-            troubles[pair, probe, device] = trouble
+            troubles[pair, probe, variant, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
-            on_cpu[pair, probe, device] = evidence
+            on_cpu[pair, probe, variant, device] = evidence
     marked = tuple(_derived(each, troubles, on_cpu) for each in records)
     return tuple(asked_alike(marked, setup))
 
@@ -105,12 +106,16 @@ def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRec
         if record.has_numbers and any(each.loss for each in metrics_of(record.probe))
     ]
     references = {
-        probe: _reference_of(record for record in with_loss if record.probe == probe)
+        probe: _reference_of(
+            record
+            for record in with_loss
+            if record.probe == probe and not record.variant
+        )
         for probe in {record.probe for record in with_loss}
     }
     known = set(map(id, with_loss))
     for record in records:
-        reference = references.get(base_name(record.probe))
+        reference = references.get(record.probe)
         if reference and record is not reference and id(record) in known:
             yield _without_others(record, reference, names)
         else:
@@ -158,13 +163,13 @@ def _without_nan(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
     nan = {
         record.pair: record
         for record in records
-        if record.computes_nan and not record.probe.endswith(ON_CPU)
+        if record.computes_nan and record.variant != ON_CPU
     }
     for record in records:
         found = nan.get(record.pair)
         has_loss = any(metric.loss for metric in metrics_of(record.probe))
         if found and record.has_numbers and has_loss:
-            reason = f"{found.reason} ({base_name(found.probe)})"
+            reason = f"{found.reason} ({found.probe})"
             yield replace(record, status=found.status, reason=reason)
         else:
             yield record
@@ -176,8 +181,8 @@ def is_untold(record: CellRecord) -> bool:
     return record.has_numbers and is_on_device and record.attention is None
 
 
-CellKey = tuple[Pair, str, str]
-"""A pair, a probe and a device."""
+CellKey = tuple[Pair, str, str, str]
+"""A pair, a probe, a variant and a device."""
 
 
 def _derived(
@@ -185,7 +190,7 @@ def _derived(
     troubles: Mapping[CellKey, Trouble],
     on_cpu: Mapping[CellKey, str],
 ) -> CellRecord:
-    key = (record.pair, record.probe, record.device)
+    key = (*key_of(record), record.device)
     if evidence := on_cpu.get(key):
         effective = replace(
             record.effective, attention=Attention.CPU, attention_evidence=evidence
@@ -196,7 +201,9 @@ def _derived(
     return record
 
 
-def trusted_records(store: Store, probe: str) -> dict[Pair, CellRecord]:
+def trusted_records(
+    store: Store, probe: str, variant: str = ""
+) -> dict[Pair, CellRecord]:
     """
     The stored records of *probe* by pair, with what follows from each other.
 
@@ -206,18 +213,16 @@ def trusted_records(store: Store, probe: str) -> dict[Pair, CellRecord]:
         BadInput: As `Store.records` does.
         BadSetup: If the setup cannot be read.
     """
-    names = dict.fromkeys((probe.removesuffix(AGAIN), probe))
-    records = tuple(each for name in names for each in store.records(name))
-    setup = store.setup()
+    records, setup = tuple(store.records(probe)), store.setup()
     if setup is not None:
-        run = Run(name=store.name, setup=setup, records=records)
-        records = trusted(run).records
-    return {record.pair: record for record in records if record.probe == probe}
+        run = Run(name=store.name, setup=setup, records=())
+        records = trusted(run.holding(records)).every_record
+    return {each.pair: each for each in records if each.variant == variant}
 
 
 def metrics_of(probe: str) -> tuple[Metric, ...]:
-    """Metrics of a record's *probe*, whose name may have more behind it: _again."""
-    known = PROBES.get(probe.partition("_")[0])
+    """Metrics of a record's *probe*."""
+    known = PROBES.get(probe)
     return known.metrics if known else ()
 
 

@@ -61,22 +61,20 @@ def measured(
     calibration=None,
     *,
     previous_record=None,
-    probe=PROBE,
-    conditions=None,
+    variant="",
     **asked,
 ):
     """A cell of such a run, whose reference has set *calibration* before."""
     engine.server = FakeServer(engine)
     run = made_run(folder, engine, **asked)
     setup = with_calibration(run.setup, calibration) if calibration else run.setup
-    if conditions:
-        setup = replace(setup, probes={NAME: conditions})
     kept = [setup.calibrated.get(NAME)]
     context = ProbeContext(
         run=replace(run, setup=setup),
         pair=pair,
         logs=folder,
         previous_record=previous_record,
+        variant=variant,
         calibrate=kept.append,
     )
     record = CellRecord(
@@ -84,6 +82,6 @@ def measured(
         probe=NAME,
         status=Status.FINISHED,
         started="",
-        observation=probe.measure(context),
+        observation=PROBE.measure(context),
     )
     return Cell(record, from_json(kept[-1], Calibration, file="x"))

@@ -47,7 +47,8 @@ def evaluated(pair: str, scores: Sequence[float], *, again: bool = False) -> Cel
     """The record of a cell; *again* is the repetition of the reference."""
     return CellRecord(
         pair=Pair.parse(pair),
-        probe=f"{NAME}{AGAIN if again else ''}",
+        probe=NAME,
+        variant=AGAIN if again else "",
         status=Status.FINISHED,
         started="2026-11-01T12:00:00+00:00",
         observation=made_evaluation(samples_of(scores)),

@@ -112,12 +112,13 @@ def losing_run(
     setup = setup or losing_setup(pairs, forced=functions, functions=functions)
     every = {reference: [0.0] * functions} if reference else {}
     records = [losing(setup, pair, each) for pair, each in (every | losses).items()]
-    return Run(name="random-bodies/made-model", setup=setup, records=(*records, *more))
+    run = Run(name="random-bodies/made-model", setup=setup, records=())
+    return run.holding((*records, *more))
 
 
 def repeated(record: CellRecord) -> CellRecord:
     """The same as the second record of a reference."""
-    return replace(record, probe=record.probe + AGAIN)
+    return replace(record, variant=AGAIN)
 
 
 def diverging(

@@ -230,7 +230,7 @@ def unsized(run: Run) -> Run:
 
 def with_records(run: Run, *records: CellRecord) -> Run:
     """*run* and these *records*."""
-    return replace(run, records=(*run.records, *records))
+    return run.holding((*run.every_record, *records))
 
 
 def ruled_out() -> Run:
@@ -278,7 +278,7 @@ def remarkable() -> dict[str, Run]:
     steady = losing_run({GOOD: WITHIN})
     there = losing(steady.setup, REFERENCE, [0.003] * 16)
     on_cpu = replace(
-        there, probe=f"recall{ON_CPU}", effective=Effective(attention=Attention.CPU)
+        there, variant=ON_CPU, effective=Effective(attention=Attention.CPU)
     )
     stopped = failed_record(COARSE, Status.OUT_OF_MEMORY, "cannot allocate 9 GiB")
     crashed = replace(failed_record(GOOD), probe="divergence")

@@ -186,13 +186,13 @@ def test_two_values_have_a_standard_error_and_one_has_none(
 def test_repeated_records_of_a_probe_are_its_own() -> None:
     run = small_run()
     more = [
-        replace(run.records[0], probe=f"{name}{suffix}")
+        replace(run.records[0], probe=name, variant=variant)
         for name in ("recall", "other")
-        for suffix in (AGAIN, ON_CPU)
+        for variant in (AGAIN, ON_CPU)
     ]
-    found = frames.of_probe(replace(run, records=(*run.records, *more)), "recall")
+    found = frames.of_probe(run.holding((*run.records, *more)), "recall")
 
-    assert ((more[0],), (more[1],)) == (found.again, found.on_cpu)
+    assert (run.records, (more[0], more[1])) == (found.records, found.variants)
 
 
 def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
@@ -229,8 +229,13 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
     )
     others = [by_pair["q4_0/q8_0"], failed_record("bf16/bf16")]
 
-    assert 3.0 == frames.floor(replace(run, again=(*others, again)), MATCHED, cells)
-    assert math.isnan(frames.floor(replace(run, again=(*others,)), MATCHED, cells))
+    more = [replace(each, variant=AGAIN) for each in (*others, again)]
+    found = [
+        frames.floor(run.holding((*run.records, *variants)), MATCHED, cells)
+        for variants in (more, more[:-1])
+    ]
+    assert 3.0 == found[0]
+    assert math.isnan(found[1])
 
 
 def test_differences_are_over_the_units_that_both_have() -> None:
@@ -242,9 +247,7 @@ def test_differences_are_over_the_units_that_both_have() -> None:
         for at, each in enumerate(forced_of(setup))
     ]
     every = made_record("bf16/bf16", [], forced=scores)
-    once_more = replace(
-        made_record("bf16/bf16", [], forced=scores[:1]), probe=f"recall{AGAIN}"
-    )
+    once_more = replace(made_record("bf16/bf16", [], forced=scores[:1]), variant=AGAIN)
     run = frames.of_probe(
         Run(name="made", setup=setup, records=(every, once_more)), "recall"
     )

@@ -269,8 +269,8 @@ def test_what_the_reference_sets_is_kept_beside_what_others_have_set(tmp_path, s
 
 def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
     store.adopt(SETUP)
-    for probe in ("retrieval", "retrieval_again", "recall"):
-        store.add(replace(RECORD, probe=probe))
+    for probe, variant in (("retrieval", ""), ("retrieval", "again"), ("recall", "")):
+        store.add(replace(RECORD, probe=probe, variant=variant))
 
     store.set_probe_aside("retrieval")
 

@@ -302,7 +302,7 @@ def test_a_reference_that_was_measured_twice_is_the_floor():
     first = run.records[0]
     second = replace(
         made_run(lambda _pair, at: 20 if at else 12, setup=setup).records[0],
-        probe="recall_again",
+        variant="again",
     )
     narrowed = of_probe(replace(run, records=(*run.records, second)), "recall")
     alone = replace(narrowed, records=run.records[1:])

@@ -207,7 +207,7 @@ def test_all_time_is_told_before_a_sweep_where_it_is_known(monkeypatch):
 
 def test_the_reference_counts_twice_and_its_repeat_is_priced():
     plan = planned()
-    again = replace(made_record("q8_0/q8_0", []), probe=f"recall{AGAIN}")
+    again = replace(made_record("q8_0/q8_0", []), variant=AGAIN)
     plan.store.adopt(SETUP)
     plan.store.add(replace(again, phases=Phases(measure_s=20.0)))
 

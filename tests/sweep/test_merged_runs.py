@@ -15,7 +15,7 @@ from made_records import (
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
-from codeneedle.records.record import Status
+from codeneedle.records.record import Key, Status
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import read_runs
 from codeneedle.sweep.merge import merge
@@ -63,7 +63,7 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
 
     found, store = merged(tmp_path, a, b)
 
-    assert {(F16, "recall"): 2} == found.compared
+    assert {Key(F16, "recall"): 2} == found.compared
     assert {F16, Q8, Q4} == {r.pair for r in store.records() if r.has_numbers}
     assert SETUP.types_k == store.setup().types_k
     again, store = merged(tmp_path, a, b)
@@ -88,7 +88,7 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
         ((folder, found),) = merge(folders, tmp_path / folders[0].name / "all")
         (record,) = Store(folder).records()
         assert asked(4, 1).observation == record.observation
-        assert {(F16, "recall"): 2} == found.compared
+        assert {Key(F16, "recall"): 2} == found.compared
 
 
 def test_a_share_without_recall_joins_one_with_it(tmp_path):

@@ -42,8 +42,7 @@ from codeneedle.sweep.prepare import (
     refuse_untrimmed,
     thinking_phrase,
 )
-from codeneedle.sweep.request import Execution, given_as, read_sweep
-from codeneedle.sweep.workers import Share
+from codeneedle.sweep.request import given_as, read_sweep
 from codeneedle.system.files import cache_folder
 
 RECALL = PROBES["recall"]
@@ -603,8 +602,6 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     refuse_unfit(other)
 
     assert (None, []) == (other.store.setup(), list(other.store.records()))
-    with pytest.raises(OtherSetup), other.store.locked():
-        prepare(replace(other, execution=Execution(shard=Share(1, 2))))
     with other.store.locked():
         assert None is other.store.mend()
         assert 7 == prepare(other).setup.seed

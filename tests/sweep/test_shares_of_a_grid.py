@@ -73,7 +73,7 @@ def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
         (
             "NVIDIA L4, 2 threads",
             ["NVIDIA L4, 2 threads", "AMD 1, 2 threads", "AMD 1, 2 threads"],
-            [("recall_on_amd_1", "AMD 1, 2 threads")],
+            [("on-amd-1", "AMD 1, 2 threads")],
         ),
     ],
 )
@@ -92,7 +92,7 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
         for device in other_devices(record, devices)
     ]
 
-    assert others == [(f"recall{task.suffix}", task.device) for task in found]
+    assert others == [(task.recorded_as, task.device) for task in found]
 
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])

@@ -11,7 +11,15 @@ from made_verdicts import BELOW, without_kernel
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status
+from codeneedle.records.record import (
+    AGAIN,
+    CellRecord,
+    Key,
+    Run,
+    Setup,
+    Status,
+    key_of,
+)
 from codeneedle.sweep.schedule import (
     Stage,
     Taken,
@@ -44,7 +52,8 @@ def run_of(
 ) -> Run:
     """What was measured of some pairs."""
     records = tuple(losing(setup, str(pair), each) for pair, each in losses.items())
-    return trusted(Run(name="made", setup=setup, records=(*records, *more)))
+    run = Run(name="made", setup=setup, records=())
+    return trusted(run.holding((*records, *more)))
 
 
 def next_of(
@@ -165,7 +174,7 @@ def test_the_reference_is_measured_on_each_other_kind_of_device() -> None:
 
     assert ("bf16/bf16", "elsewhere", None) == seen(task)
     assert task is not None
-    assert ("_on_a1", devices[1]) == (task.suffix, task.device)
+    assert ("on-a1", devices[1]) == (task.recorded_as, task.device)
 
 
 def test_the_pair_to_set_and_the_reference_are_checked_where_lines_were_read() -> None:
@@ -183,13 +192,9 @@ def test_the_pair_to_set_and_the_reference_are_checked_where_lines_were_read() -
         )
         for record in run_of(ALL, setup_of()).records
     ]
-    task = next_task(run := run_of({}, setup, *read), GRID, judge(run), Taken())
+    task = next_of(run_of({}, setup, *read))
 
-    # Keys are of no chunk of this text: what was read is asked anew before all else.
-    assert (EVERY, "grid", None) == seen(task)
-    assert task is not None
-    checked = next_of(run, taken=Taken(tasks={task}))
-    assert ("bf16/bf16 q8_0/q8_0", "check", None) == seen(checked)
+    assert ("bf16/bf16 q8_0/q8_0", "check", None) == seen(task)
 
 
 def test_pairs_without_a_kernel_are_measured_last() -> None:
@@ -301,7 +306,7 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
 ) -> None:
     setup = setup_of(forced=64, decides=wanted.decides)
     losses = {WHOLE: NOTHING, GOOD: BELOW * 4, BAD: BEYOND * 4}
-    records: dict[tuple[str, Pair], CellRecord] = {}
+    records: dict[Key, CellRecord] = {}
     taken, turns = Taken(), 0
 
     def stored() -> Run:
@@ -311,19 +316,19 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
         assert task == next_of(stored(), wanted), "a fresh command"
         for pair, units in cells(task):
             assert task == next_of(stored(), wanted), "killed inside of it"
-            known = records.get(("recall", pair))
+            known = records.get(Key(pair, "recall"))
             if known and not (task.is_further or task.variant):
                 continue
             record = losing(setup, str(pair), losses[pair][:units])
             if task.variant is Variant.AGAIN:
                 record = repeated(record)
-            records[record.probe, pair] = record
+            records[key_of(record)] = record
             if next_of(stored(), wanted) != task:
                 break
         taken.tasks.add(task)
         turns += 1
 
     assert turns > 2
-    assert (f"recall{AGAIN}" in {probe for probe, _ in records}) == wanted.decides
+    assert (AGAIN in {key.variant for key in records}) == wanted.decides
     assert next_of(stored(), wanted) is None
     assert Stage.GRID == Task(probe="recall", pairs=PAIRS).stage

@@ -84,7 +84,7 @@ def test_a_pair_that_was_asked_nothing_alike_is_no_number():
 def test_a_repetition_is_compared_with_what_it_repeats():
     records = (
         record(F16, asked(3)),
-        record(F16, asked(3, ends=[3, 4]), f"recall{AGAIN}"),
+        replace(record(F16, asked(3, ends=[3, 4])), variant=AGAIN),
     )
 
     assert Status.MISMATCHED is derived(records, made_setup())[1].status

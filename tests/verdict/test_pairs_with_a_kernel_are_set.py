@@ -101,8 +101,8 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     run = without_kernel(losing_run(LOSSES), "q4_0/q4_0")
     there = losing(run.setup, REFERENCE, BEYOND)
     effective = Effective(attention=Attention.CPU)
-    there = replace(there, probe=f"recall{ON_CPU}", effective=effective)
-    found = judge(replace(run, records=(*run.records, there)))
+    there = replace(there, variant=ON_CPU, effective=effective)
+    found = judge(run.holding((*run.records, there)))
 
     row = found.result(Pair.parse("q4_0/q4_0")).metric_result("recall-logp")
     assert 0 == pytest.approx(row.bounds.mean)
@@ -129,8 +129,8 @@ def test_what_the_place_changes_is_told_of_divergence_too():
     run = replace(run, setup=replace(run.setup, probes={"divergence": sizes}))
     pairs = (REFERENCE, SAME, SMALL)
     cells = [diverging(pair, [0.01 * at] * 6) for at, pair in enumerate(pairs)]
-    there = replace(diverging(REFERENCE, [0.004] * 6), probe=f"divergence{ON_CPU}")
-    found = judge(replace(run, records=(*cells, there)))
+    there = replace(diverging(REFERENCE, [0.004] * 6), variant=ON_CPU)
+    found = judge(run.holding((*cells, there)))
 
     assert 0.004 == pytest.approx(found.on_cpu["kld"][1])
 

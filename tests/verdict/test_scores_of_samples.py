@@ -41,7 +41,7 @@ def run_of(pairs, reference=None, again=None):
     setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
     asked = {"pairs": (REFERENCE, *pairs), "probes": {"eval": {"command": "x"}}}
     setup = with_scores(replace(setup, **asked), was)
-    return Run(name="run", setup=setup, records=tuple(cells))
+    return Run(name="run", setup=setup, records=()).holding(cells)
 
 
 def row_of(run, pair=GOOD, limits=None):

@@ -23,6 +23,7 @@ from codeneedle.records.record import (
     Fingerprint,
     Run,
     Status,
+    key_of,
 )
 from codeneedle.records.store import Store
 from codeneedle.scores import ComputesNan
@@ -54,7 +55,8 @@ def test_a_pair_that_computes_nan_in_one_probe_is_no_reference_in_another():
     nan = failed_record(
         "f16/f16", status=Status.UNSUPPORTED, reason=str(ComputesNan(token=513))
     )
-    elsewhere = replace(nan, pair=Pair("q8_0", "q8_0"), probe=f"divergence{ON_CPU}")
+    elsewhere = replace(nan, pair=Pair("q8_0", "q8_0"), probe="divergence")
+    elsewhere = replace(elsewhere, variant=ON_CPU)
     records = (*numbers, replace(nan, probe="divergence"), elsewhere)
 
     run = trusted(Run(name="r", setup=made_setup(), records=records))
@@ -365,9 +367,12 @@ F16, Q8, Q4 = (Pair(name, name) for name in TYPES)
 
 
 def told(*records, setup=SETUP):
-    """Status and reason of *records* beside each other, by pair and probe."""
+    """Status and reason of *records* beside each other, by pair, probe and variant."""
     run = trusted(Run(name="a/b", setup=setup, records=records))
-    return {(r.pair, r.probe): (r.status.value, r.reason) for r in run.records}
+    return {
+        key_of(r)[: 3 if r.variant else 2]: (r.status.value, r.reason)
+        for r in run.every_record
+    }
 
 
 def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
@@ -408,7 +413,7 @@ def test_cells_of_other_probes_and_of_other_devices_are_not_compared():
 def test_what_was_measured_once_more_stands_beside_the_first_records():
     setup = made_setup(types_k=TYPES[1:], types_v=TYPES[1:])
     records = [proved("q8_0/q8_0", *SAME), proved("q4_0/q4_0", *OTHER)]
-    again = replace(records[0], probe="recall_again")
+    again = replace(records[0], variant="again")
 
     found = told(*records, again, setup=setup)
 
@@ -437,7 +442,6 @@ def test_the_probes_that_read_prompts_tell_how_fast():
     told = {p for p in PROBES if any(m.is_prompt_speed for m in metrics_of(p))}
 
     assert {"recall", "retrieval", "throughput"} == told
-    assert metrics_of("recall") == metrics_of("recall_again")
     assert () == metrics_of("unknown")
 
 

@@ -14,7 +14,6 @@ from codeneedle.records.record import (
     Length,
     LogProb,
     Setup,
-    base_name,
     refuse_impossible,
 )
 
@@ -122,7 +121,7 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if base_name(record.probe) != NAME or record.observation is None:
+    if record.probe != NAME or record.observation is None:
         return None
     divergence, file = observed(record, Divergence), file_of(record)
     for name, each in divergence.answers.items():

@@ -201,7 +201,7 @@ class EvaluationProbe(Probe):
             CellError: If one of them fails, too many samples have no score, or they
                 differ from those of the first cell.
         """
-        cell = _EvaluatedCell(context, is_again=self.name != NAME)
+        cell = _EvaluatedCell(context, is_again=bool(context.variant))
         evaluation = cell.evaluated()
         if cell.settings.score:
             context.keep(as_json(evaluation))

@@ -586,8 +586,9 @@ def _remarks(run: Run) -> Iterator[str]:
         return
     by_pair = {record.pair: record for record in records}
     yield from _left_out(run.setup)
-    for record in run.records:
-        if record.probe == f"{NAME}{AGAIN}" and record.has_numbers:
+    for record in run.variants:
+        is_again = record.probe == NAME and record.variant == AGAIN
+        if is_again and record.has_numbers:
             yield f"floor: {record.pair} again {_departs(record, run.setup)}"
     for pair, record in by_pair.items():
         if pair != reference:

@@ -243,7 +243,7 @@ class RetrievalProbe(Probe):
             context,
             observed=observed,
             chosen=retrieval_layout(context.run.setup),
-            is_again=self.name != NAME,
+            is_again=bool(context.variant),
         )
         asker.calibrate()
         return asker

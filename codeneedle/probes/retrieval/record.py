@@ -21,7 +21,6 @@ from codeneedle.records.record import (
     Count,
     Setup,
     Share,
-    base_name,
     from_json,
     refuse_impossible,
     shared_with,
@@ -250,7 +249,7 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     Raises:
         BadRecord: If what it holds cannot be read.
     """
-    if base_name(record.probe) != NAME or record.observation is None:
+    if record.probe != NAME or record.observation is None:
         return None
     stored = observed(record, Observed)
     answers = {

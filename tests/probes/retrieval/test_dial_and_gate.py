@@ -296,10 +296,9 @@ def test_a_repetition_of_the_reference_sets_nothing(tmp_path):
     lengths = {"lengths": (500, 1000, 2000)}
     first = measured(tmp_path, FakeEngine(reply=looked_up), **lengths)
     failing = FakeEngine(reply=failing_from(800))
-    probe = replace(PROBE, name=f"{NAME}{AGAIN}")
 
     again = measured(
-        tmp_path, failing, REFERENCE, first.calibration, probe=probe, **lengths
+        tmp_path, failing, REFERENCE, first.calibration, variant=AGAIN, **lengths
     )
 
     assert first.calibration == again.calibration

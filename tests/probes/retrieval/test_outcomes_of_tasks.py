@@ -51,7 +51,7 @@ def wrong_at(depth):
 
 def test_a_repetition_of_the_reference_is_read_as_the_reference_is():
     first = retrieval_record("f16/f16", made_texts())
-    again = replace(first, probe=f"{NAME}{AGAIN}")
+    again = replace(first, variant=AGAIN)
 
     assert outcomes(first) == outcomes(again) != ()
 
