@@ -447,12 +447,13 @@ def _scored(bench: Bench, context: int, way: str) -> Scored:
     store = Store(setup_path.parent)
     (record,), setup = store.records(), store.setup()
     assert setup is not None  # noqa: S101 - it has just been written
-    scored = recall_of(record).scored
-    right = sum(len(each.logprobs) for each in scored)
-    # The last function of each chunk ends what is read of it.
-    chunks = {
-        each.prompt_sha256: each.prompt_tokens + len(each.logprobs) for each in scored
-    }
+    chunks, right = {}, 0
+    for answer in recall_of(record).scored:
+        if scores := answer.scores:
+            right += len(scores.logprobs)
+            # The last function of each chunk ends what is read of it.
+            end = scores.prompt_tokens + len(scores.logprobs)
+            chunks[answer.prompt_sha256] = end
     is_read = way == "read"
     return Scored(
         cell_s=record.phases.total_s,

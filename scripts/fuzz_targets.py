@@ -48,10 +48,11 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_prompts
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.asker import enough_for_needle
 from codeneedle.probes.recall.reading import Chunk, laid_out
-from codeneedle.probes.recall.record import Round, recall_of
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
@@ -418,15 +419,13 @@ def read_answer(data: bytes) -> None:
 
 def _keeps(reply: Reply) -> None:
     """A reply is stored, and read back as it was."""
-    said = {name: getattr(reply, name) for name in Reply.__slots__}
-    said = {name: said[name] for name in said if name in Round.__slots__}
-    asked = Round(needle="f_a", prompt_sha256="", reply=reply.text, **said)
+    asked = Answer(name="f_a", reply=reply)
     stored = _stored({"answers": {"written f_a": as_json(asked)}})
     (kept,) = recall_of(stored).rounds
     claim(kept == asked, "a round is read back as it was")
-    numbers = (*asked.logprobs, *asked.gaps, asked.prompt_ms, asked.predicted_ms)
+    numbers = (*reply.logprobs, *reply.gaps, reply.prompt_ms, reply.predicted_ms)
     claim(all(map(math.isfinite, numbers)), "what is observed is a number")
-    claim(sum(asked.lengths) <= len(asked.reply), "tokens have no text but the reply")
+    claim(sum(reply.lengths) <= len(reply.text), "tokens have no text but the reply")
 
 
 def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellRecord:

@@ -20,7 +20,7 @@ from fuzz_seeds import made
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.corpora.needles import NeedleFacts
-from codeneedle.probes.recall.record import Round
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.records.store import Store, run_folder
@@ -75,20 +75,22 @@ def _record(setup: Setup, pair: Pair, chance: np.random.Generator) -> CellRecord
     return record
 
 
-def _round(needle: NeedleFacts, lost: float, chance: np.random.Generator) -> Round:
+def _round(needle: NeedleFacts, lost: float, chance: np.random.Generator) -> Answer:
     lines = [*needle.lines, *needle.more]
     if chance.random() < SLIPS:
         lines[chance.integers(len(needle.lines))] = f'    x = "{chance.bytes(5).hex()}"'
     reply = "\n".join(lines)[:TOKENS]
-    asked: Round = RECORDS.made_round(needle, reply=reply)
-    return replace(
-        asked,
+    asked: Answer = RECORDS.made_round(needle, reply=reply)
+    assert asked.reply  # noqa: S101 - it was made with one
+    told = replace(
+        asked.reply,
         predicted_tokens=len(reply),
         predicted_ms=900.0 + lost + chance.random(),
         logprobs=_rounded(-chance.exponential(0.001, len(reply))),
         gaps=_rounded(abs(chance.normal(15 - lost / 20, 2, len(reply)))),
         lengths=(1,) * len(reply),
     )
+    return replace(asked, reply=told)
 
 
 def _rounded(numbers: npt.NDArray[np.float64]) -> tuple[float, ...]:

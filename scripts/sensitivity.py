@@ -36,12 +36,8 @@ def seconds(record: CellRecord, task: str) -> float:
         return record.phases.measure_s or math.nan
     texts = [text for text in found.texts if text.task == task]
     asked = [each for text in texts for each in text.answers]
-    forced = math.fsum(each.scored.wall_s for each in asked if each.scored)
-    return (
-        math.fsum(text.prompt_ms for text in texts) / 1000
-        + math.fsum(each.wall_s for each in asked)
-        + forced
-    )
+    read_s = math.fsum(text.prompt_ms for text in texts) / 1000
+    return read_s + math.fsum(each.answer.wall_s for each in asked)
 
 
 def effect(units: Mapping[str, float], reference: Mapping[str, float]) -> float:

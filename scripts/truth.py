@@ -865,13 +865,13 @@ def take(folder: Path) -> None:
     places = [
         (number, line)
         for number, answer in enumerate(answers[0])
-        for line in _line_numbers(answer.round.ends, answer.needle.lines)
+        for line in _line_numbers(answer.scores.ends, answer.needle.lines)
     ]
     np.savez_compressed(
         DATA,
         # 36 pairs, every right token; the function and the line of each.
         logprobs=np.array(
-            [[p for a in of_pair for p in a.round.logprobs] for of_pair in answers],
+            [[p for a in of_pair for p in a.scores.logprobs] for of_pair in answers],
             dtype=np.float16,
         ),
         functions=np.array([function for function, _ in places], dtype=np.uint8),

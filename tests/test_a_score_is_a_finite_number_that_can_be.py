@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 from made_evaluations import evaluated
 from made_losses import diverging
-from made_records import asking_recall, forced_of, made_forced, made_record, made_setup
+from made_records import (
+    asking_recall,
+    forced_of,
+    made_forced,
+    made_record,
+    made_setup,
+    with_scores,
+)
 from made_retrieval import made_texts, retrieval_record
 from made_reuse import made_question, reuse_record
 from made_transcripts import forced_turn, transcript_record
@@ -238,26 +245,26 @@ def test_what_was_asked_the_same_is_one_unit_in_whatever_place(tmp_path, reader)
 
 def stored_recall(changes):
     setup = asking_recall(made_setup(), {"way": ["force"]})
-    made = replace(made_forced(forced_of(setup)[0]), **changes)
+    made = with_scores(made_forced(forced_of(setup)[0]), **changes)
     return made_record("q8_0/q8_0", [], forced=[made])
 
 
 def stored_turns(changes):
-    made = replace(forced_turn("1.1", lambda _at: 0.5), **changes)
+    made = with_scores(forced_turn("1.1", lambda _at: 0.5), **changes)
     return transcript_record("q8_0/q8_0", [made])
 
 
 def stored_texts(changes):
     (first, *_) = made_texts(questions=1)
     (asked, *_) = first.answers
-    made = replace(asked, scored=replace(asked.scored, **changes))
+    made = replace(asked, answer=with_scores(asked.answer, **changes))
     return retrieval_record("q8_0/q8_0", [replace(first, answers=(made,))])
 
 
 def stored_ways(changes):
     made = made_question()
     first, *others = made.answers
-    scored = replace(first, scored=replace(first.scored, **changes))
+    scored = with_scores(first, **changes)
     return reuse_record("q8_0/q8_0", replace(made, answers=(scored, *others)))
 
 

@@ -6,6 +6,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -115,6 +116,31 @@ class Forced:
         both = enumerate(zip(self.logprobs, self.leads, strict=True))
         faults = (contradiction(*of, is_bound=at in bounds) for at, of in both)
         return next(filter(None, faults), "")
+
+    @property
+    def logp(self) -> float:
+        """Mean log-probability of a token, in nats; at most 0."""
+        return fmean(self.logprobs)
+
+    @property
+    def probability(self) -> float:
+        """Mean probability of a token, from 0 to 1."""
+        return fmean(map(math.exp, self.logprobs))
+
+    @property
+    def first_choices(self) -> float:
+        """Share of tokens that were the first choice, from 0 to 1."""
+        return fmean(lead > 0 for lead in self.leads)
+
+    @property
+    def kept_tokens(self) -> int:
+        """
+        Tokens before the first that was no first choice; all of them without one.
+
+        Until then greedy writing gives the same.
+        """
+        breaks = (at for at, lead in enumerate(self.leads) if lead <= 0)
+        return next(breaks, len(self.leads))
 
 
 def passage_tokens(

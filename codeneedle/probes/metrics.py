@@ -307,9 +307,9 @@ def facet_parts(facet: str) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def bounded_share(scores: Iterable[Forced]) -> float:
+def bounded_share(scores: Iterable[Forced | None]) -> float:
     """Share of the tokens of *scores* whose log-probability is only an upper bound."""
-    every = list(scores)
+    every = [each for each in scores if each]
     tokens = sum(len(each.logprobs) for each in every)
     return sum(len(each.bounds) for each in every) / tokens if tokens else 0.0
 

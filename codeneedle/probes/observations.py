@@ -1,14 +1,22 @@
 """Reads what probes store in records and in the setup, and caches what follows."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from msgspec import Struct, structs
 from typing_extensions import override
 
-from codeneedle.records.record import CellRecord, Count, Json, Setup, from_json
+from codeneedle.engines.messages import Forced, Reply
+from codeneedle.records.record import (
+    CellRecord,
+    Count,
+    Json,
+    Setup,
+    from_json,
+    refuse_impossible,
+)
 from codeneedle.records.store import SETUP
 
 _Layout = TypeVar("_Layout")
@@ -34,6 +42,52 @@ class Observed:
         return key not in self.answers and key not in self.skipped
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What became of a question that a server was asked, in whichever way."""
+
+    name: str  # what was asked for: of a function, a turn, a question
+    prompt_sha256: str = ""
+    """
+    Of the prompt's text as sent, UTF-8; of what was read, of the whole text. Empty
+    where the setup has it, or a layout beside this one.
+    """
+
+    reply: Reply | None = None  # what was written; None if nothing was
+    scores: Forced | None = None  # of the right answer, token by token; None without
+    error: str = ""  # why there is nothing to score; empty if there is
+    retries: tuple[str, ...] = ()  # why earlier attempts failed before this one
+
+    @property
+    def text(self) -> str:
+        """The text that was written, verbatim; empty without any."""
+        return self.reply.text if self.reply else ""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Tokens of the prompt of what was written; 0 without any."""
+        return self.reply.prompt_tokens if self.reply else 0
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens of the prompt from the cache; of two requests the smaller number."""
+        parts = (self.reply, self.scores)
+        return min((part.cached_tokens for part in parts if part), default=0)
+
+    @property
+    def fault(self) -> str:
+        """Why its scores are none; empty if they can be, or there are none."""
+        if self.error and self.scores:
+            return "beside an error"
+        parts = (part.fault for part in (self.reply, self.scores) if part)
+        return next(filter(None, parts), "")
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds from the first request to the last answer."""
+        return sum(part.wall_s for part in (self.reply, self.scores) if part)
+
+
 def file_of(record: CellRecord) -> str:
     """Name of the file of *record*, for errors."""
     what = "-".join(filter(None, (record.probe, record.variant)))
@@ -48,6 +102,18 @@ def observed(record: CellRecord, layout: type[_Layout]) -> _Layout:
         BadRecord: If it has another layout.
     """
     return from_json(record.observation or {}, layout, file=file_of(record))
+
+
+def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
+    """
+    Stop at stored *answers* whose scores are none; errors name the *file*.
+
+    Raises:
+        BadRecord: On the first of them.
+    """
+    for answer in answers:
+        what = f"the scores of {answer.name} are none: {answer.fault}"
+        refuse_impossible(not answer.fault, what, file=file)
 
 
 def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:

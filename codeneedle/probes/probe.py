@@ -1,6 +1,7 @@
 """The probe protocol, what asks a server, and the loop that does."""
 
 import bisect
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import (
     Callable,
@@ -22,9 +23,9 @@ from codeneedle.engines.engine import (
     Served,
 )
 from codeneedle.engines.messages import (
+    BadReply,
     Chat,
     Completion,
-    Forced,
     Generation,
     PromptCut,
     Rendered,
@@ -38,7 +39,7 @@ from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Observed
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.prompts import Prompts, thought_and_answer
 from codeneedle.records.record import (
     CellRecord,
@@ -63,7 +64,7 @@ PART_CHARACTERS = 2_000
 """Of a text, counted apart: engines that estimate lengths count so much exactly."""
 
 _Answer = TypeVar("_Answer")
-_Read = TypeVar("_Read", bound=Generation)
+_Read = TypeVar("_Read", bound=Generation | Answer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +142,26 @@ class Asker:
         with self.context.asking():
             return self.retried(lambda: self.sent(question, enough))
 
-    def forced(self, question: Chat | Completion, right: str) -> Forced:
-        """The scores of the *right* reply to *question*, token by token."""
-        with self.context.asking():
-            return self.retried(lambda: self.served.client.force(question, right))
+    def scored(self, name: str, question: Chat | Completion, right: str) -> Answer:
+        """
+        The answer with the scores of the *right* reply to *question*, token by token.
+
+        What a server tells no possible score of has an error in their place.
+
+        Raises:
+            CellError: If the server fails, or the connection breaks at each attempt.
+        """
+        blank = Answer(name=name, prompt_sha256=prompt_sha256(question))
+        try:
+            with self.context.asking():
+                scores = self.retried(lambda: self.served.client.force(question, right))
+        except BadReply as error:
+            return replace(blank, error=self.why_unscored(error))
+        return replace(blank, scores=scores, retries=self.retries)
+
+    def why_unscored(self, error: BadReply) -> str:
+        """What an answer says of the *error* that it has in place of scores."""
+        return one_line(str(error))
 
     def sent(
         self,
@@ -175,6 +192,15 @@ class Asker:
                     raise
                 self.retries += (one_line(str(error)),)
         return ask()
+
+
+def prompt_sha256(question: Chat | Completion) -> str:
+    """Hash of what was sent, each message on a line of its own."""
+    if isinstance(question, Completion):
+        text = str(question.prompt)
+    else:
+        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Further(ABC):

@@ -240,4 +240,4 @@ def test_a_setup_that_was_lost_asks_for_nothing_that_was_read_before(
 
     assert before == len(engine.tool.tasks) > 0
     read = recall_of(deciding.page.plan.store.record(Pair("q8_0", "q8_0"), "recall"))
-    assert 12 == len(read.read) == len({each.needle for each in read.read})
+    assert 12 == len(read.read) == len({each.name for each in read.read})

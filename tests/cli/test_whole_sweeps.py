@@ -313,19 +313,21 @@ def test_a_record_tells_what_was_asked_and_what_ran(priced):
     assert "enabled" == effective["flash_attention"]
     assert found["phases"]["ready_s"] > 0
     assert not any(word.startswith("--api-key") for word in found["command"])
-    assert 0 == observation["facts"]["priming"]["cached_tokens"]
+    assert 0 == observation["facts"]["priming"]["reply"]["cached_tokens"]
     rounds = written(observation)
     assert 3 == len(rounds)
     for asked in rounds:
-        assert len(asked["gaps"]) == len(asked["logprobs"]) > 0
-        assert asked["cached_tokens"] > 0.9 * asked["prompt_tokens"]
+        assert len(asked["reply"]["gaps"]) == len(asked["reply"]["logprobs"]) > 0
+        assert asked["reply"]["cached_tokens"] > 0.9 * asked["reply"]["prompt_tokens"]
     for asked in rounds[:-1]:
-        assert "cut" == asked["finish"]
-        assert asked["reply"].count("\n") <= 20 + 8
+        assert "cut" == asked["reply"]["finish"]
+        assert asked["reply"]["text"].count("\n") <= 20 + 8
     # Written right, so all first choices: until it breaks, both are the same path.
     for asked in forced(observation):
-        assert len(asked["ends"]) == len(asked["logprobs"]) > 0 <= min(asked["leads"])
-        assert [] == asked.get("bounds", [])
+        scores = asked["scores"]
+        assert len(scores["ends"]) == len(scores["logprobs"]) > 0
+        assert min(scores["leads"]) >= 0
+        assert [] == scores["bounds"]
     refused = called(priced[0], "sweep", "price", "--way", "write")
     assert (2, True) == (
         refused.returncode,
@@ -378,7 +380,7 @@ def test_the_chat_form_recalls_like_the_completion_form(folder):
         for needle in setup["probes"]["recall"]["written"]
     }
     for asked in written(record(folder, "q8_0-q4_0")["observation"]):
-        assert truths[asked["needle"]] == asked["reply"].split("\n")[:20]
+        assert truths[asked["name"]] == asked["reply"]["text"].split("\n")[:20]
 
 
 @pytest.mark.real
@@ -451,7 +453,7 @@ WHOLE, COARSE = "f16-f16", "f16-q4_0"
 def functions(folder, pair):
     """Names of the functions that were forced, in order."""
     observation = record(folder, pair)["observation"]
-    return [each["needle"] for each in forced(observation)]
+    return [each["name"] for each in forced(observation)]
 
 
 def judged(folder, *options):

@@ -91,7 +91,7 @@ def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
             assert is_refused or all(map(math.isfinite, found)), (at, new)
 
 
-FORCED = ("observation", "answers", "forced uat6")
+FORCED = ("observation", "answers", "forced uat6", "scores")
 
 
 @pytest.mark.parametrize(

@@ -114,9 +114,9 @@ def test_each_fault_of_an_endpoint_is_a_gap_or_costs_its_own_cell(
         assert words in found[types[name]]["reason"], name
     for name, (_, words) in unscored:
         stored = found[types[name]]["observation"]
-        assert all(asked["reply"] for asked in written(stored)), name
+        assert all(asked["reply"]["text"] for asked in written(stored)), name
         assert all(words in asked["error"] for asked in forced(stored)), name
-        assert not any(asked.get("logprobs") for asked in forced(stored)), name
+        assert not any(asked["scores"] for asked in forced(stored)), name
     for name in HARMLESS:
         stored = found[types[name]]["observation"]
         assert not any(asked.get("error") for asked in forced(stored)), name

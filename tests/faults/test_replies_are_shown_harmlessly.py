@@ -112,7 +112,7 @@ def test_whatever_a_model_says_is_kept_scored_and_shown_harmlessly(
         assert [] == controls(shown(path, *arguments)), name
     for at, name in enumerate(REPLIES):
         asked = written(stored["observation"])[at]
-        needle = asked["needle"].rpartition(".")[2]
+        needle = asked["name"].rpartition(".")[2]
         if name in EVIL_ONES or often == len(REPLIES):
             raw = shown(path, "show", "tiny", "q8_0/q8_0", needle)
             assert [] == controls(raw), name
@@ -177,7 +177,7 @@ def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
     for name, asked in zip(LINES, rounds, strict=True):
         assert {1.25} == set(asked["gaps"]), name
         assert len(asked["gaps"]) == len(asked["lengths"]), name
-        assert len(asked["reply"]) == sum(asked["lengths"]), name
+        assert len(asked["reply"]["text"]) == sum(asked["reply"]["lengths"]), name
         ledger.note(f"a line of an answer begins with {name}", of=folder)
 
 
@@ -194,9 +194,9 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
     (asked,) = written(json.loads(file.read_bytes())["observation"])
 
     assert 0 == swept.returncode, swept.stderr
-    assert asked["reply"].count("é日") > 10
+    assert asked["reply"]["text"].count("é日") > 10
     assert len(asked["gaps"]) == len(asked["lengths"]) < asked["predicted_tokens"]
-    assert len(asked["reply"]) == sum(asked["lengths"])
+    assert len(asked["reply"]["text"]) == sum(asked["reply"]["lengths"])
     assert min(asked["gaps"]) > 1
     ledger.note("a line of an answer begins with an emoji", of=folder)
 
@@ -211,7 +211,7 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     asked = ScoredRound(needle, made_round(needle, reply=part))
 
     spent = time.process_time()
-    scored = score(needle, asked.round.reply)
+    scored = score(needle, asked.round.text)
     assert 0 == scored.matched
     assert asked.error in {"", "empty answer"}
     assert answer_end(needle, part[: 1 << 20]) >= 0

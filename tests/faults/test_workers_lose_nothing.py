@@ -121,4 +121,4 @@ def _open_at(folder):
 def _answers(folder):
     """The forced answers of the coarse pair, by function."""
     observation = record(folder, COARSE)["observation"]
-    return {each["needle"]: each for each in forced(observation)}
+    return {each["name"]: each for each in forced(observation)}

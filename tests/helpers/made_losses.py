@@ -9,17 +9,19 @@ from made_records import (
     asking_recall,
     failed_record,
     forced_of,
+    lost_round,
     made_forced,
     made_record,
     made_setup,
     sized,
+    with_scores,
 )
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues
 from codeneedle.probes.divergence.record import NAME as DIVERGENCE
 from codeneedle.probes.divergence.record import ContextComparison, Divergence
-from codeneedle.probes.recall.record import ForcedRound
+from codeneedle.probes.observations import Answer
 from codeneedle.records.record import AGAIN, CellRecord, Run, Setup, Status, as_json
 
 REFERENCE = "bf16/bf16"
@@ -69,7 +71,7 @@ def losing_rounds(
     *,
     bounds: int = 0,
     behind: Sequence[int] = (),
-) -> list[ForcedRound]:
+) -> list[Answer]:
     """
     Forced lines whose right tokens have so much less probability than the reference's.
 
@@ -84,11 +86,8 @@ def losing_rounds(
         made = made_forced(
             needle, logprob=math.log(KEPT + 0.001 * at - (loss or 0.0)), behind=behind
         )
-        made = replace(made, bounds=tuple(range(bounds)))
-        if loss is None:
-            none = {"logprobs": (), "leads": (), "ends": (), "bounds": ()}
-            made = replace(made, **none, error="no answer")
-        rounds.append(made)
+        made = with_scores(made, bounds=tuple(range(bounds)))
+        rounds.append(lost_round(needle, "no answer") if loss is None else made)
     return rounds
 
 

@@ -5,11 +5,13 @@ import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.corpora.needles import NeedleFacts
-from codeneedle.probes.observations import Observed
-from codeneedle.probes.recall.record import ForcedRound, Recall, Round
+from codeneedle.engines.messages import Forced, Reply
+from codeneedle.probes.observations import Answer, Observed
+from codeneedle.probes.recall.record import Recall
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import (
     CellRecord,
@@ -138,13 +140,20 @@ def made_reply(needle: NeedleFacts, *, matched: int = 20, junk: int = 0) -> str:
 
 
 def made_round(
-    needle: NeedleFacts, *, reply: str | None = None, gap: float = 4.0
-) -> Round:
-    """An answered round; *gap* is the smallest of its tokens' gaps."""
-    return Round(
-        needle=needle.name,
-        prompt_sha256="d0" * 32,
-        reply=made_reply(needle) if reply is None else reply,
+    needle: NeedleFacts,
+    *,
+    reply: str | None = None,
+    gap: float = 4.0,
+    error: str = "",
+    **facts: Any,
+) -> Answer:
+    """
+    An answered round; *gap* is the smallest of its tokens' gaps.
+
+    Other *facts* are of its reply.
+    """
+    made = Reply(
+        text=made_reply(needle) if reply is None else reply,
         finish="cut",
         prompt_tokens=9000,
         cached_tokens=8980,
@@ -155,11 +164,32 @@ def made_round(
         logprobs=(-0.01, -0.02),
         gaps=(gap + 1, gap, gap + 2),
     )
+    return Answer(
+        name=needle.name,
+        prompt_sha256="d0" * 32,
+        reply=replace(made, **facts),
+        error=error,
+    )
+
+
+def lost_round(needle: NeedleFacts, error: str) -> Answer:
+    """A round without an answer, for this reason."""
+    return Answer(name=needle.name, prompt_sha256="d0" * 32, error=error)
+
+
+def with_reply(answer: Answer, **facts: Any) -> Answer:
+    """*answer* with other *facts* of its reply."""
+    return replace(answer, reply=replace(answer.reply, **facts))
+
+
+def with_scores(answer: Answer, **facts: Any) -> Answer:
+    """*answer* with other *facts* of its scores."""
+    return replace(answer, scores=replace(answer.scores, **facts))
 
 
 def made_forced(
     needle: NeedleFacts, *, logprob: float = -0.5, behind: Sequence[int] = ()
-) -> ForcedRound:
+) -> Answer:
     """
     Right lines of which each is one token.
 
@@ -167,9 +197,7 @@ def made_forced(
     """
     lines = range(len(needle.lines))
     ends = itertools.accumulate(len(line) + 1 for line in needle.lines)
-    return ForcedRound(
-        needle=needle.name,
-        prompt_sha256="d0" * 32,
+    scores = Forced(
         logprobs=tuple(min(logprob, -1.5) if at in behind else logprob for at in lines),
         leads=tuple(-1.0 if at in behind else 3.0 for at in lines),
         ends=tuple(end - 1 for end in ends),
@@ -177,26 +205,26 @@ def made_forced(
         cached_tokens=8980,
         wall_s=0.5,
     )
+    return Answer(name=needle.name, prompt_sha256="d0" * 32, scores=scores)
 
 
-def made_priming(needle: NeedleFacts) -> Round:
+def made_priming(needle: NeedleFacts) -> Answer:
     """The round that reads the whole corpus: 9,000 tokens in 3 seconds."""
-    return Round(
-        needle=needle.name,
-        prompt_sha256="d0" * 32,
-        reply="x",
+    reply = Reply(
+        text="x",
         finish="length",
         prompt_tokens=9000,
         prompt_ms=3000.0,
         predicted_tokens=8,
         predicted_ms=8.0,
     )
+    return Answer(name=needle.name, prompt_sha256="d0" * 32, reply=reply)
 
 
 def observed(recall: Recall) -> Json:
     """*recall*, as a record of the probe stores it."""
     answers = {
-        f"{part} {each.needle}": as_json(each)
+        f"{part} {each.name}": as_json(each)
         for part, of_part in (
             ("written", recall.rounds),
             ("forced", recall.forced),
@@ -210,11 +238,11 @@ def observed(recall: Recall) -> Json:
 
 def made_record(
     pair: str | Pair,
-    rounds: Iterable[Round],
+    rounds: Iterable[Answer],
     *,
-    forced: Iterable[ForcedRound] = (),
-    read: Iterable[ForcedRound] = (),
-    priming: Round | None = None,
+    forced: Iterable[Answer] = (),
+    read: Iterable[Answer] = (),
+    priming: Answer | None = None,
 ) -> CellRecord:
     """A finished record of the recall probe, as it comes from disk."""
     pair = Pair.parse(pair) if isinstance(pair, str) else pair

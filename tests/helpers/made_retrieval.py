@@ -4,11 +4,12 @@ import hashlib
 from dataclasses import replace
 
 from made_contexts import run_context
-from made_records import made_setup
+from made_records import made_setup, with_scores
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.messages import Forced
+from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.answers import Skipped
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import (
@@ -53,12 +54,17 @@ def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     return TextAnswer(
         **shared_with(named, QuestionFields),
         decoys=tuple(decoys.index(each) for each in question.decoys),
-        reply=answer(question, length),
-        finish="stop",
-        predicted_tokens=9,
-        predicted_ms=90.0,
-        wall_s=0.2,
-        scored=scored(question.payload) if scored else None,
+        answer=Answer(
+            name=named.name,
+            reply=Reply(
+                text=answer(question, length),
+                finish="stop",
+                predicted_tokens=9,
+                predicted_ms=90.0,
+                wall_s=0.2,
+            ),
+            scores=scored(question.payload) if scored else None,
+        ),
     )
 
 
@@ -100,6 +106,7 @@ def scored_texts(logps):
     """Texts of one right answer, whose tokens have the log-probability *logps*."""
     (first, *_) = made_texts(questions=1)
     asked = first.answers[0]
+    count = len(asked.answer.scores.logprobs)
     return [
         replace(
             first,
@@ -107,10 +114,8 @@ def scored_texts(logps):
             answers=(
                 replace(
                     asked,
-                    scored=replace(
-                        asked.scored,
-                        logprobs=(logp,) * len(asked.scored.logprobs),
-                        leads=(4.0,) * len(asked.scored.logprobs),
+                    answer=with_scores(
+                        asked.answer, logprobs=(logp,) * count, leads=(4.0,) * count
                     ),
                 ),
             ),

@@ -1,13 +1,12 @@
 """Makes records of the reuse probe: answers that differ as much as wished."""
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.messages import Forced
-from codeneedle.probes.observations import Observed
+from codeneedle.engines.messages import Forced, Reply
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.reuse.record import (
     NAME,
     REUSED,
     CacheState,
-    ReuseAnswer,
     ReuseQuestion,
 )
 from codeneedle.records.record import CellRecord, Status, as_json
@@ -25,16 +24,23 @@ def made_question(function="abcd", *, gaps=None, replies=None, **away):
 
     def answer(way):
         if way in gaps:
-            return ReuseAnswer(way=way, gap=gaps[way])
+            return Answer(name=way, error=gaps[way])
         moved = (-0.5, -0.5 - away.get(way, 0.0), *(-0.5,) * (TOKENS - 2))
-        return ReuseAnswer(
-            way=way,
-            reply=replies.get(way, "a = 1\nb = 2\n"),
-            scored=Forced(
-                logprobs=moved, leads=(1.0,) * TOKENS, ends=tuple(range(1, TOKENS + 1))
+        cached = 0 if way is CacheState.COLD else 450
+        return Answer(
+            name=way,
+            reply=Reply(
+                text=replies.get(way, "a = 1\nb = 2\n"),
+                finish="length",
+                prompt_tokens=500,
+                cached_tokens=cached,
             ),
-            prompt_tokens=500,
-            cached_tokens=0 if way is CacheState.COLD else 450,
+            scores=Forced(
+                logprobs=moved,
+                leads=(1.0,) * TOKENS,
+                ends=tuple(range(1, TOKENS + 1)),
+                cached_tokens=cached,
+            ),
         )
 
     answers = tuple(map(answer, (CacheState.COLD, *REUSED)))

@@ -7,10 +7,10 @@ from made_losses import losing_setup
 from made_records import sized
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes.observations import Observed
+from codeneedle.engines.messages import Forced
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.transcript.record import (
     NAME,
-    ForcedTurn,
     TranscriptLayout,
     TurnFacts,
 )
@@ -55,19 +55,19 @@ def forced_turn(name, probability, *, behind=()):
     def lead(at):
         return min(0.0, math.log(probability(at) / (1 - probability(at))))
 
-    return ForcedTurn(
-        turn=name,
+    scores = Forced(
         logprobs=tuple(math.log(probability(at)) for at in places),
         leads=tuple(lead(at) if at in behind else 4.0 for at in places),
         ends=tuple(at + 1 for at in places),
     )
+    return Answer(name=name, scores=scores)
 
 
 def by_conversation(turns):
     """The answers that forced *turns* are, by conversation."""
     answers = {}
     for turn in turns:
-        name = turn.turn.partition(".")[0]
+        name = turn.name.partition(".")[0]
         answers.setdefault(name, {"turns": []})["turns"].append(as_json(turn))
     return answers
 

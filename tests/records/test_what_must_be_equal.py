@@ -181,11 +181,12 @@ def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
 def test_answers_that_begin_alike_differ_where_one_ends():
     """A list of numbers is one observation, and has one length."""
     scored = ANSWERS.observation["answers"][FORCED]
-    shorter = {**scored, "logprobs": scored["logprobs"][1:]}
+    fewer = {**scored["scores"], "logprobs": scored["scores"]["logprobs"][1:]}
+    shorter = {**scored, "scores": fewer}
 
     told = first_other(ANSWERS.observation, changed(answers={FORCED: shorter}))
 
-    assert f"answers {FORCED} logprobs length" == told
+    assert f"answers {FORCED} scores logprobs length" == told
 
 
 PAIR = Pair("q8_0", "q4_0")

@@ -8,6 +8,7 @@ from made_records import (
     asking_recall,
     failed_record,
     forced_of,
+    lost_round,
     made_forced,
     made_record,
     made_round,
@@ -23,7 +24,6 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
-from codeneedle.probes.recall.record import Round
 from codeneedle.records.record import Run, Status
 from codeneedle.report.grid import (
     grid,
@@ -141,7 +141,7 @@ def test_gaps_show_their_status_and_the_legend_its_reason() -> None:
         failed_record(f"{k}/bf16", Status.UNSUPPORTED, "no kernel") for k in types
     ]
     first, second = written_of(setup)
-    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500")
+    lost = lost_round(first, "HTTP 500")
     partial = made_record("q8_0/q8_0", [lost, made_round(second)])
 
     lines = lines_of(
@@ -184,11 +184,9 @@ def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has
         made_setup(needles=4, types_k=("bf16",), types_v=("bf16",)),
         {"way": ["write", "force"], "functions": 2},
     )
-    silent = [
-        replace(made_round(each), reply="", error="x") for each in written_of(setup)
-    ]
+    silent = [made_round(each, reply="", error="x") for each in written_of(setup)]
     scored = [made_forced(each) for each in forced_of(setup)]
-    lost = [replace(each, error="timeout", logprobs=(), leads=()) for each in scored]
+    lost = [lost_round(each, "timeout") for each in forced_of(setup)]
     record = made_record("bf16/bf16", silent, forced=[*lost[:3], scored[3]])
 
     lines = lines_of(made_run(setup=setup, failed=[record]))

@@ -9,6 +9,7 @@ from made_records import (
     asking_for,
     asking_recall,
     forced_of,
+    lost_round,
     made_forced,
     made_record,
     made_round,
@@ -137,7 +138,7 @@ def answered(missing, *, functions):
     setup = made_setup(needles=0, forced=24, types_k=("bf16",), types_v=("bf16",))
     setup = asking_recall(setup, {"way": ["force"], "functions": 16})
     forced = [
-        replace(made_forced(n), logprobs=(), leads=(), error="timed out")
+        lost_round(n, "timed out")
         if at == missing
         else made_forced(n, logprob=-0.1 - 0.01 * at)
         for at, n in enumerate(forced_of(setup)[:functions])
@@ -173,7 +174,7 @@ def test_functions_that_are_asked_for_other_lines_are_not_compared():
 def test_pairs_without_enough_answers_are_not_compared():
     setup = replace(SETUP, types_v=("bf16",))
     rounds = [
-        replace(made_round(n), reply="", error="gone") if at < 4 else made_round(n)
+        made_round(n, reply="", error="gone") if at < 4 else made_round(n)
         for at, n in enumerate(written_of(setup))
     ]
     broken = made_run(setup=setup, failed=[made_record("q4_0/bf16", rounds)])

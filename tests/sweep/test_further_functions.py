@@ -25,6 +25,7 @@ from made_records import (
     made_setup,
     observed,
     sized,
+    with_scores,
 )
 from msgspec import structs
 
@@ -397,7 +398,7 @@ def test_an_interruption_leaves_what_was_answered(world):
 def timed(pair, *, starts, functions, total_s, setup):
     """A record that took so many servers, and one second for each function."""
     forced = [
-        replace(made_forced(needle), wall_s=1.0)
+        with_scores(made_forced(needle), wall_s=1.0)
         for needle in forced_of(setup)[:functions]
     ]
     record = sized(made_record(pair, [], forced=forced))
@@ -584,7 +585,7 @@ def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
     world.sweep(WHOLE)
     own = world.store.record(WHOLE, "recall")
     for answer in own.observation["answers"].values():
-        answer["wall_s"] = 2.0
+        answer["scores"]["wall_s"] = 2.0
     world.store.add(own)
     slow = replace(own.phases, measure_s=1e6)
     world.store.add(replace(own, probe="divergence", observation={}, phases=slow))

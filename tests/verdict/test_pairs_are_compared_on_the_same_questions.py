@@ -38,8 +38,8 @@ ANSWER = {
     [
         lambda answer: answer,
         lambda answer: {"turns": [ANSWER, answer]},
-        lambda answer: {"scored": answer},
-        lambda answer: {"answers": [{"scored": answer}]},
+        lambda answer: {"scores": answer},
+        lambda answer: {"answers": [{"answer": {"scores": answer}}]},
     ],
     ids=["an answer", "turns of a conversation", "scores", "answers about a text"],
 )

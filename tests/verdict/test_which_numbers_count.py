@@ -10,6 +10,7 @@ from made_records import (
     made_record,
     made_round,
     made_setup,
+    with_reply,
 )
 
 from codeneedle.cache_types import Pair
@@ -428,7 +429,7 @@ def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, attentio
     needle = made_needle()
 
     def reading(pair, prompt_ms):
-        priming = replace(made_priming(needle), prompt_ms=prompt_ms)
+        priming = with_reply(made_priming(needle), prompt_ms=prompt_ms)
         record = made_record(pair, [made_round(needle)], priming=priming)
         return replace(record, effective=Effective(devices=devices))
 

@@ -432,7 +432,10 @@ def test_fewer_than_one_bound_in_a_thousand_tokens_do_not_matter():
     first, *_ = forced(recall)
     recall["answers"] = {
         **recall["answers"],
-        f"forced {first['needle']}": {**first, "bounds": [0]},
+        f"forced {first['name']}": {
+            **first,
+            "scores": {**first["scores"], "bounds": [0]},
+        },
     }
     run = losing_run({}, replace(record, observation=recall), setup=setup)
     reference = losing(setup, REFERENCE, [0.0] * 300)
@@ -722,9 +725,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
 
 def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
     setup = made_setup(types_k=("bf16", "q8_0"), types_v=("bf16",))
-    silent = [
-        replace(made_round(each), reply="", error="empty") for each in written_of(setup)
-    ]
+    silent = [made_round(each, reply="", error="empty") for each in written_of(setup)]
     records = tuple(
         made_record(pair, silent, forced=losing_rounds(setup, losses))
         for pair, losses in ((REFERENCE, [0.0] * 16), ("q8_0/bf16", WITHIN))

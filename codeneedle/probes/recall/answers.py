@@ -59,9 +59,9 @@ def _forced(run: Run, ours: ForcedAnswer, _view: View) -> Document:
     """The right lines, token by token, with what each lost against the reference."""
     reference = forced.of_reference(run, NAME)
     of_all = forced_answers(reference, run.setup) if reference else ()
-    theirs = next((each.round for each in of_all if each.needle == ours.needle), None)
+    theirs = next((each.scores for each in of_all if each.needle == ours.needle), None)
     text = "\n".join(ours.needle.lines)
-    return forced.document(forced.tokens_of(text, ours.round, theirs))
+    return forced.document(forced.tokens_of(text, ours.scores, theirs))
 
 
 def _beside(asked: ScoredRound) -> Beside:
@@ -85,7 +85,7 @@ def overview(run: Run, record: CellRecord) -> Document:
         rows = [overview_row(asked) for asked in rounds]
         yield Table(OVERVIEW_HEADINGS, rows, words={"needle", "ended"})
     if scored:
-        bounds = sum(len(answer.round.bounds) for answer in scored)
+        bounds = sum(len(answer.scores.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
         of = plural(len(scored), "needle")
         is_read = settings_of(run.setup).reads
@@ -100,8 +100,8 @@ def _forced_row(answer: ForcedAnswer) -> list[str]:
     return [
         *_place(answer.needle),
         str(answer.breaks_at),
-        number(answer.logp, digits=3),
-        number(100 * answer.right, digits=1),
+        number(answer.scores.logp, digits=3),
+        number(100 * answer.scores.first_choices, digits=1),
         number(least, digits=2),
     ]
 
@@ -136,7 +136,8 @@ def overview_row(asked: ScoredRound) -> list[str]:
         return [*where, *[""] * 7, f"error: {asked.error}"]
     lines = [str(asked.counts[mark]) for mark in Mark]
     margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
-    return [*where, *lines, margin, asked.round.finish or ""]
+    ended = asked.round.reply.finish if asked.round.reply else ""
+    return [*where, *lines, margin, ended]
 
 
 # --- lines beside each other

@@ -1,29 +1,19 @@
 """Asks a server for lines of a function: to write them, or scored token by token."""
 
 import functools
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
-from codeneedle.engines.messages import (
-    BadReply,
-    BrokenOff,
-    Chat,
-    Completion,
-    Forced,
-    Generation,
-    Reply,
-)
-from codeneedle.probes.probe import Asker, Question
+from codeneedle.engines.messages import BrokenOff, Chat, Completion, Reply
+from codeneedle.probes.observations import Answer
+from codeneedle.probes.probe import Asker, Question, prompt_sha256
 from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
-from codeneedle.probes.recall.record import ForcedRound, Round
 from codeneedle.probes.recall.settings import Way, settings_of
-from codeneedle.records.record import shared_with
 from codeneedle.text import one_line
 
 TAIL_LINES = 2
@@ -38,13 +28,14 @@ class FunctionAsker(Asker):
     """Asks for functions of the text; the body of a question is its way and needle."""
 
     @override
-    def ask(self, question: Question) -> Round | ForcedRound:
+    def ask(self, question: Question) -> Answer:
         way, needle = question.body
         if way is Way.WRITE:
             return self.round(needle, tokens=needle.budget)
-        return self.scored(needle)
+        asked = self._question(needle, tokens=needle.budget)
+        return self.scored(needle.name, asked, "\n".join(needle.lines))
 
-    def round(self, needle: NeedleFacts, *, tokens: int) -> Round:
+    def round(self, needle: NeedleFacts, *, tokens: int) -> Answer:
         """
         Ask for *needle*, allowing *tokens* tokens of reply.
 
@@ -52,39 +43,17 @@ class FunctionAsker(Asker):
             CellError: If the server fails, or the connection breaks at each attempt.
         """
         question = self._question(needle, tokens=tokens)
-        blank = Round(needle=needle.name, prompt_sha256=_sha256(question))
+        blank = Answer(name=needle.name, prompt_sha256=prompt_sha256(question))
         try:
             reply = self.written(question, self._enough_for(needle))
         except BrokenOff as error:
             # Of this function alone: a filter reads what is asked for.
             return replace(blank, error=one_line(str(error)), retries=self.retries)
-        answer = replace(
-            blank,
-            reply=reply.text,
-            error=_why_unanswered(needle, reply),
-            retries=self.retries,
-            **shared_with(reply, Generation),
-        )
+        why = _why_unanswered(needle, reply)
         if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
-            answer = replace(answer, logprobs=(), gaps=(), lengths=())
-        return answer
-
-    def scored(self, needle: NeedleFacts) -> ForcedRound:
-        """
-        Score the right lines of *needle*.
-
-        Raises:
-            CellError: As of `round`.
-        """
-        question = self._question(needle, tokens=needle.budget)
-        blank = ForcedRound(needle=needle.name, prompt_sha256=_sha256(question))
-        try:
-            scores = self.forced(question, "\n".join(needle.lines))
-        except BadReply as error:
-            # What was written stays: a server may tell no probabilities.
-            return replace(blank, error=one_line(str(error)))
-        return replace(blank, **shared_with(scores, Forced), retries=self.retries)
+            reply = replace(reply, logprobs=(), gaps=(), lengths=())
+        return replace(blank, reply=reply, error=why, retries=self.retries)
 
     def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
         """As `enough_for_needle`; with a limit of tokens, that alone ends a reply."""
@@ -130,15 +99,6 @@ def _is_enough(needle: NeedleFacts, complete: str) -> bool:
     # Of any kind: prose after a closed fence is a tail, too.
     lines = sum(bool(line.strip()) for line in complete.split("\n"))
     return lines >= WRITTEN_LINES + TAIL_LINES
-
-
-def _sha256(question: Chat | Completion) -> str:
-    """Of what was sent, each message on a line of its own."""
-    if isinstance(question, Completion):
-        text = str(question.prompt)
-    else:
-        text = "\n".join(f"{said.role}: {said.content}" for said in question.messages)
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:

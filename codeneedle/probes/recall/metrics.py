@@ -1,15 +1,15 @@
 """Metrics of the recall probe."""
 
-import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
 
 from codeneedle.corpora.needles import WRITTEN_LINES
+from codeneedle.engines.messages import Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import Round, recall_of
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     Margins,
@@ -61,33 +61,39 @@ def _forced(
     """The functions that a pair was asked for; None for those without scores."""
     scored = {each.needle.name: each for each in forced_answers(record, setup)}
     for each in right_rounds(record, setup):
-        yield each.needle, scored.get(each.needle)
+        yield each.name, scored.get(each.name)
 
 
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
-    return [each.needle for each in recall_of(record).rounds]
+    return [each.name for each in recall_of(record).rounds]
 
 
 def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     """Mean probability of the right tokens of each function, further ones included."""
     answers = forced_answers(record, setup)
-    return {each.needle.name: each.probability for each in answers}
+    return {each.needle.name: each.scores.probability for each in answers}
 
 
 def _crosschecked(record: CellRecord, setup: Setup) -> dict[str, float]:
     """As `_probabilities`, of functions that were forced where lines are read."""
     if not settings_of(setup).reads:
         return {}
-    forced = [each for each in recall_of(record).forced if each.logprobs]
-    return {each.needle: fmean(map(math.exp, each.logprobs)) for each in forced}
+    every = recall_of(record).forced
+    return {each.name: each.scores.probability for each in every if each.scores}
 
 
 def _every_name(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.needle for each in right_rounds(record, setup)]
+    return [each.name for each in right_rounds(record, setup)]
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
-    return fmean([each.right for each in forced_answers(record, setup)] or [0])
+    answers = forced_answers(record, setup)
+    return fmean([each.scores.first_choices for each in answers] or [0])
+
+
+def _bounded(record: CellRecord) -> float:
+    """Share of right tokens of which a bound alone is known."""
+    return bounded_share(answer.scores for answer in recall_of(record).scored)
 
 
 def _matched(answer: ScoredRound) -> int:
@@ -108,34 +114,33 @@ def _scored(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRound
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
-    speeds = (reading_speed(answer) for answer in rounds)
+    speeds = (reading_speed(e.reply) for e in rounds if e.reply and not e.error)
     return [speed for speed in speeds if speed is not None]
 
 
-def reading_speed(answer: Round) -> float | None:
+def reading_speed(reply: Reply) -> float | None:
     """Tokens per second; None where much of the prompt came from the cache."""
-    read = answer.prompt_tokens - answer.cached_tokens
-    is_whole = read > 0 and read >= WHOLE_READING * answer.prompt_tokens
-    if answer.error or not is_whole or answer.prompt_ms <= 0:
+    read = reply.prompt_tokens - reply.cached_tokens
+    is_whole = read > 0 and read >= WHOLE_READING * reply.prompt_tokens
+    if not is_whole or reply.prompt_ms <= 0:
         return None
-    return read / answer.prompt_ms * 1000
+    return read / reply.prompt_ms * 1000
 
 
 def _decode(record: CellRecord, _setup: Setup) -> list[float]:
     return [
-        answer.predicted_tokens / answer.predicted_ms * 1000
+        reply.predicted_tokens / reply.predicted_ms * 1000
         for answer in recall_of(record).rounds
-        if not answer.error
-        and answer.predicted_tokens >= STEADY_TOKENS
-        and answer.predicted_ms > 0
+        if (reply := answer.reply) and not answer.error
+        if reply.predicted_tokens >= STEADY_TOKENS and reply.predicted_ms > 0
     ]
 
 
 def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
     return [
-        100 * answer.accepted / answer.drafted
+        100 * answer.reply.accepted / answer.reply.drafted
         for answer in recall_of(record).rounds
-        if answer.drafted
+        if answer.reply and answer.reply.drafted
     ]
 
 
@@ -196,7 +201,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 FORCED: tuple[Metric, ...] = (
-    of_units(_forced, lambda each: each.logp)(
+    of_units(_forced, lambda each: each.scores.logp)(
         name="recall-logp",
         unit="nats",
         better="higher",
@@ -205,12 +210,12 @@ FORCED: tuple[Metric, ...] = (
             what="recall",
             by_unit=_probabilities,
             units=_every_name,
-            bounded=lambda record: bounded_share(recall_of(record).scored),
+            bounded=_bounded,
             able=_first_choices,
             crosschecked=_crosschecked,
         ),
     ),
-    of_units(_forced, lambda each: 100 * each.right)(
+    of_units(_forced, lambda each: 100 * each.scores.first_choices)(
         name="recall-right", unit="%", better="higher"
     ),
     of_units(_forced, lambda each: each.breaks_at)(

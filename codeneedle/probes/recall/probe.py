@@ -145,8 +145,9 @@ def _margin_gap(run: Run) -> Iterator[str]:
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     rounds = [answer for record in records for answer in recall_of(record).rounds]
     written = [answer for answer in rounds if not answer.error]
-    drafts = any(answer.drafted for answer in written)
-    if written and not drafts and not any(answer.logprobs for answer in written):
+    replies = [answer.reply for answer in written if answer.reply]
+    drafts = any(reply.drafted for reply in replies)
+    if written and not drafts and not any(reply.logprobs for reply in replies):
         unscored = {record.effective.unscored for record in records} - {""}
         told = min(unscored, default="no probabilities")
         yield f"no margins: the server tells {told}"
@@ -193,7 +194,7 @@ def _why_unwritten(context: ProbeContext) -> str:
     if reference == context.pair or not (chosen.writes and chosen.scores):
         return ""
     recall = recall_of(by_pair[reference])
-    is_scored = any(answer.logprobs for answer in recall.scored)
+    is_scored = any(answer.scores for answer in recall.scored)
     if not (recall.rounds and is_scored):
         return ""
     share = matched_share(by_pair[reference], context.run.setup)

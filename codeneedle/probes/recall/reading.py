@@ -26,10 +26,11 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
-from codeneedle.probes.recall.record import READ, ForcedRound
+from codeneedle.probes.recall.record import READ
 from codeneedle.probes.recall.settings import Way, functions_in
-from codeneedle.records.record import Json, Setup, as_json, shared_with
+from codeneedle.records.record import Json, Setup, as_json
 from codeneedle.system.files import own_folder, read_note, write_note
 
 LAYOUT_VERSION = 1
@@ -398,9 +399,7 @@ def _stored(group: Group, every: Sequence[Forced], text: bytes) -> dict[str, Jso
     digest = hashlib.sha256(text).hexdigest()
     answers = {}
     for needle, forced in zip(group.needles, every, strict=True):
-        answer = ForcedRound(
-            needle=needle.name, prompt_sha256=digest, **shared_with(forced, Forced)
-        )
+        answer = Answer(name=needle.name, prompt_sha256=digest, scores=forced)
         answers[group.key_of(needle)] = as_json(answer)
     return answers
 

@@ -2,45 +2,19 @@
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
 
-from codeneedle.engines.messages import Forced, Generation
-from codeneedle.probes.observations import Observed, cached, file_of, observed
-from codeneedle.records.record import (
-    Amount,
-    CellRecord,
-    from_json,
-    refuse_impossible,
+from codeneedle.probes.observations import (
+    Answer,
+    Observed,
+    cached,
+    file_of,
+    observed,
+    refuse_faults,
 )
+from codeneedle.records.record import Amount, CellRecord, from_json
 
 NAME = "recall"
 """Of the probe."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round(Generation):
-    """One needle asked of one cell."""
-
-    needle: str  # name of the function
-    prompt_sha256: str  # of the prompt's text as sent, UTF-8
-    reply: str = ""  # the model's text, verbatim; empty on an error
-    error: str = ""  # why there is no line to score; empty if there is one
-    retries: tuple[str, ...] = ()
-    """Why earlier attempts failed before a reply was complete."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedRound(Forced):
-    """Right lines of one function, joined by newlines, scored token by token."""
-
-    needle: str  # name of the function
-    prompt_sha256: str
-    """
-    Of the prompt's text as sent, UTF-8; of lines that were read, of the whole text.
-    """
-
-    error: str = ""  # why there are no scores; empty if there are
-    retries: tuple[str, ...] = ()  # why earlier attempts failed before all were scored
 
 
 WRITTEN, FORCED, READ = "written", "forced", "read"
@@ -55,38 +29,35 @@ Of those that were read, behind what makes their chunk another one.
 class RecallFacts:
     """What holds for all answers of a cell."""
 
-    priming: Round | None = None
+    priming: Answer | None = None
     """An unscored round before all others of the first server."""
 
     texts_s: tuple[Amount, ...] = ()
     """Seconds of each text that was read with questions, without these."""
 
 
-_Layout = TypeVar("_Layout")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
     """What the recall probe has observed of a cell."""
 
-    rounds: tuple[Round, ...]
+    rounds: tuple[Answer, ...]
     """The written rounds, in asking order; empty if none were asked for."""
 
-    forced: tuple[ForcedRound, ...] = ()
+    forced: tuple[Answer, ...] = ()
     """Right lines scored as they were written, in asking order; empty without any."""
 
-    read: tuple[ForcedRound, ...] = ()
+    read: tuple[Answer, ...] = ()
     """
     Right lines scored as they were read; empty without any. They are never compared
     with *forced*.
     """
 
-    priming: Round | None = None  # the unscored round before them, of the first server
+    priming: Answer | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
     texts_s: tuple[float, ...] = ()  # as of `RecallFacts`
 
     @property
-    def answers(self) -> "tuple[Round | ForcedRound, ...]":
+    def answers(self) -> tuple[Answer, ...]:
         """The written rounds, and behind them the forced ones."""
         return (*self.rounds, *self.forced, *self.read)
 
@@ -96,7 +67,7 @@ class Recall:
         return math.fsum((*self.texts_s, *(each.wall_s for each in self.read)))
 
     @property
-    def scored(self) -> tuple[ForcedRound, ...]:
+    def scored(self) -> tuple[Answer, ...]:
         """Right lines that were read, where any were; else those forced."""
         return self.read or self.forced
 
@@ -121,27 +92,21 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
     """
     facts = from_json(stored.facts, RecallFacts, file=file)
     recall = Recall(
-        rounds=_answers(stored, WRITTEN, Round, file=file),
-        forced=_answers(stored, FORCED, ForcedRound, file=file),
-        read=_answers(stored, READ, ForcedRound, file=file),
+        rounds=_answers(stored, WRITTEN, file=file),
+        forced=_answers(stored, FORCED, file=file),
+        read=_answers(stored, READ, file=file),
         priming=facts.priming,
         starts=stored.starts,
         texts_s=facts.texts_s,
     )
-    for each in recall.answers:
-        has_none = isinstance(each, ForcedRound) and bool(each.error)
-        fault = "beside an error" * bool(each.logprobs) if has_none else each.fault
-        what = f"the scores of {each.needle} are none: {fault}"
-        refuse_impossible(not fault, what, file=file)
+    refuse_faults(recall.answers, file=file)
     return recall
 
 
-def _answers(
-    stored: Observed, part: str, layout: type[_Layout], *, file: str
-) -> tuple[_Layout, ...]:
+def _answers(stored: Observed, part: str, *, file: str) -> tuple[Answer, ...]:
     """The answers whose keys begin with *part*."""
     return tuple(
-        from_json(answer, layout, file=file)
+        from_json(answer, Answer, file=file)
         for key, answer in stored.answers.items()
         if key.startswith(f"{part} ")
     )

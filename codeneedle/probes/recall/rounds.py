@@ -3,21 +3,17 @@
 import bisect
 import functools
 import itertools
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
-from codeneedle.probes.observations import cached, file_of
+from codeneedle.engines.messages import Forced, Reply
+from codeneedle.probes.observations import Answer, cached, file_of
 from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
 from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
-from codeneedle.probes.recall.record import (
-    ForcedRound,
-    Round,
-    recall_of,
-)
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import functions_in, settings_of
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
@@ -36,7 +32,7 @@ class ScoredRound:
     """A stored round beside the truth that it is scored against."""
 
     needle: NeedleFacts  # what was asked for
-    round: Round  # what was answered
+    round: Answer  # what was answered
     text: TextLines = NO_LINES  # the lines of the text that was sent
 
     @functools.cached_property
@@ -47,7 +43,7 @@ class ScoredRound:
         An empty answer that the model ended itself is one, of no right line; one that a
         limit or the server ended is none: nobody knows what would have come.
         """
-        if self.round.finish == "stop":
+        if self.round.reply and self.round.reply.finish == "stop":
             return ""
         if self.round.error:
             return self.round.error
@@ -57,7 +53,7 @@ class ScoredRound:
     @property
     def counts(self) -> Counter[Mark]:
         """Lines of each kind, leading white space aside."""
-        return _counts(self.needle, self.round.reply, self.text)
+        return _counts(self.needle, self.round.text, self.text)
 
     @property
     def misplaced(self) -> int | None:
@@ -67,13 +63,13 @@ class ScoredRound:
     @property
     def alignment(self) -> Alignment:
         """Lines of answer and truth side by side, leading white space aside."""
-        scored = score(self.needle, self.round.reply)
+        scored = score(self.needle, self.round.text)
         return place_lines(scored, self.needle, self.text)
 
     @property
     def matched_strict(self) -> int:
         """Lines that match with their leading white space."""
-        return _matched_strict(self.needle, self.round.reply)
+        return _matched_strict(self.needle, self.round.text)
 
     @functools.cached_property
     def margins(self) -> Margins | None:
@@ -84,17 +80,17 @@ class ScoredRound:
         close the answer was to breaking. A server that speculates tells no
         probabilities of the tokens that it drafted.
         """
-        if self.round.drafted:
+        reply = self.round.reply
+        if reply is None or reply.drafted:
             return None
-        return margins(self._answer_gaps())
+        return margins(self._answer_gaps(reply))
 
-    def _answer_gaps(self) -> tuple[float, ...]:
-        answer = self.round
-        if not answer.lengths:
-            return answer.gaps
-        end = _answer_end(self.needle, answer.reply)
-        begins = list(itertools.accumulate(answer.lengths, initial=0))
-        return answer.gaps[: bisect.bisect_left(begins, end)]
+    def _answer_gaps(self, reply: Reply) -> tuple[float, ...]:
+        if not reply.lengths:
+            return reply.gaps
+        end = _answer_end(self.needle, reply.text)
+        begins = list(itertools.accumulate(reply.lengths, initial=0))
+        return reply.gaps[: bisect.bisect_left(begins, end)]
 
 
 @dataclass(frozen=True)
@@ -102,22 +98,7 @@ class ForcedAnswer:
     """The right lines of a needle, as a pair scored their tokens."""
 
     needle: NeedleFacts  # what they are of
-    round: ForcedRound  # the scores; without an error
-
-    @property
-    def logp(self) -> float:
-        """Mean log-probability of a token, in nats; at most 0."""
-        return fmean(self.round.logprobs)
-
-    @property
-    def probability(self) -> float:
-        """Mean probability of a token, from 0 to 1."""
-        return fmean(map(math.exp, self.round.logprobs))
-
-    @property
-    def right(self) -> float:
-        """Share of tokens that were the first choice, from 0 to 1."""
-        return fmean(lead > 0 for lead in self.round.leads)
+    scores: Forced  # of their tokens
 
     @property
     def breaks_at(self) -> int:
@@ -127,19 +108,17 @@ class ForcedAnswer:
         All of them where there is none. Until then greedy writing gives the same
         tokens: it would leave the truth in the line after these.
         """
-        scored = zip(self.round.leads, self.round.ends, strict=True)
-        first = next((end for lead, end in scored if lead <= 0), None)
-        lines = self.needle.lines
-        if first is not None:
+        kept, lines = self.scores.kept_tokens, self.needle.lines
+        if kept < len(self.scores.ends):
             # A line break belongs to the line that it ends.
-            before = "\n".join(lines)[: max(0, first - 1)]
+            before = "\n".join(lines)[: max(0, self.scores.ends[kept] - 1)]
             lines = lines[: before.count("\n")]
         return sum(bool(line.strip()) for line in lines)
 
     @functools.cached_property
     def margins(self) -> Margins | None:
         """Of all tokens; a negative lead is how far the right one was behind."""
-        return margins(self.round.leads)
+        return margins(self.scores.leads)
 
 
 def margins(gaps: Sequence[float]) -> Margins | None:
@@ -167,7 +146,7 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     by_name = {needle.name: needle for needle in functions.written}
     rounds = recall_of(record).rounds
     return tuple(
-        ScoredRound(_needle(by_name, stored.needle, record), stored, functions.text)
+        ScoredRound(_needle(by_name, stored.name, record), stored, functions.text)
         for stored in rounds
     )
 
@@ -182,7 +161,7 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
     return [each for each in scored_rounds(record, setup) if not each.error]
 
 
-def right_rounds(record: CellRecord, setup: Setup) -> tuple[ForcedRound, ...]:
+def right_rounds(record: CellRecord, setup: Setup) -> tuple[Answer, ...]:
     """
     The right lines of *record* that *setup* compares: read or forced, never both.
 
@@ -201,9 +180,10 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
         BadRecord: As of `scored_rounds`.
     """
     by_name = {needle.name: needle for needle in functions_in(setup).forced}
-    rounds = [each for each in right_rounds(record, setup) if each.logprobs]
     return tuple(
-        ForcedAnswer(_needle(by_name, each.needle, record), each) for each in rounds
+        ForcedAnswer(_needle(by_name, answer.name, record), answer.scores)
+        for answer in right_rounds(record, setup)
+        if answer.scores
     )
 
 

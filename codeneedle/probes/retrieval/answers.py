@@ -29,14 +29,14 @@ def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
             depth=each.depth,
             text=each.text,
             right=each.score.share,
-            logp=each.logp,
+            logp=each.scores.logp if each.scores else None,
             outcome=each.score.mode.value,
             beside=functools.partial(_beside, each),
         )
 
 
 def _beside(each: QuestionOutcome) -> Beside:
-    expected, reply = each.answer.payload, each.answer.reply.strip()
+    expected, reply = each.asked.payload, each.asked.answer.text.strip()
     return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
 
 
@@ -59,7 +59,7 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
     for task in dict.fromkeys(each.task for each in results):
         of_task = [each for each in results if each.task == task]
         counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
-        logps = [each.logp for each in of_task if each.logp is not None]
+        logps = [each.scores.logp for each in of_task if each.scores]
         mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD
         rows.append([task, *map(str, counts), mean])
     heading = ["task", *(mode.value for mode in modes), "nats/token"]
@@ -69,8 +69,8 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
 def _wrong_row(each: QuestionOutcome) -> list[str]:
     return [
         each.question,
-        _shortened(each.answer.payload),
-        _shortened(each.answer.reply),
+        _shortened(each.asked.payload),
+        _shortened(each.asked.answer.text),
         failure_words(each.score),
     ]
 
@@ -97,21 +97,20 @@ def _shortened(text: str) -> str:
 
 def _question(each: QuestionOutcome, _view: View) -> Document:
     """One question of a task, verbatim, with what is known of its answer."""
-    asked = each.answer
+    asked, scores = each.asked, each.scores
     place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
     entries = [("place", place), ("asked", asked.prompt)]
     if asked.begin:
         entries.append(("begun", asked.begin))
     entries += [
         ("expected", asked.payload),
-        ("answered", asked.reply),
+        ("answered", asked.answer.text),
         ("mode", failure_words(each.score)),
     ]
-    if each.logp is not None:
-        bound = "at most " if each.is_bound else ""
-        first = (
-            f"the first {each.greedy_tokens} of {each.tokens} tokens are first choices"
-        )
-        entries.append(("forced", f"{bound}{each.logp:.3f} nats per token; {first}"))
+    if scores:
+        bound = "at most " if scores.bounds else ""
+        count = f"the first {scores.kept_tokens} of {len(scores.logprobs)} tokens"
+        phrase = f"{bound}{scores.logp:.3f} nats per token; {count} are first choices"
+        entries.append(("forced", phrase))
     shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
     return [Facts(shown, is_quiet=True)]

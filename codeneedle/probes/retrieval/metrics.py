@@ -59,12 +59,14 @@ def _right(chosen: _Chosen) -> partial[Metric]:
 
 
 def _logp(chosen: _Chosen) -> partial[Metric]:
-    metric = _questions(lambda each: each.logp, chosen)
+    metric = _questions(lambda each: each.scores.logp if each.scores else None, chosen)
     return partial(metric, unit="nats", why_none=_not_scored)
 
 
 def _until(chosen: _Chosen) -> partial[Metric]:
-    metric = _questions(lambda each: each.greedy_tokens, chosen)
+    metric = _questions(
+        lambda each: each.scores.kept_tokens if each.scores else None, chosen
+    )
     return partial(metric, unit="tokens", why_none=_not_scored)
 
 
@@ -92,7 +94,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _bounded(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    return bounded_share(e.answer.scored for e in outcomes(record) if e.answer.scored)
+    return bounded_share(each.scores for each in outcomes(record))
 
 
 def _units(record: CellRecord, setup: Setup) -> list[str]:

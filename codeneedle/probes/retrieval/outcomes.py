@@ -1,10 +1,11 @@
 """What became of each question of a record, scored when it is read."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import cached, file_of
 from codeneedle.probes.retrieval.record import (
     TextAnswer,
@@ -26,21 +27,12 @@ class QuestionOutcome:
     text: str  # name of the text that it shares with other questions
     number: int  # of that text among those of its task and length
     score: AnswerScore  # what the answer is
-    logp: float | None
-    """
-    Mean log-probability of the tokens of the right answer, in nats; None if they were
-    not forced.
-    """
+    asked: TextAnswer  # the question and its answer, verbatim
 
-    is_bound: bool  # whether that is only an upper bound
-    greedy_tokens: int | None
-    """
-    Tokens of the right answer before the first that the model would not choose: as many
-    are right in greedy writing. None if not forced.
-    """
-
-    tokens: int  # tokens of the right answer; 0 if not forced
-    answer: TextAnswer  # the question and its answer, verbatim
+    @property
+    def scores(self) -> Forced | None:
+        """Of the right answer, token by token; None if there are none."""
+        return self.asked.answer.scores
 
 
 # All records of a large grid: a live one asks for all of them several times a second.
@@ -66,27 +58,17 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         raise BadRecord(file=file_of(record), reason=reason) from error
 
 
-def _outcome(text: TextRead, answer: TextAnswer) -> QuestionOutcome:
-    scored = answer.scored if answer.scored and answer.scored.logprobs else None
+def _outcome(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
     return QuestionOutcome(
         task=text.task,
         length=text.length,
-        depth=answer.depth,
-        question=answer.name,
+        depth=asked.depth,
+        question=asked.name,
         text=text.key.name,
         number=text.number,
-        score=score_answer(answer.question(text.number, text.decoys), answer.reply),
-        logp=fmean(scored.logprobs) if scored else None,
-        is_bound=bool(scored and scored.bounds),
-        greedy_tokens=_first_choices(scored.leads) if scored else None,
-        tokens=len(scored.logprobs) if scored else 0,
-        answer=answer,
+        score=score_answer(asked.question(text.number, text.decoys), asked.answer.text),
+        asked=asked,
     )
-
-
-def _first_choices(leads: Sequence[float]) -> int:
-    """How many tokens come before the first that was no first choice."""
-    return next((at for at, lead in enumerate(leads) if lead <= 0), len(leads))
 
 
 def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
@@ -95,12 +77,6 @@ def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
 
     Answers that are not that long do not count; NaN if none is.
     """
-    long = [
-        each
-        for each in results
-        if each.greedy_tokens is not None and each.tokens >= tokens
-    ]
-    right = sum(
-        each.greedy_tokens is not None and each.greedy_tokens >= tokens for each in long
-    )
-    return right / len(long) if long else math.nan
+    scores = [each.scores for each in results if each.scores]
+    long = [each.kept_tokens for each in scores if len(each.logprobs) >= tokens]
+    return fmean(kept >= tokens for kept in long) if long else math.nan

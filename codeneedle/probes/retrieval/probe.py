@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import Chat, Completion, Forced, NoScores, Reply
+from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.models.kv_cache import padded
@@ -22,7 +22,7 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Observed
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import (
     Asker,
     Calibrating,
@@ -37,7 +37,7 @@ from codeneedle.probes.retrieval.dial import (
     fitted_characters,
 )
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
-from codeneedle.probes.retrieval.prompts import messages, unblanked
+from codeneedle.probes.retrieval.prompts import messages, right_text, unblanked
 from codeneedle.probes.retrieval.record import (
     NAME,
     Answered,
@@ -330,10 +330,10 @@ class _Questioner(Asker):
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
         return self._reply(text, question, tokens=budget)
 
-    def scored(self, text: TaskText, question: TextQuestion) -> Forced:
-        """The right answer to *question*, token by token."""
-        right = f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
-        return self.forced(self._request(text, question, tokens=1), right)
+    def right(self, text: TaskText, question: TextQuestion) -> Answer:
+        """The scores of the right answer to *question*."""
+        asked = self._request(text, question, tokens=1)
+        return self.scored(question.name, asked, right_text(question))
 
     def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
         enough = enough_for_question(question, self.context.run.setup.prompt_form)
@@ -453,7 +453,7 @@ class _Examiner(_Questioner):
             text = self._texts.get(key.name) or self._text_of(key.name)
             for each in text.answers:
                 question = each.question(text.number, text.decoys)
-                share = score_answer(question, each.reply).share
+                share = score_answer(question, each.answer.text).share
                 shares.setdefault(each.depth, []).append(share)
         return shares
 
@@ -575,31 +575,18 @@ class _Examiner(_Questioner):
         question: TextQuestion,
         decoys: Sequence[Decoy],
     ) -> TextAnswer:
-        reply = self.answered(text, question)
-        retries = self.retries
-        forced = None if self.chosen.graded else self._scored(text, question)
-        numbers = {decoy: at for at, decoy in enumerate(decoys)}
         named = replace(question, name=f"{length}-{question.name}")
+        reply = self.answered(text, question)
+        answer = Answer(name=named.name, reply=reply, retries=self.retries)
+        if not self.chosen.graded:
+            right = self.right(text, question)
+            answer = replace(answer, scores=right.scores, error=right.error)
+        numbers = {decoy: at for at, decoy in enumerate(decoys)}
         return TextAnswer(
             **shared_with(named, QuestionFields),
             decoys=tuple(numbers[decoy] for decoy in question.decoys),
-            reply=reply.text,
-            finish=reply.finish,
-            prompt_tokens=reply.prompt_tokens,
-            cached_tokens=reply.cached_tokens,
-            predicted_tokens=reply.predicted_tokens,
-            predicted_ms=reply.predicted_ms,
-            wall_s=reply.wall_s,
-            retries=retries,
-            scored=forced,
+            answer=answer,
         )
-
-    def _scored(self, text: TaskText, question: TextQuestion) -> Forced | None:
-        """As of `scored`; None where the probabilities of this answer cannot be."""
-        try:
-            return self.scored(text, question)
-        except NoScores:
-            return None
 
 
 def _beyond(failed: TextKey, calibration: Calibration, reason: str) -> list[Skipped]:

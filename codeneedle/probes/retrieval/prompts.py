@@ -30,3 +30,8 @@ def messages(
 def unblanked(begin: str) -> str:
     """*begin* without the blank behind a word, which is a part of the next token."""
     return begin[:-1] if re.search(r"\S $", begin) else begin
+
+
+def right_text(question: TextQuestion) -> str:
+    """The right answer as it follows the prompt: with the blank that was left out."""
+    return f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"

@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from codeneedle.engines.messages import Finish, Forced
 from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.observations import (
+    Answer,
     Observed,
     cached,
     calibrated_in,
     file_of,
     observed,
+    refuse_faults,
 )
 from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
 from codeneedle.records.record import (
@@ -36,18 +37,8 @@ class TextAnswer(QuestionFields):
     """One question of a text, as it was asked and answered."""
 
     decoys: tuple[Count, ...]  # numbers of the decoys, from 0, among those of the text
-    reply: str  # the model's text, verbatim
-    finish: Finish  # why it ended
-    prompt_tokens: Count = 0  # length of the prompt, in tokens
-    cached_tokens: Count = 0  # of these, taken from the cache
-    predicted_tokens: Count = 0  # length of the reply, in tokens
-    predicted_ms: Amount = 0.0  # time to write it
-    wall_s: Amount = 0.0  # from request to the end of the reply, in seconds
-    retries: tuple[str, ...] = ()
-    """Why earlier attempts failed before a reply was complete."""
-
-    scored: Forced | None = None
-    """The right answer, forced; None if the engine tells no probabilities."""
+    answer: Answer
+    """What was written; and the scores of the right answer, if the engine tells any."""
 
     def question(self, text: int, decoys: Sequence[Decoy]) -> TextQuestion:
         """
@@ -265,13 +256,11 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
         is_possible = name == text.key.name
         what = f"'{name}' is another text"
         refuse_impossible(is_possible, what, file=file_of(record))
-        for answer in text.answers:
-            is_possible = bool(answer.items) and all(
-                at < len(text.decoys) for at in answer.decoys
+        for asked in text.answers:
+            is_possible = bool(asked.items) and all(
+                at < len(text.decoys) for at in asked.decoys
             )
-            what = f"the answer to {answer.name} does not belong to its question"
+            what = f"the answer to {asked.name} does not belong to its question"
             refuse_impossible(is_possible, what, file=file_of(record))
-            fault = answer.scored.fault if answer.scored else ""
-            what = f"the scores of {answer.name} are none: {fault}"
-            refuse_impossible(not fault, what, file=file_of(record))
+        refuse_faults((asked.answer for asked in text.answers), file=file_of(record))
     return retrieval

@@ -8,10 +8,10 @@ from rich.text import Text
 
 from codeneedle.document import Block, Document, Lines, Shown, Table
 from codeneedle.probes.answers import ScoredAnswer, View
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.reuse.record import (
     REUSED,
     CacheState,
-    ReuseAnswer,
     ReuseQuestion,
     reuse_of,
 )
@@ -49,16 +49,16 @@ def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
         yield from _replies(question)
 
 
-def _row(question: ReuseQuestion, answer: ReuseAnswer) -> list[str]:
-    where = [question.function, answer.way.value]
+def _row(question: ReuseQuestion, answer: Answer) -> list[str]:
+    where, way = [question.function, answer.name], CacheState(answer.name)
+    if answer.error:
+        return [*where, "", "", f"not compared: {answer.error}"]
     counts = f"{answer.cached_tokens:,} of {answer.prompt_tokens:,}"
-    if answer.gap:
-        return [*where, "", "", f"not compared: {answer.gap}"]
-    if answer.way is CacheState.COLD:
+    if way is CacheState.COLD:
         return [*where, counts, "", ""]
-    change = question.difference(answer.way)
+    change = question.difference(way)
     nats = number(math.nan if change is None else change, digits=4)
-    return [*where, counts, nats, OTHER if question.differs(answer.way) else SAME]
+    return [*where, counts, nats, OTHER if question.differs(way) else SAME]
 
 
 def _replies(question: ReuseQuestion) -> Iterator[Block]:
@@ -72,6 +72,6 @@ def _replies(question: ReuseQuestion) -> Iterator[Block]:
     if cold is None or not others:
         return
     every = (cold, *others)
-    heading = [question.function, *(each.way.value for each in every)]
-    row: list[Shown] = ["reply", *(Text(visible_lines(each.reply)) for each in every)]
+    heading = [question.function, *(each.name for each in every)]
+    row: list[Shown] = ["reply", *(Text(visible_lines(each.text)) for each in every)]
     yield Table(heading, [row], words=heading)

@@ -18,7 +18,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.observations import Observed, chosen_over, settings_in
+from codeneedle.probes.observations import Answer, Observed, chosen_over, settings_in
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
@@ -36,7 +36,6 @@ from codeneedle.probes.reuse.record import (
     REUSED,
     CacheState,
     Reuse,
-    ReuseAnswer,
     ReuseFacts,
     ReuseLayout,
     ReuseQuestion,
@@ -245,7 +244,7 @@ class _ReuseAsker(Asker):
 
     def _answer(
         self, way: CacheState, needle: NeedleFacts, turn: FirstTurn, other: NeedleFacts
-    ) -> ReuseAnswer:
+    ) -> Answer:
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
         right = "\n".join(needle.lines)
@@ -262,7 +261,7 @@ class _ReuseAsker(Asker):
             with self.context.asking():
                 reply, scored = self.retried(replied), self.retried(forced)
         except (CannotSave, NoScores) as error:
-            return ReuseAnswer(way=way, gap=one_line(str(error)))
+            return Answer(name=way, error=one_line(str(error)))
         prompt = reply.prompt_tokens
         cached = sorted((reply.cached_tokens, scored.cached_tokens))
         if way is CacheState.COLD and cached[1] > COLD_TOKENS:
@@ -272,17 +271,10 @@ class _ReuseAsker(Asker):
                 hint="Leave the probe reuse out for this engine.",
                 status=Status.UNSUPPORTED,
             )
-        is_reused = way is CacheState.COLD or cached[0] >= LEAST_REUSED * prompt
-        return ReuseAnswer(
-            way=way,
-            reply=reply.text,
-            scored=scored,
-            prompt_tokens=prompt,
-            cached_tokens=cached[0],
-            gap=""
-            if is_reused
-            else f"{cached[0]:,} of {prompt:,} tokens came from the cache",
-        )
+        if way is not CacheState.COLD and cached[0] < LEAST_REUSED * prompt:
+            gap = f"{cached[0]:,} of {prompt:,} tokens came from the cache"
+            return Answer(name=way, reply=reply, error=gap)
+        return Answer(name=way, reply=reply, scores=scored)
 
     def _prepare(
         self, way: CacheState, before: NeedleFacts, other: NeedleFacts

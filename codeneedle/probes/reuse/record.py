@@ -6,15 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.engines.messages import Forced
-from codeneedle.probes.observations import Observed, file_of, observed, settings_in
-from codeneedle.records.record import (
-    MOST_TOKENS,
-    CellRecord,
-    Setup,
-    from_json,
-    refuse_impossible,
+from codeneedle.probes.observations import (
+    Answer,
+    Observed,
+    file_of,
+    observed,
+    refuse_faults,
+    settings_in,
 )
+from codeneedle.records.record import MOST_TOKENS, CellRecord, Setup, from_json
 
 NAME = "reuse"
 
@@ -94,34 +94,18 @@ REUSED = tuple(way for way in CacheState if way is not CacheState.COLD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReuseAnswer:
-    """The answer to a question with one state of the cache."""
-
-    way: CacheState  # state of the cache
-    reply: str = ""  # text that the model wrote, verbatim
-    scored: Forced | None = None  # the right lines, forced; None where there is a gap
-    prompt_tokens: int = 0  # length of the prompt, in tokens
-    cached_tokens: int = 0
-    """
-    Tokens of the prompt that came from the cache: the smaller number of the two
-    requests, writing and forcing.
-    """
-
-    gap: str = ""  # why it cannot be compared; empty if it can
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReuseQuestion:
     """One question with its answers in all ways."""
 
     function: str  # function whose lines are requested
     before: str  # function that the first turn of the conversation requests
     first: str  # answer of the first turn, a part of the prompt in all ways
-    answers: tuple[ReuseAnswer, ...]  # one per way, the cold one first
+    answers: tuple[Answer, ...]
+    """One per `CacheState`, its name; the cold one first."""
 
-    def answer(self, way: CacheState) -> ReuseAnswer | None:
-        """The answer in one *way*; None if it has a gap."""
-        answers = (a for a in self.answers if a.way is way and not a.gap)
+    def answer(self, way: CacheState) -> Answer | None:
+        """The answer in one *way*; None if it cannot be compared."""
+        answers = (a for a in self.answers if a.name == way and not a.error)
         return next(answers, None)
 
     def difference(self, way: CacheState) -> float | None:
@@ -131,15 +115,15 @@ class ReuseQuestion:
         None where *way*, or the cold answer, has a gap.
         """
         cold, again = self.answer(CacheState.COLD), self.answer(way)
-        if cold is None or again is None or not (cold.scored and again.scored):
+        if cold is None or again is None or not (cold.scores and again.scores):
             return None
-        both = zip(cold.scored.logprobs, again.scored.logprobs, strict=False)
+        both = zip(cold.scores.logprobs, again.scores.logprobs, strict=False)
         return max((abs(one - other) for one, other in both), default=None)
 
     def differs(self, way: CacheState) -> bool | None:
         """True if the reply differs from the cold one; None as of `difference`."""
         cold, again = self.answer(CacheState.COLD), self.answer(way)
-        return None if cold is None or again is None else cold.reply != again.reply
+        return None if cold is None or again is None else cold.text != again.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +147,8 @@ class Reuse:
     def gaps(self, way: CacheState) -> list[str]:
         """The distinct reasons why answers could not be compared."""
         answers = (a for question in self.questions for a in question.answers)
-        return list(dict.fromkeys(a.gap for a in answers if a.way is way and a.gap))
+        errors = (a.error for a in answers if a.name == way)
+        return list(dict.fromkeys(filter(None, errors)))
 
 
 def reuse_of(record: CellRecord) -> Reuse:
@@ -188,10 +173,7 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
         from_json(each, ReuseQuestion, file=file) for each in stored.answers.values()
     )
     for question in questions:
-        for answer in question.answers:
-            fault = answer.scored.fault if answer.scored else ""
-            what = f"the scores of {question.function} are none: {fault}"
-            refuse_impossible(not fault, what, file=file)
+        refuse_faults(question.answers, file=file)
     return Reuse(questions)
 
 

@@ -17,12 +17,10 @@ from codeneedle.probes.transcript.choice import (
     dropped_phrases,
 )
 from codeneedle.probes.transcript.conversations import Turn, read_conversations
-from codeneedle.probes.transcript.metrics import breaks_at, logp, right
 from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptLayout,
     TurnFacts,
-    forced_turns,
     scored_turns,
     transcript_layout,
     turns_of,
@@ -90,17 +88,19 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per turn of *record*, with its scores or its error."""
     chosen, scored = transcript_layout(run.setup), scored_turns(record, run.setup)
-    errors = {turn.turn: turn.error for turn in turns_of(record)}
+    errors = {turn.name: turn.error for turn in turns_of(record)}
     rows = []
     for turn in chosen.turns:
         place = [turn.name, f"{turn.prompt_tokens:,}", str(turn.tokens)]
-        tokens = scored.get(turn.name)
-        if tokens is None:
+        scores = scored.get(turn.name)
+        if scores is None:
             rows.append([*place, "", "", "", errors.get(turn.name, "not asked")])
             continue
-        kinds = ", ".join(kind for kind in Kind if kind in {t.kind for t in tokens})
-        shares = [number(logp(tokens), digits=3), number(right(tokens), digits=1)]
-        rows.append([*place, f"{breaks_at(tokens):g}", *shares, kinds])
+        found = {turn.kind_at(start) for start in (0, *scores.ends[:-1])}
+        kinds = ", ".join(kind for kind in Kind if kind in found)
+        logp = number(scores.logp, digits=3)
+        right = number(100 * scores.first_choices, digits=1)
+        rows.append([*place, f"{scores.kept_tokens}", logp, right, kinds])
     yield Lines([f"{plural(len(scored), 'turn')} forced token by token"])
     heading = ("turn", "after", "tokens", "breaks at", "logp", "right %", "classes")
     yield Table(heading, rows, words={"turn", "classes"})
@@ -118,8 +118,8 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
     reference = forced.of_reference(run, NAME)
     tokens = forced.tokens_of(
         _text(turn, _recorded(turn, chosen, file)) if file else "",
-        forced_turns(record)[name],
-        forced_turns(reference).get(name) if reference else None,
+        scored_turns(record, run.setup)[name],
+        scored_turns(reference, run.setup).get(name) if reference else None,
         kind_at=turn.kind_at,
     )
     hint = "" if file else "its text is not stored; to see it: --transcript FILE"

@@ -1,16 +1,17 @@
 """The metrics of transcripts: over all tokens, and by class of tokens."""
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.transcript.record import (
     NAME,
-    ScoredToken,
     scored_turns,
+    scores_of_kind,
     transcript_layout,
     turns_of,
 )
@@ -20,68 +21,56 @@ from codeneedle.records.record import CellRecord, Setup
 FEWEST_UNITS = 6
 """Units with tokens of a class that the class needs to enter the verdict."""
 
-_Grouped = Callable[[CellRecord, Setup], dict[str, list[ScoredToken] | None]]
+_Grouped = Callable[[CellRecord, Setup], dict[str, Forced | None]]
 """
-The tokens of a record by name of their unit or turn; None of one that is not whole.
+The scores of a record by name of their unit or turn; None of one that is not whole.
 """
 
 
-def _tokens_by(
+def _scores_by(
     record: CellRecord, setup: Setup, *, kind: Kind | None, by_turn: bool = False
-) -> dict[str, list[ScoredToken] | None]:
+) -> dict[str, Forced | None]:
     """
-    The tokens of one *kind*, None for all, by their unit or by their turn.
+    The scores of tokens of one *kind*, None for all, by their unit or by their turn.
 
     None of a unit with a turn that has no scores: what is left of a conversation would
     be compared with all of it. Units without such tokens are left out.
     """
     chosen, scored = transcript_layout(setup), scored_turns(record, setup)
-    grouped: dict[str, list[ScoredToken] | None] = {}
+    grouped: dict[str, Forced | None] = {}
     for name, turns in chosen.turns_by(lambda t: t.name if by_turn else chosen.unit(t)):
         if not any(turn.has_kind(kind) for turn in turns):
             continue
-        of_turns = [scored.get(turn.name) for turn in turns]
-        tokens = [token for turn in of_turns for token in turn or ()]
-        chosen_tokens = [token for token in tokens if kind in {None, token.kind}]
-        if None in of_turns or chosen_tokens:
-            grouped[name] = None if None in of_turns else chosen_tokens
+        parts = [
+            scores_of_kind(turn, scored[turn.name], kind)
+            for turn in turns
+            if turn.name in scored
+        ]
+        whole = Forced(
+            logprobs=tuple(itertools.chain.from_iterable(e.logprobs for e in parts)),
+            leads=tuple(itertools.chain.from_iterable(each.leads for each in parts)),
+        )
+        if len(parts) < len(turns):
+            grouped[name] = None
+        elif whole.logprobs:
+            grouped[name] = whole
     return grouped
-
-
-def logp(tokens: Sequence[ScoredToken]) -> float:
-    """Mean log-probability of a token, in nats."""
-    return fmean(token.logprob for token in tokens)
-
-
-def right(tokens: Sequence[ScoredToken]) -> float:
-    """Tokens that were the first choice, in percent."""
-    return 100 * sum(token.lead > 0 for token in tokens) / len(tokens)
-
-
-def breaks_at(tokens: Sequence[ScoredToken]) -> float:
-    """Number of tokens before the first that was not the first choice."""
-    breaks = (at for at, token in enumerate(tokens) if token.lead <= 0)
-    return float(next(breaks, len(tokens)))
 
 
 def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
         units = grouped(record, setup)
-        return {
-            name: fmean(math.exp(token.logprob) for token in tokens)
-            for name, tokens in units.items()
-            if tokens
-        }
+        return {name: of.probability for name, of in units.items() if of}
 
     def able(record: CellRecord, setup: Setup) -> float:
         whole = filter(None, grouped(record, setup).values())
-        return fmean([*map(right, whole)] or [0]) / 100
+        return fmean([scores.first_choices for scores in whole] or [0])
 
     return Loss(
         kind=LossKind.PROBABILITY,
         by_unit=by_unit,
         units=lambda _record, setup: transcript_layout(setup).units(kind),
-        bounded=lambda record: bounded_share(turns_of(record)),
+        bounded=lambda record: bounded_share(turn.scores for turn in turns_of(record)),
         able=able,
     )
 
@@ -89,11 +78,11 @@ def _loss(kind: Kind | None, grouped: _Grouped) -> Loss:
 def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     """The three metrics of a class of tokens; None for all."""
     suffix = f"@{kind}" if kind else ""
-    by_unit = partial(_tokens_by, kind=kind)
-    by_turn = partial(_tokens_by, kind=kind, by_turn=True)
+    by_unit = partial(_scores_by, kind=kind)
+    by_turn = partial(_scores_by, kind=kind, by_turn=True)
 
     def metric(
-        name: str, number: Callable[[Sequence[ScoredToken]], float], grouped: _Grouped
+        name: str, number: Callable[[Forced], float], grouped: _Grouped
     ) -> partial[Metric]:
         return partial(
             of_units(lambda *of: grouped(*of).items(), number),
@@ -105,9 +94,9 @@ def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
         )
 
     loss = _loss(kind, by_unit) if enters_verdict else None
-    yield metric("logp", logp, by_unit)(unit="nats", loss=loss)
-    yield metric("right", right, by_unit)(unit="%")
-    yield metric("breaks-at", breaks_at, by_turn)(unit="tokens")
+    yield metric("logp", lambda scores: scores.logp, by_unit)(unit="nats", loss=loss)
+    yield metric("right", lambda scores: 100 * scores.first_choices, by_unit)(unit="%")
+    yield metric("breaks-at", lambda scores: scores.kept_tokens, by_turn)(unit="tokens")
 
 
 OVER_ALL: tuple[Metric, ...] = (*of_class(None, enters_verdict=True), *OF_CELL)

@@ -15,7 +15,6 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import (
     BadReply,
     Completion,
-    Forced,
     NoScores,
     Refused,
 )
@@ -26,7 +25,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Observed
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.prompts import steady
 from codeneedle.probes.transcript.choice import (
@@ -49,7 +48,6 @@ from codeneedle.probes.transcript.metrics import (
 from codeneedle.probes.transcript.record import (
     NAME,
     ForcedConversation,
-    ForcedTurn,
     TranscriptLayout,
     TranscriptSettings,
     TurnFacts,
@@ -65,7 +63,6 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    shared_with,
 )
 from codeneedle.records.store import SWEEP
 from codeneedle.system import files
@@ -462,7 +459,7 @@ class _Forcer(Asker):
             self._done += 1
         return ForcedConversation(turns=tuple(turns))
 
-    def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> ForcedTurn:
+    def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> Answer:
         """
         The scores of a turn.
 
@@ -474,21 +471,17 @@ class _Forcer(Asker):
             prompt=rendered.prompt, max_tokens=1, seed=self.context.run.setup.seed
         )
         try:
-            scores = self.forced(question, rendered.text)
-        except NoScores as impossible:
-            # It says numbers, and no word of the conversation.
-            return ForcedTurn(turn=turn.name, error=impossible.fault)
-        except BadReply:
-            error = "the server reported no token probabilities"
-            return ForcedTurn(turn=turn.name, error=error)
+            return self.scored(turn.name, question, rendered.text)
         except Refused as refused:
             raise CellError(
                 f"the server refused turn {turn.name} with {refused.code} "
                 f"{refused.kind}",
                 hint=refused.hint,
             ) from None
-        return ForcedTurn(
-            turn=turn.name,
-            retries=self.retries,
-            **shared_with(scores, Forced),
-        )
+
+    @override
+    def why_unscored(self, error: BadReply) -> str:
+        # Without a word of the conversation.
+        if isinstance(error, NoScores):
+            return error.fault
+        return "the server reported no token probabilities"

@@ -1,7 +1,8 @@
 """The stored layout of transcripts: numbers and hashes, none of their text."""
 
 import bisect
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -10,10 +11,12 @@ from msgspec import Meta, Struct, structs
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
+    Answer,
     Observed,
     cached,
     file_of,
     observed,
+    refuse_faults,
     settings_in,
 )
 from codeneedle.probes.transcript.exports import PROGRAMS
@@ -139,30 +142,10 @@ class TranscriptLayout(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedTurn(Forced):
-    """The text of a turn, scored token by token."""
-
-    turn: str  # name of the turn
-    error: str = ""  # why it has no scores; empty if it has
-    retries: tuple[str, ...] = ()  # errors of earlier attempts
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ForcedConversation:
     """The forced turns of a conversation: the answer to a question."""
 
-    turns: tuple[ForcedTurn, ...]  # in the order of the setup
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoredToken:
-    """A token of a turn."""
-
-    kind: Kind  # its class
-    logprob: float  # natural logarithm of its probability, or an upper bound
-    lead: float  # its log-probability minus that of the most probable other token
-    start: int  # offset of its first character in the text of the turn
-    end: int  # offset behind its last character
+    turns: tuple[Answer, ...]  # in the order of the setup
 
 
 @cached()
@@ -191,9 +174,9 @@ def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
     return frozenset(name for name, first in names if name != first)
 
 
-def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:
+def turns_of(record: CellRecord) -> tuple[Answer, ...]:
     """
-    The forced turns in *record*.
+    The turns that *record* was asked.
 
     Raises:
         BadRecord: If it has another layout.
@@ -204,45 +187,28 @@ def turns_of(record: CellRecord) -> tuple[ForcedTurn, ...]:
         for answer in observed(record, Observed).answers.values()
         for turn in from_json(answer, ForcedConversation, file=file).turns
     )
-    for turn in turns:
-        fault = "beside an error" * bool(turn.logprobs) if turn.error else turn.fault
-        what = f"the scores of turn {turn.turn} are none: {fault}"
-        refuse_impossible(not fault, what, file=file)
+    refuse_faults(turns, file=file)
     return turns
 
 
 @cached()
-def scored_turns(
-    record: CellRecord, setup: Setup
-) -> dict[str, tuple[ScoredToken, ...]]:
+def scored_turns(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     """
-    The tokens of each turn of *record* that has scores, by the name of the turn.
+    The scores of each turn of *record* that has some, by the name of the turn.
 
     Raises:
         BadRecord: As of `transcript_layout` and `turns_of`.
     """
-    turns = {turn.name: turn for turn in transcript_layout(setup).turns}
-    return {
-        name: tuple(_tokens(turns[name], forced))
-        for name, forced in forced_turns(record).items()
-        if name in turns
-    }
+    names = {turn.name for turn in transcript_layout(setup).turns}
+    every = (turn for turn in turns_of(record) if turn.name in names)
+    return {turn.name: turn.scores for turn in every if turn.scores}
 
 
-def forced_turns(record: CellRecord) -> dict[str, ForcedTurn]:
-    """The turns of *record* that have scores, by name."""
-    return {each.turn: each for each in turns_of(record) if not each.error}
-
-
-def _tokens(turn: TurnFacts, forced: Forced) -> Iterator[ScoredToken]:
-    start = 0
-    scores = zip(forced.logprobs, forced.leads, forced.ends, strict=True)
-    for logprob, lead, end in scores:
-        yield ScoredToken(
-            kind=turn.kind_at(start),
-            logprob=logprob,
-            lead=lead,
-            start=start,
-            end=end,
-        )
-        start = end
+def scores_of_kind(turn: TurnFacts, scores: Forced, kind: Kind | None) -> Forced:
+    """The *scores* of the tokens of one *kind* in a *turn*; None for all."""
+    starts = (0, *scores.ends[:-1])
+    is_of = [kind in {None, turn.kind_at(start)} for start in starts]
+    return Forced(
+        logprobs=tuple(itertools.compress(scores.logprobs, is_of)),
+        leads=tuple(itertools.compress(scores.leads, is_of)),
+    )

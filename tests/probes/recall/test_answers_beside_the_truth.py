@@ -6,12 +6,14 @@ from made_records import (
     asking_for,
     asking_recall,
     forced_of,
+    lost_round,
     made_forced,
     made_needle,
     made_record,
     made_round,
     made_run,
     made_setup,
+    with_scores,
     written_of,
 )
 from printing import printed
@@ -21,7 +23,6 @@ from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.answers import lines_beside, overview, overview_row
-from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.rounds import ScoredRound
 from codeneedle.report.answers import answers
 
@@ -129,7 +130,7 @@ def test_the_overview_has_a_line_per_round():
 
 def test_a_round_without_an_answer_has_its_error():
     first, second, _ = written_of(SETUP)
-    lost = Round(needle=first.name, prompt_sha256="d0", error="HTTP 500 \x1b[1m")
+    lost = lost_round(first, "HTTP 500 \x1b[1m")
     record = made_record(PAIR, [lost, made_round(second)])
     run = made_run(setup=SETUP, failed=[record])
 
@@ -162,7 +163,8 @@ def test_one_round_is_shown_line_by_line():
 def test_a_forced_function_shows_what_each_token_lost_against_the_reference():
     setup = asking_recall(SETUP, {"way": ["force"]})
     whole = made_forced(forced_of(setup)[0], logprob=-0.01)
-    worse = replace(whole, logprobs=(-0.01, -3.0, *whole.logprobs[2:]), bounds=(1,))
+    chances = (-0.01, -3.0, *whole.scores.logprobs[2:])
+    worse = with_scores(whole, logprobs=chances, bounds=(1,))
     records = [
         made_record(
             f"{k}/{v}", [], forced=[worse if (k, v) == TYPES[1:] * 2 else whole]

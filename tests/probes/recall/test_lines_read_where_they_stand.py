@@ -300,10 +300,10 @@ def test_lines_are_read_without_a_server(tmp_path):
     found = seen(PROBE.measure(context))
 
     names = [needle.name for needle in forced_of(context.run.setup)[:4]]
-    assert names == [each.needle for each in found.read]
+    assert names == [each.name for each in found.read]
     assert ((), (), 0) == (found.forced, found.rounds, len(engine.served))
     assert found.read == found.scored
-    assert (1,) == found.read[0].bounds
+    assert (1,) == found.read[0].scores.bounds
     assert ("read", str(tmp_path / "q8_0-q4_0.reading.log")) == context.command
     (task,) = engine.tool.tasks
     assert Pair("q8_0", "q4_0") == task.pair
@@ -372,7 +372,7 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
     read = recall_of(record)
 
     assert [needle.name for needle in NEEDLES[:4]] == [
-        each.needle for each in seen(record.observation).read
+        each.name for each in seen(record.observation).read
     ]
     assert 1 == len(engine.served)
     units = [each.wall_s for each in read.read]
@@ -534,7 +534,7 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
 
     assert 4 == len(found.read)
     for each, right in zip(found.read, RIGHT, strict=False):
-        assert len(right) == each.ends[-1] == len(each.logprobs)
+        assert len(right) == each.scores.ends[-1] == len(each.scores.logprobs)
     with tokenizing(run.engine, run.folder) as tokenizer:
         chunk = laid_out(
             tokenizer, run.engine.reading_tool(), run.text, forced_of(setup)
@@ -560,5 +560,5 @@ def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_pat
 
     assert [4, 4] == [len(found.forced), len(found.read)]
     for forced, read in zip(found.forced, found.read, strict=True):
-        assert forced.needle == read.needle
-        assert forced.ends == read.ends
+        assert forced.name == read.name
+        assert forced.scores.ends == read.scores.ends

@@ -18,8 +18,10 @@ from made_records import (
 from codeneedle.engines.messages import BrokenOff, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes import probe as protocol
+from codeneedle.probes.probe import Question
 from codeneedle.probes.recall.asker import FunctionAsker
 from codeneedle.probes.recall.probe import FURTHER, PROBE
+from codeneedle.probes.recall.settings import Way
 from codeneedle.records.record import CellRecord, Status
 
 NEEDLE = made_needle()
@@ -48,10 +50,11 @@ def test_scoring_is_tried_again_where_the_connection_breaks(tmp_path):
     left = [GONE]
     engine = FakeEngine(force=lambda *a: left.pop() if left else forced_to(*a))
 
-    scored = asker(tmp_path, engine).scored(NEEDLE)
+    asked = asker(tmp_path, engine).ask(Question("", body=(Way.FORCE, NEEDLE)))
 
-    assert 1 == len(scored.retries)
-    assert len("\n".join(NEEDLE.lines)) == len(scored.logprobs) == scored.ends[-1]
+    assert 1 == len(asked.retries)
+    length, scores = len("\n".join(NEEDLE.lines)), asked.scores
+    assert length == len(scores.logprobs) == scores.ends[-1]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_a_connection_that_breaks_is_tried_again(tmp_path):
     ask = asker(tmp_path, FakeEngine(reply=breaks(2)))
     asked, after = (ask.round(NEEDLE, tokens=50) for _ in range(2))
 
-    assert "an answer\n" == asked.reply
+    assert "an answer\n" == asked.text
     assert 2 == len(asked.retries)
     assert all("\n" not in reason for reason in asked.retries)
     assert () == after.retries
@@ -123,7 +126,7 @@ def names_of(context):
 
 def answers_of(observation):
     """Functions that have an answer, in order."""
-    return [each.needle for each in seen(observation).answers]
+    return [each.name for each in seen(observation).answers]
 
 
 def record_of(context, observation, status=Status.INTERRUPTED):
@@ -178,7 +181,7 @@ def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     found = seen(PROBE.measure(context))
 
     assert replace(whole, starts=2) == replace(found, forced=whole.forced)
-    assert [r.needle for r in whole.forced] == [r.needle for r in found.forced]
+    assert [r.name for r in whole.forced] == [r.name for r in found.forced]
     asked = len(engine.server.questions) - 1 + len(engine.server.forced)
     assert 7 - after == asked
 

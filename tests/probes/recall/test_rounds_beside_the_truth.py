@@ -7,17 +7,20 @@ from dataclasses import replace
 import pytest
 from made_records import (
     asking_for,
+    lost_round,
     made_needle,
     made_record,
     made_reply,
     made_round,
     made_setup,
+    with_reply,
     written_of,
 )
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes.recall import rounds
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import ForcedRound, Round, recall_of
+from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     Margins,
@@ -30,7 +33,7 @@ from codeneedle.records.record import BadRecord
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = written_of(SETUP)
-LOST = Round(needle=SECOND.name, prompt_sha256="d0", error="HTTP 500")
+LOST = lost_round(SECOND, "HTTP 500")
 
 
 def test_a_round_is_counted_by_lines():
@@ -53,10 +56,10 @@ def test_a_round_is_counted_by_lines():
         (made_round(FIRST, reply=" \n"), "empty answer"),
         (made_round(FIRST, reply="<think>hm"), "empty answer"),
         (LOST, "HTTP 500"),
-        (replace(made_round(FIRST, reply=""), error="too long"), "too long"),
-        (replace(LOST, finish="length"), "HTTP 500"),
-        (replace(LOST, error="the answer is empty", finish="stop"), ""),
-        (replace(made_round(FIRST, reply=" \n"), finish="stop"), ""),
+        (made_round(FIRST, reply="", error="too long"), "too long"),
+        (made_round(SECOND, reply="", finish="length", error="HTTP 500"), "HTTP 500"),
+        (made_round(SECOND, reply="", error="the answer is empty", finish="stop"), ""),
+        (made_round(FIRST, reply=" \n", finish="stop"), ""),
     ],
 )
 def test_a_round_without_an_answer_says_why(stored, error):
@@ -77,18 +80,16 @@ def test_margins_are_those_of_the_answer_alone():
     end = reply.index("\nx") + 1
     count = len(reply)
     gaps = tuple(float(count - at) for at in range(count))
-    stored = replace(made_round(FIRST, reply=reply), gaps=gaps, lengths=(1,) * count)
-    halves = replace(stored, gaps=(3.0, 2.0, 1.0), lengths=(end - 1, 2, count - end))
+    stored = made_round(FIRST, reply=reply, gaps=gaps, lengths=(1,) * count)
+    halves = with_reply(stored, gaps=(3.0, 2.0, 1.0), lengths=(end - 1, 2, count - end))
 
     assert float(count - end + 1) == ScoredRound(FIRST, stored).margins.least
     assert 2.0 == ScoredRound(FIRST, halves).margins.least
 
 
 def test_without_lengths_all_tokens_are_of_the_answer():
-    stored = replace(
-        made_round(FIRST, reply=made_reply(FIRST, junk=9)), gaps=(2.0, 1.0)
-    )
-    nothing = replace(made_round(FIRST, reply="<think>hm"), gaps=(1.0,), lengths=(9,))
+    stored = made_round(FIRST, reply=made_reply(FIRST, junk=9), gaps=(2.0, 1.0))
+    nothing = made_round(FIRST, reply="<think>hm", gaps=(1.0,), lengths=(9,))
 
     assert 1.0 == ScoredRound(FIRST, stored).margins.least
     assert None is ScoredRound(FIRST, nothing).margins
@@ -104,14 +105,14 @@ def test_without_lengths_all_tokens_are_of_the_answer():
 )
 def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     """Not 0.0: a speculating server tells no probabilities of those it drafted."""
-    record = made_record("q8_0/q4_0", [replace(made_round(FIRST), **changes)])
+    record = made_record("q8_0/q4_0", [made_round(FIRST, **changes)])
 
     assert [None] == [e.margins for e in answered_rounds(record, SETUP)]
     assert [20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
 
 
 def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
-    stranger = replace(made_round(FIRST), needle="somebody_else")
+    stranger = replace(made_round(FIRST), name="somebody_else")
 
     with pytest.raises(BadRecord, match=r"q8_0-q4_0.*no needle 'somebody_else'"):
         scored_rounds(made_record("q8_0/q4_0", [stranger]), SETUP)
@@ -173,9 +174,7 @@ def forced(*leads, lines=("ab", "", "    cd", "ef")):
     leads = (*leads, *(1.0 for _ in range(length - len(leads))))
     return ForcedAnswer(
         needle,
-        ForcedRound(
-            needle=needle.name,
-            prompt_sha256="",
+        Forced(
             logprobs=(-0.5,) * length,
             leads=leads,
             ends=tuple(range(1, length + 1)),
@@ -200,7 +199,7 @@ def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
 def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
     found = forced()
     spanning = replace(
-        found.round, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
+        found.scores, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
     )
 
     assert 1 == ForcedAnswer(found.needle, spanning).breaks_at
@@ -208,7 +207,7 @@ def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
 
 def test_a_first_token_that_completes_no_character_is_of_the_first_line():
     found = forced(lines=("ab", "cd"))
-    parts = replace(found.round, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
+    parts = replace(found.scores, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
 
     assert 0 == ForcedAnswer(found.needle, parts).breaks_at
 
@@ -217,5 +216,6 @@ def test_forced_lines_are_scored_by_token():
     """A token as probable as another one is no first choice."""
     found = forced(-1.0, 0.0, lines=("abcd",))
 
-    assert (-0.5, 0.5, -1.0) == (found.logp, found.right, found.margins.least)
+    assert (-0.5, 0.5) == (found.scores.logp, found.scores.first_choices)
+    assert -1.0 == found.margins.least
     assert 0.25 == found.margins.mean

@@ -51,8 +51,8 @@ def test_all_needles_are_asked_after_one_round_that_is_not_scored(tmp_path):
     for needle, question in zip((needles[-1], *needles), asked, strict=True):
         assert is_for(needle, question)
     assert [PRIMING_TOKENS, 50, 50, 50] == [each.max_tokens for each in asked]
-    assert [needle.name for needle in needles] == [r.needle for r in found.rounds]
-    assert needles[-1].name == found.priming.needle
+    assert [needle.name for needle in needles] == [r.name for r in found.rounds]
+    assert needles[-1].name == found.priming.name
     assert 1 == engine.server.settled
 
 
@@ -87,7 +87,8 @@ def test_probabilities_are_stored_where_each_token_has_one(tmp_path):
     found = measured(tmp_path, FakeEngine())
 
     assert [((-0.1,), (2.0,), (9,))] * 3 == [
-        (asked.logprobs, asked.gaps, asked.lengths) for asked in found.rounds
+        (asked.reply.logprobs, asked.reply.gaps, asked.reply.lengths)
+        for asked in found.rounds
     ]
 
 
@@ -96,9 +97,9 @@ def test_a_server_that_drafts_gives_no_margins(tmp_path):
     drafting = FakeEngine(reply=lambda asked: reply_to(asked, drafted=3, accepted=2))
     found = measured(tmp_path, drafting)
 
-    for asked in found.rounds:
-        assert ((), (), ()) == (asked.logprobs, asked.gaps, asked.lengths)
-        assert asked.reply
+    for reply in [asked.reply for asked in found.rounds]:
+        assert ((), (), ()) == (reply.logprobs, reply.gaps, reply.lengths)
+        assert reply.text
 
 
 @pytest.mark.parametrize(
@@ -169,8 +170,8 @@ def test_right_lines_are_scored_after_what_was_written(way, written, forced, tmp
     functions = forced_of(made_setup(forced=5))[:forced]
     assert (written, forced) == (len(found.rounds), len(found.forced))
     assert ["\n".join(each.lines) for each in functions] == engine.server.forced
-    assert [each.name for each in functions] == [r.needle for r in found.forced]
-    assert all((0,) == asked.bounds for asked in found.forced)
+    assert [each.name for each in functions] == [r.name for r in found.forced]
+    assert all((0,) == asked.scores.bounds for asked in found.forced)
     assert 1 + written == len(engine.server.questions)
 
 
@@ -261,7 +262,7 @@ def test_a_limit_of_replies_is_of_written_ones():
 
 
 def test_why_there_are_no_margins_is_said():
-    asked = replace(made_round(NEEDLE), logprobs=(), gaps=())
+    asked = made_round(NEEDLE, logprobs=(), gaps=())
     record = made_record("f16/f16", [asked])
     telling = replace(record, effective=Effective(unscored="a log-probability of 5"))
 

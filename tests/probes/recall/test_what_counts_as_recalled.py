@@ -2,46 +2,44 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import pytest
 from made_records import (
     asking_recall,
     forced_of,
+    lost_round,
     made_forced,
     made_priming,
     made_record,
     made_reply,
     made_round,
     made_setup,
+    with_reply,
+    with_scores,
     written_of,
 )
 
-from codeneedle.corpora.needles import NeedleFacts
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
-from codeneedle.probes.recall.record import Round
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import BadRecord, Setup
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = written_of(SETUP)
+LOST = lost_round(THIRD, "HTTP 500")
 
 
 def values(
     name: str,
-    rounds: Sequence[Round],
+    rounds: Sequence[Answer],
     *,
-    priming: Round | None = None,
+    priming: Answer | None = None,
 ) -> list[float]:
     """What the metric called *name* reads from a record of *rounds*."""
     metric = next(metric for metric in METRICS if metric.name == name)
     record = made_record("q8_0/q4_0", rounds, priming=priming)
     return list(metric.values(record, SETUP))
-
-
-def failed(needle: NeedleFacts, error: str = "HTTP 500") -> Round:
-    return Round(needle=needle.name, prompt_sha256="d0" * 32, error=error)
 
 
 def test_each_answered_round_is_one_value() -> None:
@@ -60,21 +58,21 @@ def test_each_answered_round_is_one_value() -> None:
 
 def test_an_empty_answer_is_nothing_recalled_and_one_that_failed_is_left_out() -> None:
     """A pair must not look better for saying less, nor worse for what a limit ended."""
-    said = replace(made_round(SECOND, reply=" \n"), finish="stop")
-    thought = replace(made_round(THIRD, reply="<think>what is it"), finish="length")
+    said = made_round(SECOND, reply=" \n", finish="stop")
+    thought = made_round(THIRD, reply="<think>what is it", finish="length")
 
     assert [20, 0] == values("matched", [made_round(FIRST), said, thought])
     assert [0, 20] == values("missing", [made_round(FIRST), said, thought])
-    assert [1, 0] == values("pass", [made_round(FIRST), said, failed(THIRD)])
+    assert [1, 0] == values("pass", [made_round(FIRST), said, LOST])
     assert [0, 0, 1] == values("errors", [made_round(FIRST), said, thought])
-    assert [] == values("matched", [failed(SECOND), thought])
+    assert [] == values("matched", [lost_round(SECOND, "HTTP 500"), thought])
 
 
 @pytest.mark.parametrize("ended", ["length", "stop"])
 def test_functions_without_an_answer_are_units_that_are_missing(ended) -> None:
     """The verdict then calls the pair within no limit."""
     reason = "the answer is empty"
-    empty = replace(made_round(SECOND, reply=""), finish=ended, error=reason)
+    empty = made_round(SECOND, reply="", finish=ended, error=reason)
     record = made_record("q8_0/q4_0", [made_round(FIRST), empty])
     metric = METRICS[0]
     is_zero = ended == "stop"
@@ -104,9 +102,7 @@ def test_the_margin_is_the_smallest_gap_of_each_round() -> None:
 def test_a_reading_speed_is_of_nine_tenths_of_a_prompt(
     prompt: int, cached: int, ms: float, speeds: list[float]
 ) -> None:
-    one = replace(
-        made_round(FIRST), prompt_tokens=prompt, cached_tokens=cached, prompt_ms=ms
-    )
+    one = made_round(FIRST, prompt_tokens=prompt, cached_tokens=cached, prompt_ms=ms)
 
     assert speeds == values("prefill", [one])
 
@@ -118,7 +114,7 @@ def test_a_writing_speed_is_of_sixteen_tokens_at_least(
     tokens: int, ms: float, speeds: list[float]
 ) -> None:
     """The first token comes free, so that a speed over few tokens is a fiction."""
-    one = replace(made_round(FIRST), predicted_tokens=tokens, predicted_ms=ms)
+    one = made_round(FIRST, predicted_tokens=tokens, predicted_ms=ms)
 
     assert speeds == values("decode", [one])
 
@@ -126,7 +122,7 @@ def test_a_writing_speed_is_of_sixteen_tokens_at_least(
 def test_reading_speed_comes_from_whole_readings_alone() -> None:
     """The priming round reads 9,000 tokens in 3 s."""
     cached = made_round(FIRST)
-    uncached = replace(cached, cached_tokens=5, prompt_ms=4497.5)
+    uncached = with_reply(cached, cached_tokens=5, prompt_ms=4497.5)
 
     assert [3000.0, 2000.0] == (
         values("prefill", [cached, uncached], priming=made_priming(THIRD))
@@ -143,7 +139,7 @@ def test_the_cell_itself_is_one_value() -> None:
 
 def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     first, second, third = forced_of(SETUP)
-    lost = replace(made_forced(second), error="no probabilities", logprobs=(), leads=())
+    lost = lost_round(second, "no probabilities")
     rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
     record = made_record("q8_0/q4_0", [], forced=rounds)
     metrics = {metric.name: metric for metric in forced_metrics(SETUP)}
@@ -186,7 +182,7 @@ def test_functions_that_were_forced_check_those_that_were_read(way: str) -> None
     """Where all are forced, there is nothing to check."""
     setup = asking_recall(SETUP, {"way": [way]})
     first, second, _ = forced_of(SETUP)
-    unscored = replace(made_forced(second), error="gone", logprobs=(), leads=())
+    unscored = lost_round(second, "gone")
     record = made_record("q8_0/q4_0", [], forced=[made_forced(first), unscored])
     crosschecked = FORCED[0].loss.crosschecked
     expected = {first.name: math.exp(-0.5)} if way == "read" else {}
@@ -196,7 +192,7 @@ def test_functions_that_were_forced_check_those_that_were_read(way: str) -> None
 
 def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     """Not of the probability of the mean: one token that is lost costs 1 at most."""
-    scored = replace(
+    scored = with_scores(
         made_forced(forced_of(SETUP)[0]),
         logprobs=(0.0, 0.0, 0.0, 0.0, -99.0),
         leads=(3.0, 3.0, 3.0, 3.0, -99.0),
@@ -210,7 +206,7 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
 
 def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
     rounds = [
-        replace(made_forced(each), bounds=(0, 4)) for each in forced_of(SETUP)[:1]
+        with_scores(made_forced(each), bounds=(0, 4)) for each in forced_of(SETUP)[:1]
     ]
     record = made_record(
         "q8_0/q4_0", [], forced=[*rounds, made_forced(forced_of(SETUP)[1])]

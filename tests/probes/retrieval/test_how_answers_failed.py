@@ -54,7 +54,7 @@ def test_a_wrong_answer_stands_beside_what_was_expected():
     text = task_answers(TASKS_RUN)
     intrusion = next(each for each in QUESTIONS if each.depth < 0.4)
 
-    assert f"{intrusion.answer.payload} {intrusion.answer.reply}" in text
+    assert f"{intrusion.asked.payload} {intrusion.asked.answer.text}" in text
     assert f"intrusion of {intrusion.score.decoy}" in text
     said = failure_words(intrusion.score)
     assert re.search(r"intrusion of .+, \d+% (later|earlier)", said)
@@ -64,7 +64,7 @@ def test_one_question_is_shown_in_full():
     asked = QUESTIONS[0]
     text = task_answers(TASKS_RUN, asked.question)
 
-    assert f"expected {asked.answer.payload} answered {asked.answer.reply}" in text
+    assert f"expected {asked.asked.payload} answered {asked.asked.answer.text}" in text
     assert "multikey, 1,024 tokens, depth 0.1" in text
     assert "-0.500 nats per token" in text
 

@@ -61,7 +61,7 @@ def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
     assert {("multikey", 1024, 1.0, -0.5, Mode.CORRECT)} == {
-        (e.task, e.length, e.score.share, e.logp, e.score.mode) for e in found
+        (e.task, e.length, e.score.share, e.scores.logp, e.score.mode) for e in found
     }
     assert len(found) == len({each.question for each in found})
 
@@ -73,7 +73,7 @@ def test_an_intrusion_is_named_with_the_decoy_that_came():
 
     assert [Mode.INTRUSION] * 6 == [each.score.mode for each in found]
     for each in found:
-        assert each.score.decoy not in {None, each.answer.key}
+        assert each.score.decoy not in {None, each.asked.key}
 
 
 def test_without_probabilities_there_is_no_graded_endpoint():
@@ -81,7 +81,7 @@ def test_without_probabilities_there_is_no_graded_endpoint():
 
     assert [1.0] * 6 == values(BY_NAME["retrieval"], record)
     assert [] == values(BY_NAME["retrieval-logp"], record)
-    assert {None} == {each.logp for each in outcomes(record)}
+    assert {None} == {each.scores for each in outcomes(record)}
 
 
 def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
@@ -93,10 +93,12 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
-    assert {1} == {each.greedy_tokens for each in found}
+    assert {1} == {each.scores.kept_tokens for each in found}
     assert 1.0 == survival(found, 1)
     assert 0.0 == survival(found, 2)
-    shortest, longest = (pick(each.tokens for each in found) for pick in (min, max))
+    shortest, longest = (
+        pick(len(each.scores.logprobs) for each in found) for pick in (min, max)
+    )
     assert 0.0 == survival(found, shortest) == survival(found, longest)
     assert math.isnan(survival(found, longest + 1))
 
@@ -104,9 +106,6 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
 def test_answers_without_probabilities_have_no_tokens_that_count():
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=lambda _: None)))
 
-    assert {(0, None, False)} == {
-        (each.tokens, each.greedy_tokens, each.is_bound) for each in found
-    }
     assert math.isnan(survival(found, 1))
 
 

@@ -67,8 +67,8 @@ def test_answers_are_stored_as_they_come_and_judged_when_read(tmp_path):
 
     for text in found.texts:
         for each in text.answers:
-            assert f" {each.payload}.\nmore\n" == each.reply
-            assert len(each.payload) + 1 == len(each.scored.logprobs)
+            assert f" {each.payload}.\nmore\n" == each.answer.text
+            assert len(each.payload) + 1 == len(each.answer.scores.logprobs)
     assert {1.0} == {each.score.share for each in outcomes(found.record)}
     assert engine.server.forced == [
         f" {each.payload}" for text in found.texts for each in text.answers
@@ -108,7 +108,9 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     found = measured(tmp_path, engine)
 
     assert [] == engine.server.forced
-    assert {None} == {each.scored for text in found.texts for each in text.answers}
+    assert {None} == {
+        each.answer.scores for text in found.texts for each in text.answers
+    }
     assert (
         "fake tells no probabilities"
         == PROBE.as_stored(made_run(tmp_path, engine))["graded"]
@@ -128,7 +130,7 @@ def test_a_broken_connection_is_tried_again_and_told(tmp_path):
 
     found = measured(tmp_path, FakeEngine(reply=reply))
 
-    retries = [each.retries for text in found.texts for each in text.answers]
+    retries = [each.answer.retries for text in found.texts for each in text.answers]
     assert 1 == len(retries[0])
     assert [()] * 3 == retries[1:]
 
@@ -199,7 +201,8 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     )
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
-    assert all(each.greedy_tokens == each.tokens > 30 for each in found)
+    scores = [each.scores for each in found]
+    assert all(each.kept_tokens == len(each.logprobs) > 30 for each in scores)
     assert all(each.answer.cached_tokens > 1400 for each in found)
 
 

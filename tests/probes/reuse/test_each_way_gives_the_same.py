@@ -92,7 +92,7 @@ def test_a_turn_finds_more_in_the_cache_than_another_question(tmp_path):
 
     (question,) = measured(cell(run)).questions
 
-    cached = {each.way: each.cached_tokens for each in question.answers}
+    cached = {each.name: each.cached_tokens for each in question.answers}
     assert 0 == cached[CacheState.COLD]
     assert (
         cached[CacheState.PREFIX]

@@ -4,6 +4,7 @@ import math
 from dataclasses import replace
 
 import pytest
+from made_records import with_scores
 from made_transcripts import (
     PARTS,
     by_conversation,
@@ -14,19 +15,18 @@ from made_transcripts import (
 )
 from msgspec import structs
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame
-from codeneedle.probes.transcript.metrics import FEWEST_UNITS, right
+from codeneedle.probes.observations import Answer
+from codeneedle.probes.transcript.metrics import FEWEST_UNITS
 from codeneedle.probes.transcript.probe import PROBE
 from codeneedle.probes.transcript.record import (
     MANY_CONVERSATIONS,
     NAME,
-    ForcedTurn,
-    ScoredToken,
     transcript_layout,
     turns_of,
 )
-from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import BadRecord
 from codeneedle.report.captions import count_text
 from codeneedle.report.tidy import table_rows
@@ -54,12 +54,9 @@ def words(run):
 
 
 def test_of_equally_probable_tokens_none_is_a_first_choice():
-    tokens = [
-        ScoredToken(kind=Kind.TEXT, logprob=-0.5, lead=lead, start=0, end=1)
-        for lead in (0.0, 1e-9, -1e-9, 2.0)
-    ]
+    leads = (0.0, 1e-9, -1e-9, 2.0)
 
-    assert 50.0 == right(tokens)
+    assert 0.5 == Forced(logprobs=(-0.5,) * 4, leads=leads).first_choices
 
 
 def test_classes_of_tokens_have_metrics_of_their_own():
@@ -97,7 +94,7 @@ def test_first_choices_are_counted_until_the_first_that_is_none():
     assert 75 == value(run, record, "transcript-right")
     assert 0.75 == headline.loss.able(record, run.setup)
     (turn,) = turns_of(record)
-    bounded = observed(record, [replace(turn, bounds=(0, 3))])
+    bounded = observed(record, [with_scores(turn, bounds=(0, 3))])
     assert 0.25 == headline.loss.bounded(bounded)
     assert 0 == headline.loss.bounded(observed(record, []))
     assert 2 == value(run, record, "transcript-breaks-at")
@@ -122,7 +119,7 @@ def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_ot
 
 def halved(record):
     """*record*, every second turn of which has no scores."""
-    none = {"logprobs": (), "leads": (), "ends": (), "error": "told nothing"}
+    none = {"scores": None, "error": "told nothing"}
     turns = [
         replace(turn, **none) if at % 2 else turn
         for at, turn in enumerate(turns_of(record))
@@ -153,7 +150,7 @@ def test_how_many_conversations_are_left_out_stands_beside_the_number():
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady}, layout)
     first, second = run.records
     turns = list(turns_of(second))
-    turns[3] = replace(turns[3], logprobs=(), leads=(), ends=(), error="told nothing")
+    turns[3] = replace(turns[3], scores=None, error="told nothing")
     run = replace(run, records=(first, transcript_record("q8_0/q8_0", turns)))
 
     (result,) = judge(run).compared
@@ -226,7 +223,7 @@ def test_a_turn_without_scores_is_an_answer_that_is_missing():
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady})
     whole, other = run.records
     *turns, last = turns_of(whole)
-    broken = [*turns, ForcedTurn(turn=last.turn, error="told nothing")]
+    broken = [*turns, Answer(name=last.name, error="told nothing")]
     other = observed(other, broken)
 
     (result,) = judge(replace(run, records=(whole, other))).compared
@@ -252,7 +249,8 @@ def test_scores_that_cannot_be_are_a_bad_record():
     (record,) = run.records
     first, *turns = turns_of(record)
     for key in ("logprobs", "leads", "ends"):
-        uneven = [replace(first, **{key: getattr(first, key)[:-1]}), *turns]
+        shorter = getattr(first.scores, key)[:-1]
+        uneven = [with_scores(first, **{key: shorter}), *turns]
         with pytest.raises(BadRecord):
             value(run, observed(record, uneven), "transcript-logp")
 

@@ -86,8 +86,8 @@ def test_each_turn_is_forced_behind_all_that_came_before_it(tmp_path):
 
     turns = transcript_layout(run.setup).turns
     assert ["1.1", "1.2", "1.3", "1.4"] == [turn.name for turn in turns]
-    assert [turn.name for turn in turns] == [turn.turn for turn in found]
-    assert [turn.tokens for turn in turns] == [len(t.logprobs) for t in found]
+    assert [turn.name for turn in turns] == [turn.name for turn in found]
+    assert [turn.tokens for turn in turns] == [len(t.scores.logprobs) for t in found]
     assert run.engine.server.forced[0].startswith("<think>The ")
     assert 1 == run.engine.counted
 
@@ -127,7 +127,7 @@ def test_a_conversation_that_was_broken_off_begins_anew(tmp_path):
     found = measured(run, previous_record=first)
 
     assert 2 == len(run.engine.server.forced)
-    assert ["1.1", "1.2", "2.1", "2.2"] == [turn.turn for turn in found]
+    assert ["1.1", "1.2", "2.1", "2.2"] == [turn.name for turn in found]
 
 
 def test_what_is_observed_is_kept_by_conversation(tmp_path):
@@ -288,7 +288,7 @@ def test_the_real_server_renders_and_forces_a_conversation(tmp_path):
     assert {"tool", "reasoning", "code", "text"} == kinds
     for turn, forced in zip(chosen.turns, found, strict=True):
         assert not forced.error
-        assert turn.tokens == len(forced.logprobs) == forced.ends[-1]
+        assert turn.tokens == len(forced.scores.logprobs) == forced.scores.ends[-1]
     # The answer goes on behind the reply of the tool, which is read.
     second = found[1]
-    assert second.cached_tokens >= chosen.turns[0].prompt_tokens
+    assert second.scores.cached_tokens >= chosen.turns[0].prompt_tokens

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from made_conversations import FakeTemplate, made_conversation
 from made_transcripts import (
-    forced_turn,
     made_conditions,
     transcript_record,
     transcript_run,
@@ -20,6 +19,7 @@ from printing import printed
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.probes.answers import View
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.transcript.answers import choice
 from codeneedle.probes.transcript.choice import counted_turns
 from codeneedle.probes.transcript.conversations import conversations_of
@@ -108,8 +108,8 @@ def test_all_turns_are_listed_with_their_depth(run):
 
 def test_a_turn_without_scores_says_why(run):
     pair, conditions = run.records[1].pair, made_conditions(1)
-    silent = replace(forced_turn("1.1", lambda _at: 1), logprobs=(), leads=(), ends=())
-    record = transcript_record(str(pair), [replace(silent, error="told nothing")])
+    silent = Answer(name="1.1", error="told nothing")
+    record = transcript_record(str(pair), [silent])
     setup = replace(run.setup, probes={NAME: as_json(conditions)})
 
     found = shown(replace(run, setup=setup, records=(record,)))
