@@ -876,10 +876,10 @@ def merge(
     out: OutOption = RUNS,
 ) -> None:
     """
-    Copy shares of several hosts into one run folder, and print it.
+    Join shares of several hosts, and print the run folder.
 
-    Reports read shares as one without it. Setups that differ, also in processor or
-    build, are refused: see 'compare'.
+    It copies records; reports read shares as one without it. Setups that differ, also
+    in processor or build, are refused: see 'compare'.
     """
     from codeneedle.cli.progress import note_lines, working
     from codeneedle.sweep.merge import merge as joined

@@ -16,8 +16,8 @@ from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs, setups_of
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
-from codeneedle.sweep.merge import read_together
 from codeneedle.system.files import expanded, refuse_unreadable
+from codeneedle.verdict.shares import read_together
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Verdict

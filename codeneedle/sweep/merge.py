@@ -1,21 +1,10 @@
-"""Shares of a run, each in a folder of its own: read as one, and joined by copies."""
+"""Joins shares of a run by copying their records into one folder."""
 
-import functools
 import os
-import shlex
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES
-from codeneedle.probes.probe import answered
-from codeneedle.records.comparability import (
-    first_other,
-    setup_differences,
-    widened,
-)
-from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import (
     CELLS,
     LONGEST_NAME,
@@ -26,93 +15,7 @@ from codeneedle.records.store import (
 )
 from codeneedle.sweep.request import decoded_request, keep
 from codeneedle.system.files import own_folder
-from codeneedle.text import in_words, visible
-from codeneedle.verdict.trust import trusted
-
-
-@dataclass(slots=True, kw_only=True)
-class Union:
-    """Several folders with one setup, read as one run."""
-
-    stores: tuple[Store, ...]
-    setups: tuple[Setup, ...]  # of each
-    cells: dict[Key, Store] = field(default_factory=dict)
-    """The folder from which the record of each cell and probe is taken."""
-
-    records: dict[Key, CellRecord] = field(default_factory=dict)
-    """Those, as they are stored."""
-
-    compared: dict[Key, int] = field(default_factory=dict)
-    """How many folders hold a cell, for those that several hold alike."""
-
-    left_out: list[str] = field(default_factory=list)
-    """Why a record could not be taken, with its folder, a line each."""
-
-    @property
-    def run(self) -> Run:
-        """The run, with derived statuses."""
-        first = self.stores[0]
-        setup = functools.reduce(widened, self.setups)
-        run = Run(
-            name=first.run_name,
-            setup=setup,
-            records=(),
-            root=first.folder.parent.parent,
-            sweep=first.sweep_file(),
-        )
-        return trusted(run.holding(self.records.values()))
-
-
-def union(
-    stores: Iterable[Store],
-    tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
-) -> Union:
-    """
-    The records of all *stores* as one run: of two of a cell, the one with more answers.
-
-    Raises:
-        BadInput: If setups differ, if no cell was measured by both of two folders, or
-            if the observations of one differ.
-    """
-    stores = tuple(stores)
-    setups = tuple(map(_setup, stores))
-    joined = Union(stores=stores, setups=setups)
-    for store, setup in zip(stores[1:], setups[1:], strict=True):
-        _refuse_difference(stores[0], setups[0], store, setup)
-    for at, store in enumerate(stores):
-        tell(f"reading {store.folder}", at, len(stores))
-        before = {key.probe for key in joined.cells}
-        alone: set[str] = set()
-        common: set[str] = set()
-        for record in store.records():
-            is_common = _take(joined, store, record)
-            if _is_comparable(record):
-                (common if is_common else alone).add(record.probe)
-        _refuse_unrelated(stores[0], store, (alone - common) & before)
-    return joined
-
-
-def read_together(stores: Sequence[Store]) -> list[Run]:
-    """
-    The runs in *stores*, with derived statuses: shares of one are read as one.
-
-    Raises:
-        BadInput: As of `union`.
-        BadSetup: If a setup cannot be read.
-    """
-    shared = {store.run_name for store in stores if store.is_share}
-    groups: dict[object, list[Store]] = {}
-    for store in stores:
-        is_part = store.run_name in shared
-        key = store.run_name if is_part else store.folder.resolve()
-        groups.setdefault(key, []).append(store)
-    runs = []
-    for group in groups.values():
-        if group[1:] or group[0].is_share:
-            runs.append(union(group).run)
-        elif run := group[0].read():
-            runs.append(trusted(run))
-    return runs
+from codeneedle.verdict.shares import Union, setup_of, union
 
 
 def merge(
@@ -188,7 +91,7 @@ def _folder(store: Store, out: Path) -> Path:
     Raises:
         BadInput: If its corpus or its model has no name for a folder.
     """
-    setup, called = _setup(store), store.run_name.rpartition("/")[2]
+    setup, called = setup_of(store), store.run_name.rpartition("/")[2]
     model = setup.weights.name
     # A page of a sweep file has a run of its own: MODEL+PAGE.
     name = called if called.startswith(f"{model}+") else model
@@ -204,104 +107,6 @@ def _folder(store: Store, out: Path) -> Path:
             hint="Rename the folder, or leave it out: names have letters, digits and "
             f". _ + -, {LONGEST_NAME} at most.",
         ) from error
-
-
-def _take(joined: Union, store: Store, record: CellRecord) -> bool:
-    """
-    Note where *record* is; returns whether another folder has an equal one.
-
-    Of two equal ones, the one with more answers is taken.
-
-    Raises:
-        BadInput: If their observations differ.
-    """
-    key = key_of(record)
-    other = joined.records.get(key)
-    if record.status is Status.INTERRUPTED:
-        if not record.started:  # it could not be read as one of this cell and setup
-            joined.left_out.append(f"{store.folder}: {key}: {record.reason}")
-        return False
-    if other is None or not other.has_numbers:
-        joined.cells[key], joined.records[key] = store, record
-        return False
-    if not _is_comparable(record):
-        return False
-    if place := first_other(other.observation, record.observation):
-        what = str(key)
-        if other.attention is not record.attention:
-            ran = (each.attention or "unknown" for each in (other, record))
-            what += f" (attention: {' and '.join(ran)})"
-        raise _unlike(joined.cells[key], store, what, place)
-    if len(answered(record)) > len(answered(other)):
-        joined.cells[key], joined.records[key] = store, record
-    joined.compared[key] = joined.compared.get(key, 1) + 1
-    return True
-
-
-def _is_comparable(record: CellRecord) -> bool:
-    """Whether its observation has more than times, so that it can be compared."""
-    probe = PROBES.get(record.probe)
-    is_first = not record.variant
-    return record.has_numbers and is_first and probe is not None and not probe.is_timed
-
-
-def _refuse_unrelated(first: Store, store: Store, probes: set[str]) -> None:
-    """
-    Stop if there are *probes* that two folders have, but no cell of theirs.
-
-    Raises:
-        BadInput: Naming the first probe.
-    """
-    for probe in sorted(probes):
-        raise BadInput(
-            source=f"{first.folder} and {store.folder}",
-            reason=f"no cell of {probe} was measured in both: nothing shows that their "
-            "hosts compute alike",
-            hint="Sweep the most precise pair in both; --shard does that by itself.",
-        )
-
-
-def _setup(store: Store) -> Setup:
-    setup = store.setup()
-    if setup is None:
-        raise BadInput(
-            source=store.folder, reason="its setup is gone", hint="Sweep it again."
-        )
-    return setup
-
-
-def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) -> None:
-    """
-    Stop at setups that differ.
-
-    Raises:
-        BadInput: Naming the first key and both values.
-    """
-    for key, was, now in setup_differences(mine, other):
-        raise BadInput(
-            source=f"{ours.folder} and {theirs.folder}",
-            reason=f"they differ in {key}: {in_words(was)} and {in_words(now)}",
-            hint="Merge what was measured alike. To see both: "
-            f"{_comparison(ours, theirs)}",
-        )
-    for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
-        place = first_other(mine.calibrated[probe], other.calibrated[probe])
-        if place:
-            raise _unlike(ours, theirs, f"the calibration of {probe}", place)
-
-
-def _unlike(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
-    return BadInput(
-        source=f"{ours.folder} and {theirs.folder}",
-        reason=f"their hosts do not compute alike: {what} differs from {place} on",
-        hint=f"Leave one of them out. To see both: {_comparison(ours, theirs)}",
-    )
-
-
-def _comparison(ours: Store, theirs: Store) -> str:
-    """The command that compares two runs, for a shell."""
-    folders = (str(ours.folder), str(theirs.folder))
-    return visible(shlex.join(["codeneedle", "compare", *folders]))
 
 
 def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) -> None:
