@@ -135,6 +135,7 @@ class WeightsUnusable(MachineError):  # noqa: N818 - named after the fact
 
     def __init__(self, *, path: Path, reason: str, hint: str) -> None:
         super().__init__(f"{path} {reason}", hint=hint)
+        self.path = path
 
 
 class FolderUnusable(MachineError):  # noqa: N818 - named after the fact

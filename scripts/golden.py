@@ -21,9 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from fuzz_seeds import made
+from gguf_to_mlx import converted
 
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.cli import app
+from codeneedle.models.pretrained import built_in_model
+from codeneedle.models.weights import read_header
 from codeneedle.report.verdict import brief
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
@@ -36,8 +39,9 @@ SWEEPS = {
     "--repetitions 1 --depths 0",
     "retrieval": "--types f16,q4_0 --context 2048 --corpus golden --probe retrieval "
     "--tasks single,multikey --lengths 512,1K --depths 0.2,0.8 --questions 2",
-    "mlx": "--engine mlx --types f16,kv4 --context 2048 --corpus golden --way force "
-    "--functions 4 --probe recall,divergence --divergence-context 256 --chunks 3",
+    "mlx": "--engine mlx --model needle-nano --types f16,kv4 --context 2048 "
+    "--corpus golden --way force --functions 4 --probe recall,divergence "
+    "--divergence-context 256 --chunks 3",
 }
 """Arguments of each sweep, on the built-in model."""
 
@@ -85,6 +89,8 @@ def measure(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "corpora").mkdir(exist_ok=True)
     (folder / "corpora" / "golden.toml").write_text(CORPUS, encoding="utf-8")
+    nano = folder / "needle-nano"
+    nano.symlink_to(converted(read_header(built_in_model())))
     for name, words in SWEEPS.items():
         command = [sys.executable, "-m", "codeneedle", "sweep", *words.split()]
         subprocess.run([*command, "--out", name], cwd=folder, check=False)

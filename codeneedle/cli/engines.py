@@ -170,6 +170,19 @@ def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 
+def _adapted_mlx(request: "Request") -> "Request":
+    """*request*, which names a model that can be a folder."""
+    from codeneedle.engines.mlx.engine import FOLDERS
+
+    if not request.models or {*request.models} & {*pretrained.NAMES}:
+        raise BadInput(
+            source="--engine mlx",
+            reason="needs a model in a folder; built-in ones are GGUF files",
+            hint=FOLDERS,
+        )
+    return request
+
+
 def _folder_of_mlx(path: Path) -> Weights:
     from codeneedle.engines.mlx.engine import read_weights
 
@@ -272,6 +285,7 @@ ENGINES: Mapping[str, EngineEntry] = {
     MLX: EngineEntry(
         find=_find_mlx,
         engine_for=_mlx,
+        adapted=_adapted_mlx,
         weights=_folder_of_mlx,
         types=("f16", "kv4"),
     ),

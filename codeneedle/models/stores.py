@@ -428,7 +428,7 @@ def _of_other_kind(text: str, model: StoredModel) -> WeightsUnusable:
     return WeightsUnusable(
         path=Path(text),
         reason="is a GGUF file in its store, and no folder",
-        hint=f"Leave --engine out, or convert it: --model {model.path}",
+        hint="Leave --engine out, or fetch the model as a folder: hf download ORG/REPO",
     )
 
 

@@ -75,6 +75,16 @@ def test_a_folder_of_mlx_is_told_the_engine_that_serves_it(tmp_path):
     assert "--engine mlx" in caught.value.hint
 
 
+@pytest.mark.parametrize("models", [(), ("smollm2",), ("some/folder", "smollm2")])
+def test_mlx_is_refused_a_model_that_is_no_folder_before_it_is_fetched(models):
+    request = Request(engine="mlx", models=models)
+
+    with pytest.raises(BadInput) as caught:
+        ENGINES["mlx"].adapted(request)
+
+    assert "--engine mlx" == caught.value.source
+
+
 def test_the_settings_of_another_engine_are_refused(parse):
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
         engine_entry(parse("mine", "--engine", "mlx"), Execution())

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 
@@ -10,6 +10,7 @@ import psutil
 import pytest
 from fake_engine import FakeEngine
 from made_contexts import real_context
+from made_mlx import nano_weights
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, Ability, CellSpec, Engine, ModelSpec
@@ -70,7 +71,8 @@ def llama_cpp(folder):
 
 @contextlib.contextmanager
 def mlx(_folder):
-    yield Case(Mlx(versions=find(), model=made_spec()), pair=MLX_PAIR)
+    spec = replace(made_spec(), weights=nano_weights())
+    yield Case(Mlx(versions=find(), model=spec), pair=MLX_PAIR)
 
 
 @contextlib.contextmanager

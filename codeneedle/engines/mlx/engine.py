@@ -46,7 +46,6 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.mismatch import mismatched
 from codeneedle.engines.mlx import log as logs
-from codeneedle.engines.mlx.convert import converted, refuse_unconvertible
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import (
@@ -66,8 +65,8 @@ from codeneedle.engines.tools import (
     SpeedTool,
     ToolRun,
 )
-from codeneedle.errors import BadInput, CellError
-from codeneedle.models.weights import Weights, read_header
+from codeneedle.errors import BadInput, CellError, WeightsUnusable
+from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
@@ -132,6 +131,13 @@ def find() -> dict[str, str]:
     return versions
 
 
+FOLDERS = (
+    "Give --model a folder as mlx_lm.convert makes it, or the name of one in the cache "
+    "of Hugging Face (what is there: codeneedle weights)."
+)
+"""What is served, as a hint."""
+
+
 CODE = frozenset({".py", ".so", ".dylib", ".metallib"})
 """Endings of the files of a package that decide what it computes."""
 
@@ -144,12 +150,18 @@ def package_files(name: str) -> list[Path]:
 
 def read_weights(path: Path) -> Weights:
     """
-    The model at *path*: a folder of MLX, or a GGUF file.
+    The model in the folder at *path*.
 
     Raises:
-        WeightsUnusable: If there is no usable model.
+        WeightsUnusable: If there is none that MLX can use.
     """
-    return read_folder(path) if is_folder_of_mlx(path) else read_header(path)
+    if path.is_file() and not is_folder_of_mlx(path):
+        raise WeightsUnusable(
+            path=path,
+            reason="is a file, and MLX takes a folder",
+            hint=f"{FOLDERS} Or leave --engine out: llama.cpp takes GGUF files.",
+        )
+    return read_folder(path)
 
 
 def devices() -> tuple[str, ...]:
@@ -190,7 +202,7 @@ class Mlx(Engine):
 
     @override
     def refuse_arguments(self) -> None:
-        """Group sizes and weights, too."""
+        """Group sizes, too."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Mlx, self).refuse_arguments()
         if self.model.device:
@@ -205,8 +217,6 @@ class Mlx(Engine):
                 reason="the engine mlx does not divide what it computes with",
                 hint="Leave --workers out.",
             )
-        if self.model.weights.folder is None:
-            refuse_unconvertible(self.model.weights)
         if len(self.settings.group_size) not in {1, 2}:
             raise _bad_group_size(self.settings.group_size, "K and V are two")
         sizes = (self.model.weights.key_length, self.model.weights.value_length)
@@ -332,11 +342,9 @@ class Mlx(Engine):
                 status=Status.UNSUPPORTED,
             )
         types = ("--cache-type-k", pair.k, "--cache-type-v", pair.v) if pair else ()
-        # A GGUF file is converted the first time.
-        folder = self.model.weights.folder or converted(self.model.weights)
         return [
             *(sys.executable, "-P", "-m", "codeneedle.engines.mlx.child", mode),
-            *("--model", str(folder), "--context", str(context)),
+            *("--model", str(self.model.weights.folder), "--context", str(context)),
             *types,
             *(word for each in self._cache_arguments() for word in each.split()),
         ]

@@ -4,6 +4,7 @@ import sys
 
 import msgspec
 import pytest
+from made_mlx import nano_weights
 from msgspec.structs import replace as altered
 
 pytest.importorskip(
@@ -19,7 +20,6 @@ from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError
-from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
@@ -33,8 +33,8 @@ def ignore(_):
 
 
 @pytest.fixture(scope="module")
-def engine(nano):
-    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+def engine():
+    model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
     return Mlx(versions=find(), model=model)
 
 

@@ -6,6 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from gguf_files import write_gguf
+from gguf_to_mlx import (
+    _GgufSource,
+    converted,
+    folder_of,
+    tokenizer,
+    unpermuted,
+)
 
 pytest.importorskip("transformers", reason="mlx-lm, which brings it, is not installed")
 
@@ -13,13 +20,6 @@ from gguf import GGMLQuantizationType
 from safetensors.numpy import load_file
 from transformers.convert_slow_tokenizer import bytes_to_unicode
 
-from codeneedle.engines.mlx.convert import (
-    _GgufSource,
-    converted,
-    folder_of,
-    tokenizer,
-    unpermuted,
-)
 from codeneedle.engines.mlx.folder import read_folder
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.weights import read_header, sha256, short_name

@@ -1,6 +1,7 @@
 """Caches of MLX with K and V quantized apart, alone and in a model."""
 
 import pytest
+from made_mlx import nano_folder
 
 mx = pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -24,11 +25,9 @@ from codeneedle.engines.mlx.cache import (  # noqa: E402
     attention,
     quantized,
 )
-from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
-from codeneedle.models.weights import read_header  # noqa: E402
 
 HEAD = 64
 TEXT = """\
@@ -91,9 +90,9 @@ def bounded(max_size, keep=4, key=EIGHT, value=FOUR):
 
 
 @pytest.fixture(scope="module")
-def folder(nano):
+def folder():
     """The built-in model as a folder of MLX."""
-    return converted(read_header(nano))
+    return nano_folder()
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 
 import pytest
+from made_mlx import nano_weights
 
 pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -21,7 +22,6 @@ from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.weights import read_header
 from codeneedle.records.record import Status
 from codeneedle.system import orphans
 
@@ -46,8 +46,8 @@ def ignore(_):
 
 
 @pytest.fixture(scope="module")
-def engine(nano):
-    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+def engine():
+    model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
     return Mlx(versions=find(), model=model)
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 
 import pytest
+from made_mlx import nano_folder
 
 mx = pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -16,13 +17,11 @@ from mlx.utils import tree_flatten  # noqa: E402 - only where it is installed
 from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.engine import CellSpec, ModelSpec  # noqa: E402
 from codeneedle.engines.messages import Completion  # noqa: E402
-from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.engine import Mlx, find  # noqa: E402
 from codeneedle.engines.mlx.folder import read_folder  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.errors import CellError  # noqa: E402
-from codeneedle.models.weights import read_header  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +49,9 @@ PROMPT = [1 + at % 200 for at in range(300)]
 
 
 @pytest.fixture(scope="module")
-def model(nano, tmp_path_factory):
+def model(tmp_path_factory):
     """Makes the folder of a model, with the tokenizer of the built-in one."""
-    source = converted(read_header(nano))
+    source = nano_folder()
     vocabulary = json.loads((source / "config.json").read_text())["vocab_size"]
 
     def made(architecture, **changes):

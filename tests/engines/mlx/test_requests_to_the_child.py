@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from made_mlx import nano_folder
 
 pytest.importorskip("transformers", reason="mlx-lm, which brings it, is not installed")
 
@@ -13,10 +14,8 @@ import numpy as np
 
 from codeneedle.engines.mlx import child
 from codeneedle.engines.mlx.child import ChildServer, Handler, parser
-from codeneedle.engines.mlx.convert import converted
 from codeneedle.engines.mlx.log import Memory
 from codeneedle.engines.mlx.tokens import TextModel
-from codeneedle.models.weights import read_header
 
 END = 257
 """The token of the built-in model that ends a reply; bytes are their own tokens."""
@@ -43,8 +42,8 @@ class Script:
 
 
 @pytest.fixture(scope="module")
-def text(nano):
-    return TextModel(converted(read_header(nano)))
+def text():
+    return TextModel(nano_folder())
 
 
 @pytest.fixture

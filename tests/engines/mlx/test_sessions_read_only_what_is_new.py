@@ -1,6 +1,8 @@
 """A session reads what is new, and tells its caches and memory."""
 
 import pytest
+from gguf_to_mlx import converted
+from made_mlx import nano_folder
 
 mx = pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -9,7 +11,6 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
-from codeneedle.engines.mlx.convert import converted  # noqa: E402
 from codeneedle.engines.mlx.model import Session, speeds  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
@@ -20,9 +21,9 @@ PROMPT = [1 + at % 200 for at in range(40)]
 
 
 @pytest.fixture(scope="module")
-def folder(nano):
+def folder():
     """The built-in model as a folder of MLX."""
-    return converted(read_header(nano))
+    return nano_folder()
 
 
 def loaded(folder, k="kv8", v="kv4", **settings):

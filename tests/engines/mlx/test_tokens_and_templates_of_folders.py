@@ -4,6 +4,7 @@ import json
 import random
 
 import pytest
+from gguf_to_mlx import converted
 
 pytest.importorskip("transformers", reason="mlx-lm, which brings it, is not installed")
 
@@ -13,7 +14,6 @@ from tokenizers.processors import TemplateProcessing
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import find, server_facts
-from codeneedle.engines.mlx.convert import converted
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.models.weights import read_header
 

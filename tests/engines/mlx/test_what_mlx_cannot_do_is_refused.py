@@ -4,6 +4,7 @@ from dataclasses import replace
 from importlib import metadata
 
 import pytest
+from made_mlx import nano_weights
 
 pytest.importorskip(
     "mlx.core", reason="MLX is not installed: pip install 'codeneedle[mlx]'"
@@ -16,16 +17,23 @@ from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.mlx import engine as engine_module
 from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.settings import MlxSettings
-from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.models.weights import read_header
+from codeneedle.errors import BadInput, CellError, ToolMissing, WeightsUnusable
 
 SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
 
 
 @pytest.fixture(scope="module")
-def engine(nano):
-    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+def engine():
+    model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
     return Mlx(versions=find(), model=model)
+
+
+def test_a_gguf_file_is_no_model_for_mlx(nano):
+    with pytest.raises(WeightsUnusable) as caught:
+        engine_module.read_weights(nano)
+
+    assert nano == caught.value.path
+    assert engine_module.FOLDERS in caught.value.hint
 
 
 @pytest.mark.parametrize("sizes", [(), (64, 64, 64), (48,), (128,)])

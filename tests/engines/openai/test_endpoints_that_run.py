@@ -16,7 +16,6 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.openai.engine import endpoint_of
 from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.errors import BadInput, ToolFailed
-from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 from codeneedle.system.files import nap
 
@@ -83,12 +82,12 @@ def test_an_endpoint_gets_its_key_and_nobody_else_does():
 
 
 @pytest.fixture(scope="module")
-def mlx_lm_server(nano, tmp_path_factory):
+def mlx_lm_server(tmp_path_factory):
     """The address of mlx-lm's own server, which serves the built-in model."""
     pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
-    from codeneedle.engines.mlx.convert import converted
+    from made_mlx import nano_folder
 
-    folder, home = converted(read_header(nano)), tmp_path_factory.mktemp("home")
+    folder, home = nano_folder(), tmp_path_factory.mktemp("home")
     port = processes.free_port("127.0.0.1")
     words = ("-m", "mlx_lm", "server", "--model", folder, "--port", port)
     child = subprocess.Popen(

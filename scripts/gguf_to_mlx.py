@@ -1,7 +1,14 @@
-"""Makes a model folder for MLX of a GGUF file, once, in the cache folder."""
+"""
+Make a model folder for MLX of a GGUF file of architecture llama, in the cache folder.
+
+    python scripts/gguf_to_mlx.py MODEL.gguf   # prints the folder
+
+The tests and the golden runs compare both engines on the same weights by it.
+"""
 
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +19,11 @@ import numpy.typing as npt
 
 from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import Weights, sha256, short_name
+from codeneedle.models.weights import Weights, read_header, sha256, short_name
 from codeneedle.system.files import cache_folder, made_folder
 
 ARCHITECTURE = "llama"
-"""The architecture that is converted here; `mlx_lm.convert` makes folders of others."""
+"""The one that is converted here; `mlx_lm.convert` makes folders of others."""
 
 VERSION = 2
 """Of what is written: folders of another one are not used."""
@@ -63,19 +70,6 @@ def folder_of(weights: Weights) -> Path:
     return cache_folder() / "mlx" / name
 
 
-def refuse_unconvertible(weights: Weights) -> None:
-    """
-    Stop at a model that cannot be converted, as far as its header tells.
-
-    Raises:
-        WeightsUnusable: If its architecture is another one.
-    """
-    if weights.architecture != ARCHITECTURE:
-        raise _unusable(
-            weights.path, f"its architecture is {weights.architecture}, not llama"
-        )
-
-
 def converted(weights: Weights) -> Path:
     """
     The folder of the model for MLX, made if it is not there yet.
@@ -86,7 +80,10 @@ def converted(weights: Weights) -> Path:
         WeightsUnusable: If it holds what MLX's llama does not have.
         FolderUnusable: If the cache folder cannot be written to.
     """
-    refuse_unconvertible(weights)
+    if weights.architecture != ARCHITECTURE:
+        raise _unusable(
+            weights.path, f"its architecture is {weights.architecture}, not llama"
+        )
     folder = folder_of(weights)
     return made_folder(
         folder,
@@ -356,3 +353,7 @@ def _unusable(path: Path, reason: str) -> WeightsUnusable:
         reason=f"cannot be converted for MLX: {reason}",
         hint="Give the folder of the same model for MLX, as mlx_lm.convert makes it.",
     )
+
+
+if __name__ == "__main__":
+    print(converted(read_header(Path(sys.argv[1]))))
