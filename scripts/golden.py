@@ -160,6 +160,14 @@ def verdicts() -> str:
     )
 
 
+def refusals() -> str:
+    """Refusals, in words, each with its hint."""
+    return "\n".join(
+        f"# {what}\n\n{error}\nhint: {error.hint}\n"
+        for what, error in made("made_refusals").made_refusals().items()
+    )
+
+
 def asked(pair: Pair) -> str:
     """How a user asks for *pair*."""
     return f"-ctk {pair.k} -ctv {pair.v}"
@@ -193,6 +201,7 @@ def main() -> None:
         for name in SWEEPS:
             (GOLDEN / f"{name}.txt").write_text(report(name), encoding="utf-8")
         (GOLDEN / "verdicts.txt").write_text(verdicts(), encoding="utf-8")
+        (GOLDEN / "refusals.txt").write_text(refusals(), encoding="utf-8")
 
 
 if __name__ == "__main__":

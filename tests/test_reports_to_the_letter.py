@@ -23,3 +23,8 @@ def test_reports_of_a_golden_run_stay_as_they_are(name):
 def test_verdicts_on_made_runs_stay_as_they_are():
     expected = (golden.GOLDEN / "verdicts.txt").read_text(encoding="utf-8")
     assert expected == golden.verdicts()
+
+
+def test_refusals_stay_as_they_are():
+    expected = (golden.GOLDEN / "refusals.txt").read_text(encoding="utf-8")
+    assert expected == golden.refusals()

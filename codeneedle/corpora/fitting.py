@@ -1,7 +1,7 @@
 """The part of a corpus that fits a context with what is asked of it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus, longest
@@ -39,7 +39,7 @@ def fitted(fit: Fit) -> tuple[Corpus, Room]:
     As many whole functions as fit the context, and what they leave room for.
 
     Raises:
-        BadInput: If the corpus does not fit and must not be trimmed, or if no function
+        TooLong: If the corpus does not fit and must not be trimmed, or if no function
             fits.
     """
     tried: list[Room] = []
@@ -97,33 +97,86 @@ def larger_context(tokens: int, trained: int | None) -> int | None:
     return min(context, trained) if tokens <= trained else None
 
 
-def _too_long(fit: Fit, needed: int) -> BadInput:
-    larger = larger_context(needed, fit.trained)
-    ways = [*([f"--context {larger}"] if larger else []), "--fit"]
-    return BadInput(
+class TooLong(BadInput):
+    """What a user asks for takes more tokens than the context has."""
+
+    needed: int  # tokens of it, with what is asked behind it
+    context: int  # tokens of the context
+    larger: int | None  # a context that holds it; None if weights were trained for less
+    ways: tuple[str, ...]  # what else makes it fit, as options
+
+    def __init__(
+        self,
+        *,
+        source: object,
+        needed: int,
+        context: int,
+        trained: int | None = None,
+        beside: str = "question and answer",
+        ways: Sequence[str] = (),
+    ) -> None:
+        self.needed, self.context, self.ways = needed, context, tuple(ways)
+        self.larger = larger_context(needed, trained)
+        super().__init__(
+            source=source,
+            reason=f"it needs {needed:,} tokens with {beside}, the context has "
+            f"{context:,}",
+            hint=self._way_out(trained),
+        )
+
+    def _way_out(self, trained: int | None) -> str:
+        longer = [f"--context {self.larger} or more"] if self.larger else []
+        ways = ", or ".join([*longer, *self.ways])
+        if not ways:
+            return "Shorten it, or leave it out."
+        if trained and not self.larger:
+            return f"The weights were trained for {trained:,} tokens: use {ways}."
+        return f"Use {ways}."
+
+
+class Untrained(BadInput):
+    """What a user asks for is longer than what the weights were trained for."""
+
+    trained: int  # the longest context of the training, in tokens
+
+    def __init__(self, *, source: str, trained: int, way: str) -> None:
+        self.trained = trained
+        super().__init__(
+            source=source,
+            reason=f"these weights were trained for {trained:,} tokens",
+            hint=f"Use {way}.",
+        )
+
+
+STRETCHED = "stretch the context on purpose with the rope options of the engine"
+"""A way to use more tokens than weights were trained for."""
+
+
+def _too_long(fit: Fit, needed: int) -> TooLong:
+    return TooLong(
         source=f"corpus {fit.corpus.name}",
-        reason=f"it needs {needed:,} tokens with question and answer, the "
-        f"context has {fit.context:,}",
-        hint=f"Use {' or '.join(ways)}: it trims the text to whole functions.",
+        needed=needed,
+        context=fit.context,
+        trained=fit.trained,
+        ways=["--fit (it trims the text to whole functions)"],
     )
 
 
-def _nothing_fits(fit: Fit, room: Room) -> BadInput:
+def _nothing_fits(fit: Fit, room: Room) -> TooLong:
     """The error that names the smallest context that works, and a text that fits."""
     from codeneedle.corpora.registry import SMALL_CORPORA, load
 
     needed = room.tokens(fit.corpus.shortest(room.lines))
-    larger = larger_context(needed, fit.trained)
     smaller = (name for name in SMALL_CORPORA if _fits_whole(fit, load(name)))
-    options = [
-        *([f"--context {larger}"] if larger else []),
-        *(f"--corpus {name}" for name in itertools.islice(smaller, 1)),
-    ]
-    return BadInput(
-        source=f"corpus {fit.corpus.name}",
-        reason=f"its shortest part with a function to ask for needs {needed:,} tokens "
-        f"with question and answer, the context has {fit.context:,}",
-        hint=f"Use {', or '.join(options) or 'a --corpus with shorter functions'}.",
+    ways = [f"--corpus {name}" for name in itertools.islice(smaller, 1)]
+    if not ways and larger_context(needed, fit.trained) is None:
+        ways = ["a --corpus with shorter functions"]
+    return TooLong(
+        source=f"corpus {fit.corpus.name}, its shortest part with a function",
+        needed=needed,
+        context=fit.context,
+        trained=fit.trained,
+        ways=ways,
     )
 
 

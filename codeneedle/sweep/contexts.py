@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from codeneedle.cache_types import FIRST
+from codeneedle.corpora.fitting import STRETCHED, Untrained
 from codeneedle.engines.pace import Price
-from codeneedle.errors import BadInput
 from codeneedle.models.weights import Weights
 from codeneedle.probes.estimates import Estimates
 from codeneedle.sweep.request import Request
@@ -66,7 +66,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
         stretched: Whether the engine extends the context beyond the training.
 
     Raises:
-        BadInput: If the weights were not trained for it, and it is not stretched.
+        Untrained: If the weights were not trained for it, and it is not stretched.
     """
     trained = header.training_context
     default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
@@ -76,11 +76,10 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
         default = BUILT_IN_SHORT_CONTEXT
     context = request.context or min(default, trained or default)
     if trained and context > trained and not stretched:
-        raise BadInput(
+        raise Untrained(
             source=f"--context {context:,}",
-            reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use --context {trained} or less, or stretch it on purpose with "
-            "the rope options of the engine.",
+            trained=trained,
+            way=f"--context {trained} or less, or {STRETCHED}",
         )
     return context
 

@@ -11,13 +11,13 @@ from codeneedle.corpora.corpus import LIMIT, longest
 from codeneedle.corpora.fitting import (
     Fit,
     Room,
+    TooLong,
     cut_to_text,
     facts_of,
     fitted,
     larger_context,
 )
 from codeneedle.corpora.registry import SMALL_CORPORA, load
-from codeneedle.errors import BadInput
 
 
 def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
@@ -184,12 +184,13 @@ def test_a_text_that_must_not_be_cut_is_whole_or_refused_with_what_would_do(thre
     assert (three, 20) == (whole, chosen.lines)
 
     larger = -(-needed // 256) * 256
-    with pytest.raises(BadInput, match="with question and answer") as raised:
+    with pytest.raises(TooLong) as raised:
         fitted(fit(three, needed - 1, may_trim=False))
-    assert f"Use --context {larger} or --fit: " in raised.value.hint
-    with pytest.raises(BadInput, match="with question and answer") as raised:
+    assert (needed, larger) == (raised.value.needed, raised.value.larger)
+    with pytest.raises(TooLong) as raised:
         fitted(fit(three, needed - 1, trained=needed - 1, may_trim=False))
-    assert "Use --fit: " in raised.value.hint
+    assert None is raised.value.larger
+    assert "--fit" in raised.value.ways[0]
 
 
 def test_the_first_room_that_a_part_of_a_text_has_is_taken(three):
@@ -206,12 +207,12 @@ def test_where_no_function_fits_the_smallest_context_that_does_is_named(three):
     assert ["a"] == names_of(text.functions)
 
     larger = -(-shortest // 256) * 256
-    with pytest.raises(BadInput, match=f"needs {shortest:,} tokens") as raised:
+    with pytest.raises(TooLong) as raised:
         fitted(fit(three, shortest - 1))
-    assert f"--context {larger}" in raised.value.hint
-    with pytest.raises(BadInput, match=f"needs {shortest:,} tokens") as raised:
+    assert (shortest, larger) == (raised.value.needed, raised.value.larger)
+    with pytest.raises(TooLong) as raised:
         fitted(fit(three, shortest - 1, trained=shortest - 1))
-    assert "--context" not in raised.value.hint
+    assert (shortest, None) == (raised.value.needed, raised.value.larger)
 
 
 def test_what_the_shortest_question_needs_is_named_where_none_fits(here):
@@ -220,8 +221,9 @@ def test_what_the_shortest_question_needs_is_named_where_none_fits(here):
     rooms = (room(20), room(10), room(5))
 
     needed = len(python("a", lines=5)) + QUESTION
-    with pytest.raises(BadInput, match=f"needs {needed:,} tokens"):
+    with pytest.raises(TooLong) as raised:
         fitted(fit(corpus, needed - 1, rooms=rooms))
+    assert needed == raised.value.needed
 
 
 @pytest.mark.parametrize("spare", [0, -1])
@@ -231,12 +233,11 @@ def test_where_no_function_fits_one_small_corpus_that_does_is_named(here, spare)
         SMALL_CORPORA, key=lambda name: len(load(name).text), reverse=True
     )
     context = len(load(largest).text) + QUESTION + spare
-    with pytest.raises(BadInput) as raised:
+    with pytest.raises(TooLong) as raised:
         fitted(fit(load("a.py"), context))
 
     fitting = [name for name in SMALL_CORPORA if name in others or not spare]
-    assert f"--corpus {fitting[0]}." in raised.value.hint
-    assert 1 == raised.value.hint.count("--corpus")
+    assert (f"--corpus {fitting[0]}",) == raised.value.ways
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from made_plans import planned as plan_of
 from made_records import failed_record, forced_of, made_record, written_of
 from source_files import put, python
 
+from codeneedle.corpora.fitting import TooLong
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
@@ -102,10 +103,10 @@ def test_a_long_corpus_is_trimmed_to_whole_functions():
 def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     plan = planned(contexts=(3000,), fit=False)
 
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(TooLong) as caught:
         prepare(plan)
 
-    context = int(caught.value.hint.split("--context ")[1].split()[0])
+    context = caught.value.larger
     assert 0 == context % 256
     assert None is plan.store.setup()
     ready = prepare(planned(contexts=(context,), fit=False))
@@ -116,7 +117,7 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
 def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context):
     """It once promised days by an estimate, and the sweep then refused."""
     plan = planned(contexts=(context,), fit=False)
-    refused = pytest.raises(BadInput, match="it needs")
+    refused = pytest.raises(TooLong)
 
     with refused if context == 3000 else contextlib.nullcontext():
         refuse_untrimmed(plan)
@@ -136,10 +137,11 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
     """These weights were trained for 8,192 tokens."""
     put_corpus("many", functions=60)
 
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(TooLong) as caught:
         prepare(planned(corpus="many", fit=False))
 
-    assert "Use --fit: it trims the text to whole functions." == caught.value.hint
+    assert None is caught.value.larger
+    assert "--fit" in caught.value.ways[0]
 
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
@@ -442,10 +444,10 @@ def test_a_text_that_has_fewer_functions_than_wanted_says_so_once():
 
 @pytest.mark.parametrize("way", [(), ("write",), ("force",)])
 def test_a_context_that_holds_no_function_names_the_smallest_that_does(way):
-    with pytest.raises(BadInput, match="its shortest part with a function") as caught:
+    with pytest.raises(TooLong) as caught:
         prepare(asking(way=way, contexts=(256,)))
 
-    larger = named_context(caught.value.hint)
+    larger = caught.value.larger
     assert 0 == larger % 256
     ready = prepare(asking(way=way, contexts=(larger,)))
     assert 1 <= len((*written_of(ready.setup), *forced_of(ready.setup))) <= 2
@@ -466,13 +468,12 @@ def test_a_context_that_holds_no_function_names_the_smallest_that_does(way):
 def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named):
     put_corpus("large", functions=9, value_length=900)
 
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(TooLong) as caught:
         prepare(asking("large", contexts=(context,), **chosen))
 
-    assert "Use --context " in caught.value.hint
-    assert bool(named) == ("--corpus" in caught.value.hint)
+    assert caught.value.larger > context
+    assert ((f"--corpus {named}",) if named else ()) == caught.value.ways
     if named:
-        assert f"or --corpus {named}." in caught.value.hint
         ready = prepare(asking(named, contexts=(context,), **chosen))
         assert not ready.setup.corpus.is_trimmed
 
@@ -534,7 +535,7 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so():
         prepare(asking("mixed", **chosen, contexts=(context,), out="larger")).setup
     )
     smaller = asking("mixed", **chosen, contexts=(context - 256,), out="smaller")
-    with pytest.raises(BadInput, match="with a function to ask for"):
+    with pytest.raises(TooLong):
         prepare(smaller)
 
 

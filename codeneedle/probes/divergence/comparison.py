@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.corpora import encodings
+from codeneedle.corpora.fitting import Untrained
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
@@ -232,14 +233,14 @@ def refuse_untrained(of: RunContext | Estimates, context: int) -> None:
     Stop at a *context* that is longer than what the weights were trained for.
 
     Raises:
-        BadInput: If it is, and the user's arguments do not stretch it.
+        Untrained: If it is, and the user's arguments do not stretch it.
     """
     trained = of.weights.training_context
     if trained and context > trained and not of.engine.stretches_context:
-        raise BadInput(
+        raise Untrained(
             source=f"--divergence-context {context}",
-            reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use --divergence-context {trained} or less.",
+            trained=trained,
+            way=f"--divergence-context {trained} or less",
         )
 
 

@@ -9,13 +9,13 @@ from statistics import median, quantiles
 from typing_extensions import override
 
 from codeneedle.cache_types import reference_among
+from codeneedle.corpora.fitting import TooLong
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, ChatTemplate, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
@@ -104,7 +104,8 @@ class GenerationProbe(Probe):
         *settings* as they are, if each prompt fits the context with its answer.
 
         Raises:
-            BadInput: If not, with a context that is large enough; if prompts cannot be
+            TooLong: If not.
+            BadInput: If prompts cannot be
                 read, naming the line; or if the chat template does not take one.
             CodeneedleError: If rendering fails.
         """
@@ -120,11 +121,13 @@ class GenerationProbe(Probe):
             return settings
         option = f"--generation-tokens {settings.tokens}"
         room = context - (0 if settings.file else ROOM)
-        raise BadInput(
+        raise TooLong(
             source=option if settings.tokens else f"--probe {NAME}",
-            reason=f"with a prompt it needs {needed:,} tokens, the context has "
-            f"{context:,}",
-            hint=_way_out(needed, room, estimates.trained),
+            needed=needed,
+            context=context,
+            trained=estimates.trained,
+            beside="a prompt",
+            ways=_shorter(room),
         )
 
     @override
@@ -311,35 +314,24 @@ class Sent:
             trained: The longest context, in tokens; None if nothing limits it.
 
         Raises:
-            BadInput: With a context or a limit that do.
+            TooLong: If it does not.
         """
         needed, room = self.facts.tokens + tokens + 1, context - self.facts.tokens - 1
         if needed <= context:
             return
-        raise BadInput(
+        raise TooLong(
             source=self.prompt.source,
-            reason=f"with an answer it needs {needed:,} tokens, the context has "
-            f"{context:,}",
-            hint=_way_out(needed, room, trained),
+            needed=needed,
+            context=context,
+            trained=trained,
+            beside="an answer",
+            ways=_shorter(room),
         )
 
 
-def _way_out(needed: int, room: int, trained: int | None) -> str:
-    """
-    How a prompt fits the context with its answer.
-
-    Args:
-        needed: Tokens of both.
-        room: Tokens that an answer may have in this context.
-        trained: The longest context, in tokens; None if nothing limits it.
-    """
-    ways = []
-    if trained is None or needed <= trained:
-        longer = padded(needed) if trained is None else min(padded(needed), trained)
-        ways.append(f"--context {longer} or more")
-    if room >= LEAST_TOKENS:
-        ways.append(f"--generation-tokens {room}")
-    return f"Use {', or '.join(ways)}." if ways else "Shorten it, or leave it out."
+def _shorter(room: int) -> list[str]:
+    """The option for answers that have *room* tokens; none if these are too few."""
+    return [f"--generation-tokens {room}"] if room >= LEAST_TOKENS else []
 
 
 def _thinking(form: "_Form", sent: Iterable[Sent]) -> str:

@@ -11,12 +11,17 @@ from statistics import fmean
 
 from typing_extensions import override
 
+from codeneedle.corpora.fitting import (
+    STRETCHED,
+    TooLong,
+    Untrained,
+    larger_context,
+)
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.models.kv_cache import padded
 from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
@@ -113,31 +118,28 @@ def _refuse_unfit(
         trained: What the weights were trained for; None if that does not bind.
 
     Raises:
-        BadInput: Naming a context that is enough, or the longest text.
+        Untrained: If the weights were not trained for it.
+        TooLong: If the context does not hold it.
     """
     shortest, *_ = lengths = lengths_of(settings)
     length, room = lengths[-1], answer_room(settings, context)
     needed = length + room
     if trained and length > trained:
-        raise BadInput(
+        raise Untrained(
             source=f"--lengths {length}",
-            reason=f"these weights were trained for {trained:,} tokens",
-            hint=f"Use lengths up to {max(1, trained - room)}, or stretch the "
-            "context on purpose with the rope options of the engine.",
+            trained=trained,
+            way=f"lengths up to {max(1, trained - room)}, or {STRETCHED}",
         )
     if needed > context:
-        enough = padded(needed)
-        fits = not trained or enough <= trained
+        fits = larger_context(needed, trained) is not None
         left = (context if fits else trained or context) - room
         least = min(shortest, LENGTHS[0])
-        less = f"lengths up to {left}" if left >= least else "fewer --tasks"
-        raise BadInput(
+        raise TooLong(
             source=f"--lengths {length}",
-            reason=f"with question and answer it needs {needed:,} tokens, the "
-            f"context has {context:,}",
-            hint=f"Use --context {enough}, or {less}."
-            if fits
-            else f"These weights were trained for {trained:,} tokens: use {less}.",
+            needed=needed,
+            context=context,
+            trained=trained,
+            ways=[f"lengths up to {left}" if left >= least else "fewer --tasks"],
         )
 
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.corpora.fitting import TooLong
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, CannotSave, Engine, Served
 from codeneedle.engines.messages import Completion, Forced, NoScores, Reply
 from codeneedle.engines.pace import Price
-from codeneedle.errors import BadInput, CellError
-from codeneedle.models.kv_cache import padded
+from codeneedle.errors import CellError
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Bill, Estimates
@@ -87,8 +87,7 @@ class ReuseProbe(Probe):
         *settings*, with what the context holds where no length is chosen.
 
         Raises:
-            BadInput: If the text does not fit with its questions and answers; names a
-                context that is large enough.
+            TooLong: If the text does not fit with its questions and answers.
         """
         if estimates.setup:
             known = settings_in(estimates.setup, NAME, ReuseSettings)
@@ -100,11 +99,11 @@ class ReuseProbe(Probe):
                 questions=settings.questions or QUESTIONS,
             )
         option = f"--reuse-length {length}" if settings.length else f"--probe {NAME}"
-        raise BadInput(
+        raise TooLong(
             source=option,
-            reason=f"with questions and answers it needs {length + ROOM:,} tokens, the "
-            f"context has {context:,}",
-            hint=f"Use --context {padded(length + ROOM)} or more.",
+            needed=length + ROOM,
+            context=context,
+            beside="questions and answers",
         )
 
     @override

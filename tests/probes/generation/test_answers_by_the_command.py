@@ -46,7 +46,7 @@ REFUSED = {
     "binary.txt": ("line 2: it is not UTF-8", "a prompt in each line of text"),
     "other.json": ("line 1: has neither 'messages'", "a prompt in each line of text"),
     "assistant.json": ("no message of a user", "a prompt in each line of text"),
-    "long.txt": ("long.txt, prompt 2: with an answer it needs", "Use --context"),
+    "long.txt": ("long.txt, prompt 2: it needs", "Use --context"),
 }
 """A file of prompts, words of the error, and words of its hint."""
 

@@ -5,6 +5,7 @@ from fake_engine import ByteTokenizer, FakeEngine, made_weights
 from made_contexts import made_outlook
 from made_retrieval import made_run
 
+from codeneedle.corpora.fitting import TooLong, Untrained
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.probe import PROBE
@@ -53,23 +54,25 @@ def test_lengths_are_distinct_and_sorted():
 def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
     settings = RetrievalSettings(lengths=(4096,))
 
-    with pytest.raises(BadInput, match="the context has 4,096") as caught:
+    with pytest.raises(TooLong) as caught:
         adapted(settings, 4096)
 
-    named = int(caught.value.hint.split()[2].rstrip(","))
-    adapted(settings, named)
-    assert 4096 + answer_room(settings, 4096) <= named
+    adapted(settings, caught.value.larger)
+    assert 4096 == caught.value.context
+    assert 4096 + answer_room(settings, 4096) == caught.value.needed
 
 
 def test_a_length_beyond_the_training_is_refused_unless_stretched():
     settings = RetrievalSettings(lengths=(16384,))
 
-    with pytest.raises(BadInput, match="trained for 8,192"):
+    with pytest.raises(Untrained) as untrained:
         adapted(settings, 8192)
-    with pytest.raises(BadInput, match="--lengths 8192") as caught:
+    with pytest.raises(TooLong) as caught:
         adapted(RetrievalSettings(lengths=(8192,)), 8192)
     adapted(settings, 32768, stretches_context=True)
-    assert str(8192 - answer_room(settings, 8192)) in caught.value.hint
+    assert 8192 == untrained.value.trained
+    assert None is caught.value.larger
+    assert str(8192 - answer_room(settings, 8192)) in caught.value.ways[0]
 
 
 def test_a_plan_prices_questions_and_reading():

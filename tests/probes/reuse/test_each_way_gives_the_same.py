@@ -9,9 +9,10 @@ from made_records import made_setup
 from made_servers import fake_llama_cpp
 
 from codeneedle.cache_types import Pair
+from codeneedle.corpora.fitting import TooLong
 from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.engines.pace import Price
-from codeneedle.errors import BadInput, CellError
+from codeneedle.errors import CellError
 from codeneedle.probes import gap_lines
 from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
@@ -199,12 +200,13 @@ def test_the_cache_is_prepared_anew_where_a_connection_breaks(tmp_path):
 
 
 def test_a_text_beyond_the_context_is_refused_with_one_that_suffices():
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(TooLong) as caught:
         PROBE.adapt(ReuseSettings(length=4096), made_outlook())
-    with pytest.raises(BadInput, match="--probe reuse"):
+    with pytest.raises(TooLong) as unasked:
         PROBE.adapt(ReuseSettings(), made_outlook(context=512))
 
-    assert "Use --context 4608 or more." == caught.value.hint
+    assert 4608 == caught.value.larger
+    assert "--probe reuse" == unasked.value.source
 
 
 def test_the_plan_tells_what_a_pair_reads(tmp_path):
