@@ -1,5 +1,6 @@
 """Runs whose verdicts are all that one can be, by what they show."""
 
+import functools
 from dataclasses import replace
 
 from made_evaluations import REFERENCE as SCORED
@@ -375,8 +376,9 @@ def asked_otherwise(run: Run) -> Run:
     return replace(run, records=records)
 
 
+@functools.cache
 def made_verdicts() -> dict[str, Verdict]:
-    """Verdicts by what they are about."""
+    """Verdicts by what they are about; they take a second, and none changes."""
     screened = with_klds(
         continuing({GOOD: WITHIN}), {GOOD: 0.004, MIDDLE: 0.01, COARSE: 0.2}
     )
