@@ -67,12 +67,12 @@ class Corpus:
 
     def left_out(self) -> list[str]:
         """Lines on the first files in `skipped`, and one on all others."""
-        return _listed(self.skipped)
+        return _lines_of_unread(self.skipped)
 
     def doubts(self) -> list[str]:
         """Lines on the files in which a second parser does not find the functions."""
         doubts = [(file, check()) for file, check in self.checks]
-        return _listed([(file, doubt) for file, doubt in doubts if doubt])
+        return _lines_of_unread([(file, doubt) for file, doubt in doubts if doubt])
 
     def of_length(self, lines: int) -> list[Function]:
         """The functions with *lines* lines or more that are not blank."""
@@ -111,14 +111,14 @@ class Corpus:
         )
 
 
-def _listed(files: Sequence[tuple[str, str]]) -> list[str]:
+def _lines_of_unread(files: Sequence[tuple[str, str]]) -> list[str]:
     """Lines on the first of *files* with their reasons, and one on all others."""
-    lines = [f"{_shortened(file)}: {reason}" for file, reason in files[:NAMED_FILES]]
+    lines = [f"{_shorten_path(file)}: {reason}" for file, reason in files[:NAMED_FILES]]
     more = len(files) - len(lines)
     return [*lines, f"and {plural(more, 'more file')}"] if more else lines
 
 
-def _shortened(path: str, length: int = 120) -> str:
+def _shorten_path(path: str, length: int = 120) -> str:
     return path if len(path) <= length else f"...{path[3 - length :]}"
 
 

@@ -95,9 +95,11 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
     names get their line numbers added.
     """
     long_enough = _long_enough(functions)
-    unique = occurring_once(text, (_quoted(function) for function in long_enough))
-    with_own = [f for f in long_enough if _quoted(f) in unique]
-    return _distinctly_named(_with_other_bodies(with_own))
+    unique = occurring_once(
+        text, (_signature_in_question(function) for function in long_enough)
+    )
+    with_own = [f for f in long_enough if _signature_in_question(f) in unique]
+    return _with_distinct_names(_with_other_bodies(with_own))
 
 
 def _with_other_bodies(functions: Iterable[Function]) -> list[Function]:
@@ -124,12 +126,12 @@ def _long_enough(functions: Iterable[Function]) -> list[Function]:
     return [by_line[line] for line in sorted(by_line)]
 
 
-def _quoted(function: Function) -> str:
+def _signature_in_question(function: Function) -> str:
     """The signature as a question quotes it."""
     return function.signature.strip()
 
 
-def _distinctly_named(functions: Sequence[Function]) -> list[Function]:
+def _with_distinct_names(functions: Sequence[Function]) -> list[Function]:
     """The *functions*, with the line number added to names that repeat."""
     count = Counter(function.name for function in functions)
     return [

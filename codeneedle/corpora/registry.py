@@ -244,7 +244,7 @@ def _random_bodies(knobs: Knobs) -> Source:
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
-def _generated(knobs: Knobs) -> BuiltIn:
+def _generate(knobs: Knobs) -> BuiltIn:
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
@@ -302,10 +302,10 @@ SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
 """Built-in corpora for short contexts, the one with 20 lines per function first."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "random-bodies": _generated(Knobs()),
-    "random-bodies-mini": _generated(MINI),
-    "random-bodies-short": _generated(SHORT),
-    "random-bodies-many": _generated(MANY),
+    "random-bodies": _generate(Knobs()),
+    "random-bodies-mini": _generate(MINI),
+    "random-bodies-short": _generate(SHORT),
+    "random-bodies-many": _generate(MANY),
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",

@@ -151,7 +151,7 @@ class Connection:
         Comments, which servers send as pings, are none. A reply that has ended is whole
         if nothing else comes within `ENDED_S`.
         """
-        self._heard()
+        self._note_event()
         for line in self._lines(response, limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
@@ -162,7 +162,7 @@ class Connection:
             if data.strip() == b"[DONE]":
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
-            self._heard()
+            self._note_event()
             event = parsed(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise stated_refusal(data, code=response.status_code)
@@ -176,13 +176,13 @@ class Connection:
             if not self._deadline.is_last:
                 raise
 
-    def _ended(self, event: _Event) -> _Event:
+    def _note_end(self, event: _Event) -> _Event:
         """*event*; if it ends a reply, little may follow."""
         if event.finish is not None and not self._deadline.is_last:
             self._deadline.last(ENDED_S)
         return event
 
-    def _heard(self) -> None:
+    def _note_event(self) -> None:
         self._deadline.extend()
         self.patience.heard()
 
@@ -208,7 +208,7 @@ class Connection:
             limit_bytes: Size limit of the answer.
         """
         expected = f"what {path} should say"
-        with self._sent(method, path, body, limit_s=limit_s) as response:
+        with self._response_to(method, path, body, limit_s=limit_s) as response:
             data = whole(response.iter_raw(), limit_bytes=limit_bytes)
             return shaped(parsed(data, expected=expected), layout, expected=expected)
 
@@ -218,13 +218,13 @@ class Connection:
         limit_s, known = self.patience.capped(self._silence_s)
         self.patience.begin()
         try:
-            with self._sent("POST", path, body, limit_s=limit_s) as response:
+            with self._response_to("POST", path, body, limit_s=limit_s) as response:
                 yield response
         except ServerSilent as error:
             raise ServerSilent(silence_s=limit_s, known=known) from error
 
     @contextlib.contextmanager
-    def _sent(
+    def _response_to(
         self, method: str, path: str, body: Json | None, *, limit_s: float
     ) -> Iterator[httpx.Response]:
         """

@@ -126,7 +126,9 @@ def complaint(lines: Iterable[str]) -> Trouble | None:
     firm = [line for line in block if not _WARNING.search(line)]
     causes = [line for line in firm if not _CONSEQUENCE.search(line)]
     raised = [line for line in causes if _RAISED.search(line)]
-    found = raised[-1:] or causes[:1] or _denied(ending) or firm[:1] or block[:1]
+    found = (
+        raised[-1:] or causes[:1] or _lines_of_denial(ending) or firm[:1] or block[:1]
+    )
     if not found:
         return None
     status = Status.OUT_OF_MEMORY if _LOCKED.search(found[0]) else Status.CRASHED
@@ -155,7 +157,7 @@ def _last_block(lines: Sequence[str]) -> list[str]:
     return [lines[each] for each in at[begin:]]
 
 
-def _denied(lines: Sequence[str]) -> list[str]:
+def _lines_of_denial(lines: Sequence[str]) -> list[str]:
     """The line that denies something right before the first that says it failed."""
     first = next((n for n, line in enumerate(lines) if _ERROR.search(line)), 0)
     return [

@@ -142,7 +142,7 @@ def _ready(
     """Start the server, again where a free port was taken meanwhile."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
         server = start(port or free_port(HOST), stack)
-        readiness = _awaited(server)
+        readiness = _wait_for(server)
         if readiness is Readiness.READY:
             return server
         if server.child.poll() is None:
@@ -155,7 +155,7 @@ def _ready(
     raise server.death()
 
 
-def _awaited(server: StartedServer) -> Readiness:
+def _wait_for(server: StartedServer) -> Readiness:
     """
     How far the server is once it is ready, has ended, or is out of time.
 

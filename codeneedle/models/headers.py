@@ -80,7 +80,7 @@ def headers_of(
         read_folder: Reads a model that is a folder.
         progress: Called with the number of models that are known.
     """
-    kept = _kept()
+    kept = _read_cache()
     known: dict[str, HeaderFacts] = {}
     facts = {}
     for at, model in enumerate(models):
@@ -107,7 +107,7 @@ def _read(
     return facts_of(weights)
 
 
-def _kept() -> dict[str, HeaderFacts]:
+def _read_cache() -> dict[str, HeaderFacts]:
     note = read_note(_file(), _KeptFacts)
     return note.facts if note and note.version == __version__ else {}
 

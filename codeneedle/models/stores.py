@@ -169,7 +169,7 @@ def _of_hugging_face(cache: Path) -> Iterator[StoredModel]:
 def _snapshots(repo: Path) -> list[Path]:
     """The snapshots of a *repo*: that of ``main`` first, then the newest."""
     refs = [_text_at(repo / "refs/main").strip()]
-    others = sorted(_folders_in(repo / "snapshots"), key=_changed, reverse=True)
+    others = sorted(_folders_in(repo / "snapshots"), key=_changed_at, reverse=True)
     return sorted(others, key=lambda each: each.name not in refs)
 
 
@@ -293,7 +293,7 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _changed(path: Path) -> float:
+def _changed_at(path: Path) -> float:
     try:
         return path.stat().st_mtime
     except OSError:
@@ -379,7 +379,7 @@ def located(text: str, *, folder: bool = False) -> Path:
     named = [model for model in stored_models() if model.answers_to(text)]
     if not named:
         lowered = text.lower()
-        named = [m for m in stored_models() if _lowered(m).answers_to(lowered)]
+        named = [m for m in stored_models() if _in_lower_case(m).answers_to(lowered)]
     fitting = [model for model in named if model.is_folder == folder]
     # The same name in another store is the same model.
     first = [model for model in fitting if model.store == fitting[0].store]
@@ -399,7 +399,7 @@ def located(text: str, *, folder: bool = False) -> Path:
     raise _of_other_kind(text, named[0]) if named else missing(text, folder=folder)
 
 
-def _lowered(model: StoredModel) -> StoredModel:
+def _in_lower_case(model: StoredModel) -> StoredModel:
     return replace(model, name=model.name.lower(), file=model.file.lower())
 
 

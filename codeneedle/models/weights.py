@@ -277,7 +277,7 @@ def read_header(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If there is no usable model.
     """
-    files = _parts(_checked(expanded(path)))
+    files = _parts(_check_file(expanded(path)))
     # Before they are read, so that a change from here on is noticed.
     identity = identity_of(files)
     headers = [_header(file) for file in files]
@@ -295,7 +295,7 @@ def read_header(path: Path) -> Weights:
             parameters=min(sum(each.elements for each in headers), MOST_PARAMETERS),
         )
     except BadHeader as error:
-        raise _unsupported(files[0], str(error)) from error
+        raise _no_support(files[0], str(error)) from error
 
 
 _FLOATS = {0: ("f", 4), 1: ("e", 2)}
@@ -408,7 +408,7 @@ def cut_short(
     )
 
 
-def _unsupported(path: Path, reason: str) -> WeightsUnusable:
+def _no_support(path: Path, reason: str) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",
@@ -416,7 +416,7 @@ def _unsupported(path: Path, reason: str) -> WeightsUnusable:
     )
 
 
-def _checked(path: Path) -> Path:
+def _check_file(path: Path) -> Path:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -539,7 +539,7 @@ def _header(path: Path) -> Header:
             raise _piece_error(path, kind) or _not_gguf(path, kind) from error
         if isinstance(error, EndsTooSoon):
             raise _piece_error(path) or cut_short(path, size) from error
-        raise _unsupported(path, str(error)) from error
+        raise _no_support(path, str(error)) from error
     if size < header.needed_bytes:
         is_split = "split.count" in header.values
         short = cut_short(path, size, header.needed_bytes)
@@ -587,7 +587,7 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
         )
     count = headers[0].values.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(files) == 1:
-        raise _unsupported(
+        raise _no_support(
             files[0],
             f"it is one of {count} parts, but was renamed: llama.cpp finds the "
             "others by names such as model-00001-of-00002.gguf",

@@ -175,13 +175,13 @@ def removed(folder: Path) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     top = os.open(folder, flags)
     try:
-        left, number = _emptied(top, top, 0)
+        left, number = _empty_one(top, top, 0)
         while left:
             name = left.pop()
             inner = os.open(name, flags, dir_fd=top)
             try:
                 os.fchmod(inner, 0o700)
-                found, number = _emptied(inner, top, number)
+                found, number = _empty_one(inner, top, number)
             finally:
                 os.close(inner)
             left += found
@@ -191,7 +191,7 @@ def removed(folder: Path) -> None:
     folder.rmdir()
 
 
-def _emptied(folder: int, top: int, number: int) -> tuple[list[str], int]:
+def _empty_one(folder: int, top: int, number: int) -> tuple[list[str], int]:
     """Remove files of *folder*, move its folders to *top*; their names, and a count."""
     with os.scandir(folder) as entries:
         found = list(entries)

@@ -253,7 +253,9 @@ def watched(
 
 def orphans() -> list[Orphan]:
     """The process groups of this host whose owner is gone."""
-    marked = ((note, group) for _, note in _abandoned() for group in note.groups())
+    marked = (
+        (note, group) for _, note in _abandoned_notes() for group in note.groups()
+    )
     # A note and a draft of its next version name the same group.
     return list(dict.fromkeys(Orphan(note.program, group) for note, group in marked))
 
@@ -271,7 +273,7 @@ def end_orphans() -> list[Orphan]:
         ToolFailed: If one of them survives SIGKILL.
     """
     ended = []
-    for file, note in _abandoned():
+    for file, note in _abandoned_notes():
         ended += note.end()
         if not any(each.is_alive() for each in note.left):
             _remove(file)
@@ -378,7 +380,7 @@ def _remove(file: Path) -> None:
         file.unlink()
 
 
-def _abandoned() -> Iterator[tuple[Path, ChildNote]]:
+def _abandoned_notes() -> Iterator[tuple[Path, ChildNote]]:
     """
     Abandoned notes with their files; removes files that are no notes.
 

@@ -91,10 +91,10 @@ def output_of(
     """
     env = inherited() if env is None else env
     pipe = subprocess.PIPE
-    with _started(argv, env=env, stdout=pipe, stderr=pipe) as child:
+    with _starting_child(argv, env=env, stdout=pipe, stderr=pipe) as child:
         kept = {each: bytearray() for each in (child.stdout, child.stderr) if each}
         _read_all(child, kept, until=time.monotonic() + timeout_s, limit_s=timeout_s)
-        return _completed(child, *kept.values())
+        return _output_of(child, *kept.values())
 
 
 def told_output_of(
@@ -129,14 +129,14 @@ def told_output_of(
         )
         _fill(writing.fileno())
         child = stack.enter_context(
-            _started(argv, env=env, stdout=writing, stderr=subprocess.PIPE)
+            _starting_child(argv, env=env, stdout=writing, stderr=subprocess.PIPE)
         )
         writing.close()
         kept = {each: bytearray() for each in (reading, child.stderr) if each}
         _await(last_words, *list(kept.items())[-1], until=until)
         _read_all(child, kept, until=until, limit_s=timeout_s)
         stdout, stderr = kept.values()
-        return _completed(child, stdout.lstrip(b"\0"), stderr)
+        return _output_of(child, stdout.lstrip(b"\0"), stderr)
 
 
 def _await(words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float) -> None:
@@ -164,7 +164,7 @@ def _fill(pipe: int) -> None:
     os.set_blocking(pipe, True)
 
 
-def _completed(
+def _output_of(
     child: Child, stdout: bytes | bytearray, stderr: bytes | bytearray
 ) -> Output:
     said, told = (data.decode(errors="replace") for data in (stdout, stderr))
@@ -208,7 +208,7 @@ def running(
     with (
         _log_file(log, heading) as output,
         _killed_with_us() as group_started,
-        _started(
+        _starting_child(
             argv,
             env=env,
             stdout=output,
@@ -308,7 +308,7 @@ def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> No
 
 
 @contextlib.contextmanager
-def _started(
+def _starting_child(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],

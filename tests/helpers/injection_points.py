@@ -20,7 +20,7 @@ POINTS = {
         "codeneedle.engines.llama_cpp.engine:LlamaCpp.serving"
     ),
     "start a server process": "codeneedle.system.orphans:running",
-    "wait for a server": "codeneedle.engines.started:_awaited",
+    "wait for a server": "codeneedle.engines.started:_wait_for",
     "choose a port": "codeneedle.engines.started:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
     "render a conversation": (

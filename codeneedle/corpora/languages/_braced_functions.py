@@ -112,9 +112,9 @@ class Grammar:
             Unparsable: If any of the text is an error to the grammar; it has the
                 functions whose bodies have none.
         """
-        found = self._found(text)
+        found = self._functions_and_marks(text)
         if found.error is not None and self.otherwise:
-            other = self.otherwise._found(text)  # noqa: SLF001 - one of this class
+            other = self.otherwise._functions_and_marks(text)  # noqa: SLF001 - one of this class
             if other.error is None or len(other.functions) > len(found.functions):
                 found = other
         if found.error is None:
@@ -134,7 +134,7 @@ class Grammar:
     def _grammar(self) -> "tree_sitter.Language":
         return _grammar_of(self.package, self.entry)
 
-    def _found(self, text: str) -> _Found:
+    def _functions_and_marks(self, text: str) -> _Found:
         root = self._root(text)
         functions = sorted(
             self._functions(root, text.split("\n")),
@@ -148,7 +148,7 @@ class Grammar:
     ) -> Iterator[Function]:
         around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
         for node in self._nodes(root):
-            naming = self._named(node)
+            naming = self._name_and_node(node)
             if naming is None:
                 continue
             while around and node.start_byte >= around[-1][1].end_byte:
@@ -172,7 +172,9 @@ class Grammar:
             return None
         return None if named.type in self.holders else body
 
-    def _named(self, node: "tree_sitter.Node") -> "tuple[str, tree_sitter.Node] | None":
+    def _name_and_node(
+        self, node: "tree_sitter.Node"
+    ) -> "tuple[str, tree_sitter.Node] | None":
         """The name that *node* gives, and what it names; None if that is nothing."""
         if node.type in self.names:
             name = node.child_by_field_name(self.names[node.type])

@@ -28,12 +28,12 @@ def functions(text: str) -> list[Function]:
     lines = text.split("\n")
     functions = [
         _function(name, definition, lines)
-        for name, definition in _definitions(_parsed(text))
+        for name, definition in _definitions(_syntax_tree(text))
     ]
     return sorted(functions, key=lambda function: function.line)
 
 
-def _parsed(text: str) -> ast.Module:
+def _syntax_tree(text: str) -> ast.Module:
     try:
         with warnings.catch_warnings():
             # They are about the user's code, such as an invalid escape.

@@ -83,7 +83,7 @@ def options_of(backend: Backend | None) -> list[str]:
     if backend is None:
         nvcc = cuda_compiler()
         return [] if nvcc is None else _with_cuda(nvcc)
-    tool = _found(backend)
+    tool = _path_of_program(backend)
     match backend.name:
         case "cuda":
             return _with_cuda(tool)
@@ -121,7 +121,7 @@ def _with_cuda(nvcc: str) -> list[str]:
     return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
 
 
-def _found(backend: Backend) -> str:
+def _path_of_program(backend: Backend) -> str:
     """Path of the program that *backend* needs; empty where it needs none."""
     if backend.name == "metal" and sys.platform != "darwin":
         raise ToolMissing(

@@ -178,7 +178,7 @@ class Bench:
             raise _too_slow(_phase(log), time.monotonic() - began, log)
         output = read_log(log)
         if returncode:
-            raise _failed(output, returncode=returncode, log=log)
+            raise _failure(output, returncode=returncode, log=log)
         return output
 
     def _verify(
@@ -382,7 +382,7 @@ def _test(
     return row
 
 
-def _failed(output: str, *, returncode: int, log: Path) -> CellError:
+def _failure(output: str, *, returncode: int, log: Path) -> CellError:
     cause = logs.cause(output, returncode)
     if is_unknown_type(output):
         cause = Trouble(Status.UNSUPPORTED, "it does not know this cache type")

@@ -134,7 +134,7 @@ def build(
 
     def make(draft: Path) -> Path:
         end_orphans()
-        return _built(_Steps(draft, report), options, patches)
+        return _build(_Steps(draft, report), options, patches)
 
     return made_folder(
         final,
@@ -238,7 +238,7 @@ class _Steps:
                 silence_s = time.monotonic() - last_s
                 if silence_s > SILENCE_S:
                     break
-                stalled = (_stalled(phase, *done), 0, 0)
+                stalled = (_stall_note(phase, *done), 0, 0)
                 self.report(*(stalled if silence_s > STALL_S else (phase, *done)))
                 time.sleep(POLL_S)
         if silence_s > SILENCE_S:
@@ -277,10 +277,10 @@ def _variant(backend: Backend | None, patches: Sequence[Path]) -> str:
     return f"{name}-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else name
 
 
-def _built(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Path:
+def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Path:
     """A folder inside the draft that holds what is to be kept."""
     pip = private_pip(steps)
-    archive = _fetched(steps, pip)
+    archive = _fetch_archive(steps, pip)
     steps.report("unpacking", 0, 0)
     tree = unpack(archive, into=steps.folder / "source")
     cmake, ninja = _build_tools(steps, pip)
@@ -330,7 +330,7 @@ def private_pip(steps: _Steps) -> tuple[str, ...]:
     return (str(home / "bin" / "python"), "-m", "pip")
 
 
-def _fetched(steps: _Steps, pip: Sequence[str]) -> Path:
+def _fetch_archive(steps: _Steps, pip: Sequence[str]) -> Path:
     """The archive, its hash checked by pip and again here."""
     mirror = (
         "Is there a network, and does 'pip download' reach a package index? "
@@ -472,7 +472,7 @@ HANGS = (
 )
 
 
-def _stalled(phase: str, done: int, steps: int) -> str:
+def _stall_note(phase: str, done: int, steps: int) -> str:
     """That a phase has said nothing for a while, and what to do."""
     at = f" after step {done} of {steps}" if steps else ""
     return f"{phase} is silent{at}: it may hang (Ctrl-C ends it)"

@@ -240,7 +240,7 @@ class Client(Connection):
         at, size = min(ends), len(ids) - min(ends)
 
         def ask(wanted: NextTokens) -> tuple[Reply, list[Token]]:
-            return self._forced(wanted, before=len(wanted.before) - at, of=size)
+            return self._force_tokens(wanted, before=len(wanted.before) - at, of=size)
 
         is_plain = all(isinstance(token.piece, str) for token in whole[at:])
         has_special = self._ids(right, parse_special=False) != self._ids(right)
@@ -315,7 +315,7 @@ class Client(Connection):
             with self._streaming(path, body) as response:
                 reply = reply_of(
                     self._events(response),
-                    read=lambda event: self._ended(read(event)),
+                    read=lambda event: self._note_end(read(event)),
                     enough=enough,
                     max_tokens=max_tokens,
                     tell=tell,
@@ -339,7 +339,9 @@ class Client(Connection):
             limit_bytes=REPLY_LIMIT_BYTES,
         )
 
-    def _forced(self, wanted: NextTokens, **far: int) -> tuple[Reply, list[Token]]:
+    def _force_tokens(
+        self, wanted: NextTokens, **far: int
+    ) -> tuple[Reply, list[Token]]:
         """
         The reply to *wanted*, and the tokens that it has, with what is listed.
 

@@ -96,7 +96,7 @@ memory.
 """
 
 
-def _lent() -> list[str]:
+def _devices_of_environment() -> list[str]:
     """The devices that the environment leaves us; empty if it does not say."""
     devices = next(filter(None, map(os.environ.get, VISIBLE_DEVICES)), None)
     return devices.split(",") if devices else []
@@ -204,9 +204,9 @@ class LlamaCpp(Engine):
         Raises:
             BadInput: Naming those that there are.
         """
-        if self._shown() or not self.facts.devices:
+        if self._visible_devices() or not self.facts.devices:
             return
-        lent = ",".join(_lent())
+        lent = ",".join(_devices_of_environment())
         known = f"there are {', '.join(self.facts.devices)}"
         raise BadInput(
             source=f"--devices {self.model.device}",
@@ -214,13 +214,17 @@ class LlamaCpp(Engine):
             hint="Leave --devices out, or name some of these.",
         )
 
-    def _shown(self) -> tuple[str, ...]:
+    def _visible_devices(self) -> tuple[str, ...]:
         """
         What of all devices is left to this engine: of each backend at most one.
 
         A device that is named by an identifier cannot be told from the others.
         """
-        device, lent, known = self.model.device, _lent(), self.facts.devices
+        device, lent, known = (
+            self.model.device,
+            _devices_of_environment(),
+            self.facts.devices,
+        )
         number = str(lent.index(device)) if device in lent else device
         if not number.isdecimal() or (lent and device not in lent):
             return () if lent or not device else known
@@ -232,7 +236,9 @@ class LlamaCpp(Engine):
             name=self.name,
             version=self.facts.version,
             program=str(self.tools.server),
-            devices=self._shown() if self.model.device else self.facts.devices,
+            devices=self._visible_devices()
+            if self.model.device
+            else self.facts.devices,
             cpu_features=self.facts.cpu_features,
         )
 

@@ -148,9 +148,9 @@ def find(*, llama_server: Path | None = None) -> Tools:
         ToolMissing: If there is none.
     """
     if llama_server is not None:
-        return _named(llama_server, source="--llama-server")
+        return _tools_at(llama_server, source="--llama-server")
     if named := os.environ.get(VARIABLE):
-        return _named(Path(named), source=VARIABLE)
+        return _tools_at(Path(named), source=VARIABLE)
     if on_path := shutil.which(SERVER):
         return _tools(Program(Path(on_path).absolute()), source="PATH")
     single = shutil.which(LLAMA)
@@ -331,7 +331,7 @@ def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]
     return ()
 
 
-def _named(path: Path, *, source: str) -> Tools:
+def _tools_at(path: Path, *, source: str) -> Tools:
     path = expanded(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
         path = Path(on_path)

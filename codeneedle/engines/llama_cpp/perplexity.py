@@ -166,7 +166,7 @@ class Perplexity(BaseFileTool):
 
     @override
     def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
-        log_text, _ = self._completed(job, note, progress)
+        log_text, _ = self._run_to_end(job, note, progress)
         lengths = too_short(log_text)
         if lengths is not None:
             raise job.too_short(lengths)
@@ -195,7 +195,9 @@ class Perplexity(BaseFileTool):
             vocabulary=self.model.weights.vocabulary,
         )
         with contextlib.closing(rows):
-            log_text, retries = self._poured(job, note, progress, is_estimated=True)
+            log_text, retries = self._run_into_pipe(
+                job, note, progress, is_estimated=True
+            )
         self.verify(job, log_text)
         return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
 
@@ -216,11 +218,11 @@ class Perplexity(BaseFileTool):
             task, log=log, vocabulary=self.model.weights.vocabulary
         )
 
-        log_text, retries = self._poured(job, note, lambda _chunks: None)
+        log_text, retries = self._run_into_pipe(job, note, lambda _chunks: None)
         self.verify(job, log_text)
         return replace(rows.tokens(), retries=retries)
 
-    def _poured(
+    def _run_into_pipe(
         self,
         job: "ReadJob",
         note: Notify,
@@ -248,9 +250,9 @@ class Perplexity(BaseFileTool):
             is_told &= not is_estimated or final_perplexity(log_text) is not None
             return not is_told and failure(log_text) is None and not rows.fault
 
-        log_text, returncode, retries = _until_told(run, is_cut)
+        log_text, returncode, retries = _run_until_told(run, is_cut)
         if returncode != 0:
-            raise _failed(job, log_text, returncode=returncode)
+            raise _failure(job, log_text, returncode=returncode)
         if rows.fault:
             raise _unreadable(job, rows.fault, log_text)
         if not rows.is_whole:
@@ -307,13 +309,15 @@ class Perplexity(BaseFileTool):
         if unlike and (is_over or effective.kv):
             raise mismatched(unlike, log_excerpt=logs.evidence(log_text))
 
-    def _completed(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
+    def _run_to_end(
+        self, job: Job, note: Notify, progress: Progress
+    ) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
-        log_text, returncode, retries = _until_told(
+        log_text, returncode, retries = _run_until_told(
             lambda: self._run(job, note, progress), ends_early
         )
         if returncode != 0:
-            raise _failed(job, log_text, returncode=returncode)
+            raise _failure(job, log_text, returncode=returncode)
         return log_text, retries
 
     def _run(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
@@ -397,7 +401,7 @@ def _version(tool: Program) -> str:
     return "unknown"
 
 
-def _until_told(
+def _run_until_told(
     run: Callable[[], tuple[str, int]], is_cut: Callable[[str], bool]
 ) -> tuple[str, int, int]:
     """
@@ -427,7 +431,7 @@ def _is_mute(log_text: str) -> bool:
     return logs.trouble(log_text) is None and not failure(log_text)
 
 
-def _failed(job: Job, log_text: str, *, returncode: int) -> CellError:
+def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
     cause, reason = logs.cause(log_text, returncode), failure(log_text)
     if reason and cause == exit_cause(returncode):
         cause = replace(cause, reason=reason)

@@ -208,18 +208,18 @@ class Rows(RowStream):
     @property
     @override
     def is_whole(self) -> bool:
-        return self.has_all_rows and not self.fault and not self._unscored
+        return self.has_all_rows and not self.fault and not self._places_without_score
 
     @property
-    def _unscored(self) -> list[int]:
+    def _places_without_score(self) -> list[int]:
         """Wanted places whose row has not come, or that no row tells of."""
         return [place for place in self.wanted if place not in self._kept]
 
     @property
     @override
     def missing(self) -> str:
-        if self.has_all_rows and not self.fault and self._unscored:
-            return f"no row of it tells of token {self._unscored[0]:,}"
+        if self.has_all_rows and not self.fault and self._places_without_score:
+            return f"no row of it tells of token {self._places_without_score[0]:,}"
         return RowStream.missing.fget(self)  # type: ignore[attr-defined, no-any-return]
 
     def tokens(self) -> ReadTokens:

@@ -30,7 +30,7 @@ def statistics(log_text: str) -> Statistics | None:
     and logs two errors that it then ignores. So each line must be there once and in
     order, each value must be a number, and no line may state an error.
     """
-    lines = list(_stripped(log_text))
+    lines = list(_stripped_lines(log_text))
     found = _all_statistics(lines)
     if found is None or found.fault or failure(log_text) is not None:
         return None
@@ -42,7 +42,7 @@ def statistics(log_text: str) -> Statistics | None:
 
 def impossible_statistics(log_text: str) -> str:
     """What of the statistics cannot be, as a phrase; empty if all can, or are cut."""
-    found = _all_statistics(_stripped(log_text))
+    found = _all_statistics(_stripped_lines(log_text))
     return found.fault if found else ""
 
 
@@ -53,14 +53,14 @@ def nan_from(log_text: str) -> int | None:
     It is the first scored one of the first chunk that has NaN; 0 if no chunk tells.
     """
     chunks = [int(number) for number, told in _WRITTEN.findall(log_text) if _nan(told)]
-    lines = [line for line in _stripped(log_text) if _nan(line)]
+    lines = [line for line in _stripped_lines(log_text) if _nan(line)]
     rows = filter(None, map(_ROW.fullmatch, lines))
     chunks += [int(row["chunk"]) for row in rows if _nan(row["ppl"] + row["kld"])]
     announced = announced_size(log_text)
     if chunks and announced is not None:
         at = announced.context
         return (min(chunks) - 1) * at + at // 2 + 1
-    labelled = filter(None, map(_labelled, lines))
+    labelled = filter(None, map(_field_and_estimate, lines))
     is_nan = any(math.isnan(estimate.value) for _, estimate in labelled)
     final = filter(None, map(_FINAL.fullmatch, lines))
     is_final = any(_nan(match["value"]) for match in final)
@@ -83,7 +83,7 @@ def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
         Empty where a value is none that can be.
     """
     sums = [(0.0, 0.0, 0)]
-    for row in filter(None, map(_ROW.fullmatch, _stripped(log_text))):
+    for row in filter(None, map(_ROW.fullmatch, _stripped_lines(log_text))):
         chunks, ppl = int(row["chunk"]), float(row["ppl"])
         kld, top = float(row["kld"]), float(row["top"])
         if not all(map(math.isfinite, (ppl, kld, top))) or ppl <= 0:
@@ -106,7 +106,7 @@ def by_chunk(log_text: str, *, tokens: int) -> tuple[ChunkValues, ...]:
 
 def final_perplexity(log_text: str) -> Estimate | None:
     """The perplexity of a run that wrote a base file; None unless it is complete."""
-    match = _only(_FINAL.fullmatch(line) for line in _stripped(log_text))
+    match = _only(_FINAL.fullmatch(line) for line in _stripped_lines(log_text))
     if match is None or failure(log_text) is not None:
         return None
     estimate = _estimate(match["value"], match["error"])
@@ -121,15 +121,15 @@ def ends_early(log_text: str) -> bool:
     had to write: llama.cpp #22142. Seen with b11434, a small model and a busy machine.
     A log whose last line is there was not cut, whatever it says.
     """
-    lines = list(_stripped(log_text))
-    labelled = [name for name, _ in filter(None, map(_labelled, lines))]
+    lines = list(_stripped_lines(log_text))
+    labelled = [name for name, _ in filter(None, map(_field_and_estimate, lines))]
     is_ended = _ORDER[-1] in labelled or any(map(_FINAL.fullmatch, lines))
     return not is_ended and nan_from(log_text) is None and failure(log_text) is None
 
 
 def announced_size(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
-    match = _only(_SIZE.search(line) for line in _stripped(log_text))
+    match = _only(_SIZE.search(line) for line in _stripped_lines(log_text))
     if match is None:
         return None
     return Size(chunks=int(match["chunks"]), context=int(match["context"]))
@@ -138,7 +138,7 @@ def announced_size(log_text: str) -> Size | None:
 def chunks_done(log_text: str) -> int:
     """How many chunks are done, in either of the tool's two modes."""
     written = [int(number) for number, _ in _WRITTEN.findall(log_text)]
-    return max([*written, *_rows(_stripped(log_text))], default=0)
+    return max([*written, *_rows(_stripped_lines(log_text))], default=0)
 
 
 def failure(log_text: str) -> str | None:
@@ -215,11 +215,11 @@ _LINE = re.compile(
 )
 
 
-def _stripped(log_text: str) -> Iterator[str]:
+def _stripped_lines(log_text: str) -> Iterator[str]:
     return (line.rstrip() for line in lines(log_text))
 
 
-def _labelled(line: str) -> tuple[str, Estimate] | None:
+def _field_and_estimate(line: str) -> tuple[str, Estimate] | None:
     """A complete line of the statistics, by its field's name; None if it is none."""
     match = _LINE.fullmatch(line.strip())
     if match is None:
@@ -257,7 +257,7 @@ def _nan(told: str) -> bool:
 
 def _all_statistics(lines: Iterable[str]) -> Statistics | None:
     """The statistics whose lines are all there, once and in order; else None."""
-    labelled = list(filter(None, map(_labelled, lines)))
+    labelled = list(filter(None, map(_field_and_estimate, lines)))
     names = [name for name, _ in labelled]
     is_whole = names in (_ORDER, _ORDER_WITHOUT_95)
     return _statistics(dict(labelled)) if is_whole else None

@@ -183,7 +183,7 @@ class Surveyor:
             whole = self._whole_splits(known.values(), asked.about)
         finally:
             asked.keep()  # also what was answered before Ctrl-C
-        judged = {pair: self._judged(each, whole) for pair, each in known.items()}
+        judged = {pair: self._with_place(each, whole) for pair, each in known.items()}
         places = {each.attention for each in judged.values()}
         cure = ALL_KERNELS if Attention.CONVERTED in places else ""
         return Survey(
@@ -218,7 +218,7 @@ class Surveyor:
             most = 2 * layers + WHOLE_SPLITS
         return WHOLE_SPLITS if splits >= most else splits
 
-    def _judged(self, answer: PairSurvey, whole: int | None) -> PairSurvey:
+    def _with_place(self, answer: PairSurvey, whole: int | None) -> PairSurvey:
         """
         *answer* with where attention runs, by the parts of its graph.
 
@@ -233,7 +233,7 @@ class Surveyor:
         if whole is not None and (answer.graph_splits or 0) > whole:
             return replace(answer, attention=Attention.CPU)
         if whole is not None and _may_convert(answer):
-            return self._compiled(answer)
+            return self._with_conversion(answer)
         return replace(answer, attention=Attention.KERNEL)
 
     @property
@@ -243,7 +243,7 @@ class Surveyor:
         sizes = {weights.key_length, weights.key_length_swa}
         return sorted(sizes - VECTOR_HEADS - {0})
 
-    def _compiled(self, answer: PairSurvey) -> PairSurvey:
+    def _with_conversion(self, answer: PairSurvey) -> PairSurvey:
         """*answer* of a whole graph, whose device may convert K and V in it."""
         if self._without_kernels and answer.pair != PLAIN:
             of = " and ".join(map(str, self._without_kernels))
@@ -306,7 +306,7 @@ class _SurveyCalls:
         name = " ".join((str(pair), str(self.context), *extra))
         if name not in self._kept and self.failures < MOST_FAILURES:
             try:
-                self._kept[name] = self._called(pair, *extra)
+                self._kept[name] = self._ask_program(pair, *extra)
                 self.is_grown = True
             except _NoAnswerError as error:
                 self.failure, self.failures = str(error), self.failures + 1
@@ -317,7 +317,7 @@ class _SurveyCalls:
         if self.is_grown:
             write_note(self._file, _KeptCalls(pairs=self._kept))
 
-    def _called(self, pair: Pair, *extra: str) -> PairSurvey:
+    def _ask_program(self, pair: Pair, *extra: str) -> PairSurvey:
         """
         The answer of the program.
 
@@ -336,7 +336,7 @@ class _SurveyCalls:
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
         if said.returncode and _NO_CONTEXT.search(said.stderr):
-            return _refused(pair, "llama.cpp cannot make a context for it")
+            return _refusal(pair, "llama.cpp cannot make a context for it")
         raise _NoAnswerError(self._failure_of(said))
 
     def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
@@ -375,13 +375,13 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     if said.returncode:
         trouble = logs.trouble(said.stderr)
         is_refused = trouble and trouble.status is Status.UNSUPPORTED
-        return _refused(pair, trouble.reason) if trouble and is_refused else None
+        return _refusal(pair, trouble.reason) if trouble and is_refused else None
     effective, memory = logs.read(said.stderr), tuple(_memory(said.stdout))
     if effective.graph_splits is None or not memory:
         return None
     is_plain = effective.attention is Attention.PLAIN
     if is_plain and not is_full(pair.v):
-        return _refused(pair, effective.attention_evidence)
+        return _refusal(pair, effective.attention_evidence)
     return PairSurvey(
         pair=pair,
         attention=effective.attention if is_plain else None,
@@ -394,7 +394,7 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     )
 
 
-def _refused(pair: Pair, line: str) -> PairSurvey:
+def _refusal(pair: Pair, line: str) -> PairSurvey:
     reason = line.partition(": ")[2] if line.startswith("llama_") else line
     # One reason for all pairs of the same kind.
     for cache_type in (pair.k, pair.v):

@@ -156,9 +156,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def _render(self, body: Json) -> None:
         with limited_memory(RENDER_MEMORY_BYTES):
-            self._answer(200, {"prompt": self._rendered(body)})
+            self._answer(200, {"prompt": self._render_body(body)})
 
-    def _rendered(self, body: Json) -> str:
+    def _render_body(self, body: Json) -> str:
         return self.server.text.render(
             body["messages"], body.get("chat_template_kwargs")
         )
@@ -167,11 +167,11 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["prompt"]
         ids = self.server.text.ids(prompt) if isinstance(prompt, str) else prompt
         count, listed = body.get("n_predict", 0), body.get("n_probs", 1)
-        self._reply(ids, count, _forced(body), listed, _completion_event)
+        self._reply(ids, count, _tokens_to_force(body), listed, _completion_event)
 
     def _chat(self, body: Json) -> None:
         with limited_memory(RENDER_MEMORY_BYTES):
-            ids = self.server.text.ids(self._rendered(body))
+            ids = self.server.text.ids(self._render_body(body))
         count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
         self._reply(ids, count, [], listed, _chat_event)
 
@@ -253,18 +253,18 @@ class _ReplyInProgress:
         if self._forced:
             rows = session.score(self._ids, self._forced, progress)
             for at, (token, row) in enumerate(zip(self._forced, rows, strict=True)):
-                yield token, self._scored(token, row), at == len(self._forced) - 1
+                yield token, self._token_score(token, row), at == len(self._forced) - 1
             return
         row = session.read(self._ids, progress)
         while True:
             token = int(row.argmax())
-            scored = self._scored(token, row)
+            scored = self._token_score(token, row)
             yield token, scored, self._count >= most
             if self._count >= most:
                 return
             row = session.step(token)
 
-    def _scored(self, token: int, row: Any) -> Json:
+    def _token_score(self, token: int, row: Any) -> Json:
         """A token, and the most probable ones for its place."""
         if self._read_s is None:
             self._read_s = time.perf_counter() - self._began
@@ -302,7 +302,7 @@ def _chat_event(text: str, tokens: list[Json], timings: Json, finish: str) -> Js
     return {"choices": [choice], "timings": timings}
 
 
-def _forced(body: Json) -> list[int]:
+def _tokens_to_force(body: Json) -> list[int]:
     """The tokens that are made to come, if any."""
     if "grammar" in body:
         return [int(each) for each in _FORCED.findall(body["grammar"])]
@@ -400,7 +400,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     base.write(np.array(chunks, dtype=np.int32).tobytes())
     sums = distributions.Sums()
     for at, chunk in enumerate(chunks):
-        for place, (row, right) in enumerate(_scored(session, chunk)):
+        for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
             if _is_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             base.write(distributions.encoded_row(row).tobytes())
@@ -420,7 +420,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     sums, by_chunk = distributions.Sums(), []
     for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)
-        for place, (row, right) in enumerate(_scored(session, chunk)):
+        for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
             if _is_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
@@ -445,7 +445,7 @@ def _is_nan(row: Any, right: int, token: int) -> bool:
     return is_nan
 
 
-def _scored(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
+def _rows_of_chunk(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
     """Rows and right tokens of the second half of *chunk*, from an empty cache."""
     session.clear()
     at = len(chunk) // 2 + 1

@@ -543,7 +543,7 @@ class MlxDivergence(BaseFileTool):
 
     @override
     def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
-        log_text = self._completed(job, note, progress)
+        log_text = self._run_to_end(job, note, progress)
         wrote = logs.last(log_text, logs.Wrote)
         if wrote is not None:
             return wrote.base
@@ -560,7 +560,7 @@ class MlxDivergence(BaseFileTool):
         progress: Progress,
     ) -> Comparison:
         """As of `tools.DivergenceTool`."""
-        log_text = self._completed(Job(task=task, text=None, log=log), note, progress)
+        log_text = self._run_to_end(Job(task=task, text=None, log=log), note, progress)
         compared = logs.last(log_text, logs.TextCompared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
@@ -569,7 +569,7 @@ class MlxDivergence(BaseFileTool):
             raise _incomplete(log_text, fault)
         return compared.comparison
 
-    def _completed(self, job: Job, note: Notify, progress: Progress) -> str:
+    def _run_to_end(self, job: Job, note: Notify, progress: Progress) -> str:
         """The log of *job*."""
         task, text = job.task, job.text
         argv = self.engine.command("divergence", job.pair, context=task.context)

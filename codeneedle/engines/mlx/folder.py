@@ -74,9 +74,9 @@ def read_json(path: Path) -> dict[str, Any]:
             hint="Give the folder of a model for MLX, with all its files.",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise _damaged(path, str(error)) from error
+        raise _damage(path, str(error)) from error
     if not isinstance(content, dict):
-        raise _damaged(path, "it holds no object")
+        raise _damage(path, "it holds no object")
     return content
 
 
@@ -87,7 +87,7 @@ def chat_template_of(folder: Path) -> str | None:
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise _damaged(file, str(error)) from error
+            raise _damage(file, str(error)) from error
     if not (folder / TOKENIZER_CONFIG).is_file():
         return None
     template = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
@@ -101,7 +101,7 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
     keys = _Config(folder / CONFIG, config)
     layers = keys.least("num_hidden_layers")
     if layers > MOST_LAYERS:
-        raise _damaged(keys.file, f"it claims to have {layers} layers")
+        raise _damage(keys.file, f"it claims to have {layers} layers")
     embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
     head_size = keys.whole("head_dim") or embedding // heads
     bits = config.get("quantization")
@@ -159,7 +159,7 @@ class _Config:
 
     def least(self, key: str) -> int:
         if not self.whole(key):
-            raise _damaged(self.file, f"its key '{key}' is missing")
+            raise _damage(self.file, f"its key '{key}' is missing")
         return self.whole(key)
 
 
@@ -209,7 +209,7 @@ def _refuse_damaged(path: Path) -> None:
         ) from error
 
 
-def _damaged(path: Path, reason: str) -> WeightsUnusable:
+def _damage(path: Path, reason: str) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",

@@ -206,7 +206,7 @@ class Session:
         self.clear()
         self.fill([0])
         self._convert()
-        layers = tuple(_shown(at, each) for at, each in enumerate(self.caches))
+        layers = tuple(_layer_cache(at, each) for at, each in enumerate(self.caches))
         self.clear()
         return layers
 
@@ -252,7 +252,7 @@ def _refuse_unstretched(model: Any) -> None:
         raise NotImplementedError(reason)
 
 
-def _shown(number: int, cache: Any) -> LayerCache:
+def _layer_cache(number: int, cache: Any) -> LayerCache:
     """What the arrays of *cache* show, which has stored a token."""
     name = type(cache).__name__
     if not isinstance(cache, KINDS):
@@ -298,19 +298,21 @@ def speeds(
     text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
     mx.reset_peak_memory()
     for repetition in range(repetitions + 1):
-        pp = _timed(session, text[:depth], lambda: session.fill(text[:prompt]), prompt)
+        pp = _tokens_per_second(
+            session, text[:depth], lambda: session.fill(text[:prompt]), prompt
+        )
 
         def write() -> None:
             token = 0
             for _ in range(generated):
                 token = int(session.step(token).argmax())
 
-        tg = _timed(session, text[:depth], write, generated)
+        tg = _tokens_per_second(session, text[:depth], write, generated)
         if repetition:
             yield Speed(pp=pp, tg=tg, peak_bytes=peak_bytes())
 
 
-def _timed(
+def _tokens_per_second(
     session: Session, depth: Sequence[int], test: Callable[[], None], tokens: int
 ) -> float:
     """

@@ -194,7 +194,7 @@ class OpenAi(Connection):
             return self._without_health(missing, listed)
         if listed is None and health:
             return Readiness.READY
-        return self._recognized(listed)
+        return self._adopt_model(listed)
 
     def _without_health(
         self, missing: Refused, listed: Sequence[str] | None
@@ -202,12 +202,12 @@ class OpenAi(Connection):
         """Some have the path only once the model is loaded, and list it by then."""
         if not listed:
             return Readiness.LOADING
-        if self._recognized(listed) is Readiness.READY:
+        if self._adopt_model(listed) is Readiness.READY:
             self.strange = str(missing)
             self.advice = "Is --health right? Without it, /v1/models is asked."
         return Readiness.STRANGER
 
-    def _recognized(self, listed: Sequence[str] | None) -> Readiness:
+    def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
         """READY if our model is listed; the first name is adopted if none was given."""
         if listed is None:
             self.strange = "the server does not list its models"
@@ -222,7 +222,9 @@ class OpenAi(Connection):
     def _missing(self, health: str, limit_s: float) -> Refused | None:
         """That the server does not have this path, if so; None if it is well."""
         try:
-            with self._sent("GET", self._absolute(health), None, limit_s=limit_s):
+            with self._response_to(
+                "GET", self._absolute(health), None, limit_s=limit_s
+            ):
                 return None
         except Refused as error:
             if error.code not in NOT_FOUND:
@@ -241,7 +243,7 @@ class OpenAi(Connection):
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
         }
-        return self._answered("completions", body, enough)
+        return self._reply_without_refused("completions", body, enough)
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
         """As of `engine.Replies`; a last message of the assistant is continued."""
@@ -254,7 +256,7 @@ class OpenAi(Connection):
             body["chat_template_kwargs"] = dict(question.template_args)
         if question.messages[-1].role == "assistant":
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return self._answered("chat/completions", body, enough)
+        return self._reply_without_refused("chat/completions", body, enough)
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
@@ -292,11 +294,11 @@ class OpenAi(Connection):
             "stream": False,
         }
         body = self._without(body, (*self.left_out, "stream_options"))
-        answer = self._echoed(body, question.prompt[slice(*passages[-1])])
+        answer = self._echo_of(body, question.prompt[slice(*passages[-1])])
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, question.prompt, passages, wall_s=elapsed_s)
 
-    def _echoed(self, body: Json, right: str) -> "_StatedEvent":
+    def _echo_of(self, body: Json, right: str) -> "_StatedEvent":
         """
         The answer to *body*, which ends with *right*.
 
@@ -372,13 +374,15 @@ class OpenAi(Connection):
             **NEUTRAL,
         }
 
-    def _answered(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
+    def _reply_without_refused(
+        self, path: str, body: Json, enough: Callable[[str], bool]
+    ) -> Reply:
         """The reply to *body*; without fields that the server turns out to refuse."""
 
         def ask(left_out: Sequence[str]) -> Reply:
             sent = self._without(body, left_out)
             return patiently(
-                lambda: self._streamed(path, sent, enough), sleep=self.sleep
+                lambda: self._stream_reply(path, sent, enough), sleep=self.sleep
             )
 
         try:
@@ -410,14 +414,16 @@ class OpenAi(Connection):
     def _without(body: Json, names: Sequence[str]) -> Json:
         return {name: value for name, value in body.items() if name not in names}
 
-    def _streamed(self, path: str, body: Json, enough: Callable[[str], bool]) -> Reply:
+    def _stream_reply(
+        self, path: str, body: Json, enough: Callable[[str], bool]
+    ) -> Reply:
         """One attempt; times are by our clock, for the API tells none."""
         seen = _ReceivedReply()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
         with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
-                read=lambda event: self._ended(seen.add(read_event(event))),
+                read=lambda event: self._note_end(seen.add(read_event(event))),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
@@ -430,7 +436,11 @@ class OpenAi(Connection):
             predicted_tokens=reply.predicted_tokens or seen.events,
             wall_s=round(seen.elapsed_s(), 4),
         )
-        if fault := seen.fault or reply.unscored or _misspelled(seen.spelled, reply):
+        if (
+            fault := seen.fault
+            or reply.unscored
+            or _spelling_error(seen.spelled, reply)
+        ):
             self.unscored = self.unscored or fault
             reply = replace(reply, logprobs=(), gaps=(), lengths=(), unscored=fault)
         return replace(
@@ -614,7 +624,7 @@ def read_echo(
             raise BadReply(expected=PROBABILITIES, answer=fault)
         share = taken / len(read) if passages[1:] else 1.0
         forced.append(
-            _forced(
+            _scores_of(
                 tokens,
                 ends=tuple(ends[each] - begin for each in at),
                 prompt_tokens=at.start,
@@ -624,7 +634,7 @@ def read_echo(
     return forced
 
 
-def _forced(
+def _scores_of(
     tokens: Sequence["_TokenLogprob"],
     *,
     ends: tuple[int, ...],
@@ -840,7 +850,7 @@ _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
 """Tokens of templates, which a server may echo as nothing; compared without them."""
 
 
-def _misspelled(tokens: Sequence[str], reply: Reply) -> str:
+def _spelling_error(tokens: Sequence[str], reply: Reply) -> str:
     """Error text if the *tokens* do not concatenate to the *reply*; else empty."""
     spelled, text, reasoning = (
         _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)

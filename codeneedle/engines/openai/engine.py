@@ -215,7 +215,7 @@ class Command(OpenAiEngine):
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
         """A server of the most precise type, which counts."""
         cell = CellSpec(Pair(self.types[0], self.types[0]), COUNTING_CONTEXT)
-        started = self._started(cell, log=log)
+        started = self._serving(cell, log=log)
         with counting(self.template.words[0]), started as server:
             yield server.tokenizer
 
@@ -223,8 +223,8 @@ class Command(OpenAiEngine):
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         half = self._at_half(cell, log=log.with_suffix(".half.log"))
-        with self._started(cell, log=log) as server:
-            whole = _held(server, cell) if half else ()
+        with self._serving(cell, log=log) as server:
+            whole = _context_and_memory(server, cell) if half else ()
             replies = fingerprints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
             server.cache_evidence = CacheEvidence(fingerprints=replies, memory=memory)
@@ -237,14 +237,14 @@ class Command(OpenAiEngine):
             return ()
         if cell not in self._grown:
             half = CellSpec(cell.pair, cell.context // 2)
-            with self._started(half, log=log) as server:
-                self._grown[cell] = _held(server, half)
+            with self._serving(half, log=log) as server:
+                self._grown[cell] = _context_and_memory(server, half)
         return self._grown[cell]
 
     @contextlib.contextmanager
-    def _started(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
+    def _serving(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
         """A server of *cell* that is ready, for the length of a block."""
-        start = partial(self._launched, cell, log)
+        start = partial(self._launch, cell, log)
         know(*self._secrets())
         with masking(), started.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
@@ -260,7 +260,7 @@ class Command(OpenAiEngine):
             *secrets_of({n: os.environ.get(n, "") for n in self.template.env}),
         ]
 
-    def _launched(
+    def _launch(
         self, cell: CellSpec, log: Path, port: int, stack: contextlib.ExitStack
     ) -> CommandServer:
         values = {
@@ -303,7 +303,9 @@ class Command(OpenAiEngine):
         )
 
 
-def _held(server: CommandServer, cell: CellSpec) -> tuple[tuple[int, int], ...]:
+def _context_and_memory(
+    server: CommandServer, cell: CellSpec
+) -> tuple[tuple[int, int], ...]:
     """The context of *cell*, and the memory of its server; empty if it is unknown."""
     held = server.memory_bytes()
     return () if held is None else ((cell.context, held),)
@@ -344,19 +346,19 @@ class Endpoint(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        with counting(self.url), self._connected() as server:
+        with counting(self.url), self._connection() as server:
             yield server.tokenizer
 
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
-        with self._connected() as server:
+        with self._connection() as server:
             replies = fingerprints(server.client, context=cell.context)
             server.cache_evidence = CacheEvidence(fingerprints=replies)
             yield server
 
     @contextlib.contextmanager
-    def _connected(self) -> Iterator[OpenAiServer]:
+    def _connection(self) -> Iterator[OpenAiServer]:
         with OpenAi(self.url, api_key=self.key) as client:
             client.model = self.served_name
             yield OpenAiServer(
@@ -438,7 +440,7 @@ def endpoint_of(
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
     key = key_of(settings.api_key_env, environment)
     with OpenAi(url, api_key=key) as client:
-        listed = _listed(client, url)
+        listed = _models_at(client, url)
     name = settings.served_name or next(iter(listed), "")
     if not name:
         raise BadInput(
@@ -457,7 +459,7 @@ def endpoint_of(
     )
 
 
-def _listed(client: OpenAi, url: str) -> tuple[str, ...]:
+def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
     try:
         return client.models() or ()
     except Refused as error:
