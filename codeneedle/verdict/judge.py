@@ -23,6 +23,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
+from codeneedle.verdict.border import dominated
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import (
@@ -32,9 +33,15 @@ from codeneedle.verdict.metric_results import (
     lost_and_won,
     metrics_by_unit,
 )
-from codeneedle.verdict.order import JointRun, order_of, ruled_out, size_by_types
+from codeneedle.verdict.order import (
+    JointOrder,
+    JointRun,
+    order_of,
+    ruled_out,
+    size_by_types,
+)
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
-from codeneedle.verdict.statistics import Decision
+from codeneedle.verdict.statistics import Bounds, Decision
 
 
 class Outcome(StrEnum):
@@ -301,12 +308,32 @@ class Verdict:
         order = order_of(self.run)
         if order is None:
             return {}
+        if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
+            return dominated(self.fitting, self.loss_bounds)
         decisions = {
             each.pair: each.decision for each in self.compared if each.decision
         }
         tried = {each.pair for each in self.results}
         pairs = (pair for pair in order.every if pair not in tried)
         return ruled_out(decisions, pairs)
+
+    @property
+    def fitting(self) -> tuple[Pair, ...]:
+        """The candidates that fit into a limited memory, the reference not there."""
+        most, order = self.limits.max_memory_bytes, order_of(self.run)
+        every = order.every if order and most is not None else ()
+        return tuple(
+            pair
+            for pair in every
+            if pair != self.reference and size_by_types(pair) <= (most or 0)
+        )
+
+    @property
+    def loss_bounds(self) -> Mapping[Pair, Bounds]:
+        """What is known of the loss of each compared pair, by the metric that leads."""
+        return {
+            each.pair: each.leading.bounds for each in self.compared if each.leading
+        }
 
     @property
     def unasked(self) -> tuple[Pair, ...]:

@@ -11,6 +11,7 @@ from codeneedle.probes.observations import Observed, observed
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
+from codeneedle.verdict.border import next_on_border
 from codeneedle.verdict.judge import PairResult, Verdict, cache_size
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
 from codeneedle.verdict.order import PairState, StepTarget, next_asked, order_of
@@ -172,7 +173,11 @@ def next_step(
         # Nothing that is measured has a say: no further pair changes that.
         return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
-    asked = next_asked(order, seen, verdict.reference)
+    if verdict.fitting:
+        known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
+        asked = next_on_border(order, seen, known_losses, verdict.fitting)
+    else:
+        asked = next_asked(order, seen, verdict.reference)
     if asked is None:
         return None
     known = {r.pair: FURTHER.units(r) for r in verdict.run.records if is_asked(r)}

@@ -202,6 +202,8 @@ class Why(StrEnum):
     SMALLER = "smaller than what is within the limit"
     UNLIKELY = "smaller, but less precise than a pair above the limit"
     CHECK = "ruled out, and measured as a check"
+    BORDER = "fits, and nothing finer does"
+    UNSURE = "fits, and the check says that finer ones do not rule it out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,14 +282,22 @@ def _looks(order: Order, seen: Mapping[Pair, PairState]) -> dict[Pair, tuple[int
     that the looks between these two may be passed over.
     """
     return {
-        pair: (
-            order.looks[bisect.bisect_right(order.looks, each.units)],
-            order.looks[bisect.bisect_left(order.looks, each.needed)],
-        )
+        pair: (soon, order.looks[bisect.bisect_left(order.looks, each.needed or 0)])
         for pair, each in seen.items()
-        if each.decision is Decision.OPEN and each.is_below
-        if each.needed and each.units < each.needed <= max(order.looks, default=0)
+        if (soon := next_look(order, each))
     }
+
+
+def next_look(order: Order, state: PairState) -> int | None:
+    """Functions after the next look at an open pair that a look may show to be within.
+
+    None of any other.
+    """
+    is_open = state.decision is Decision.OPEN and state.is_below
+    most = max(order.looks, default=0)
+    if not is_open or not state.needed or not state.units < state.needed <= most:
+        return None
+    return order.looks[bisect.bisect_right(order.looks, state.units)]
 
 
 def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]:

@@ -52,8 +52,9 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
 
 def joint_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer of several runs that are judged together."""
+    is_by_budget = bool(verdict.fitting)
     return [
-        *_inferred(verdict),
+        *(_ruled_out(verdict) if is_by_budget else _inferred(verdict)),
         *_silent(verdict),
         *_repeated(verdict),
         *_population(verdict),
@@ -134,6 +135,17 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
 def _inferred(verdict: Verdict) -> Iterator[Remark]:
     for phrase, pairs in inferred_phrases(verdict.inferred).items():
         text = f"Not measured, {phrase}."
+        yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
+
+
+def _ruled_out(verdict: Verdict) -> Iterator[Remark]:
+    """What fits and was not measured, as a finer candidate fits, too."""
+    by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
+    for finer, pairs in by_finer.items():
+        text = (
+            f"Not measured, taken to lose no less than {visible(str(finer))}, which is "
+            f"finer: {named_pairs(pairs)}."
+        )
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
 

@@ -1,0 +1,100 @@
+"""
+The border of a budget: the candidates that fit, of which none finer fits, too.
+
+What is coarser than one of them in weights and in cache is taken to lose no less: it is
+not asked, but for one as a check.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from codeneedle.cache_types import Pair, most_precise_first
+from codeneedle.verdict.order import (
+    Order,
+    PairState,
+    StepTarget,
+    Why,
+    covers,
+    next_look,
+    size_by_types,
+)
+from codeneedle.verdict.statistics import Bounds
+
+
+def border_of(pairs: Collection[Pair]) -> list[Pair]:
+    """Those of *pairs* that no other one covers, most precise first."""
+    return [
+        pair
+        for pair in most_precise_first(pairs)
+        if not any(covers(other, pair) for other in pairs)
+    ]
+
+
+def dominated(pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]) -> dict[Pair, Pair]:
+    """
+    Those of *pairs* without *bounds* that lose no less than one with, and that one.
+
+    That is the coarsest which is as fine in weights, K and V. Nothing once one that was
+    measured is shown to lose less than one that covers it: then none tells of another.
+    """
+    if contradicted(bounds):
+        return {}
+    known = most_precise_first(bounds)[::-1]
+    found = {}
+    for pair in pairs:
+        finer = next((each for each in known if covers(each, pair)), None)
+        if pair not in bounds and finer is not None:
+            found[pair] = finer
+    return found
+
+
+def contradicted(bounds: Mapping[Pair, Bounds]) -> bool:
+    """Whether one is shown to lose less than one that is finer in everything."""
+    return any(
+        covers(finer, pair) and bounds[pair].high < bounds[finer].low
+        for finer in bounds
+        for pair in bounds
+    )
+
+
+def best_of(bounds: Mapping[Pair, Bounds]) -> Pair | None:
+    """The one that loses least for sure; None if nothing is known of any."""
+    known = {pair: each for pair, each in bounds.items() if math.isfinite(each.high)}
+    return min(known, key=lambda p: (known[p].high, known[p].mean), default=None)
+
+
+def next_on_border(
+    order: Order,
+    seen: Mapping[Pair, PairState],
+    bounds: Mapping[Pair, Bounds],
+    fitting: Sequence[Pair],
+) -> StepTarget | None:
+    """
+    What is asked next; None once nothing that fits could lose less.
+
+    First the border, the finest weights first; one that fails gives way to those behind
+    it. Then one that is ruled out, as a check; if that is shown to lose less than what
+    rules it out, all others that fit. At last further functions of the one that loses
+    least, if they may show it within the limit.
+
+    Args:
+        order: What was fixed.
+        seen: What was measured, or failed, by candidate; the reference is not there.
+        bounds: Of those that have a loss.
+        fitting: The candidates that fit, the reference not among them.
+    """
+    look = order.looks[0] if order.looks else 0
+    alive = [p for p in fitting if p not in seen or p in bounds]
+    new = [pair for pair in border_of(alive) if pair not in seen]
+    if new:
+        return StepTarget((new[0],), look, Why.BORDER)
+    ours = {pair: each for pair, each in bounds.items() if pair in {*fitting}}
+    left = [pair for pair in most_precise_first(alive) if pair not in seen]
+    if left and contradicted(ours):
+        return StepTarget((left[0],), look, Why.UNSURE)
+    border = border_of(alive)
+    if left and all(pair in border for pair in ours):
+        return StepTarget((max(left, key=size_by_types),), look, Why.CHECK)
+    best = best_of(ours)
+    goal = next_look(order, seen[best]) if best else None
+    return StepTarget((best,), goal, Why.MORE) if best and goal else None
