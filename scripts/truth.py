@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 from fuzz_seeds import made
 
-from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits
+from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Candidate, Pair, bits
 from codeneedle.corpora.needles import block_ends
 from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
@@ -48,11 +48,20 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.decide import (
     first_look,
 )
+from codeneedle.verdict.border import best_of as best_on_border
+from codeneedle.verdict.border import dominated, next_on_border
 from codeneedle.verdict.judge import Verdict, judge_units
 from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits
 from codeneedle.verdict.noise_floor import NoiseFloor
-from codeneedle.verdict.order import Order, PairState, next_asked, ruled_out
+from codeneedle.verdict.order import (
+    JointOrder,
+    Order,
+    PairState,
+    next_asked,
+    ruled_out,
+    size_by_types,
+)
 from codeneedle.verdict.remarks import KINDS_OF_TEXT
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -253,6 +262,11 @@ class Outcomes:
             self.answers,
         )
         return " | ".join(f"{100 * count / self.grids:.1f}" for count in counts)
+
+
+def _share(k: str, v: str) -> float:
+    """Size of a cache beside one that is not quantized."""
+    return size_by_types(Pair(k, v))
 
 
 def _size(pair: Pair) -> float:
@@ -522,6 +536,179 @@ def table_of_deciding(lines: Lines, grids: int) -> None:
     for scenario in scenarios():
         found = simulate_deciding(lines, scenario, grids)
         print(f"| {scenario.name} | {found.row()} |", flush=True)
+
+
+# --- one budget for weights and cache
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """
+    Three files of weights with 16 pairs each, whose truth is known.
+
+    Attributes:
+        name: What it is.
+        loss: The mean loss of weights with a pair, from what each loses alone.
+        independent: Whether each candidate has functions and lines of its own.
+    """
+
+    name: str
+    loss: Callable[[float, float], float]
+    independent: bool = False
+
+
+WEIGHTS = {"Q8_0": (8.5, 0.0), "Q6_K": (6.6, 0.004), "Q4_K_M": (4.85, 0.02)}
+"""Gigabytes, of a model of 8 billion weights, and what they lose."""
+
+CACHE = 4.3
+"""Gigabytes of a cache that is not quantized, at 32K tokens."""
+
+BUDGETS = (5.0, 6.5, 7.5, 8.5, 9.5, 10.5, 11.5)
+FILE_TYPES = ("bf16", "q8_0", "q5_1", "q4_0")
+LIKE_WEIGHTS = OTHERS.index(Pair("bf16", "q4_0"))
+"""Whose functions and lines deviate as those of coarser weights are taken to."""
+
+CANDIDATES = tuple(
+    Candidate(
+        k, v, weights=name, weight_bits=gigabytes, size=gigabytes + CACHE * _share(k, v)
+    )
+    for name, (gigabytes, _) in WEIGHTS.items()
+    for k in FILE_TYPES
+    for v in FILE_TYPES
+)
+"""The first is the reference."""
+
+
+def files() -> Iterator[Files]:
+    """What may be true of weights and caches together."""
+    yield Files("additive", lambda weights, cache: weights + cache)
+    yield Files("the same, on their own", lambda w, c: w + c, independent=True)
+    yield Files("the larger loss counts", max)
+    yield Files("each makes the other worse", lambda w, c: w + c + 40 * w * c)
+    yield Files("weights hide the cache", lambda w, c: c if w < MAX_LOSS else w)
+    yield Files("coarser weights lose less", lambda w, c: c - w)
+    yield Files("nothing is lost", lambda _w, _c: 0.0)
+
+
+def true_loss(scenario: Files, candidate: Candidate) -> float:
+    """What *candidate* loses, beside the first of `CANDIDATES`."""
+    cache = K_LOSS[candidate.k] + V_LOSS[candidate.v]
+    return scenario.loss(WEIGHTS[candidate.weights][1], cache)
+
+
+def losses_of_files(
+    lines: Lines, scenario: Files, functions: int, chance: np.random.Generator
+) -> dict[Candidate, list[float]]:
+    """Losses of the functions of all candidates but the reference."""
+    flat = Scenario("", np.zeros(len(OTHERS)), independent=scenario.independent)
+    design = (functions, DECIDING_LINES)
+    noise, found = drawn(lines, flat, design, chance), {}
+    of_weights = {name: np.zeros(functions) for name in WEIGHTS}
+    for at, name in enumerate(WEIGHTS):
+        if at:
+            # The same text: all pairs of a file have what its weights do to it.
+            of_weights[name] = chance.permutation(noise[LIKE_WEIGHTS])
+    for candidate in CANDIDATES[1:]:
+        if scenario.independent:
+            noise = drawn(lines, flat, design, chance)
+        values = true_loss(scenario, candidate) + of_weights[candidate.weights]
+        if candidate.cache in OTHERS:
+            values = values + noise[OTHERS.index(candidate.cache)]
+        found[candidate] = values.tolist()
+    return found
+
+
+@dataclass(slots=True)
+class OneBudget:
+    """How many of the sweeps had what, over all budgets."""
+
+    sweeps: int = 0
+    set: int = 0  # candidates that were set
+    wrong: int = 0  # that lose more than their upper end
+    wrong_within: int = 0  # that are called within, and are not
+    worse: float = 0.0  # what they lose more than the best that fits, in sum
+    inferred_wrong: int = 0  # with one that loses less than what rules it out
+    asked: int = 0
+
+    def add(
+        self, truth: Mapping[Pair, float], bounds: Mapping[Pair, Bounds], most: float
+    ) -> None:
+        """Count a sweep: what is known of those that were asked, under a budget."""
+        self.sweeps += 1
+        self.asked += len(bounds)
+        fitting = [c for c in CANDIDATES if c.size <= most]
+        if CANDIDATES[0] in fitting:
+            return
+        found = {pair: each for pair, each in bounds.items() if pair in fitting}
+        out = dominated(fitting, found)
+        self.inferred_wrong += any(truth[p] < truth[f] for p, f in out.items())
+        best = best_on_border(found)
+        if best is None:
+            return
+        self.set += 1
+        self.wrong += truth[best] > found[best].high
+        is_within = found[best].decision(MAX_LOSS) is Decision.WITHIN
+        self.wrong_within += is_within and truth[best] > MAX_LOSS
+        self.worse += truth[best] - min(truth[pair] for pair in fitting)
+
+    def row(self) -> str:
+        """Shares in per cent, and the number of candidates that were asked."""
+        shares = (self.wrong, self.wrong_within, self.inferred_wrong, self.set)
+        told = [f"{100 * count / self.sweeps:.1f}" for count in shares]
+        told.append(f"{100 * self.worse / max(self.set, 1):.2f}")
+        return " | ".join([*told, f"{self.asked / self.sweeps:.1f}"])
+
+
+def asked_on_border(
+    losses: Mapping[Candidate, list[float]], looks: tuple[int, ...], most: float
+) -> dict[Pair, Bounds]:
+    """What is known of the candidates that one sweep under a budget asks."""
+    order = JointOrder(
+        pairs=tuple(map(str, CANDIDATES)), candidates=CANDIDATES, looks=looks
+    )
+    fitting = [c for c in CANDIDATES[1:] if c.size <= most]
+    seen: dict[Pair, PairState] = {}
+    bounds: dict[Pair, Bounds] = {}
+    if CANDIDATES[0].size <= most:
+        return bounds
+    while asked := next_on_border(order, seen, bounds, fitting):
+        (pair,) = asked.pairs
+        look, pairs = looks.index(asked.goal), order.sharing(pair)
+        values = losses[pair][: asked.goal]
+        bounds[pair] = interval(values, error_share(look, pairs))
+        seen[pair] = PairState(
+            decision=bounds[pair].decision(MAX_LOSS),
+            units=asked.goal,
+            needed=units_needed(values, MAX_LOSS, look=look + 1, pairs=pairs),
+            is_below=bounds[pair].mean < MAX_LOSS,
+        )
+    return bounds
+
+
+FILE_LOOKS = (16, 32, 64)
+
+
+def table_of_files(lines: Lines, grids: int) -> None:
+    """Print rows for each truth of weights and caches: a grid, and the border alone."""
+    print("\n| three files x 16 pairs | wrong Set, % | wrong within, % ", end="")
+    print("| wrongly inferred, % | an answer, % | worse than the best, % | asked |")
+    print("| --- | --: | --: | --: | --: | --: | --: |")
+    share = error_share(0, len(CANDIDATES) - 1)
+    for scenario in files():
+        chance = np.random.default_rng(42)
+        truth: dict[Pair, float] = {c: true_loss(scenario, c) for c in CANDIDATES}
+        grid, walk = OneBudget(), OneBudget()
+        for _ in range(grids):
+            losses = losses_of_files(lines, scenario, FILE_LOOKS[-1], chance)
+            whole: dict[Pair, Bounds] = {
+                candidate: interval(values[: FILE_LOOKS[0]], share)
+                for candidate, values in losses.items()
+            }
+            most = float(chance.choice(BUDGETS))
+            grid.add(truth, whole, most)
+            walk.add(truth, asked_on_border(losses, FILE_LOOKS, most), most)
+        print(f"| {scenario.name}: grid | {grid.row()} |")
+        print(f"| {scenario.name}: --decide | {walk.row()} |", flush=True)
 
 
 # --- what an attack on a verdict looks like
@@ -939,6 +1126,7 @@ def main() -> None:
         table(lines, given.grids, designs)
         table_of_attacks(lines, given.grids)
         table_of_texts(lines, given.grids)
+        table_of_files(lines, given.grids)
 
 
 if __name__ == "__main__":
