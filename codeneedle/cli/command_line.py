@@ -111,6 +111,7 @@ class SweepCommand(TyperCommand):
         given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
         if not ctx.resilient_parsing:
             given["server_args"] = theirs or None
+            given["models"] = tuple(given.get("models") or ()) or None
             known = {name: value for name, value in given.items() if value is not None}
             own = {name: known.pop(name) for name in self.own if name in known}
             ctx.obj = self.object_of(known, own)

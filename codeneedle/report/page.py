@@ -16,13 +16,16 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from codeneedle.cache_types import Pair, PairFlags
-from codeneedle.document import Document, Facts, Lines
+from codeneedle.document import Document, Facts, Lines, Table
+from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import usual_contexts
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
+from codeneedle.report.budget import budget_lines, candidate_table
+from codeneedle.report.budget_chart import budget_charts
 from codeneedle.report.charts import front_charts, memory_charts
 from codeneedle.report.colours import (
     RAMP,
@@ -41,6 +44,7 @@ from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import answers_table, headline, remark_lines
 from codeneedle.report.verdict import verdict_table as losses
 from codeneedle.text import number, one_line, sweep_command, visible, without_folders
+from codeneedle.verdict.joint import joined
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.statistics import Decision
@@ -84,6 +88,7 @@ def page(
     both = (
         compare.comparison_summary(compare.compare(*runs)) if len(runs) == PAIR else ()
     )
+    budget = one_budget(runs, limits or Limits())
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
@@ -93,6 +98,8 @@ def page(
         answers=html([answers_table(verdicts)] if runs[1:] else []),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
+        budget=html(_budget(budget, asks_for)) if budget else "",
+        budget_chart=budget_charts(budget) if budget else "",
         verdicts=[
             html(_verdict(each, asks_for(each.run.setup.engine))) for each in verdicts
         ],
@@ -104,6 +111,25 @@ def page(
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
+
+
+def one_budget(runs: Sequence[Run], limits: Limits) -> Verdict | None:
+    """The verdict on *runs* together; None of one, or if they are not one question."""
+    if not runs[1:]:
+        return None
+    try:
+        return judge(joined(runs, limits.at), limits)
+    except BadInput:
+        return None
+
+
+def _budget(
+    verdict: Verdict, asks_for: Callable[[str], PairFlags]
+) -> Iterator[Lines | Table]:
+    """Which weights with which pair to set, and a row for each candidate."""
+    yield budget_lines(verdict, asks_for(verdict.run.setup.engine))
+    if verdict.compared:
+        yield candidate_table(verdict)
 
 
 def _passed_on(runs: Sequence[Run]) -> Iterator[Run]:

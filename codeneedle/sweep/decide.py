@@ -118,6 +118,26 @@ def fix_order(
         return stored
     if stored is None:
         stored = _new_order(run, reference, wanted, most_s)
+    return _keep(runner, stored, wanted)
+
+
+def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
+    """
+    The order of the run of *runner*, with the numbers of functions of another one.
+
+    For runs that are judged together; one that the folder has keeps its own numbers.
+
+    Args:
+        runner: Of a run beside that of the reference.
+        order: That of the run with the reference.
+        pairs: Those that may be measured.
+    """
+    stored = order_in(runner.read().setup) or replace(order, pairs=())
+    return _keep(runner, stored, [str(pair) for pair in pairs])
+
+
+def _keep(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
+    """Store *stored* with the pairs that are *wanted* as well."""
     order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
     runner.store.keep_order(as_json(order))
     setup = replace(runner.run.setup, order=as_json(order))

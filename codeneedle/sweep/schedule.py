@@ -475,14 +475,14 @@ class Schedule:
     def next_turn(self, left_s: float = math.inf) -> Turn | None:
         """What is next; None if nothing is left."""
         run = self.runner.read()
-        if self.wanted.decides and not self.is_settled and self._has_reference(run):
+        if self.wanted.decides and not self.is_settled and self.has_reference(run):
             self._settle(run)
             run = replace(run, setup=self.runner.run.setup)
         verdict = judge(run, self.limits)
         task = next_task(run, self.wanted, verdict, self.taken, left_s=left_s)
         return None if task is None else Turn(task, verdict)
 
-    def _has_reference(self, run: Run) -> bool:
+    def has_reference(self, run: Run) -> bool:
         """Whether all that tell losses have measured the reference, or tried to."""
         reference = reference_of(run, self.wanted)
         names = {probe.name for probe in filter(tells_loss, self.wanted.probes)}

@@ -109,8 +109,10 @@ def joined(runs: Sequence[Run], at: int | None = None) -> JointRun:
     """
     refuse_apart(runs)
     ordered = sorted(runs, key=_weight_order, reverse=True)
+    # Caches of one model are alike: what one run has told holds of those without.
+    told = next((m for m in map(memory_of, ordered) if m.caches), None)
     made = [
-        _Candidates(run, name, at or run.setup.context)
+        _Candidates(run, name, at or run.setup.context, told)
         for run, name in zip(ordered, weight_names(ordered), strict=True)
     ]
     records = [record for each in made for record in each.records()]
@@ -144,15 +146,19 @@ class _Candidates:
     run: Run
     name: str  # of its weights
     at: int  # context of their memory, in tokens
+    told: Memory | None  # that of any of the runs; None if none has told any
 
     def of(self, pair: Pair) -> Candidate:
         """*pair* with the weights of the run."""
+        memory = memory_of(self.run, pair)
+        if memory.caches is None and self.told:
+            memory = replace(self.told, weights=memory.weights)
         return Candidate(
             pair.k,
             pair.v,
             weights=self.name,
             weight_bits=_precision(self.run.setup),
-            size=memory_of(self.run, pair).size(self.at, pair),
+            size=memory.size(self.at, pair),
         )
 
     def records(self) -> Iterator[CellRecord]:

@@ -14,7 +14,13 @@ from codeneedle.text import duration, sweep_command
 from codeneedle.verdict.border import next_on_border
 from codeneedle.verdict.judge import PairResult, Verdict, cache_size
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
-from codeneedle.verdict.order import PairState, StepTarget, next_asked, order_of
+from codeneedle.verdict.order import (
+    JointOrder,
+    PairState,
+    StepTarget,
+    next_asked,
+    order_of,
+)
 from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
@@ -162,6 +168,9 @@ def next_step(
     order = order_of(verdict.run)
     if order is None or verdict.doubted:
         return None
+    if isinstance(order, JointOrder):
+        others = (c for c in order.candidates if c != verdict.reference)
+        order = replace(order, candidates=tuple(others))
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
     seen = _seen(verdict, probes)

@@ -14,7 +14,7 @@ from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.sweep import Options, _Page
+from codeneedle.cli.sweep import Options, Page
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall import probe as recall_probe
@@ -70,7 +70,7 @@ class Deciding:
             engine=self.engine,
         )
         self.told, self.shown = io.StringIO(), io.StringIO()
-        self.page = _Page(
+        self.page = Page(
             plan=replace(plan, kept=Request()),
             console=Console(file=self.told, width=200),
             shown=Console(file=self.shown, width=100),

@@ -1,0 +1,155 @@
+"""The picture of one budget: memory against loss, with a line for each file."""
+
+import math
+from collections.abc import Iterator
+from itertools import cycle
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.axes import Axes
+from matplotlib.ticker import NullLocator
+
+from codeneedle.cache_types import Candidate
+from codeneedle.report.charts import (
+    BEYOND,
+    INK,
+    LINE,
+    POINTS,
+    QUIET,
+    TIP,
+    WITHIN,
+    drawn_charts,
+)
+from codeneedle.report.losses import PERCENT, shown_row
+from codeneedle.text import size, visible
+from codeneedle.verdict.judge import Verdict
+
+STYLES = ((WITHIN, "o"), (BEYOND, "s"), (QUIET, "D"), (INK, "^"), (LINE, "v"))
+"""Colour and marker of the lines, the most precise weights first."""
+
+
+def budget_charts(verdict: Verdict, *, name: str = "budget") -> Markup:
+    """Memory against loss of all candidates, for wide screens and phones; or empty."""
+    frame = budget_frame(verdict)
+    if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
+        return Markup()
+    most = verdict.limits.max_memory_bytes
+    return drawn_charts(lambda axes: paint_budget(axes, frame, most), name)
+
+
+def budget_frame(verdict: Verdict) -> pd.DataFrame:
+    """
+    A row for each candidate with a loss and a size, and for the reference.
+
+    Columns: ``weights``, ``pair``, ``memory`` (bytes), ``loss``, ``low`` and ``high``
+    (of 100), ``is_set``, ``is_reference``.
+    """
+    return pd.DataFrame(
+        [*_frame_rows(verdict)],
+        columns=[
+            *("weights", "pair", "memory", "loss", "low", "high"),
+            *("is_set", "is_reference"),
+        ],
+    )
+
+
+def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
+    for result in verdict.results:
+        pair, row = result.pair, shown_row(verdict, result)
+        is_reference = pair == verdict.reference
+        if not isinstance(pair, Candidate) or result.memory_bytes is None:
+            continue
+        if row is None and not is_reference:
+            continue
+        yield {
+            "weights": visible(pair.weights),
+            "pair": visible(str(pair.cache)),
+            "memory": result.memory_bytes,
+            "loss": PERCENT * row.bounds.mean if row else 0.0,
+            "low": PERCENT * row.bounds.low if row else 0.0,
+            "high": PERCENT * row.bounds.high if row else 0.0,
+            "is_set": pair == verdict.chosen,
+            "is_reference": is_reference,
+        }
+
+
+def paint_budget(axes: Axes, frame: pd.DataFrame, most: int | None) -> None:
+    """Draw *frame*, and the budget of so many bytes as an edge."""
+    names = list(dict.fromkeys(frame["weights"]))
+    for name, (colour, marker) in zip(names, cycle(STYLES), strict=False):
+        of_file = frame[frame["weights"] == name].sort_values("memory")
+        bars = of_file[of_file["high"].map(math.isfinite)]
+        axes.vlines(bars["memory"], bars["low"], bars["high"], color=LINE, linewidth=1)
+        axes.plot(
+            of_file["memory"],
+            of_file["loss"],
+            marker=marker,
+            markersize=6,
+            color=colour,
+            linewidth=1.2,
+            label=name,
+            zorder=3,
+        )
+    _paint_budget_edge(axes, most)
+    chosen = frame[frame["is_set"]]
+    axes.plot(
+        chosen["memory"],
+        chosen["loss"],
+        "o",
+        markersize=15,
+        markerfacecolor="none",
+        markeredgecolor=INK,
+        markeredgewidth=1.8,
+        zorder=4,
+    )
+    _paint_tips(axes, frame)
+    axes.axhline(0.0, color=LINE, linewidth=0.8, zorder=0)
+    axes.set_yscale("symlog", linthresh=1.0, linscale=0.8)
+    axes.yaxis.set_major_formatter(lambda tick, _: f"{tick:g}")
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda tick, _: size(round(tick)))
+    axes.tick_params(axis="x", labelrotation=20)
+    axes.set_xlabel("memory of weights, cache, states and buffers")
+    axes.set_ylabel("right tokens lost, of 100")
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=min(len(names), 4),
+        frameon=False,
+        labelcolor=QUIET,
+        fontsize=POINTS,
+    )
+
+
+def _paint_budget_edge(axes: Axes, most: int | None) -> None:
+    if most is None:
+        return
+    axes.axvline(most, color=INK, linewidth=1.2, linestyle="--", zorder=1)
+    axes.annotate(
+        "budget",
+        (most, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(-4, -4),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        size=POINTS,
+        color=QUIET,
+    )
+
+
+def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
+    """Unseen discs that a pointer finds, as of `charts.inline`."""
+    for row in frame.itertuples():
+        ends = (
+            f" ({row.low:z.1f} to {row.high:z.1f})" if math.isfinite(row.high) else ""
+        )
+        lost = f"loss {row.loss:z.1f} of 100{ends}"
+        told = [
+            f"{row.weights} {row.pair}{': set' if row.is_set else ''}",
+            size(round(row.memory)),
+            "reference" if row.is_reference else lost,
+        ]
+        gid = f"{TIP}{'; '.join(told)}"
+        axes.plot(row.memory, row.loss, "o", markersize=14, alpha=0, gid=gid)

@@ -1,0 +1,188 @@
+"""A sweep of several files of weights that decides, on engines of a test."""
+
+import io
+import math
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_engine import TYPES, FakeEngine, forced_to
+from gguf_files import SHAPE, write_gguf
+from made_plans import CORPUS, made_world, planned
+from rich.console import Console
+
+from codeneedle.cache_types import Pair
+from codeneedle.cli.budget import JointSweep, is_one_question, of_one_budget
+from codeneedle.cli.sweep import Options, Page
+from codeneedle.engines.engine import CacheTypes
+from codeneedle.errors import BadInput, CellError
+from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.sweep.request import Request
+from codeneedle.verdict.limits import Limits
+
+FILES = {"fine": 0.0, "middle": 0.004, "coarse": 0.02}
+"""Loss of the weights, the finest first."""
+
+CACHES = {"f16": 0.0, "q8_0": 0.001, "q4_0": 0.05}
+TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
+
+
+class Several:
+    """Runs of three files, whose candidates lose by weights and by cache."""
+
+    def __init__(self, folder, monkeypatch):
+        made_world(folder, monkeypatch)
+        many = CORPUS.replace("functions = 6", "functions = 12")
+        Path("corpora", "many.toml").write_text(many, encoding="utf-8")
+        self.engines, self.failing = {}, set()
+        for at, name in enumerate(FILES):
+            self.write(name, "x" * 1000 * (len(FILES) - at))
+        self.told, self.shown = io.StringIO(), io.StringIO()
+
+    def write(self, name, padding, **keys):
+        """A file of weights; the longer the *padding* the more bits per weight."""
+        more = {**TOKENIZER, "general.description": padding, **keys}
+        write_gguf(Path(f"{name}.gguf"), {**SHAPE, **more})
+        types = CacheTypes(k=TYPES, v=TYPES)
+        engine = FakeEngine(types=types, stretches_context=True)
+        engine.force = lambda question, right: self.force(name, question, right)
+        self.engines[name] = engine
+
+    def force(self, name, question, right):
+        engine = self.engines[name]
+        pair = engine.served[-1].pair
+        if (name, pair) in self.failing:
+            return CellError("it died", hint="Look.")
+        at = len(engine.served) % 2
+        loss = FILES[name] + CACHES[pair.k] + CACHES[pair.v] / 4
+        chance = math.log(0.6 - loss * (1 + 0.01 * at))
+        return forced_to(question, right, logprob=chance, wall_s=0.0)
+
+    def plans(self, names=tuple(FILES)):
+        return [
+            planned(
+                corpus="many",
+                contexts=(65536,),
+                models=(f"{name}.gguf",),
+                types=tuple(CACHES),
+                probes=("recall",),
+                recall=RecallSettings(way=(Way.FORCE,), functions=12, lines=5),
+                decide=True,
+                engine=self.engines[name],
+            )
+            for name in names
+        ]
+
+    def pages(self, plans, limits, **options):
+        return [
+            Page(
+                plan=replace(plan, kept=Request()),
+                console=Console(file=self.told, width=200),
+                shown=Console(file=self.shown, width=100),
+                options=Options(limits=limits, **options),
+                is_last=plan is plans[-1],
+                began=time.monotonic(),
+            )
+            for plan in plans
+        ]
+
+    def sweep(self, most=None, names=tuple(FILES), **options):
+        limits = Limits(max_memory_bytes=most)
+        pages = self.pages(self.plans(names), limits, **options)
+        return JointSweep(pages=pages).sweep()
+
+    @property
+    def asked(self):
+        """The candidates that were served."""
+        return {
+            (name, str(cell.pair))
+            for name, engine in self.engines.items()
+            for cell in engine.served
+        }
+
+
+@pytest.fixture
+def several(tmp_path, monkeypatch):
+    return Several(tmp_path, monkeypatch)
+
+
+def test_the_smallest_within_is_set_of_all_candidates(several):
+    code = several.sweep()
+
+    assert 0 == code
+    assert "Set: " in several.shown.getvalue()
+    assert ("fine", "f16/f16") in several.asked
+
+
+def test_the_reference_is_asked_of_the_finest_weights_alone(several):
+    several.sweep(names=("coarse", "fine", "middle"))
+
+    told = several.told.getvalue()
+    assert 1 == told.count("the reference: ")
+    assert "fine f16/f16" in told
+
+
+def test_a_second_command_asks_nothing_again(several):
+    several.sweep()
+    before = sum(len(engine.served) for engine in several.engines.values())
+
+    several.sweep()
+
+    assert before == sum(len(engine.served) for engine in several.engines.values())
+
+
+def test_the_command_that_shows_it_again_names_all_runs(several):
+    several.sweep()
+
+    again = several.told.getvalue().splitlines()[-1]
+    assert "codeneedle verdict" in again
+    assert all(name in again for name in FILES)
+
+
+def test_weights_none_of_which_run_leave_the_reference_to_the_next(several):
+    several.failing = {("fine", Pair(k, v)) for k in CACHES for v in CACHES}
+
+    code = several.sweep()
+
+    assert 1 == code
+    assert "left out" in several.told.getvalue()
+    assert "middle" in several.shown.getvalue()
+
+
+class TestOneQuestion:
+    def asked(self, several, names):
+        console = Console(file=several.told, width=200)
+        return is_one_question(several.plans(names), console)
+
+    def test_files_of_one_tokenizer_and_shape_are(self, several):
+        assert self.asked(several, tuple(FILES))
+        assert not self.asked(several, ("fine",))
+
+    def test_another_tokenizer_is_none_and_says_why(self, several):
+        several.write("other", "", **{"tokenizer.ggml.pre": "llama-bpe"})
+
+        assert not self.asked(several, ("fine", "other"))
+        assert "another tokenizer" in several.told.getvalue()
+
+    def test_another_model_is_none_and_says_why(self, several):
+        several.write("other", "", **{"llama.block_count": 5})
+
+        assert not self.asked(several, ("fine", "other"))
+        assert "another model" in several.told.getvalue()
+
+    def test_the_same_file_twice_is_refused(self, several):
+        several.engines["again"] = several.engines["fine"]
+        Path("again.gguf").write_bytes(Path("fine.gguf").read_bytes())
+
+        with pytest.raises(BadInput, match="same file"):
+            self.asked(several, ("fine", "again"))
+
+
+def test_one_budget_is_judged_by_recall():
+    asked = Request(models=("a.gguf", "b.gguf"), decide=True, probes=("divergence",))
+
+    assert ("recall",) == of_one_budget(asked).probes
+    assert ("divergence",) == of_one_budget(
+        Request(models=("a.gguf",), decide=True, probes=("divergence",))
+    ).probes
