@@ -110,7 +110,7 @@ def joined(runs: Sequence[Run], at: int | None = None) -> JointRun:
     refuse_apart(runs)
     ordered = sorted(runs, key=_weight_order, reverse=True)
     # Caches of one model are alike: what one run has told holds of those without.
-    told = next((m for m in map(memory_of, ordered) if m.caches), None)
+    told = next((run for run in ordered if memory_of(run).caches), None)
     made = [
         _Candidates(run, name, at or run.setup.context, told)
         for run, name in zip(ordered, weight_names(ordered), strict=True)
@@ -146,13 +146,16 @@ class _Candidates:
     run: Run
     name: str  # of its weights
     at: int  # context of their memory, in tokens
-    told: Memory | None  # that of any of the runs; None if none has told any
+    told: Run | None  # one whose engine has told its memory; None if none has
 
     def of(self, pair: Pair) -> Candidate:
         """*pair* with the weights of the run."""
         memory = memory_of(self.run, pair)
         if memory.caches is None and self.told:
-            memory = replace(self.told, weights=memory.weights)
+            # An engine may load weights twice, as they are and packed for its kernels.
+            theirs = memory_of(self.told)
+            loaded = theirs.weights / max(self.told.setup.weights.size_bytes, 1)
+            memory = replace(theirs, weights=round(memory.weights * loaded))
         return Candidate(
             pair.k,
             pair.v,

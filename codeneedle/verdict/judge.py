@@ -319,9 +319,15 @@ class Verdict:
 
     @property
     def fitting(self) -> tuple[Pair, ...]:
-        """The candidates that fit into a limited memory, the reference not there."""
+        """
+        The candidates that fit into a limited memory, the reference not there.
+
+        None if that fits, too: then nothing else is to be known.
+        """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
-        every = order.every if order and most is not None else ()
+        every = order.every if isinstance(order, JointOrder) and most else ()
+        if self.reference and size_by_types(self.reference) <= (most or 0):
+            return ()
         return tuple(
             pair
             for pair in every

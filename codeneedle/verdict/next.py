@@ -182,7 +182,7 @@ def next_step(
         # Nothing that is measured has a say: no further pair changes that.
         return None
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
-    if verdict.fitting:
+    if isinstance(order, JointOrder) and verdict.limits.max_memory_bytes:
         known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
         asked = next_on_border(order, seen, known_losses, verdict.fitting)
     else:

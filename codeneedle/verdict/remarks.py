@@ -52,7 +52,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
 
 def joint_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer of several runs that are judged together."""
-    is_by_budget = bool(verdict.fitting)
+    is_by_budget = verdict.limits.max_memory_bytes is not None
     return [
         *(_ruled_out(verdict) if is_by_budget else _inferred(verdict)),
         *_silent(verdict),

@@ -18,6 +18,7 @@ from codeneedle.cli.sweep import Options, Page
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.records.record import Effective, KvBuffer
 from codeneedle.sweep.request import Request
 from codeneedle.verdict.limits import Limits
 
@@ -25,6 +26,15 @@ FILES = {"fine": 0.0, "middle": 0.004, "coarse": 0.02}
 """Loss of the weights, the finest first."""
 
 CACHES = {"f16": 0.0, "q8_0": 0.001, "q4_0": 0.05}
+CACHE = Effective(
+    context=65536,
+    kv=(
+        KvBuffer(cells=65536, layers=2, k_type="f16", v_type="f16", k_mib=64, v_mib=64),
+    ),
+)
+"""What the engines tell of a cache that is not quantized: 128 MiB."""
+
+MIB = 1 << 20
 TOKENIZER = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2"}
 
 
@@ -46,6 +56,7 @@ class Several:
         write_gguf(Path(f"{name}.gguf"), {**SHAPE, **more})
         types = CacheTypes(k=TYPES, v=TYPES)
         engine = FakeEngine(types=types, stretches_context=True)
+        engine.effective = CACHE
         engine.force = lambda question, right: self.force(name, question, right)
         self.engines[name] = engine
 
@@ -111,8 +122,34 @@ def test_the_smallest_within_is_set_of_all_candidates(several):
     code = several.sweep()
 
     assert 0 == code
-    assert "Set: " in several.shown.getvalue()
+    assert several.shown.getvalue().startswith("Set: --model middle q8_0/q8_0")
     assert ("fine", "f16/f16") in several.asked
+
+
+def test_what_does_not_fit_is_not_asked_but_for_the_reference(several):
+    code = several.sweep(most=70 * MIB)
+
+    small = {f"{k}/{v}" for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")}
+    assert 0 == code
+    assert {("fine", "f16/f16")} == {
+        (name, pair) for name, pair in several.asked if pair not in small
+    }
+    assert several.shown.getvalue().startswith("Set: --model fine q8_0/q8_0")
+
+
+def test_of_what_finer_weights_with_a_finer_cache_rule_out_one_is_checked(several):
+    several.sweep(most=70 * MIB)
+
+    assert 1 == several.told.getvalue().count("ruled out by")
+    assert "taken to lose no less than fine q8_0/q8_0" in several.shown.getvalue()
+    assert len(several.asked) < 5
+
+
+def test_where_the_reference_fits_nothing_else_is_asked(several):
+    several.sweep(most=1000 * MIB)
+
+    assert {("fine", "f16/f16")} == several.asked
+    assert "Keep: --model fine f16/f16" in several.shown.getvalue()
 
 
 def test_the_reference_is_asked_of_the_finest_weights_alone(several):

@@ -21,7 +21,9 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         for doubt in row.doubts
     }
 
-    assert {*RemarkKind} == made | doubts
+    # Of several files of weights alone: tests/report/test_one_budget.py.
+    of_weights = {RemarkKind.MEMORY, RemarkKind.ONE_MODEL}
+    assert {*RemarkKind} - of_weights == made | doubts
 
 
 @pytest.mark.parametrize(

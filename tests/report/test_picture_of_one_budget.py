@@ -1,0 +1,55 @@
+"""Memory against loss, a line for each file of weights, on the page of several runs."""
+
+from dataclasses import replace
+
+import pytest
+from made_weights import BYTES, three_runs
+
+from codeneedle.cli.engines import asks_for
+from codeneedle.report.budget_chart import budget_charts, budget_frame
+from codeneedle.report.page import one_budget, page
+from codeneedle.verdict.limits import Limits
+
+LIMITS = Limits(max_memory_bytes=900_000_000, at=8192)
+
+
+@pytest.fixture(name="verdict", scope="module")
+def verdict_fixture():
+    return one_budget(three_runs(), LIMITS)
+
+
+def test_each_candidate_is_a_point(verdict):
+    frame = budget_frame(verdict)
+
+    assert 9 == len(frame)
+    assert [*BYTES] == list(dict.fromkeys(frame["weights"]))
+    assert [("Q8_0", "f16/f16")] == [
+        *frame[frame["is_reference"]][["weights", "pair"]].itertuples(
+            index=False, name=None
+        )
+    ]
+
+
+def test_what_is_set_has_a_ring_and_the_budget_an_edge(verdict):
+    drawn = budget_charts(verdict)
+
+    assert "Q6_K f16/f16: set" in drawn
+    assert ">budget<" in drawn
+    assert all(f">{name}<" in drawn for name in BYTES)
+
+
+def test_a_page_of_files_of_one_model_has_it():
+    text = page(three_runs(), LIMITS, asks_for)
+
+    assert "One budget for weights and cache" in text
+    assert "Set: -m made-q6_k" in text
+
+
+def test_a_page_of_others_has_none():
+    first, other, _ = three_runs()
+    model = replace(other.setup.model, tokenizer="other")
+    other = replace(other, setup=replace(other.setup, model=model))
+
+    assert one_budget([first, other], LIMITS) is None
+    assert one_budget([first], LIMITS) is None
+    assert "One budget" not in page([first, other], LIMITS, asks_for)
