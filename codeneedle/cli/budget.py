@@ -5,17 +5,18 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 from rich.console import Console
 
-from codeneedle.cache_types import Candidate, Pair
+from codeneedle.cache_types import ENGINE, Candidate, Pair
 from codeneedle.cli.engines import asks_for
 from codeneedle.cli.progress import note_lines, say
 from codeneedle.errors import BadInput
 from codeneedle.exit_codes import UNFINISHED
-from codeneedle.models.weights import Weights, sha256
+from codeneedle.models.weights import Weights, read_header, sha256
 from codeneedle.sweep.decide import share_order
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request
@@ -108,6 +109,40 @@ def _besides_model(plan: Plan) -> Request:
 
 def _bits(weights: Weights) -> float:
     return weights.size_bytes / max(weights.parameters, 1)
+
+
+MOST_BESIDE = 50
+"""Files of a folder whose headers are read."""
+
+
+def other_weights(weights: Weights) -> Path | None:
+    """Another file of the same model in the folder of *weights*; None without one."""
+    own = {path.name for path in weights.files}
+    if not weights.tokenizer or weights.folder:
+        return None
+    beside = sorted(weights.path.parent.glob("*.gguf"))[:MOST_BESIDE]
+    for path in beside:
+        if path.name in own:
+            continue
+        with contextlib.suppress(CodeneedleError):
+            other = read_header(path)
+            is_same = other.tokenizer == weights.tokenizer
+            if is_same and other.shape == weights.shape:
+                return other.path
+    return None
+
+
+def beside_line(plan: Plan) -> str:
+    """What would tell how large the loss of a cache is beside that of weights."""
+    other = other_weights(plan.weights)
+    if other is None or plan.request.engine != ENGINE:
+        return ""
+    models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
+    command = shlex.join(["codeneedle", "sweep", "--decide", *models])
+    return (
+        f"{visible(other.name)} lies beside it: how large this loss is beside that of "
+        f"weights, tells {command} --max-memory SIZE --at TOKENS"
+    )
 
 
 @dataclass(slots=True, kw_only=True)

@@ -19,7 +19,12 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.cache_types import RUNS, Pair
-from codeneedle.cli.budget import JointSweep, is_one_question, of_one_budget
+from codeneedle.cli.budget import (
+    JointSweep,
+    beside_line,
+    is_one_question,
+    of_one_budget,
+)
 from codeneedle.cli.engines import asks_for, engine_entry
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -182,6 +187,7 @@ def sweep(
                             shown=shown,
                             options=options,
                             is_last=plan is plans[-1],
+                            is_alone=len(plans) == 1,
                             began=began,
                         ),
                         run,
@@ -344,6 +350,7 @@ class Page:
     shown: Console  # where the verdict is shown
     options: Options  # of the command
     is_last: bool  # whether no page follows
+    is_alone: bool = False  # whether it is the only page of its command
     began: float  # when the command began, in monotonic seconds
     is_described: bool = field(default=False, init=False)
     """Whether the run was described on the screen."""
@@ -390,6 +397,8 @@ class Page:
         self._show_verdict()
         if plan.request.receipt:
             self._show_receipt()
+        if self.is_alone and (line := beside_line(plan)):
+            say(self.console, line)
         return code
 
     def begin(self, run: RunContext, stop: StopRequest) -> None:

@@ -10,10 +10,17 @@ import pytest
 from fake_engine import TYPES, FakeEngine, forced_to
 from gguf_files import SHAPE, write_gguf
 from made_plans import CORPUS, made_world, planned
+from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.budget import JointSweep, is_one_question, of_one_budget
+from codeneedle.cli.budget import (
+    JointSweep,
+    beside_line,
+    is_one_question,
+    of_one_budget,
+    other_weights,
+)
 from codeneedle.cli.sweep import Options, Page
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput, CellError
@@ -214,6 +221,22 @@ class TestOneQuestion:
 
         with pytest.raises(BadInput, match="same file"):
             self.asked(several, ("fine", "again"))
+
+
+class TestBeside:
+    def test_another_file_of_the_model_is_named_with_the_command(self, several):
+        (plan,) = several.plans(("fine",))
+        plan = replace(plan, request=structs.replace(plan.request, engine="llama.cpp"))
+
+        assert "--decide --model fine.gguf --model coarse.gguf" in beside_line(plan)
+
+    def test_files_of_other_models_are_not(self, several):
+        for name in ("middle", "coarse"):
+            several.write(name, "", **{"tokenizer.ggml.pre": name})
+
+        (plan,) = several.plans(("fine",))
+
+        assert other_weights(plan.weights) is None
 
 
 def test_one_budget_is_judged_by_recall():
