@@ -158,6 +158,8 @@ class PairFlags:
     any.
     """
 
+    model: str = "--model"  # its option that takes a file of weights
+
     def __call__(self, pair: Pair) -> str:
         """The options that set *pair*."""
         return self.flags(pair)

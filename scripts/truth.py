@@ -598,11 +598,12 @@ def true_loss(scenario: Files, candidate: Candidate) -> float:
 
 def losses_of_files(
     lines: Lines, scenario: Files, functions: int, chance: np.random.Generator
-) -> dict[Candidate, list[float]]:
+) -> dict[Pair, list[float]]:
     """Losses of the functions of all candidates but the reference."""
     flat = Scenario("", np.zeros(len(OTHERS)), independent=scenario.independent)
     design = (functions, DECIDING_LINES)
-    noise, found = drawn(lines, flat, design, chance), {}
+    noise = drawn(lines, flat, design, chance)
+    found: dict[Pair, list[float]] = {}
     of_weights = {name: np.zeros(functions) for name in WEIGHTS}
     for at, name in enumerate(WEIGHTS):
         if at:
@@ -639,7 +640,9 @@ class OneBudget:
         fitting = [c for c in CANDIDATES if c.size <= most]
         if CANDIDATES[0] in fitting:
             return
-        found = {pair: each for pair, each in bounds.items() if pair in fitting}
+        found: dict[Pair, Bounds] = {
+            pair: each for pair, each in bounds.items() if pair in fitting
+        }
         out = dominated(fitting, found)
         self.inferred_wrong += any(truth[p] < truth[f] for p, f in out.items())
         best = best_on_border(found)
@@ -660,7 +663,7 @@ class OneBudget:
 
 
 def asked_on_border(
-    losses: Mapping[Candidate, list[float]], looks: tuple[int, ...], most: float
+    losses: Mapping[Pair, list[float]], looks: tuple[int, ...], most: float
 ) -> dict[Pair, Bounds]:
     """What is known of the candidates that one sweep under a budget asks."""
     order = JointOrder(

@@ -1,5 +1,6 @@
 """A sweep of several files of weights that decides: one budget for all of them."""
 
+import contextlib
 import math
 import shlex
 import time
@@ -14,7 +15,7 @@ from rich.console import Console
 from codeneedle.cache_types import ENGINE, Candidate, Pair
 from codeneedle.cli.engines import asks_for
 from codeneedle.cli.progress import note_lines, say
-from codeneedle.errors import BadInput
+from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.weights import Weights, read_header, sha256
 from codeneedle.sweep.decide import share_order

@@ -280,7 +280,7 @@ ENGINES: Mapping[str, EngineEntry] = {
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
         types=("bf16", "q4_0"),
-        pair_flags=PairFlags(cache_flags, build_option),
+        pair_flags=PairFlags(cache_flags, build_option, model="-m"),
     ),
     MLX: EngineEntry(
         find=_find_mlx,

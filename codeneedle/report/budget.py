@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from codeneedle.cache_types import ENGINE, Candidate, Pair, PairFlags
+from codeneedle.cache_types import Candidate, Pair, PairFlags
 from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
@@ -75,7 +75,7 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     reference = verdict.reference
     if reference is None:
         return ["No verdict: no candidate has numbers that can show a loss."]
-    if why := [*_unfounded(verdict)]:
+    if not verdict.keeps_reference and (why := [*_unfounded(verdict)]):
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is not None:
@@ -112,7 +112,7 @@ def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[
     """Why nothing is set: the reference fits, nothing does, or nothing is within."""
     most = verdict.limits.max_memory_bytes
     flags = flags_of(verdict, reference, pair_flags)
-    own = verdict.result(reference)
+    own = verdict.result(reference) if verdict.keeps_reference else None
     if not any(each.memory_bytes for each in verdict.results):
         yield "No answer yet: no log of these runs tells the size of a cache."
         return
@@ -123,7 +123,7 @@ def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[
         return
     where = f"{size(most)} at {_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
-    if own and (own.memory_bytes or math.inf) <= most:
+    if own:
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
         yield f"     It is the reference, and fits into {where}."
@@ -203,8 +203,9 @@ def _context(verdict: Verdict) -> int:
 def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
     """``-m qwen-Q6_K.gguf -ctk q8_0 -ctv q5_1``."""
     run = run_of(verdict, pair)
-    option = "-m" if run.setup.engine == ENGINE else "--model"
-    return f"{option} {shlex.quote(file_name(run))} {pair_flags(_cache(pair))}"
+    return (
+        f"{pair_flags.model} {shlex.quote(file_name(run))} {pair_flags(_cache(pair))}"
+    )
 
 
 def run_of(verdict: Verdict, pair: Pair) -> Run:

@@ -139,9 +139,14 @@ def _paint_budget_edge(axes: Axes, most: int | None) -> None:
     )
 
 
+def _rows(frame: pd.DataFrame) -> Iterator[Any]:
+    """The rows of *frame*, a field for each column."""
+    yield from frame.itertuples()
+
+
 def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
     """Unseen discs that a pointer finds, as of `charts.inline`."""
-    for row in frame.itertuples():
+    for row in _rows(frame):
         ends = (
             f" ({row.low:z.1f} to {row.high:z.1f})" if math.isfinite(row.high) else ""
         )

@@ -239,6 +239,10 @@ class Verdict:
         if chosen:
             is_within = chosen.decision is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
+        return Outcome.KEEP if self.keeps_reference else self._outcome_without_pair
+
+    @property
+    def _outcome_without_pair(self) -> Outcome:
         own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.metric_results}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
@@ -318,15 +322,21 @@ class Verdict:
         return ruled_out(decisions, pairs)
 
     @property
+    def keeps_reference(self) -> bool:
+        """Whether the reference of candidates fits: nothing else is to be known."""
+        most, own = self.limits.max_memory_bytes, self.reference
+        return isinstance(own, Candidate) and bool(most) and own.size <= (most or 0)
+
+    @property
     def fitting(self) -> tuple[Pair, ...]:
         """
         The candidates that fit into a limited memory, the reference not there.
 
-        None if that fits, too: then nothing else is to be known.
+        None of them if that fits, too.
         """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
         every = order.every if isinstance(order, JointOrder) and most else ()
-        if self.reference and size_by_types(self.reference) <= (most or 0):
+        if self.keeps_reference:
             return ()
         return tuple(
             pair

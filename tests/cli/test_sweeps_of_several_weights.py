@@ -26,6 +26,7 @@ from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.records.record import Effective, KvBuffer
+from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Request
 from codeneedle.verdict.limits import Limits
 
@@ -108,7 +109,7 @@ class Several:
     def sweep(self, most=None, names=tuple(FILES), **options):
         limits = Limits(max_memory_bytes=most)
         pages = self.pages(self.plans(names), limits, **options)
-        return JointSweep(pages=pages).sweep()
+        return JointSweep().sweep([(page, prepare(page.plan)) for page in pages])
 
     @property
     def asked(self):

@@ -20,6 +20,7 @@ from codeneedle.errors import CellError
 from codeneedle.probes.recall import probe as recall_probe
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Request
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -78,7 +79,7 @@ class Deciding:
             is_last=True,
             began=time.monotonic(),
         )
-        return self.page.sweep()
+        return self.page.sweep(prepare(self.page.plan))
 
     def verdict(self):
         return judge(self.page.runner.read())
