@@ -183,8 +183,6 @@ class JointSweep:
             if len(self.pages) > 1:
                 self._fix_orders()
                 self._measure_candidates()
-        for page in self.pages[:1]:
-            page.note_leftovers()
         self._show_verdict()
         return max(self.codes)
 

@@ -325,10 +325,6 @@ def _orphan_problems() -> Iterator[Problem]:
             hint=f"the next 'codeneedle sweep' ends it, or: kill {orphan.pid}",
             stops=False,
         )
-    for left in orphans.leftovers():
-        yield Problem(
-            what=str(left), hint=f"if it is of no use: kill {left.pid}", stops=False
-        )
 
 
 def doctor_object(diagnosis: Diagnosis) -> Any:

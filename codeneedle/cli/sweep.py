@@ -85,7 +85,6 @@ from codeneedle.sweep.schedule import (
 )
 from codeneedle.sweep.workers import agreement, share_of_array
 from codeneedle.system.machine import overload
-from codeneedle.system.orphans import leftovers, this_process
 from codeneedle.system.signals import (
     StopRequest,
     stop_request,
@@ -389,7 +388,6 @@ class Page:
         with stop_request() as stop:
             self.begin(run, stop)
             code = self._measured()
-        self.note_leftovers()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         if self._is_spent() and not plan.request.decide and (code or self._is_open()):
@@ -774,13 +772,6 @@ class Page:
         run = self._read()
         is_default = run is not None and metric == default_metric([run])
         return "" if is_default else metric
-
-    def note_leftovers(self) -> None:
-        """What servers of this sweep left behind that cannot be ended for sure."""
-        left = leftovers(this_process())
-        if left:
-            more = f", and {len(left) - 1} more" if left[1:] else ""
-            note_lines(self.console, [f"{left[0]}{more}; see codeneedle doctor"])
 
     def _show_verdict(self, *, apart: Collection[Pair] = ()) -> None:
         """

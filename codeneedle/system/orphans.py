@@ -12,13 +12,12 @@ import re
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import psutil
-from typing_extensions import override
 
 from codeneedle.system.files import (
     cache_folder,
@@ -74,34 +73,12 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leftover(Process):
-    """
-    A process without a mark that uses the port or log of a child that has ended.
-
-    The child may have started it or not; it is not ended.
-    """
-
-    name: str  # of the process
-    holds: str  # what it uses, as a phrase: ``listens on port 8123``
-    program: str  # name of the child's program
-
-    @override
-    def __str__(self) -> str:
-        """In words, without a full stop."""
-        return (
-            f"{self.name} (pid {self.pid}) {self.holds}, though {self.program} has "
-            "ended: it was left behind, or is another program"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ChildNote:
     """What is noted of a child while it runs."""
 
     mark: _Mark  # value of `VARIABLE` in its environment, which its children inherit
     owner: Process  # the codeneedle that started it
     host: str  # host of both, as of `this_host`
-    left: tuple[Leftover, ...] = ()  # processes that use its port or log after its end
 
     @property
     def program(self) -> str:
@@ -151,7 +128,6 @@ def noted(
     log: Path,
     folder: Path | None = None,
     file_limit_bytes: int | None = FILE_LIMIT_BYTES,
-    port: int | None = None,
     heading: str = "",
 ) -> Iterator[Child]:
     """
@@ -167,16 +143,13 @@ def noted(
         log: As of `running`.
         folder: As of `running`.
         file_limit_bytes: As of `running`.
-        port: Port of the child; processes that use it, the log or *folder* after the
-            end are noted, if one of both is given.
         heading: As of `running`.
 
     Raises:
         MachineError: As `running` does.
     """
-    name = _program_name(argv)
     note = ChildNote(
-        mark=f"{name}.{secrets.token_hex(4)}",
+        mark=f"{_program_name(argv)}.{secrets.token_hex(4)}",
         owner=this_process(),
         host=this_host(),
     )
@@ -194,11 +167,7 @@ def noted(
             yield child
     finally:
         note.end()
-        is_theirs = port or folder  # a program of the user's
-        left = tuple(_holding(port, log, folder, name)) if is_theirs else ()
-        if left:
-            _write(replace(note, left=left))
-        elif not note.groups():
+        if not note.groups():
             _remove(_file(note))
 
 
@@ -275,54 +244,9 @@ def end_orphans() -> list[Orphan]:
     ended = []
     for file, note in _abandoned_notes():
         ended += note.end()
-        if not any(each.is_alive() for each in note.left):
-            _remove(file)
+        _remove(file)
     remove_private_folders()
     return ended
-
-
-def leftovers(owner: Process | None = None) -> list[Leftover]:
-    """The `Leftover` processes of *owner*, or of all on this host, that still run."""
-    notes = (read_note(file, ChildNote) for file in sorted(_folder().glob("*.json")))
-    return [
-        each
-        for note in notes
-        if note and note.host == this_host() and owner in {None, note.owner}
-        for each in note.left
-        if each.is_alive()
-    ]
-
-
-def _holding(
-    port: int | None, log: Path, folder: Path | None, program: str
-) -> Iterator[Leftover]:
-    """
-    Processes younger than this one that listen on *port*, have *log* open, or have
-    *folder* as their working folder.
-    """
-    began = psutil.Process().create_time()
-    works_in = folder and str(folder.resolve())
-    for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
-            if process.pid == os.getpid() or process.create_time() < began:
-                continue
-            holds = f"works in {folder}" if process.cwd() == works_in else ""
-            if str(log.resolve()) in {file.path for file in process.open_files()}:
-                holds = f"writes to {log}"
-            if any(
-                each.status == psutil.CONN_LISTEN and each.laddr.port == port
-                for each in process.net_connections("tcp")
-            ):
-                holds = f"listens on port {port}"
-            started = started_at(process.pid)
-            if holds and started is not None:
-                yield Leftover(
-                    pid=process.pid,
-                    started=started,
-                    name=process.name(),
-                    holds=holds,
-                    program=program,
-                )
 
 
 def started_at(pid: int) -> float | None:

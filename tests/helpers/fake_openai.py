@@ -46,7 +46,7 @@ wanted:
     refuse=N            answer all questions with N
     redirect=URL        lead elsewhere
     redirect-post=URL   the same of questions to the model alone
-    leave=HOW           leave a process that bears our mark, marked, or does not, bare
+    leave               leave a process that bears our mark
     cookie=TEXT         set this cookie with each answer
     mute                take questions, and never answer
     die=N               exit with N at once
@@ -396,7 +396,7 @@ def main():
     if "leave" in faults:
         subprocess.Popen(
             ["/bin/sleep", "600"],
-            env=os.environ if faults["leave"] == "marked" else {},
+            env=os.environ,
             start_new_session=True,
         )
     if "flood" in faults:

@@ -221,7 +221,6 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
 """
 """Listens on a port, writes its pid, and stays."""
 
-KEPT = 'setsid env -i {python} -c "$SERVER" {port} {pid} </dev/zero >{log} 2>&1 &'
 LEAVING = {
     "a session of its own": 'setsid {python} -c "$SERVER" {port} {pid} </dev/zero &',
     "a double fork": '(setsid sh -c "(exec {python} -c \\"\\$SERVER\\" {port} {pid}'
@@ -230,20 +229,18 @@ LEAVING = {
 """How a start command leaves a process behind that bears the mark."""
 
 
-def left_by(script, tmp_path, *, log="/dev/null", folder=None):
-    """What a start command of that *script* leaves: its pid, and the notes of it."""
+def left_by(script, tmp_path):
+    """What a start command of that *script* leaves; None if it was ended."""
     pid, port = tmp_path / "pid", free_port("127.0.0.1")
-    script = script.format(python=sys.executable, port=port, pid=pid, log=log)
+    script = script.format(python=sys.executable, port=port, pid=pid)
     waiting = f'{script}\nwhile ! [ -s "{pid}" ]; do sleep 0.01; done; exit 0'
     with noted(
         ["/bin/sh", "-c", waiting],
         env={"PATH": os.environ["PATH"], "SERVER": SERVER},
         log=tmp_path / "log",
-        port=None if folder else port,
-        folder=folder,
     ) as child:
         child.wait()
-    return psutil.Process(int(pid.read_text())) if alive(pid) else None, port
+    return psutil.Process(int(pid.read_text())) if alive(pid) else None
 
 
 def alive(pid):
@@ -255,46 +252,8 @@ def alive(pid):
 
 @pytest.mark.parametrize("script", LEAVING.values(), ids=LEAVING)
 def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
-    left, _ = left_by(script, tmp_path)
-
-    assert left is None
-    assert [] == orphans.leftovers()
+    assert None is left_by(script, tmp_path)
     assert [] == list(notes.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("log", "folder", "holds"),
-    [
-        ("/dev/null", "", "listens on port"),
-        ("{log}", "", "writes to"),
-        ("{log}", "out", "writes to"),
-        ("/dev/null", "out", "works in"),
-    ],
-)
-def test_what_is_left_without_a_mark_is_named(tmp_path, notes, log, folder, holds):
-    """Of a server, which has a port; of an evaluation, which has a folder."""
-    (tmp_path / "out").mkdir()
-    script = KEPT.replace("{port}", "0") if "log" in log else KEPT
-    left, port = left_by(
-        script,
-        tmp_path,
-        log=log.format(log=tmp_path / "log"),
-        folder=tmp_path / folder if folder else None,
-    )
-
-    try:
-        (found,) = orphans.leftovers(OURS)
-        assert (left.pid, "sh") == (found.pid, found.program)
-        named = {"listens on port": port, "works in": tmp_path / "out"}
-        assert str(named.get(holds, tmp_path / "log")) in str(found)
-        assert holds in str(found)
-        assert [] == end_orphans()
-        assert left.is_running()
-    finally:
-        left.kill()
-    while started_at(left.pid):
-        pass
-    assert [] == orphans.leftovers()
 
 
 @pytest.mark.parametrize(

@@ -278,7 +278,6 @@ class Command(OpenAiEngine):
                 env=inherited() | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
-                port=port,
             )
         )
         url = f"http://{HOST}:{port}/v1"
