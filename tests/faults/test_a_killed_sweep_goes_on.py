@@ -72,7 +72,7 @@ def struck(series, delay_s, **changes):
 
 def test_killed_at_any_moment_the_same_command_goes_on(series, ledger, times):
     chance = random.Random(20)  # noqa: S311 - no secret
-    kills, wanted = 0, times(200, quick=3)
+    kills, wanted = 0, times(200, quick=1)
     while kills < wanted:
         said = struck(series, chance.uniform(0.1, LONGEST_S))
         if said is None:

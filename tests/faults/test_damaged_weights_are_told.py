@@ -65,7 +65,7 @@ def header_bytes(path: Path) -> int:
 
 def test_a_model_cut_anywhere_is_told_from_a_whole_one(model, refused, times):
     header, size = header_bytes(model), model.stat().st_size
-    inside = range(0, header, max(1, header // times(header, quick=150)))
+    inside = range(0, header, max(1, header // times(header, quick=50)))
     beyond = range(header, size, size // times(400, quick=40))
     for length in sorted({*inside, *beyond, size - 1}, reverse=True):
         os.truncate(model, length)
@@ -76,7 +76,7 @@ def test_changed_bytes_of_a_header_never_crash(model, ledger, times):
     chance = random.Random(7)  # noqa: S311 - the same damage each time
     good = model.read_bytes()[: header_bytes(model)]
     with model.open("r+b", buffering=0) as file:
-        for _ in range(times(5000, quick=200)):
+        for _ in range(times(5000, quick=60)):
             damaged = bytearray(good)
             for _ in range(chance.randint(1, 4)):
                 damaged[chance.randrange(len(good))] = chance.randrange(256)
