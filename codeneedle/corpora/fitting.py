@@ -64,7 +64,7 @@ def _longest(fit: Fit, room: Room) -> Corpus | None:
 
 
 def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
-    """Of what is *sent* of the *whole* corpus; without *tokens*, it is not counted."""
+    """What is *sent* of the *whole* corpus; without *tokens*, it is not counted."""
     return CorpusFacts(
         name=sent.name,
         origin=sent.origin,
@@ -203,6 +203,6 @@ def filled_phrase(tokens: int, context: int) -> str:
 
 
 def beyond_text(corpus: str, filled: str) -> str:
-    """That nothing is measured beyond the text of *corpus*, which is *filled*."""
+    """What is not measured: anything beyond the text of *corpus*, which is *filled*."""
     longer = "a longer --corpus" if corpus == LONG_CORPUS else f"--corpus {LONG_CORPUS}"
     return f"the text fills {filled}: what happens beyond is not measured ({longer})"

@@ -122,7 +122,7 @@ class Sums:
 
     @property
     def logprobs(self) -> tuple[float, ...]:
-        """Of the right tokens, with the decimals that are kept."""
+        """Statistics of the right tokens, with the decimals that are kept."""
         return tuple(rounded(min(0.0, -each)) for each in self.nll)
 
     @property
@@ -139,7 +139,7 @@ class Sums:
         )
 
     def statistics(self) -> Statistics:
-        """Of all tokens; there must be one."""
+        """Statistics of all tokens; there must be one."""
         nll, base = np.array(self.nll), np.array(self.nll_base)
         kld, dp = np.array(self.kld), np.array(self.dp)
         mean, base_mean = estimate(nll), estimate(base)

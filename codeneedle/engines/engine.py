@@ -551,7 +551,7 @@ class Engine(ABC):
         self,
         pair: Pair,  # noqa: ARG002 - for those that can
     ) -> "Engine | None":
-        """The same with attention of *pair* on the CPU; None if it is, or cannot be."""
+        """It with attention of *pair* on the CPU; None if it is, or cannot be."""
         return None
 
     @property

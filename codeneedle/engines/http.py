@@ -274,7 +274,7 @@ class _NoCookies(http.cookiejar.CookieJar):
 
     @override
     def extract_cookies(self, response: Any, request: Any) -> None:
-        """As of `CookieJar`."""
+        """Keep none."""
 
 
 def lines(

@@ -17,20 +17,20 @@ class Price:
 
     @classmethod
     def of_texts(cls, *lengths: float) -> "Price":
-        """That of reading texts of so many tokens, each from an empty cache."""
+        """The price of reading texts of so many tokens, each from an empty cache."""
         back = sum(length * length / 2 for length in lengths)
         return cls(read=sum(lengths), read_back=back)
 
     @classmethod
     def of_answers(cls, tokens: float, depth: float) -> "Price":
-        """That of writing or forcing *tokens* behind *depth* others."""
+        """The price of writing or forcing *tokens* behind *depth* others."""
         return cls(written=tokens, write_back=tokens * depth)
 
     @classmethod
     def of_cell(
         cls, texts: Iterable[float], *, written: float = 0, depth: float = 0
     ) -> "Price":
-        """That of a cell whose *texts* have such lengths; *written* behind *depth*."""
+        """Price of a cell whose *texts* have such lengths; *written* behind *depth*."""
         return CELL + cls.of_texts(*texts) + cls.of_answers(written, depth)
 
     def __add__(self, other: "Price") -> "Price":
@@ -72,7 +72,7 @@ class Pace:
 
     @classmethod
     def of_cells(cls, times: Iterable[float]) -> "Pace":
-        """That of cells that took so many seconds, and are alike: the price `CELL`."""
+        """Pace of cells that took so many seconds, and are alike: the price `CELL`."""
         return cls(start_s=fmean(times))
 
     def of(self, price: Price) -> float:

@@ -50,7 +50,7 @@ class Patience:
 
 
 def patience(silences_s: Mapping[Pair, float]) -> Patience:
-    """That of a cell, by the longest silences of others; no limit without any."""
+    """Patience with a cell, by the longest silences of others; no limit without any."""
     if not silences_s:
         return Patience()
     pair = max(silences_s, key=lambda each: silences_s[each])

@@ -97,7 +97,7 @@ class Gain:
 
     @property
     def share(self) -> float:
-        """Of all memory with the reference, what the pair saves."""
+        """What the pair saves of all memory with the reference."""
         whole = self.weights + self.reference + self.recurrent + self.compute
         return (self.reference - self.kv) / whole
 

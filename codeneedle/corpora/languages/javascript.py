@@ -68,7 +68,7 @@ def _braces(function: Function) -> tuple[int, int]:
 
 
 def _bodies(root: Any, text: str) -> Iterator[tuple[int, int]]:
-    """The same for all functions that esprima finds."""
+    """Begin and end of the body of each function that esprima finds."""
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.
     ends = [match.start() for match in re.finditer("\n", text)]

@@ -90,12 +90,12 @@ class BaseFile:
 
     @classmethod
     def of(cls, folder: Path, *, context: int) -> Self:
-        """That of *context* tokens, in the run folder *folder*."""
+        """The base file of *context* tokens, in the run folder *folder*."""
         return cls(own_folder(folder / "base") / f"{context}.kld")
 
     @property
     def note_path(self) -> Path:
-        """Of its `BaseFileFacts`."""
+        """Where its `BaseFileFacts` stand."""
         return self.path.with_name(f"{self.path.name}.json")
 
     @property
@@ -255,15 +255,15 @@ class BaseFileTool(ABC):
     def check(
         self, *, text_name: str, text_bytes: int, context: int, chunks: int
     ) -> None:
+        """Refuse a text that is too short; see `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
-        """As of `tools.DivergenceTool`."""
         lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
         if lengths.present < lengths.needed:
             raise text_too_short(text_name, lengths, context=context, chunks=chunks)
         refuse_few(chunks=chunks, context=context)
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
-        """As of `tools.DivergenceTool`, beside what it replaces."""
+        """Bytes that are missing beside what it replaces."""
         present = BaseFile.of(folder, context=context).present_bytes()
         return max(0, self.base_bytes(chunks=chunks, context=context) - present)
 
@@ -288,14 +288,14 @@ class BaseFileTool(ABC):
         )
 
     def reference(self, task: DivergenceTask) -> Reference | None:
-        """As of `tools.DivergenceTool`."""
+        """The base file of *task*, if it is whole and of the same."""
         base = BaseFile.of(task.folder, context=task.context)
         return base.usable(self.identity(task))
 
     def write_reference(
         self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
     ) -> Reference:
-        """As of `tools.DivergenceTool`."""
+        """Run the tool on the text of *task*; see `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
         with folder_errors(base.path.parent):

@@ -81,7 +81,7 @@ class Bench:
 
     @property
     def arguments(self) -> Mapping[str, str]:
-        """As of `tools.SpeedTool`; the user's come last, and win."""
+        """The user's come last, and win."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
         options = options_in(self.help_text)
         if "--progress" in options:
@@ -102,7 +102,7 @@ class Bench:
         note: Callable[[ToolRun], None],
         progress: Callable[[str], None],
     ) -> Speeds:
-        """As of `tools.SpeedTool`."""
+        """Run llama-bench once for *task*; see `tools.SpeedTool`."""
         command = self.command(task)
         note(ToolRun(command=command))
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)

@@ -473,7 +473,7 @@ HANGS = (
 
 
 def _stall_note(phase: str, done: int, steps: int) -> str:
-    """That a phase has said nothing for a while, and what to do."""
+    """A note that a phase has said nothing for a while, and what to do."""
     at = f" after step {done} of {steps}" if steps else ""
     return f"{phase} is silent{at}: it may hang (Ctrl-C ends it)"
 

@@ -149,15 +149,15 @@ class Client(Connection):
             pass
 
     def count_tokens(self, text: str) -> int:
-        """As of `engine.Tokenizer`: what looks like a special token counts as one."""
+        """What looks like a special token counts as one."""
         return len(self._ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """As of `engine.Tokenizer`: what looks like a special token counts as one."""
+        """What looks like a special token counts as one."""
         return [len(self._ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
-        """As of `engine.Tokenizer`: words that look like special tokens are text."""
+        """Words that look like special tokens are text."""
         return self._pieces(text, add_special=add_special, parse_special=False)
 
     def render(
@@ -177,7 +177,7 @@ class Client(Connection):
         begins_reply: bool,
         thinking: bool,
     ) -> str:
-        """As of `engine.ChatTemplate`, of a server with ``--no-prefill-assistant``."""
+        """Rendered by a server with ``--no-prefill-assistant``."""
         body: Json = {
             "messages": messages,
             "add_generation_prompt": begins_reply,

@@ -151,7 +151,7 @@ class LlamaCpp(Engine):
 
     @override
     def refusal(self, ability: Ability) -> str:
-        """That its program lacks an option which the server is given."""
+        """An error if its program lacks an option which the server is given."""
         tool = self._tools.get(ability)
         if tool is None or not self.model.arguments:
             return ""
@@ -252,7 +252,7 @@ class LlamaCpp(Engine):
 
     @override
     def pace(self) -> Pace | None:
-        """Of processors alone, as devices differ too much."""
+        """Known of processors alone, as devices differ too much."""
         weights = self.model.weights
         if self.identity().devices or not (weights.is_read and weights.heads):
             return None

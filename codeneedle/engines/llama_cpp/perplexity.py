@@ -185,7 +185,7 @@ class Perplexity(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `tools.DivergenceTool`; rows of the pair come through a pipe."""
+        """Rows of the pair come through a pipe."""
         from codeneedle.engines.llama_cpp import reading
 
         job, rows = reading.comparing(
@@ -202,16 +202,16 @@ class Perplexity(BaseFileTool):
         return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
 
     def places(self, tokens: int) -> range:
-        """As of `tools.ReadingTool`."""
+        """Places of the tokens that the tool scores."""
         return range(tokens // 2 + 1, tokens)
 
     def memory_bytes(self, tokens: int) -> int:
-        """As of `tools.ReadingTool`: half of a chunk twice over, and a batch."""
+        """Half of a chunk twice over, and a batch."""
         values = row_values(self.model.weights.vocabulary)
         return 4 * values * (tokens + min(tokens, BATCH))
 
     def read(self, task: ReadingTask, *, log: Path, note: Notify) -> ReadTokens:
-        """As of `tools.ReadingTool`; the base file comes through a pipe."""
+        """The base file comes through a pipe."""
         from codeneedle.engines.llama_cpp import reading
 
         job, rows = reading.prepared(

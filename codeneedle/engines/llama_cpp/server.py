@@ -212,7 +212,7 @@ class LlamaServer(StartedServer):
 
     @override
     def program(self) -> str:
-        """Of the innermost process that serves: a wrapper's is none of ours."""
+        """What the innermost process runs: a wrapper's program is none of ours."""
         serving = [
             pid for pid in tree(self.child.pid) if self.launch.alias in words_of(pid)
         ]
@@ -221,7 +221,7 @@ class LlamaServer(StartedServer):
     @override
     def _resident_bytes(self) -> int | None:
         """
-        Of the whole tree of processes; None where none of them listens.
+        Bytes of the whole tree of processes; None where none of them listens.
 
         Then the server runs elsewhere, in a container, and what is here is its client.
         """

@@ -172,7 +172,7 @@ class Surveyor:
         ]
 
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
-        """As of `engine.Engine.survey`."""
+        """Ask the program of each of *pairs*; see `engine.Engine.survey`."""
         if self.refusal:
             return Survey(context=context, pairs={}, unknown=self.refusal)
         started = time.monotonic()
@@ -293,7 +293,7 @@ class _SurveyCalls:
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
     def about_all(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
-        """As of `about`, of each of *pairs*; the first ones of a sweep first."""
+        """What `about` finds of each of *pairs*; the first ones of a sweep first."""
         first = {PLAIN, *FIRST}
         answers = {}
         for at, pair in enumerate(sorted(pairs, key=lambda pair: pair not in first)):

@@ -35,8 +35,8 @@ class Packing:
     group_size: int = 64  # values that share a scale and a bias: 32, 64 or 128
     dtype: Any = None
     """
-    Of values that are not quantized, and of scales and biases; None to keep what the
-    model computes.
+    Type of values that are not quantized, and of scales and biases; None to keep what
+    the model computes.
     """
 
     @property
@@ -134,12 +134,12 @@ class SplitKVCache:
 
     @property
     def bits(self) -> tuple[int, int]:
-        """Of K and of V. That it has any tells mlx-lm to use `attention`."""
+        """Bits of K and of V. That it has any tells mlx-lm to use `attention`."""
         return self.key.bits, self.value.bits
 
     @property
     def group_size(self) -> tuple[int, int]:
-        """Of K and of V."""
+        """Group sizes of K and of V."""
         return self.key.group_size, self.value.group_size
 
     @property

@@ -219,7 +219,7 @@ class _ReplyInProgress:
         self._count = 0
 
     def timings(self) -> Json:
-        """As llama-server states them."""
+        """Timings, as llama-server states them."""
         now = time.perf_counter() - self._began
         read = now if self._read_s is None else self._read_s
         reused = self._server.session.reused

@@ -185,7 +185,7 @@ class Mlx(Engine):
 
     @override
     def programs(self) -> Mapping[str, str]:
-        """Of its packages: a version may be that of a copy that somebody works on."""
+        """Hashes of packages: a version may be of a copy that somebody works on."""
         return {name: joint_hash(package_files(name)) for name in PACKAGES}
 
     @property
@@ -372,7 +372,7 @@ class MlxClient(Client):
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        As of `engine.PromptScorer`: by forcing all from the first passage to the last.
+        Scores by forcing all from the first passage to the last.
 
         Raises:
             BadReply: If a passage has no token of its own.
@@ -559,7 +559,7 @@ class MlxDivergence(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """As of `tools.DivergenceTool`."""
+        """Run the child on *task*; see `tools.DivergenceTool`."""
         log_text = self._run_to_end(Job(task=task, text=None, log=log), note, progress)
         compared = logs.last(log_text, logs.TextCompared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
@@ -616,7 +616,7 @@ class MlxSpeed:
         note: Notify,
         progress: Callable[[str], None],
     ) -> Speeds:
-        """As of `tools.SpeedTool`."""
+        """Run the child once for *task*; see `tools.SpeedTool`."""
         context = task.depth + max(task.prompt_tokens, task.generated_tokens)
         run = _ChildRun(
             engine=self.engine,

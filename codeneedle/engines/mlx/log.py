@@ -40,7 +40,7 @@ _UNSUPPORTED = re.compile(
 
 
 def environment() -> dict[str, str]:
-    """Of a child: it asks no server for models, and may use another BLAS."""
+    """Variables of a child: it asks no server for models, and may use another BLAS."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
     return inherited() | offline | preloaded

@@ -329,7 +329,7 @@ def _tokens_per_second(
 
 
 def versions() -> str:
-    """Of MLX and mlx-lm, and what computes."""
+    """Versions of MLX and mlx-lm, and what computes."""
     device = "gpu" if mx.default_device().type == mx.gpu else "cpu"
     return f"mlx {mx.__version__}, mlx-lm {mlx_lm.__version__}, {device}"
 

@@ -220,7 +220,7 @@ class OpenAi(Connection):
         return Readiness.READY
 
     def _missing(self, health: str, limit_s: float) -> Refused | None:
-        """That the server does not have this path, if so; None if it is well."""
+        """An error if the server does not have this path; None if it has."""
         try:
             with self._response_to(
                 "GET", self._absolute(health), None, limit_s=limit_s
@@ -238,7 +238,7 @@ class OpenAi(Connection):
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = never
     ) -> Reply:
-        """As of `engine.Replies`."""
+        """Continue a text; see `engine.Replies`."""
         body = self._body(question) | {
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
@@ -246,7 +246,7 @@ class OpenAi(Connection):
         return self._reply_without_refused("completions", body, enough)
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
-        """As of `engine.Replies`; a last message of the assistant is continued."""
+        """A last message of the assistant is continued."""
         body = self._body(question) | {
             "messages": [asdict(message) for message in question.messages],
             "logprobs": True,
@@ -260,7 +260,7 @@ class OpenAi(Connection):
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
-        As of `engine.Replies`: the server echoes prompt and answer with probabilities.
+        The server echoes prompt and answer with probabilities.
 
         Source:
             ``echo`` with ``logprobs`` of OpenAI's /completions, as vLLM and others have
@@ -281,7 +281,7 @@ class OpenAi(Connection):
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        As of `engine.PromptScorer`: by one echo.
+        Scores by one echo.
 
         Raises:
             BadReply: As of `force`.
@@ -336,7 +336,7 @@ class OpenAi(Connection):
         return answer
 
     def wait_idle(self) -> None:
-        """As of `engine.Replies`: a server that is stopped needs no waiting."""
+        """A server that is stopped needs no waiting."""
 
     def continued(self, text: str, *, max_tokens: int, request: str = "") -> Reply:
         """
@@ -536,7 +536,7 @@ class _TokenLogprob(_Candidate):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Logprobs:
-    """Of a chat: ``content``; of a completion: the rest."""
+    """The scores of a chat: ``content``; of a completion: the rest."""
 
     content: tuple[_TokenLogprob, ...] | None = None
     tokens: tuple[str, ...] | None = None
@@ -576,7 +576,7 @@ class Event(StreamEvent):
 
 
 def _unscorable(answer: str) -> BadReply:
-    """That the server scores no given text: it is of another kind, and not broken."""
+    """The error of a server that scores no given text: another kind, and not broken."""
     error = BadReply(expected=PROBABILITIES, answer=answer)
     error.status = Status.UNSUPPORTED
     return error

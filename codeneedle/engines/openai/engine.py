@@ -187,7 +187,7 @@ class Command(OpenAiEngine):
     @property
     @override
     def is_without_echo(self) -> bool:
-        """Of llama-server, whatever starts it."""
+        """Whether it is llama-server, whatever starts it."""
         return self.template.is_llama_server
 
     @override

@@ -91,7 +91,7 @@ class EstimatingTokenizer:
         add_special: bool = True,  # noqa: ARG002 - of a protocol
     ) -> tuple[TokenPiece, ...]:
         """
-        As of `engine.Tokenizer`.
+        Refuse: no such server tells its tokens.
 
         Raises:
             CellError: Always.
@@ -206,12 +206,12 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def _resident_bytes(self) -> int | None:
-        """Of its process group."""
+        """Bytes of its process group."""
         return machine.group_rss_bytes(self.child.pid)
 
     @override
     def device_bytes(self) -> int | None:
-        """Of its process group."""
+        """Bytes of its process group."""
         return machine.used_bytes(*members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
