@@ -153,11 +153,14 @@ def sweep(context: typer.Context) -> int:
     The same command resumes it. Ctrl-C once ends after the current cell, twice at once.
     """
     from codeneedle.cli import sweep as sweep_module
+    from codeneedle.cli.budget import sweep_together
 
     request, execution, options = context.obj
     # Best effort: the sweep goes on without a reader; the end reports a full disk.
     shown = stdout_console(BestEffort(sys.stdout))
-    return sweep_module.sweep(request, execution, stderr_console(), options, shown)
+    return sweep_module.sweep(
+        request, execution, stderr_console(), options, shown, sweep_together
+    )
 
 
 @app.command(cls=RunCommand)

@@ -1,26 +1,21 @@
 """A sweep of several files of weights that decides: one budget for all of them."""
 
-import contextlib
 import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from msgspec import structs
 from rich.console import Console
 
-from codeneedle.cache_types import ENGINE, Candidate, Pair
+from codeneedle.cache_types import Candidate, Pair
 from codeneedle.cli.engines import asks_for
 from codeneedle.cli.progress import note_lines, say
-from codeneedle.errors import BadInput, CodeneedleError
+from codeneedle.cli.sweep import Page, duration_phrase, step_phrase
 from codeneedle.exit_codes import UNFINISHED
-from codeneedle.models.weights import Weights, read_header, sha256
+from codeneedle.models.weights import Weights
+from codeneedle.probes.cell import RunContext
 from codeneedle.sweep.decide import share_order
-from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.request import Request
 from codeneedle.sweep.schedule import Stage, Task, Variant, reference_of
 from codeneedle.system.signals import stop_request
 from codeneedle.text import duration, visible
@@ -30,127 +25,16 @@ from codeneedle.verdict.next import FURTHER, PROBE, NextStep, next_step
 from codeneedle.verdict.order import JointRun, order_in
 from codeneedle.verdict.trust import trusted
 
-if TYPE_CHECKING:
-    from codeneedle.cli.sweep import Page
-    from codeneedle.probes.cell import RunContext
-
-GIVE_UP_AFTER = 2
-"""Candidates of a file that fail before any has numbers: then it is left out."""
-
-
-def of_one_budget(request: Request) -> Request:
-    """*request*; of one that decides among weights, by recall alone.
-
-    What compares a file with itself does not stand on the scale of another one.
-    """
-    if not request.decide or len({*request.models}) < 2:  # noqa: PLR2004 - several
-        return request
-    return structs.replace(request, probes=(PROBE.name,))
-
-
-def is_one_question(plans: Sequence[Plan], console: Console) -> bool:
-    """
-    Whether *plans* are of several files of weights that stand on one scale.
-
-    If not, *console* shows why; each is swept by itself.
-
-    Raises:
-        BadInput: If two of them are the same file.
-    """
-    if len(plans) < 2:  # noqa: PLR2004 - several
-        return False
-    first, *others = plans
-    refuse_same_file(plans)
-    for other in others:
-        if reason := why_apart(first, other):
-            note_lines(console, [f"each by itself, not one budget: {reason}"])
-            return False
-    return True
-
-
-def refuse_same_file(plans: Sequence[Plan]) -> None:
-    """
-    Stop at two *plans* of one file of weights.
-
-    Raises:
-        BadInput: If there are.
-    """
-    by_hash: dict[str, Plan] = {}
-    for plan in plans:
-        same = by_hash.setdefault(sha256(plan.weights), plan)
-        if same is not plan and same.model != plan.model:
-            raise BadInput(
-                source=f"--model {plan.weights.path}",
-                reason=f"is the same file as {same.weights.path}",
-                hint="Name each file of weights once.",
-            )
-
-
-def why_apart(first: Plan, other: Plan) -> str:
-    """Why two plans are not one question, as a phrase; empty if they may be."""
-    asked, told = (_besides_model(each) for each in (first, other))
-    ours, theirs = first.weights, other.weights
-    if asked != told:
-        return "they differ by more than their weights"
-    if ours.tokenizer != theirs.tokenizer or not ours.tokenizer:
-        return (
-            f"{visible(other.model)} has another tokenizer than {visible(first.model)}"
-        )
-    if ours.shape != theirs.shape:
-        return (
-            f"{visible(other.model)} is another model ({visible(theirs.shape)}, not "
-            f"{visible(ours.shape)})"
-        )
-    return ""
-
-
-def _besides_model(plan: Plan) -> Request:
-    return structs.replace(plan.request, models=())
-
 
 def _bits(weights: Weights) -> float:
     return weights.size_bytes / max(weights.parameters, 1)
-
-
-MOST_BESIDE = 50
-"""Files of a folder whose headers are read."""
-
-
-def other_weights(weights: Weights) -> Path | None:
-    """Another file of the same model in the folder of *weights*; None without one."""
-    own = {path.name for path in weights.files}
-    if not weights.tokenizer or weights.folder:
-        return None
-    beside = sorted(weights.path.parent.glob("*.gguf"))[:MOST_BESIDE]
-    for path in beside:
-        if path.name in own:
-            continue
-        with contextlib.suppress(CodeneedleError):
-            other = read_header(path)
-            is_same = other.tokenizer == weights.tokenizer
-            if is_same and other.shape == weights.shape:
-                return other.path
-    return None
-
-
-def beside_line(plan: Plan) -> str:
-    """What would tell how large the loss of a cache is beside that of weights."""
-    other = other_weights(plan.weights)
-    if other is None or plan.request.engine != ENGINE:
-        return ""
-    models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
-    command = shlex.join(["codeneedle", "sweep", "--decide", *models])
-    return (
-        f"{visible(other.name)} lies beside it: how large this loss is beside that of "
-        f"weights, tells {command} --max-memory SIZE --at TOKENS"
-    )
 
 
 @dataclass(slots=True, kw_only=True)
 class JointSweep:
     """Several files of weights, a page for each, and one schedule."""
 
-    pages: "list[Page]" = field(default_factory=list, init=False)
+    pages: list[Page] = field(default_factory=list, init=False)
     """The finest weights first."""
 
     taken: set[tuple[int, Task]] = field(default_factory=set, init=False)
@@ -159,7 +43,7 @@ class JointSweep:
 
     codes: list[int] = field(default_factory=lambda: [0], init=False)
 
-    def sweep(self, pages: "Sequence[tuple[Page, RunContext]]") -> int:
+    def sweep(self, pages: Sequence[tuple[Page, RunContext]]) -> int:
         """
         Measure candidate by candidate until nothing could change the answer.
 
@@ -190,7 +74,7 @@ class JointSweep:
     def _console(self) -> Console:
         return self.pages[0].console
 
-    def _leave_out(self, page: "Page", reason: str) -> None:
+    def _leave_out(self, page: Page, reason: str) -> None:
         note_lines(page.console, [f"{visible(page.plan.model)}: {reason}: left out"])
         self.codes.append(1)
 
@@ -212,11 +96,11 @@ class JointSweep:
             self._leave_out(page, "no pair that could be the reference has numbers")
             self.pages.remove(page)
 
-    def _named(self, page: "Page", task: Task) -> str:
+    def _named(self, page: Page, task: Task) -> str:
         pairs = ", ".join(map(str, task.pairs))
         return visible(f"{page.plan.weights.file_type or page.plan.model} {pairs}")
 
-    def _refuse_to_go_on(self, page: "Page") -> None:
+    def _refuse_to_go_on(self, page: Page) -> None:
         if page.stop.asked_to_stop:
             raise KeyboardInterrupt
 
@@ -344,7 +228,6 @@ class JointSweep:
         return left_s > 0 and not (math.isfinite(step.time_s) and step.time_s > left_s)
 
     def _say_step(self, step: NextStep, verdict: Verdict) -> None:
-        from codeneedle.cli.sweep import duration_phrase, step_phrase
         from codeneedle.report.budget import budget_headline
 
         if verdict.compared:
@@ -389,3 +272,8 @@ def _cache(pair: Pair) -> Pair:
 
 def _weights(pair: Pair) -> str:
     return pair.weights if isinstance(pair, Candidate) else ""
+
+
+def sweep_together(pages: Sequence[tuple[Page, RunContext]]) -> int:
+    """Measure several files of weights as of `JointSweep`; the exit code."""
+    return JointSweep().sweep(pages)

@@ -19,13 +19,8 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.cache_types import RUNS, Pair
-from codeneedle.cli.budget import (
-    JointSweep,
-    beside_line,
-    is_one_question,
-    of_one_budget,
-)
 from codeneedle.cli.engines import asks_for, engine_entry
+from codeneedle.cli.one_model import beside_line, is_one_question, of_one_budget
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -139,6 +134,7 @@ def sweep(
     console: Console,
     options: Options,
     shown: Console,
+    together: "Callable[[Sequence[tuple[Page, RunContext]]], int] | None" = None,
 ) -> int:
     """
     Measure the cells of *request* that have no record yet.
@@ -151,6 +147,8 @@ def sweep(
         console: Where to show progress.
         options: Of this command alone.
         shown: Where to show the verdict.
+        together: Measures several files of weights of one model; None to measure each
+            by itself.
 
     Returns:
         The exit code: 0 if every cell has finished, `UNFINISHED` if some did not.
@@ -160,7 +158,8 @@ def sweep(
         KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
-    request = of_one_budget(deciding(request, execution))
+    request = deciding(request, execution)
+    request = of_one_budget(request) if together else request
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -169,7 +168,9 @@ def sweep(
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
             plans = checked(request, execution, console, options)
-            is_joint = request.decide and is_one_question(plans, console)
+            is_joint = bool(
+                together and request.decide and is_one_question(plans, console)
+            )
             with contextlib.ExitStack() as stack:
                 runs = (
                     [*_set_up_any(plans, console, stack)]
@@ -193,9 +194,9 @@ def sweep(
                     )
                     for plan, run in runs
                 ]
-                if is_joint:
+                if together and is_joint:
                     is_whole = len(runs) == len(plans)
-                    return JointSweep().sweep(pages_of_runs) or int(not is_whole)
+                    return together(pages_of_runs) or int(not is_whole)
                 return max(page.sweep(run) for page, run in pages_of_runs)
     except KeyboardInterrupt:
         say(

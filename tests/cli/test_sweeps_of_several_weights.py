@@ -14,8 +14,8 @@ from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.budget import (
-    JointSweep,
+from codeneedle.cli.budget import sweep_together
+from codeneedle.cli.one_model import (
     beside_line,
     is_one_question,
     of_one_budget,
@@ -109,7 +109,7 @@ class Several:
     def sweep(self, most=None, names=tuple(FILES), **options):
         limits = Limits(max_memory_bytes=most)
         pages = self.pages(self.plans(names), limits, **options)
-        return JointSweep().sweep([(page, prepare(page.plan)) for page in pages])
+        return sweep_together([(page, prepare(page.plan)) for page in pages])
 
     @property
     def asked(self):

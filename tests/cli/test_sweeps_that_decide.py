@@ -1,5 +1,6 @@
 """A sweep that decides, from the reference to its verdict, on an engine of a test."""
 
+import contextlib
 import io
 import math
 import time
@@ -14,13 +15,12 @@ from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.sweep import Options, Page
+from codeneedle.cli.sweep import Options, Page, _set_up
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall import probe as recall_probe
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
-from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Request
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -79,7 +79,9 @@ class Deciding:
             is_last=True,
             began=time.monotonic(),
         )
-        return self.page.sweep(prepare(self.page.plan))
+        with contextlib.ExitStack() as stack:
+            run = _set_up(self.page.plan, self.page.console, stack)
+            return self.page.sweep(run)
 
     def verdict(self):
         return judge(self.page.runner.read())

@@ -141,7 +141,7 @@ class TestJudging:
                 observation={
                     **record.observation,
                     "answers": {
-                        key: {**answer, "prompt_tokens": 99}
+                        key: {**answer, "prompt_sha256": "e" * 64}
                         for key, answer in record.observation["answers"].items()
                     },
                 },

@@ -1,0 +1,122 @@
+"""Which files of weights are of one model, so that one budget is a question."""
+
+import contextlib
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from msgspec import structs
+from rich.console import Console
+
+from codeneedle.cache_types import ENGINE
+from codeneedle.cli.progress import note_lines
+from codeneedle.errors import BadInput, CodeneedleError
+from codeneedle.models.weights import Weights, read_header, sha256
+from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.request import Request
+from codeneedle.text import visible
+from codeneedle.verdict.next import PROBE
+
+
+def of_one_budget(request: Request) -> Request:
+    """*request*; of one that decides among weights, by recall alone.
+
+    What compares a file with itself does not stand on the scale of another one.
+    """
+    if not request.decide or len({*request.models}) < 2:  # noqa: PLR2004 - several
+        return request
+    return structs.replace(request, probes=(PROBE.name,))
+
+
+def is_one_question(plans: Sequence[Plan], console: Console) -> bool:
+    """
+    Whether *plans* are of several files of weights that stand on one scale.
+
+    If not, *console* shows why; each is swept by itself.
+
+    Raises:
+        BadInput: If two of them are the same file.
+    """
+    if len(plans) < 2:  # noqa: PLR2004 - several
+        return False
+    first, *others = plans
+    refuse_same_file(plans)
+    for other in others:
+        if reason := why_apart(first, other):
+            note_lines(console, [f"each by itself, not one budget: {reason}"])
+            return False
+    return True
+
+
+def refuse_same_file(plans: Sequence[Plan]) -> None:
+    """
+    Stop at two *plans* of one file of weights.
+
+    Raises:
+        BadInput: If there are.
+    """
+    by_hash: dict[str, Plan] = {}
+    for plan in plans:
+        same = by_hash.setdefault(sha256(plan.weights), plan)
+        if same is not plan and same.model != plan.model:
+            raise BadInput(
+                source=f"--model {plan.weights.path}",
+                reason=f"is the same file as {same.weights.path}",
+                hint="Name each file of weights once.",
+            )
+
+
+def why_apart(first: Plan, other: Plan) -> str:
+    """Why two plans are not one question, as a phrase; empty if they may be."""
+    asked, told = (_besides_model(each) for each in (first, other))
+    ours, theirs = first.weights, other.weights
+    if asked != told:
+        return "they differ by more than their weights"
+    if ours.tokenizer != theirs.tokenizer or not ours.tokenizer:
+        return (
+            f"{visible(other.model)} has another tokenizer than {visible(first.model)}"
+        )
+    if ours.shape != theirs.shape:
+        return (
+            f"{visible(other.model)} is another model ({visible(theirs.shape)}, not "
+            f"{visible(ours.shape)})"
+        )
+    return ""
+
+
+def _besides_model(plan: Plan) -> Request:
+    return structs.replace(plan.request, models=())
+
+
+MOST_BESIDE = 50
+"""Files of a folder whose headers are read."""
+
+
+def other_weights(weights: Weights) -> Path | None:
+    """Another file of the same model in the folder of *weights*; None without one."""
+    own = {path.name for path in weights.files}
+    if not weights.tokenizer or weights.folder:
+        return None
+    beside = sorted(weights.path.parent.glob("*.gguf"))[:MOST_BESIDE]
+    for path in beside:
+        if path.name in own:
+            continue
+        with contextlib.suppress(CodeneedleError):
+            other = read_header(path)
+            is_same = other.tokenizer == weights.tokenizer
+            if is_same and other.shape == weights.shape:
+                return other.path
+    return None
+
+
+def beside_line(plan: Plan) -> str:
+    """What would tell how large the loss of a cache is beside that of weights."""
+    other = other_weights(plan.weights)
+    if other is None or plan.request.engine != ENGINE:
+        return ""
+    models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
+    command = shlex.join(["codeneedle", "sweep", "--decide", *models])
+    return (
+        f"{visible(other.name)} lies beside it: how large this loss is beside that of "
+        f"weights, tells {command} --max-memory SIZE --at TOKENS"
+    )
