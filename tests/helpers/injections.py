@@ -8,7 +8,14 @@ from pathlib import Path
 import psutil
 
 from codeneedle.errors import CodeneedleError
-from codeneedle.records.store import CELLS, SETUP, decode_record, decode_setup
+from codeneedle.records.store import (
+    CELLS,
+    SETTLED,
+    SETUP,
+    decode_record,
+    decode_settled,
+    decode_setup,
+)
 
 # Written lines alone: a cell that forces them as well takes twice the time.
 GRID = ("--way", "write", "--corpus", "tiny", "--types", "q8_0,q4_0")
@@ -61,7 +68,7 @@ class Folder:
 
     def aftermath(self) -> Aftermath:
         """What is lost, damaged or left, as things stand."""
-        setups = self.path.rglob(SETUP)
+        setups = [*self.path.rglob(SETUP), *self.path.rglob(SETTLED)]
         return Aftermath(
             cells_lost=sum(not _is_finished(file) for file in self.finished),
             files_damaged=sum(map(_is_damaged, [*self._records(), *setups])),
@@ -103,7 +110,8 @@ def _is_finished(file: Path) -> bool:
 
 
 def _is_damaged(file: Path) -> bool:
-    decode = decode_setup if file.name == SETUP else decode_record
+    decoders = {SETUP: decode_setup, SETTLED: decode_settled}
+    decode = decoders.get(file.name, decode_record)
     try:
         decode(file.read_bytes(), file=str(file))
     except (OSError, CodeneedleError):
