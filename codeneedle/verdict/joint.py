@@ -24,7 +24,9 @@ from codeneedle.verdict.trust import asked_alike
 class Memory:
     """What a file of weights takes beside its cache, and what its caches take."""
 
-    weights: int  # bytes, as the engine loads them; of the file where it does not tell
+    weights: int
+    """Bytes of the file: copies that are packed for kernels let its pages go."""
+
     recurrent: int = 0  # bytes of states that cache types do not change
     compute: int = 0  # bytes of the buffers of the graph
     caches: Caches | None = None  # of some pair; None if no engine has told any
@@ -57,9 +59,8 @@ def memory_of(run: Run, pair: Pair | None = None) -> Memory:
     if not own:
         return Memory(weights=size)
     effective = max(own, key=lambda r: context_of(r.effective)).effective
-    loaded = sum(device.weights for device in effective.memory)
     return Memory(
-        weights=loaded or size,
+        weights=size,
         recurrent=effective.recurrent_bytes,
         compute=_compute(effective.memory),
         caches=caches_of(effective),
@@ -152,10 +153,7 @@ class _Candidates:
         """*pair* with the weights of the run."""
         memory = memory_of(self.run, pair)
         if memory.caches is None and self.told:
-            # An engine may load weights twice, as they are and packed for its kernels.
-            theirs = memory_of(self.told)
-            loaded = theirs.weights / max(self.told.setup.weights.size_bytes, 1)
-            memory = replace(theirs, weights=round(memory.weights * loaded))
+            memory = replace(memory_of(self.told), weights=memory.weights)
         return Candidate(
             pair.k,
             pair.v,
