@@ -555,6 +555,11 @@ class Engine(ABC):
         return None
 
     @property
+    def text_ability(self) -> Ability:
+        """By which it scores the right tokens of a text: a tool's, or a server's."""
+        return Ability.DIVERGENCE
+
+    @property
     def scores_prompts(self) -> bool:
         """
         Whether clients of its servers may be a `PromptScorer`.

@@ -100,7 +100,7 @@ def usual_probes(
     if is_built_in:
         return (RECALL.name,), ""
     try:
-        for ability in DIVERGENCE.needs:
+        for ability in DIVERGENCE.needs_of(engine):
             engine.require(ability)
     except CodeneedleError as error:
         return (RECALL.name,), str(error)

@@ -10,7 +10,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
 
@@ -26,6 +26,7 @@ from codeneedle.engines.messages import (
     BadReply,
     Chat,
     Completion,
+    Forced,
     Generation,
     PromptCut,
     Rendered,
@@ -49,6 +50,9 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.text import one_line
+
+if TYPE_CHECKING:
+    from codeneedle.engines.engine import PromptScorer
 
 BACK_OFF_S = (0.1, 0.5, 2.0)
 """How long to wait before each further attempt, in seconds."""
@@ -179,6 +183,20 @@ class Asker:
         )
         thought, answer = thought_and_answer(reply.text)
         return replace(reply, text=answer, reasoning=thought) if thought else reply
+
+    def score_passages(
+        self, prompt: str, passages: Sequence[tuple[int, int]]
+    ) -> list[Forced]:
+        """
+        The scores of *passages* of a *prompt* where they stand in it, by one request.
+
+        For engines that score prompts, as of `PromptScorer`.
+        """
+        seed = self.context.run.setup.seed
+        question = Completion(prompt=prompt, seed=seed, max_tokens=1)
+        client = cast("PromptScorer", self.served.client)
+        with self.context.asking():
+            return self.retried(lambda: client.force_each(question, passages))
 
     def retried(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the connection breaks, as long as the server lives."""
@@ -349,6 +367,10 @@ class Probe:
     step: str = "round"  # what one of its steps is, for the progress of a cell
 
     # --- before the first cell
+
+    def needs_of(self, _engine: Engine) -> frozenset[Ability]:
+        """`needs`, where engines do not measure it in several ways."""
+        return self.needs
 
     def adapt(self, settings: Any, _estimates: "Estimates") -> Struct:
         """

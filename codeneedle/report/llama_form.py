@@ -78,6 +78,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
         record.pair: (record, seen)
         for record in of_divergence(run).records
         if record.has_numbers and (seen := divergence_of(record))
+        if any(at.statistics for at in seen.answers.values())
     }
     if not compared:
         raise BadInput(
@@ -95,7 +96,9 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
         at_context = {
-            pair: at for pair in pairs if (at := compared[pair][1].at(context, sizes))
+            pair: (at, at.statistics)
+            for pair in pairs
+            if (at := compared[pair][1].at(context, sizes)) and at.statistics
         }
         parts += _part(at_context, reference, bits)
     commands = list(_commands(verdict, records, reference, dialect))
@@ -108,16 +111,18 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
 
 
 def _part(
-    at_context: dict[Pair, ContextComparison], reference: str, bits: Mapping[str, float]
+    at_context: Mapping[Pair, tuple[ContextComparison, Statistics]],
+    reference: str,
+    bits: Mapping[str, float],
 ) -> Iterator[Block]:
-    first = next(iter(at_context.values()))
+    first, of_first = next(iter(at_context.values()))
     yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
     rows = []
     floor = next(
-        (at.statistics for pair, at in at_context.items() if str(pair) == reference),
+        (each for pair, (_, each) in at_context.items() if str(pair) == reference),
         None,
     )
-    for pair, compared in at_context.items():
+    for pair, (compared, statistics) in at_context.items():
         name = [pair.k, pair.v, _bits(pair, bits)]
         if str(pair) == reference:
             ppl = number(compared.reference_ppl, digits=4)
@@ -126,24 +131,21 @@ def _part(
         rows.append(
             [
                 *name,
-                *_figures(compared.statistics),
-                *(number(each, digits=2) for each in _precisions(compared, floor)),
+                *_figures(statistics),
+                *(number(each, digits=2) for each in _precisions(statistics, floor)),
             ]
         )
     yield Table(HEADING, rows, words=HEADING[:2])
-    base = number(first.statistics.ppl_base.value, digits=4)
+    base = number(of_first.ppl_base.value, digits=4)
     yield Lines(
         [f"ΔPPL is against the base file, which has 16 bits a value: PPL(base) {base}"]
     )
 
 
-def _precisions(
-    compared: ContextComparison, floor: Statistics | None
-) -> tuple[float, float]:
+def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, float]:
     """By the mean and by the 99.9th percentile, in percent; NaN without a floor."""
     if floor is None:
         return math.nan, math.nan
-    ours = compared.statistics
     return (
         precision_percent(ours.kld.value, floor.kld.value),
         precision_percent(ours.kld_999, floor.kld_999),

@@ -481,12 +481,12 @@ def _able_probes(
     engine.refuse_arguments()
     refused: dict[str, str] = {}
     for probe in asked:
-        for ability in sorted(probe.needs):
+        for ability in sorted(probe.needs_of(engine)):
             if reason := engine.refusal(ability):
                 refused[probe.name] = reason
     probes = [probe for probe in asked if probe.name not in refused]
     for probe in probes or asked:
-        for ability in sorted(probe.needs):
+        for ability in sorted(probe.needs_of(engine)):
             engine.require(ability)
     return probes, refused
 

@@ -100,6 +100,12 @@ class OpenAiEngine(Engine):
 
     @property
     @override
+    def text_ability(self) -> Ability:
+        """An echo has the right tokens, and none of the distributions."""
+        return Ability.FORCED
+
+    @property
+    @override
     def scores_prompts(self) -> bool:
         """An echo tells of all of its text."""
         return Ability.FORCED in self.abilities

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from codeneedle.cache_types import Pair
 from codeneedle.corpora import encodings
 from codeneedle.corpora.fitting import Untrained
+from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
@@ -59,16 +61,8 @@ def compared_with_reference(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    set_before = reference_of(context.run.setup)
-    reference = set_before or context.pair
-    previous = (
-        divergence_of(context.previous_record) if context.previous_record else None
-    )
-    is_same = previous is not None and previous.reference == str(reference)
-    found = Divergence(
-        reference=str(reference),
-        answers={**previous.answers} if previous and is_same else {},
-    )
+    found = begun(context)
+    reference = Pair.parse(found.reference)
     tasks = [
         DivergenceTask(
             pair=context.pair,
@@ -95,9 +89,33 @@ def compared_with_reference(
                 total=sum(steps),
             )
             context.keep(as_json(found))
-    if set_before is None:
-        context.calibrate(as_json(ComparedWith(reference=str(reference))))
+    return calibrated(context, found)
+
+
+def begun(context: ProbeContext) -> Divergence:
+    """What an earlier server of the cell was compared by, beside the same reference."""
+    reference = str(reference_of(context.run.setup) or context.pair)
+    record = context.previous_record
+    previous = divergence_of(record) if record else None
+    is_same = previous is not None and previous.reference == reference
+    answers = {**previous.answers} if previous and is_same else {}
+    return Divergence(reference=reference, answers=answers)
+
+
+def calibrated(context: ProbeContext, found: Divergence) -> Json:
+    """*found*, to be stored; the first pair is the reference of all others."""
+    if reference_of(context.run.setup) is None:
+        unread = next(iter(found.skipped.values()), "")
+        known = ComparedWith(reference=found.reference, unread=unread)
+        context.calibrate(as_json(known))
     return as_json(found)
+
+
+def tool_of(engine: Engine) -> DivergenceTool | None:
+    """What compares distributions; None where a server scores right tokens alone."""
+    if engine.text_ability is Ability.DIVERGENCE:
+        return engine.divergence_tool()
+    return None
 
 
 def _compared(
@@ -183,7 +201,8 @@ def _refuse_other_base(
     for record in context.others:
         found = divergence_of(record)
         other = found and found.answers.get(key(task.context, task.chunks))
-        theirs = other.statistics.ppl_base.value if other else ours
+        base = other.statistics if other else None
+        theirs = base.ppl_base.value if base else ours
         if abs(ours - theirs) > SAME_BASE * theirs:
             raise CellError(
                 "the distributions of the reference are other ones than those that "

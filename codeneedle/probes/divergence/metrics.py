@@ -19,7 +19,7 @@ from codeneedle.probes.divergence.record import (
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_units
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
-Numbers = Callable[[ContextComparison], Sequence[float]]
+Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
 def _values(numbers: Numbers, context: int | None = None) -> Values:
@@ -27,7 +27,8 @@ def _values(numbers: Numbers, context: int | None = None) -> Values:
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
         compared = _compared(record, setup, context)
-        return () if compared is None else numbers(compared)
+        statistics = compared.statistics if compared else None
+        return numbers(compared, statistics) if compared and statistics else ()
 
     return values
 
@@ -48,7 +49,7 @@ def _reference(record: CellRecord) -> str | None:
 
 def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
     """The value of each chunk."""
-    return lambda compared: [value(chunk) for chunk in compared.by_chunk]
+    return lambda compared, _: [value(chunk) for chunk in compared.by_chunk]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ def _error(
 
     def error(record: CellRecord, setup: Setup) -> float | None:
         compared = _compared(record, setup, context)
-        return estimate(compared.statistics).error if compared else None
+        statistics = compared.statistics if compared else None
+        return estimate(statistics).error if statistics else None
 
     return error
 
@@ -101,7 +103,7 @@ def _estimate(
     """A number that llama-perplexity states with its error."""
     return _AtContext(
         metric,
-        lambda compared: (estimate(compared.statistics).value,),
+        lambda _, statistics: (estimate(statistics).value,),
         is_compared=is_compared,
         by_chunk=by_chunk,
         estimate=estimate,
@@ -109,7 +111,7 @@ def _estimate(
 
 
 _divergence = partial(
-    Metric, better="lower", values=_values(lambda _: ()), noun="chunks", unit="nats"
+    Metric, better="lower", values=_values(lambda *_: ()), noun="chunks", unit="nats"
 )
 _percent = partial(_divergence, unit="%", better="higher")
 
@@ -141,15 +143,15 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
     ),
     _AtContext(
         _divergence(name="kld999", floor=True),
-        lambda compared: (compared.statistics.kld_999,),
+        lambda _, statistics: (statistics.kld_999,),
     ),
     _AtContext(
         _percent(name="precision", over_floor=precision_percent),
-        lambda compared: (compared.statistics.kld.value,),
+        lambda _, statistics: (statistics.kld.value,),
     ),
     _AtContext(
         _percent(name="precision999", over_floor=precision_percent),
-        lambda compared: (compared.statistics.kld_999,),
+        lambda _, statistics: (statistics.kld_999,),
     ),
     _estimate(
         _percent(name="top1"),
@@ -158,11 +160,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
     ),
     _AtContext(
         _divergence(name="kld-median", floor=True),
-        lambda compared: (compared.statistics.kld_median,),
+        lambda _, statistics: (statistics.kld_median,),
     ),
     _AtContext(
         _divergence(name="kld-max", floor=True),
-        lambda compared: (compared.statistics.kld_max,),
+        lambda _, statistics: (statistics.kld_max,),
     ),
     _estimate(
         _divergence(name="dp-rms", unit="%", floor=True),
@@ -175,7 +177,7 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
     ),
     _AtContext(
         _divergence(name="ppl-ratio", unit="", better="neither"),
-        lambda compared: (compared.statistics.ppl.value / compared.reference_ppl,),
+        lambda compared, statistics: (statistics.ppl.value / compared.reference_ppl,),
     ),
 )
 
@@ -217,6 +219,13 @@ def _first_choices(record: CellRecord, setup: Setup) -> float:
     return compared.first_choices / 100 if compared else 0.0
 
 
+def _bounded(record: CellRecord) -> float:
+    """By the first context that there is, as all are of one server."""
+    divergence = divergence_of(record)
+    every = divergence.answers.values() if divergence else ()
+    return max((each.bounded / 100 for each in every), default=0.0)
+
+
 def parts_of(setup: Setup) -> tuple[str, ...]:
     """What the chunks of a text are of, in turn; empty for one text."""
     return tuple(setup.probes.get(NAME, {}).get("parts", ()))
@@ -242,6 +251,7 @@ TEXT_LOGP = _text_logp(
         what="ordinary text",
         by_unit=_probabilities,
         able=_first_choices,
+        bounded=_bounded,
     ),
 )
 """How likely the right tokens of ordinary text are: what a pair loses of them."""

@@ -20,6 +20,7 @@ from codeneedle.probes.divergence.comparison import (
     file_bytes,
     refuse_full_disk,
     refuse_untrained,
+    tool_of,
 )
 from codeneedle.probes.divergence.metrics import (
     METRICS,
@@ -27,13 +28,19 @@ from codeneedle.probes.divergence.metrics import (
     at_contexts,
     of_parts,
 )
-from codeneedle.probes.divergence.record import NAME, key, sizes_of
+from codeneedle.probes.divergence.record import (
+    NAME,
+    divergence_of,
+    key,
+    sizes_of,
+)
+from codeneedle.probes.divergence.scored import BY_SERVER, scored_by_server
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import settings_in
 from codeneedle.probes.probe import Calibrating, Probe, Question
-from codeneedle.records.record import MOST_TOKENS, Json, Setup, as_json
+from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
 from codeneedle.text import plural, size
 
 DEFAULT_CONTEXT = 256
@@ -53,9 +60,6 @@ where little is lost (RESULTS.md); a first answer for all pairs is to take minut
 
 ASKED_CHUNKS = 8
 """Of the contexts that are asked for, which are longer."""
-
-BYTES_PER_TOKEN = 4
-"""Of English and code, roughly; only for the choice of a default context."""
 
 _Context = Annotated[int, Meta(ge=2, le=MOST_TOKENS)]
 _Chunks = Annotated[int, Meta(ge=1, le=MOST_CHUNKS)]
@@ -111,7 +115,7 @@ class DivergenceLayout(
 
     text: str  # name of the text
     text_sha256: str  # of the text, as it is handed to the tool
-    llama: str  # the tool's version, as it states it
+    llama: str  # the tool's version, as it states it; `BY_SERVER` without one
     arguments: tuple[str, ...]
     """Of the arguments for the engine, those the tool takes too."""
 
@@ -153,7 +157,7 @@ def _sizes(
     contexts = tuple(dict.fromkeys(settings.contexts)) or tuple(stored)
     if not contexts:
         trained = of.weights.training_context or DEFAULT_CONTEXT
-        tokens = text_size // (1 if of.is_built_in else BYTES_PER_TOKEN)
+        tokens = text_size // (1 if of.is_built_in else texts.BYTES_PER_TOKEN)
         contexts = (_shortened(min(DEFAULT_CONTEXT, trained, context), tokens),)
     chunks = _chosen(settings, contexts) or stored
     return [
@@ -198,9 +202,12 @@ def _refuse_unfit(
         BadInput: If the text is too short, or a context too long.
         MachineError: If the tool is missing or too old, or the disk too small.
     """
-    tool = of.engine.divergence_tool()
-    for context, chunks in sizes:
+    for context, _ in sizes:
         refuse_untrained(of, context)
+    tool = tool_of(of.engine)
+    if tool is None:
+        return
+    for context, chunks in sizes:
         tool.check(
             text_name=text_name, text_bytes=text_size, context=context, chunks=chunks
         )
@@ -274,6 +281,18 @@ class DivergenceProbe(Probe):
         return settings
 
     @override
+    def needs_of(self, engine: Engine) -> frozenset[Ability]:
+        """A tool, or a server that scores right tokens alone."""
+        return frozenset({engine.text_ability})
+
+    @override
+    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+        """The text, where the server scores none."""
+        divergence = divergence_of(record)
+        skipped = divergence.skipped.values() if divergence else ()
+        return tuple(f"no ordinary text: {reason}" for reason in {*skipped})
+
+    @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the same at each context, where a run has several."""
         return (*self.metrics, *of_parts(setup), *at_contexts(setup))
@@ -288,12 +307,12 @@ class DivergenceProbe(Probe):
         self, settings: DivergenceSettings, estimates: Estimates
     ) -> tuple[str, ...]:
         """What the distributions of the reference take on the disk."""
-        if settings.file is None:
+        tool = tool_of(estimates.engine)
+        if settings.file is None or tool is None:
             return ()
-        tokens = _own_bytes(settings) // BYTES_PER_TOKEN
+        tokens = _own_bytes(settings) // texts.BYTES_PER_TOKEN
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
-        tool = estimates.engine.divergence_tool()
         needed = sum(
             tool.missing_bytes(folder, context=each, chunks=chunks)
             for each, chunks in _expected(settings, longest, tokens)
@@ -311,13 +330,14 @@ class DivergenceProbe(Probe):
         """Each chunk once, as many as the text is likely to have."""
         tokens, name = estimates.text_tokens, "the corpus"
         if settings.file is not None:
-            tokens = _own_bytes(settings) // BYTES_PER_TOKEN
+            tokens = _own_bytes(settings) // texts.BYTES_PER_TOKEN
             name = _own_name(settings)
         longest = min(DEFAULT_CONTEXT, estimates.context)
         sizes = _expected(settings, longest, tokens)
+        what = "distributions on" if tool_of(estimates.engine) else "right tokens of"
         return Bill(
             price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
-            phrase=f"distributions on {name}",
+            phrase=f"{what} {name}",
         )
 
     @override
@@ -331,7 +351,7 @@ class DivergenceProbe(Probe):
             BadInput: Where that is the corpus, as of `adapt`.
             MachineError: As of `adapt`, in that case.
         """
-        tool, settings = run.engine.divergence_tool(), run.settings_of(*OF_USER)
+        tool, settings = tool_of(run.engine), run.settings_of(*OF_USER)
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
         size = len(run.text.encode()) if is_corpus else _own_bytes(settings)
@@ -348,8 +368,8 @@ class DivergenceProbe(Probe):
                 text_sha256=texts.sources_sha256()
                 if is_default
                 else hashlib.sha256(_user_text(run)).hexdigest(),
-                llama=tool.version,
-                arguments=tool.arguments,
+                llama=tool.version if tool else BY_SERVER,
+                arguments=tool.arguments if tool else (),
                 parts=texts.PARTS if is_default else (),
                 cuts=_cuts(run, known, sizes) if is_default else (),
             )
@@ -386,6 +406,8 @@ class DivergenceProbe(Probe):
                 hint="Run the command again, with another --out for the new text.",
             )
         sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
+        if tool_of(context.run.engine) is None:
+            return scored_by_server(context, _read_chunks(chosen, data, sizes))
         return compared_with_reference(context, data, name=chosen.text, sizes=sizes)
 
 
@@ -448,7 +470,24 @@ def _cuts(
     stored = tuple(known.get("cuts", ()))
     if len(stored) >= blocks or run.preparation is None:
         return stored
+    if tool_of(run.engine) is None:
+        return texts.cuts_of_lines(context, blocks)
     return texts.cuts(run.preparation.prompts().tokenizer, context, blocks)
+
+
+def _read_chunks(
+    chosen: DivergenceLayout, data: bytes, sizes: Sequence[tuple[int, int]]
+) -> dict[str, list[str]]:
+    """The chunks of each question, by its key, where no tool divides the text."""
+    found = {
+        key(context, chunks): texts.pieces(data.decode(), context, chunks)
+        for context, chunks in sizes
+    }
+    if chosen.cuts:
+        context, chunks = sizes[0]
+        blocks = texts.blocks_of(chosen.cuts)[:chunks]
+        found[key(context, chunks)] = [block.decode() for block in blocks]
+    return found
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:

@@ -1,7 +1,8 @@
 """What the divergence probe stores of a cell."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Percent, Statistics
@@ -29,13 +30,17 @@ class ContextComparison:
     tokens: Count  # tokens scored: the second half of each chunk
     seconds: Amount  # how long the comparison took
     base_seconds: Amount  # how long the reference took to write its base file
-    reference_ppl: Amount
+    reference_ppl: Amount = 0.0
     """
     Perplexity of the reference, as it was before 16 bits of it were kept: what is read
-    back stops 16 nats below the likeliest token.
+    back stops 16 nats below the likeliest token. 0 without `statistics`.
     """
 
-    statistics: Statistics  # what llama-perplexity made of it
+    statistics: Statistics | None = None
+    """
+    What llama-perplexity made of it; None where a server scored right tokens alone.
+    """
+
     retries: Count = 0
     """How often the tool ran again because the end of its log was missing."""
 
@@ -51,11 +56,20 @@ class ContextComparison:
     first_choices: Percent = 0.0
     """Tokens that are the first choice of the pair, in percent; 0 likewise."""
 
+    ends: tuple[Length, ...] = ()
+    """
+    Where each of them ends in the scored part of its chunk, in characters, where a
+    server says so; empty where chunks have as many as each other.
+    """
+
+    bounded: Percent = 0.0
+    """Tokens of whose probability only an upper bound is known, in percent."""
+
     def by_token(self) -> Iterator[tuple[int, float]]:
         """Chunk and log-probability of each token."""
         per_chunk = max(1, len(self.logprobs) // max(1, self.chunks))
-        for number, logprob in enumerate(self.logprobs):
-            yield number // per_chunk, logprob
+        even = [number // per_chunk for number in range(len(self.logprobs))]
+        yield from zip(_chunks(self.ends) or even, self.logprobs, strict=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +78,8 @@ class Divergence:
 
     reference: str  # the pair compared with: ``f16/f16``
     answers: dict[str, ContextComparison]  # one comparison for each `key`
+    skipped: dict[str, str] = field(default_factory=dict)
+    """Why there is none, for each such key: its engine scores no text."""
 
     def at(
         self, context: int | None, sizes: Mapping[int, int]
@@ -84,6 +100,12 @@ class Divergence:
         return next((each for each in newest if each.context == context), None)
 
 
+def _chunks(ends: Sequence[int]) -> list[int]:
+    """The chunk of each token, whose *ends* begin anew with each chunk."""
+    begins = [now <= before for before, now in itertools.pairwise(ends)]
+    return list(itertools.accumulate(begins, initial=0)) if ends else []
+
+
 def key(context: int, chunks: int) -> str:
     """Of the comparison at *context* on at most so many *chunks*: ``1024x8``."""
     return f"{context}x{chunks}"
@@ -97,9 +119,10 @@ def sizes_of(layout: Json) -> dict[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class ComparedWith:
-    """What the setup of a run keeps of it: the *reference*, ``f16/f16``."""
+    """What the setup of a run keeps of it."""
 
-    reference: str
+    reference: str  # the pair that all are compared with: ``f16/f16``
+    unread: str = ""  # why the engine scores no text; empty if it does
 
 
 def reference_of(setup: Setup) -> Pair | None:
@@ -111,6 +134,12 @@ def reference_of(setup: Setup) -> Pair | None:
     """
     known = calibrated_in(setup, NAME, ComparedWith)
     return Pair.parse(known.reference) if known else None
+
+
+def unread(setup: Setup) -> str:
+    """Why no pair is asked, as the reference has shown; empty if all are."""
+    known = calibrated_in(setup, NAME, ComparedWith)
+    return known.unread if known else ""
 
 
 @cached()
@@ -128,11 +157,12 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         context, _, chunks = name.partition("x")
         is_possible = context == str(each.context) and chunks.isdecimal()
         refuse_impossible(is_possible, f"'{name}' is no comparison", file=file)
-        fault = each.statistics.fault
+        fault = each.statistics.fault if each.statistics else ""
         what = f"no two distributions compare like that at {each.context} tokens"
         refuse_impossible(not fault, f"{what}: {fault}", file=file)
         is_whole = len(each.by_chunk) in {0, each.chunks}
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
         is_whole = len(each.logprobs) in {0, each.tokens}
+        is_whole &= len(each.ends) in {0, len(each.logprobs)}
         refuse_impossible(is_whole, "tokens are missing or too many", file=file)
     return divergence

@@ -26,6 +26,9 @@ NAME = "prose and code"
 ORDINARY = Path(__file__).with_name(NAME)
 """Stands for the file that a user may name; there is none of that name."""
 
+BYTES_PER_TOKEN = 4
+"""Of English and code, roughly, where tokens are not counted."""
+
 LONGEST_TOKEN = 12
 """Bytes of text that are counted for each token: four are usual."""
 
@@ -59,6 +62,24 @@ def cuts(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
     of_each = [
         [*_ends(tokenizer, text, context, blocks - blocks // 2)] for text in sources()
     ]
+    return _in_turn(of_each, blocks)
+
+
+def cuts_of_lines(context: int, blocks: int) -> tuple[int, ...]:
+    """`cuts` at ends of lines, where nothing tells tokens: blocks are about as long."""
+    return _in_turn(
+        [[*_line_ends(text, BYTES_PER_TOKEN * context)] for text in sources()], blocks
+    )
+
+
+def _line_ends(text: bytes, size: int) -> Iterator[int]:
+    end = 0
+    while end := text.find(b"\n", end + size) + 1:
+        yield end
+
+
+def _in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
+    """The ends of as many *blocks* as all texts have, in turn."""
     fitting = min(blocks, 2 * min(map(len, of_each)))
     return tuple(of_each[at % 2][at // 2] for at in range(fitting))
 
@@ -81,10 +102,22 @@ def _ends(
 
 def composed(ends: Sequence[int]) -> bytes:
     """The text whose blocks have these *ends*, as `cuts` has them."""
+    return b"".join(blocks_of(ends))
+
+
+def blocks_of(ends: Sequence[int]) -> list[bytes]:
+    """The blocks of that text."""
     begins = [0, 0]
-    blocks = []
+    blocks = list[bytes]()
     texts = sources()
     for at, end in enumerate(ends):
         blocks.append(texts[at % 2][begins[at % 2] : end])
         begins[at % 2] = end
-    return b"".join(blocks)
+    return blocks
+
+
+def pieces(text: str, context: int, chunks: int) -> list[str]:
+    """As many *chunks* of *text* as it has, one at least, of about *context* tokens."""
+    size = BYTES_PER_TOKEN * context
+    fitting = max(1, min(chunks, len(text) // size))
+    return [text[at * size : (at + 1) * size] for at in range(fitting)]

@@ -15,18 +15,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
-from typing import cast
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
-from codeneedle.engines.engine import Ability, PromptScorer, Served, Tokenizer
-from codeneedle.engines.messages import Completion, Forced, TokenPiece
+from codeneedle.engines.engine import Ability, Served, Tokenizer
+from codeneedle.engines.messages import Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.observations import Answer
+from codeneedle.probes.probe import Asker
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ
 from codeneedle.probes.recall.settings import Way, functions_in
@@ -345,11 +345,10 @@ def _echoed(
 ) -> tuple[dict[str, Json], float]:
     """As of `read`, by one request to a server that scores its prompts."""
     text, ranges = _composed("", context.run.text, group.needles)
-    question = Completion(prompt=text, seed=context.run.setup.seed, max_tokens=1)
-    client = cast("PromptScorer", served.client)
     started = time.monotonic()
-    with context.asking():
-        every = client.force_each(question, [passage for _, passage in ranges])
+    every = Asker(served, context).score_passages(
+        text, [passage for _, passage in ranges]
+    )
     whole_s = time.monotonic() - started
     answers = _stored(group, every, text.encode(errors="replace"))
     own_s = math.fsum(each.wall_s for each in every)

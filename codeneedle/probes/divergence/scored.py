@@ -1,0 +1,78 @@
+"""
+Scores the right tokens of a text by a server that scores its prompts, chunk by chunk:
+their log-probabilities, without the distributions that they are of.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import chain
+
+from codeneedle.engines.messages import BadReply, Forced
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.divergence.comparison import begun, calibrated
+from codeneedle.probes.divergence.record import ContextComparison, unread
+from codeneedle.probes.probe import Asker
+from codeneedle.records.record import Json, Status, as_json
+
+BY_SERVER = "an echo of prompts"
+"""Stands for the version of a tool."""
+
+
+def scored_by_server(
+    context: ProbeContext, chunks: Mapping[str, Sequence[str]]
+) -> Json:
+    """
+    The observation: right tokens of the second half of each chunk.
+
+    Where the first server tells that it scores no text, no other is started.
+
+    Args:
+        context: The cell.
+        chunks: Those of each question, by its key.
+
+    Raises:
+        CellError: If the server fails, or cannot score what others could.
+    """
+    found = begun(context)
+    missing = {key: chunks[key] for key in chunks if key not in found.answers}
+    if reason := unread(context.run.setup):
+        return as_json(replace(found, skipped=dict.fromkeys(missing, reason)))
+    context.step(0, 1, "loading")
+    with context.serving() as served:
+        asker = Asker(served, context)
+        for key, of_key in missing.items():
+            try:
+                found.answers[key] = _scored(asker, key, of_key)
+            except BadReply as error:
+                if error.status is not Status.UNSUPPORTED or context.others:
+                    raise
+                found.skipped[key] = str(error)
+            context.keep(as_json(found))
+        asker.settle()
+    return calibrated(context, found)
+
+
+def _scored(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
+    length, started = int(key.partition("x")[0]), time.monotonic()
+    every: list[Forced] = []
+    for at, text in enumerate(chunks):
+        asker.context.step(at, len(chunks), f"reading at {length:,} tokens")
+        every += asker.score_passages(text, [(len(text) // 2, len(text))])
+    leads = [*chain.from_iterable(forced.leads for forced in every)]
+    bounds = sum(len(forced.bounds) for forced in every)
+    return ContextComparison(
+        context=length,
+        chunks=len(chunks),
+        tokens=len(leads),
+        seconds=round(time.monotonic() - started, 4),
+        base_seconds=0.0,
+        logprobs=tuple(chain.from_iterable(forced.logprobs for forced in every)),
+        ends=tuple(chain.from_iterable(forced.ends for forced in every)),
+        first_choices=_percent(sum(lead > 0 for lead in leads), len(leads)),
+        bounded=_percent(bounds, len(leads)),
+    )
+
+
+def _percent(part: int, whole: int) -> float:
+    return round(100 * part / whole, 4)

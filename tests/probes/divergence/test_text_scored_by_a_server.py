@@ -1,0 +1,108 @@
+"""A server that scores its prompts scores ordinary text, chunk by chunk."""
+
+from dataclasses import replace
+
+import pytest
+from fake_engine import made_weights
+from fake_openai import MODEL, endpoint
+from made_contexts import made_preparation, run_context
+from made_records import made_record, made_setup
+
+from codeneedle.cache_types import Pair
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.messages import BadReply
+from codeneedle.engines.openai.engine import endpoint_of
+from codeneedle.engines.openai.settings import EndpointSettings
+from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.divergence import texts
+from codeneedle.probes.divergence.metrics import METRICS, TEXT_LOGP, of_parts
+from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
+from codeneedle.probes.divergence.record import divergence_of
+
+SPEC = ModelSpec(weights=made_weights(), name="made")
+CHUNKS = ["0", "1", "2", "3"]
+
+
+@pytest.fixture
+def made_context(tmp_path):
+    """Makes a cell of an engine that asks the server at a URL."""
+
+    def made(url, pair="f16/f16", *, file=texts.ORDINARY, **changes):
+        settings = EndpointSettings(url=url, pair=pair, served_name=MODEL)
+        run = run_context(
+            tmp_path,
+            endpoint_of(settings, environment={})(SPEC),
+            setup=made_setup(),
+            settings={NAME: DivergenceSettings((64,), (4,), file)},
+            preparation=made_preparation(),
+        )
+        probes = {NAME: PROBE.as_stored(run)}
+        setup = replace(run.setup, probes=probes, calibrated=changes.pop("known", {}))
+        run = replace(run, setup=setup)
+        return ProbeContext(run=run, pair=Pair.parse(pair), logs=tmp_path, **changes)
+
+    return made
+
+
+def recorded(context, observation):
+    return replace(
+        made_record(str(context.pair), []), probe=NAME, observation=observation
+    )
+
+
+def test_right_tokens_of_the_second_half_of_each_chunk_are_scored(made_context):
+    with endpoint("echo", "logprob=-0.5") as server:
+        context = made_context(server.url)
+        record = recorded(context, PROBE.measure(context))
+
+    setup = context.run.setup
+    blocks = texts.blocks_of(setup.probes[NAME]["cuts"])[:4]
+    halves = [len(block) - len(block) // 2 for block in blocks]
+    answers = TEXT_LOGP.unit_answers(record, setup)
+    assert CHUNKS == [*answers]
+    # Tokens of the fake have four characters; one may span the middle.
+    for size, of_chunk in zip(halves, answers.values(), strict=True):
+        assert {-0.5} == {*of_chunk}
+        assert abs(size / 4 - len(of_chunk)) < 2
+    assert [{"0", "2"}, {"1", "3"}] == [
+        {*part.unit_values(record, setup)} for part in of_parts(setup)
+    ]
+    assert [] == [m.name for m in METRICS if [*m.values(record, setup)]]
+
+
+def test_a_file_of_the_users_is_cut_evenly(made_context, tmp_path):
+    file = tmp_path / "mine.txt"
+    file.write_text("a line of the text\n" * 80)
+    with endpoint("echo", "logprob=-0.5") as server:
+        context = made_context(server.url, file=file)
+        record = recorded(context, PROBE.measure(context))
+
+    (answer,) = divergence_of(record).answers.values()
+    assert (4, CHUNKS) == (
+        answer.chunks,
+        [*TEXT_LOGP.unit_values(record, context.run.setup)],
+    )
+
+
+def test_a_server_that_scores_no_text_says_so_and_no_further_one_is_asked(made_context):
+    known = {}
+    with endpoint() as server:
+        context = made_context(server.url, calibrate=known.update)
+        record = recorded(context, PROBE.measure(context))
+        other = made_context(server.url, "q8_0/q8_0", known={NAME: known})
+    (gap,) = PROBE.gaps_in(record, context.run.setup)
+
+    assert gap.startswith("no ordinary text: ")
+    assert {} == TEXT_LOGP.by_unit(record, context.run.setup)
+    # The server is gone, and is not missed.
+    assert (gap,) == PROBE.gaps_in(
+        recorded(other, PROBE.measure(other)), other.run.setup
+    )
+
+
+def test_a_server_that_scores_a_pair_less_than_the_others_has_failed(made_context):
+    with endpoint("echo") as server:
+        context = made_context(server.url)
+        first = recorded(context, PROBE.measure(context))
+    with endpoint() as server, pytest.raises(BadReply):
+        PROBE.measure(made_context(server.url, "q8_0/q8_0", others=(first,)))
