@@ -28,16 +28,16 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
-from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
-from codeneedle.engines.llama_cpp.statistics import (
+from codeneedle.engines.llama_cpp.perplexity_log import (
     announced_size,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    statistics,
+    nan_from,
     too_short,
 )
+from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.tools import ReadTokens, SpeedTask
@@ -462,9 +462,9 @@ def read_server_log(data: bytes) -> None:
 def read_perplexity(data: bytes) -> None:
     """The log of llama-perplexity."""
     text = data.decode(errors="replace")
-    found = statistics(text)
-    claim(found is None or failure(text) is None, "failures have no statistics")
-    for read in (chunks_done, ends_early, final_perplexity, announced_size, too_short):
+    found = final_perplexity(text)
+    claim(found is None or failure(text) is None, "failures have no perplexity")
+    for read in (chunks_done, ends_early, nan_from, announced_size, too_short):
         read(text)
 
 

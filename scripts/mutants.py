@@ -47,7 +47,7 @@ MODULES = (
     "corpora/needles",
     "engines/llama_cpp/log",
     "engines/llama_cpp/reading",
-    "engines/llama_cpp/statistics",
+    "engines/llama_cpp/perplexity_log",
     "cache_types",
     "models/kv_cache",
     "probes/divergence/metrics",

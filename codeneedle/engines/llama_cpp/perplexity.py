@@ -40,13 +40,12 @@ from codeneedle.engines.llama_cpp.installation import (
     Tools,
 )
 from codeneedle.engines.llama_cpp.log import read_log
-from codeneedle.engines.llama_cpp.statistics import (
+from codeneedle.engines.llama_cpp.perplexity_log import (
     announced_size,
     chunks_done,
     ends_early,
     failure,
     final_perplexity,
-    impossible_statistics,
     nan_from,
     too_short,
 )
@@ -474,8 +473,7 @@ def _unreadable(job: Job, fault: str, log_text: str) -> CellError:
 def _incomplete(job: Job, log_text: str, *, lacking: str = "") -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
     trouble = logs.trouble(log_text)
-    silent = CUT_OFF if ends_early(log_text) else impossible_statistics(log_text)
-    silent = silent or "it does not say why"
+    silent = CUT_OFF if ends_early(log_text) else "it does not say why"
     reason = failure(log_text) or (trouble.reason if trouble else lacking or silent)
     what = "log-probabilities" if lacking else "statistics"
     message = f"ended without complete {what}: {reason}"

@@ -154,7 +154,7 @@ def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
 
 @pytest.mark.parametrize(
     ("fault", "pair", "runs"),
-    [("print=base-nan", "f16/f16", 1), ("then-print=q8_0-nan", "q8_0/q8_0", 2)],
+    [("print=base-nan", "f16/f16", 1), ("then-print=base-nan", "f16/f16", 2)],
 )
 def test_a_pair_that_computes_nan_says_so_and_runs_once(
     tmp_path, run, fault, pair, runs

@@ -1,0 +1,130 @@
+"""What llama-perplexity prints, parsed: chunks, perplexity, errors."""
+
+import math
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from codeneedle.engines.llama_cpp.base_file import Lengths
+from codeneedle.engines.llama_cpp.log import COUNT, lines
+from codeneedle.engines.tools import Estimate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What the tool announces to compute."""
+
+    chunks: int  # pieces of text
+    context: int  # length of each, in tokens
+
+
+def nan_from(log_text: str) -> int | None:
+    """
+    From which token of its text on the tool computes NaN; None if it does not.
+
+    It is the first scored one of the first chunk that has NaN; 0 if no chunk tells.
+    """
+    chunks = [int(number) for number, told in _WRITTEN.findall(log_text) if _nan(told)]
+    announced = announced_size(log_text)
+    if chunks and announced is not None:
+        at = announced.context
+        return (min(chunks) - 1) * at + at // 2 + 1
+    final = filter(None, map(_FINAL.fullmatch, _stripped_lines(log_text)))
+    is_final = any(_nan(match["value"]) for match in final)
+    return 0 if chunks or is_final else None
+
+
+def final_perplexity(log_text: str) -> Estimate | None:
+    """The perplexity of a run that wrote a base file; None unless it is complete."""
+    match = _only(_FINAL.fullmatch(line) for line in _stripped_lines(log_text))
+    if match is None or failure(log_text) is not None:
+        return None
+    estimate = _estimate(match["value"], match["error"])
+    return estimate if math.isfinite(estimate.value) else None
+
+
+def ends_early(log_text: str) -> bool:
+    """
+    Whether the log holds neither its last line nor NaN nor an error.
+
+    A thread of the tool writes its log, and ends with the process, whatever it still
+    had to write: llama.cpp #22142. Seen with b11434, a small model and a busy machine.
+    A log whose last line is there was not cut, whatever it says.
+    """
+    is_ended = any(map(_FINAL.fullmatch, _stripped_lines(log_text)))
+    return not is_ended and nan_from(log_text) is None and failure(log_text) is None
+
+
+def announced_size(log_text: str) -> Size | None:
+    """What the tool announced to compute; None if it did not get so far."""
+    match = _only(_SIZE.search(line) for line in _stripped_lines(log_text))
+    if match is None:
+        return None
+    return Size(chunks=int(match["chunks"]), context=int(match["context"]))
+
+
+def chunks_done(log_text: str) -> int:
+    """How many chunks are done."""
+    return max((int(number) for number, _ in _WRITTEN.findall(log_text)), default=0)
+
+
+def failure(log_text: str) -> str | None:
+    """The first line that states an error, even one that the tool ignores; or None."""
+    for line in lines(log_text):
+        if _FAILURE.search(line):
+            return " ".join(line.split())
+    return None
+
+
+def too_short(log_text: str) -> Lengths | None:
+    """How many tokens the text lacks, if the tool says so; else None."""
+    needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
+    if needed is None or present is None:
+        return None
+    return Lengths(needed=int(needed[1]), present=int(present[1]))
+
+
+_NUMBER = r"[-+]?(?:\d+\.\d+|nan|inf)"
+
+_FINAL = re.compile(
+    rf"Final estimate: PPL = (?P<value>{_NUMBER}) \+/- (?P<error>{_NUMBER})"
+)
+_SIZE = re.compile(
+    rf"(?:over|computing) (?P<chunks>{COUNT}) chunks, n_ctx=(?P<context>{COUNT})"
+)
+_WRITTEN = re.compile(rf"\[({COUNT})\]([-\d.naif]+),")
+_NEEDED = re.compile(rf"you need at least ({COUNT}) tokens")
+_PRESENT = re.compile(rf"tokenizes to only ({COUNT}) tokens")
+
+_FAILURE = re.compile(
+    r"failed to decode"
+    r"|failed reading"
+    r"|does not look like a file containing log-probabilities"
+    r"|you need at least \d+ tokens"
+    r"|failed to open"
+    r"|Unexpected negative standard deviation"
+    # The tool prints these two and goes on.
+    r"|has been computed with \d+, while the current context is"
+    r"|inconsistent vocabulary"
+)
+
+
+def _stripped_lines(log_text: str) -> Iterator[str]:
+    return (line.rstrip() for line in lines(log_text))
+
+
+def _estimate(value: str, error: str | None) -> Estimate:
+    # A tiny number is printed with a sign: -0.000000.
+    number = float(value) + 0.0
+    spread = math.nan if error is None else float(error)
+    return Estimate(number, spread if math.isfinite(spread) else None)
+
+
+def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
+    """The one match there is; None if there are none or several."""
+    present = [match for match in matches if match is not None]
+    return present[0] if len(present) == 1 else None
+
+
+def _nan(told: str) -> bool:
+    return "nan" in told
