@@ -16,6 +16,7 @@ mean loss of each pair is replaced by that of the scenario.
 import argparse
 import bisect
 import itertools
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -949,6 +950,7 @@ def coverage(folder: Path) -> None:
     }
     if len(texts) > 1:
         _autocorrelation(run, texts)
+        _coverage_of_many(run, texts)
 
 
 def _coverage_of(
@@ -1026,6 +1028,45 @@ def _autocorrelation(run: Run, records: Mapping[Pair, CellRecord]) -> None:
         chunks = losses.mean(axis=1)[np.newaxis]
         near = ", ".join(f"{_correlation(chunks, lag):.2f}" for lag in (1, 2))
         print(f"| {pair} | {losses.size} | {' | '.join(found)} | {near} |")
+
+
+def _coverage_of_many(run: Run, records: Mapping[Pair, CellRecord]) -> None:
+    """Print the misses of intervals of chunks like the real ones, of which many are."""
+    reference, *others = sorted(records, key=_size, reverse=True)
+    there = _by_chunk(records[reference], run.setup)
+    chance = np.random.default_rng(42)
+    print("\n| pair | of 16 of many: above, % | below | lopsided: above | below |")
+    print("| --- | --: | --: | --: | --: |")
+    for pair in others:
+        losses = there - _by_chunk(records[pair], run.setup)
+        shown = []
+        for shape in (
+            chance.standard_normal,
+            lambda size: chance.exponential(1, size) - 1,
+        ):
+            many = _many_chunks(losses, chance, shape(10_000))
+            draw = partial(_some_of, many, 16, chance)
+            shown += [
+                f"{each:.2f}" for each in _missed(many.mean(), draw, 0.025, 10_000)
+            ]
+        print(f"| {pair} | {' | '.join(shown)} |")
+
+
+def _many_chunks(
+    losses: Numbers, chance: np.random.Generator, effects: Numbers
+) -> Numbers:
+    """
+    Mean losses of as many chunks as there are *effects*, which have a variance of 1.
+
+    They vary as much as those of *losses*, (chunks, tokens), beyond what their tokens
+    explain, which are real.
+    """
+    tokens = (losses - losses.mean(axis=1, keepdims=True)).ravel()
+    explained = float(losses.var(axis=1, ddof=1).mean()) / losses.shape[1]
+    beyond = max(0.0, float(losses.mean(axis=1).var(ddof=1)) - explained)
+    noise = chance.choice(tokens, (len(effects), losses.shape[1])).mean(axis=1)
+    found: Numbers = losses.mean() + math.sqrt(beyond) * effects + noise
+    return found
 
 
 def _correlation(rows: Numbers, lag: int) -> float:
