@@ -1039,16 +1039,13 @@ def _coverage_of_many(run: Run, records: Mapping[Pair, CellRecord]) -> None:
     print("| --- | --: | --: | --: | --: |")
     for pair in others:
         losses = there - _by_chunk(records[pair], run.setup)
-        shown = []
-        for shape in (
-            chance.standard_normal,
-            lambda size: chance.exponential(1, size) - 1,
-        ):
-            many = _many_chunks(losses, chance, shape(10_000))
+        shown = list[str]()
+        effects = [chance.standard_normal(10_000), chance.exponential(1, 10_000) - 1]
+        for of_chunks in effects:
+            many = _many_chunks(losses, chance, of_chunks)
             draw = partial(_some_of, many, 16, chance)
-            shown += [
-                f"{each:.2f}" for each in _missed(many.mean(), draw, 0.025, 10_000)
-            ]
+            missed = _missed(many.mean(), draw, 0.025, 10_000)
+            shown += [f"{share:.2f}" for share in missed]
         print(f"| {pair} | {' | '.join(shown)} |")
 
 

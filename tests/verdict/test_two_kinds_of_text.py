@@ -1,5 +1,6 @@
 """A pair is within only if it is by recall and by ordinary text."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ from made_verdicts import with_klds, with_text
 from codeneedle.cache_types import Pair
 from codeneedle.report.captions import loss_word
 from codeneedle.report.losses import losses_of
+from codeneedle.report.page import page
+from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
     Check,
     check_of,
@@ -16,6 +19,7 @@ from codeneedle.report.verdict import (
     others,
     verdict_table,
 )
+from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import losses_sentence
@@ -159,3 +163,16 @@ def test_pictures_show_the_worse_of_both_and_say_which():
         below[pair] for pair in (GOOD, MIDDLE, COARSE)
     )
     assert losses.display.label.endswith("of recall or ordinary text, the worse")
+
+
+def test_pages_csv_and_json_have_both():
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.004})
+    verdict = judge(run)
+    names = {"recall-logp", "text-logp"}
+
+    rows = {row.facet for row in table_rows([run], [verdict]) if row.metric == "loss"}
+    (found,) = verdict_objects([verdict], lambda _engine: str)
+    shown = page([run], None, lambda _engine: str)
+    assert {f"by={name}" for name in names} <= rows
+    assert names <= {metric.name for metric in found.pairs[-1].metrics}
+    assert ["recall", "text"] == re.findall(r"<th[^>]*>(recall|text)</th>", shown)
