@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 if TYPE_CHECKING:  # commands that only name probes do not wait for it
     from rich.text import Text
 
-Shown: TypeAlias = "str | Text"
+ShownText: TypeAlias = "str | Text"
 """
 Text to show. A string may come from anywhere: each form makes it safe, on one line.
 A `Text` may have styles and several lines, and is safe already.
@@ -27,7 +27,9 @@ class Grid:
 
     k_types: Sequence[str]  # from top to bottom
     v_types: Sequence[str]  # from left to right
-    rows: Sequence[Sequence[Shown]]  # one for each K type, with a text for each V type
+    rows: Sequence[
+        Sequence[ShownText]
+    ]  # one for each K type, with a text for each V type
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class Table:
     """Rows below a heading."""
 
     heading: Sequence[str]  # names of the columns; a name may have several lines
-    rows: Sequence[Sequence[Shown]]
+    rows: Sequence[Sequence[ShownText]]
     """As long as the heading. The first text tells a row from others."""
 
     words: Collection[str] = ()
@@ -46,7 +48,7 @@ class Table:
 class Facts:
     """A word and a phrase for each fact; *is_quiet* where they are no result."""
 
-    entries: Sequence[tuple[str, Shown]]
+    entries: Sequence[tuple[str, ShownText]]
     is_quiet: bool = False
 
 
@@ -54,7 +56,7 @@ class Facts:
 class Lines:
     """Sentences, a line each."""
 
-    lines: Sequence[Shown]  # the sentences
+    lines: Sequence[ShownText]  # the sentences
     style: str = ""
     """
     Of those that have none of their own, as rich spells it; other forms show what is
@@ -71,7 +73,7 @@ CORNER = "K \\ V"
 """Top left corner of a grid: K types go down, V types across."""
 
 
-def is_bold(line: Shown, style: str) -> bool:
+def is_bold(line: ShownText, style: str) -> bool:
     """Whether a line of `Lines` of that *style* is bold, as a whole."""
     return "bold" in (style if isinstance(line, str) else str(line.style))
 

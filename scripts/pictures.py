@@ -10,7 +10,6 @@ run gives the same pictures. Those of the README are of `make sweep`.
 
 import argparse
 import io
-import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -136,16 +135,13 @@ def front(colours: Mapping[str, str]) -> str:
     """Memory against loss."""
     losses = losses_of_run(SMOLLM2)
     frame = charts.front_frame(losses)
-    style = charts._style("front") | {"svg.fonttype": "path"}  # noqa: SLF001
+    theme = charts.Theme(*(colours[part] for part in charts.Theme._fields))
+    style = charts._style(theme) | {"svg.fonttype": "path"}  # noqa: SLF001
     with mpl.rc_context(style), warnings.catch_warnings():
         figure = Figure(figsize=(7.6, 4.2), dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
-        charts.paint_front(figure.add_subplot(), frame, losses)
-        drawn = svg(figure)
-    for colour, variable in charts.THEME.items():
-        name = re.sub(r"var\(--(\w+)\)", r"\1", variable)
-        drawn = drawn.replace(colour, colours[name])
-    return drawn
+        charts.paint_front(figure.add_subplot(), frame, losses, theme)
+        return svg(figure)
 
 
 # --- how it works: boxes from left to right, in two rows

@@ -18,7 +18,7 @@ from codeneedle.cache_types import (
     whole_grid,
 )
 from codeneedle.cli.engines import EngineEntry, engine_entry
-from codeneedle.document import Document, Facts, Lines, Shown, Table
+from codeneedle.document import Document, Facts, Lines, ShownText, Table
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
@@ -494,7 +494,7 @@ def _shape(header: Weights) -> str:
     return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
 
 
-def _type_row(facts: TypeFacts) -> list[Shown]:
+def _type_row(facts: TypeFacts) -> list[ShownText]:
     fits = None if facts.misfit is None else not facts.misfit
     return [
         facts.name,

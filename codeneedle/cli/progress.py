@@ -20,25 +20,21 @@ from rich.table import Table
 from rich.text import Text
 
 from codeneedle.cache_types import Pair, by_precision
-from codeneedle.document import Document, Grid, Heading
+from codeneedle.document import Document, Facts, Grid, Heading, ShownText
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.engines.pace import CELL, Pace
 from codeneedle.errors import ToolMissing
 from codeneedle.models import pretrained
 from codeneedle.probes.cell import Step
+from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
-from codeneedle.report.captions import (
-    NOT_RUN_WORD,
-    corpus_line,
-    described,
-    setup_line,
-    status_word,
-)
-from codeneedle.report.colours import Scale, cell_style, value_scale
+from codeneedle.report.captions import corpus_line, described, setup_line
+from codeneedle.report.colours import value_scale
 from codeneedle.report.display import display_of
+from codeneedle.report.shown import Shown, legend, painted, shown
 from codeneedle.report.terminal import rendered
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.orphans import end_orphans
@@ -426,25 +422,46 @@ def live_view(progress: SweepProgress) -> RenderableType:
 
 def titled_grid(progress: SweepProgress) -> Document:
     """What the headline metric is, with its unit, and the `progress_grid`."""
-    return (Heading(described(progress.metrics[0])), progress_grid(progress))
+    shown = _shown_cells(progress)
+    grid = progress_grid(progress, shown)
+    return (
+        Heading(described(progress.metrics[0])),
+        grid,
+        Facts(legend(shown.values())),
+    )
 
 
-def progress_grid(progress: SweepProgress) -> Grid:
+def progress_grid(progress: SweepProgress, shown: Mapping[Pair, Shown]) -> Grid:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
     k_types = by_precision(pair.k for pair in progress.pairs)
     v_types = by_precision(pair.v for pair in progress.pairs)
-    metric, setup = progress.metrics[0], progress.setup
-    values = {
-        pair: value_of(metric, record, setup)
-        for pair, record in progress.records.items()
-        if record.has_numbers
-    }
-    scale = value_scale(metric, values.values())
-    rows = [
-        [_cell(progress, Pair(k, v), metric, values, scale) for v in v_types]
-        for k in k_types
-    ]
+    rows = [[_cell(progress, Pair(k, v), shown) for v in v_types] for k in k_types]
     return Grid(k_types, v_types, rows)
+
+
+def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
+    """The headline metric of each pair that does not run just now."""
+    metric = progress.metrics[0]
+    cells = [
+        _cell_value(pair, progress.records.get(pair), progress)
+        for pair in progress.pairs
+        if pair not in progress.running
+    ]
+    scale = value_scale(metric, [cell.value for cell in cells])
+    display = replace(display_of(metric), shows_error=False)
+    return {c.pair: painted(shown(c, display), c.value, scale) for c in cells}
+
+
+def _cell_value(
+    pair: Pair, record: CellRecord | None, progress: SweepProgress
+) -> CellValue:
+    if record is None or record.status is Status.INTERRUPTED:
+        return CellValue(pair=pair)
+    value = math.nan
+    if record.has_numbers:
+        value = value_of(progress.metrics[0], record, progress.setup)
+    status = record.status.value
+    return CellValue(pair=pair, status=status, reason=record.reason, value=value)
 
 
 def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
@@ -519,25 +536,13 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
 
 
 def _cell(
-    progress: SweepProgress,
-    pair: Pair,
-    metric: Metric,
-    values: Mapping[Pair, float],
-    scale: Scale,
-) -> Text:
-    record, running = progress.records.get(pair), progress.running.get(pair)
-    if running:
+    progress: SweepProgress, pair: Pair, shown: Mapping[Pair, Shown]
+) -> ShownText:
+    if running := progress.running.get(pair):
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
-    if record is None and pair not in progress.pairs:
-        return Text()
-    if record is None or record.status is Status.INTERRUPTED:
-        return Text(NOT_RUN_WORD, style="dim")
-    if pair not in values:
-        return Text(status_word(record.status), style="yellow")
-    shown = number(values[pair], digits=display_of(metric).digits)
-    return Text(shown, style=cell_style(metric, values[pair], scale))
+    return shown[pair].styled() if pair in shown else ""
 
 
 def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:

@@ -24,7 +24,6 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.metrics import caches_of
 from codeneedle.records.record import Attention, Effective
-from codeneedle.report.captions import attention_mark
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system.files import cache_folder
@@ -136,7 +135,7 @@ def _facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
     held = caches_of(ran).size(cell.context)
     cache = f", KV cache {size(round(held))}" if held is not None else ""
-    mark = attention_mark(ran.attention)
+    mark = ran.attention.mark if ran.attention else ""
     pair = f"{visible(str(cell.pair))}{f' ({mark})' if mark else ''}"
     yield f"{pair} is verified{cache}; {cell.context:,} tokens"
     if ran.attention:

@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.text import Text
 
 from codeneedle.cache_types import Candidate, Pair, PairFlags
-from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
+from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
 from codeneedle.report import captions
@@ -58,7 +58,10 @@ def budget_closing(verdict: Verdict, pair_flags: PairFlags) -> Document:
 def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """The `budget_headline`, its first line in green."""
     first, *rest = budget_headline(verdict, pair_flags)
-    lines: list[Shown] = [Text(visible(first), _style(verdict)), *map(visible, rest)]
+    lines: list[ShownText] = [
+        Text(visible(first), _style(verdict)),
+        *map(visible, rest),
+    ]
     return Lines(lines)
 
 

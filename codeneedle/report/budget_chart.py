@@ -11,31 +11,25 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from codeneedle.cache_types import Candidate
-from codeneedle.report.charts import (
-    BEYOND,
-    INK,
-    LINE,
-    POINTS,
-    QUIET,
-    TIP,
-    WITHIN,
-    drawn_charts,
-)
+from codeneedle.report.charts import LIGHT, POINTS, Theme, pictured
 from codeneedle.report.losses import PERCENT, shown_row
 from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
 
-STYLES = ((WITHIN, "o"), (BEYOND, "s"), (QUIET, "D"), (INK, "^"), (LINE, "v"))
-"""Colour and marker of the lines, the most precise weights first."""
+MARKERS = ("o", "s", "D", "^", "v")
+"""Of the lines, the most precise weights first."""
 
 
-def budget_charts(verdict: Verdict, *, name: str = "budget") -> Markup:
-    """Memory against loss of all candidates, for wide screens and phones; or empty."""
+def budget_chart(verdict: Verdict) -> Markup:
+    """Memory against loss of all candidates; empty without sizes."""
     frame = budget_frame(verdict)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
     most = verdict.limits.max_memory_bytes
-    return drawn_charts(lambda axes: paint_budget(axes, frame, most), name)
+    return pictured(
+        lambda axes, theme: paint_budget(axes, frame, most, theme),
+        about="Memory of weights and cache against loss, a line for each file",
+    )
 
 
 def budget_frame(verdict: Verdict) -> pd.DataFrame:
@@ -74,13 +68,19 @@ def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
         }
 
 
-def paint_budget(axes: Axes, frame: pd.DataFrame, most: int | None) -> None:
+def paint_budget(
+    axes: Axes, frame: pd.DataFrame, most: int | None, theme: Theme = LIGHT
+) -> None:
     """Draw *frame*, and the budget of so many bytes as an edge."""
     names = list(dict.fromkeys(frame["weights"]))
-    for name, (colour, marker) in zip(names, cycle(STYLES), strict=False):
+    colours = (theme.within, theme.beyond, theme.quiet, theme.ink, theme.line)
+    styles = cycle(zip(colours, MARKERS, strict=True))
+    for name, (colour, marker) in zip(names, styles, strict=False):
         of_file = frame[frame["weights"] == name].sort_values("memory")
         bars = of_file[of_file["high"].map(math.isfinite)]
-        axes.vlines(bars["memory"], bars["low"], bars["high"], color=LINE, linewidth=1)
+        axes.vlines(
+            bars["memory"], bars["low"], bars["high"], color=theme.line, linewidth=1
+        )
         axes.plot(
             of_file["memory"],
             of_file["loss"],
@@ -91,7 +91,7 @@ def paint_budget(axes: Axes, frame: pd.DataFrame, most: int | None) -> None:
             label=name,
             zorder=3,
         )
-    _paint_budget_edge(axes, most)
+    _paint_budget_edge(axes, most, theme)
     chosen = frame[frame["is_set"]]
     axes.plot(
         chosen["memory"],
@@ -99,12 +99,11 @@ def paint_budget(axes: Axes, frame: pd.DataFrame, most: int | None) -> None:
         "o",
         markersize=15,
         markerfacecolor="none",
-        markeredgecolor=INK,
+        markeredgecolor=theme.ink,
         markeredgewidth=1.8,
         zorder=4,
     )
-    _paint_tips(axes, frame)
-    axes.axhline(0.0, color=LINE, linewidth=0.8, zorder=0)
+    axes.axhline(0.0, color=theme.line, linewidth=0.8, zorder=0)
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.8)
     axes.yaxis.set_major_formatter(lambda tick, _: f"{tick:g}")
     axes.yaxis.set_minor_locator(NullLocator())
@@ -117,15 +116,15 @@ def paint_budget(axes: Axes, frame: pd.DataFrame, most: int | None) -> None:
         bbox_to_anchor=(0, 1),
         ncols=min(len(names), 4),
         frameon=False,
-        labelcolor=QUIET,
+        labelcolor=theme.quiet,
         fontsize=POINTS,
     )
 
 
-def _paint_budget_edge(axes: Axes, most: int | None) -> None:
+def _paint_budget_edge(axes: Axes, most: int | None, theme: Theme) -> None:
     if most is None:
         return
-    axes.axvline(most, color=INK, linewidth=1.2, linestyle="--", zorder=1)
+    axes.axvline(most, color=theme.ink, linewidth=1.2, linestyle="--", zorder=1)
     axes.annotate(
         "budget",
         (most, 1),
@@ -135,26 +134,5 @@ def _paint_budget_edge(axes: Axes, most: int | None) -> None:
         ha="right",
         va="top",
         size=POINTS,
-        color=QUIET,
+        color=theme.quiet,
     )
-
-
-def _rows(frame: pd.DataFrame) -> Iterator[Any]:
-    """The rows of *frame*, a field for each column."""
-    yield from frame.itertuples()
-
-
-def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
-    """Unseen discs that a pointer finds, as of `charts.inline`."""
-    for row in _rows(frame):
-        ends = (
-            f" ({row.low:z.1f} to {row.high:z.1f})" if math.isfinite(row.high) else ""
-        )
-        lost = f"loss {row.loss:z.1f} of 100{ends}"
-        told = [
-            f"{row.weights} {row.pair}{': set' if row.is_set else ''}",
-            size(round(row.memory)),
-            "reference" if row.is_reference else lost,
-        ]
-        gid = f"{TIP}{'; '.join(told)}"
-        axes.plot(row.memory, row.loss, "o", markersize=14, alpha=0, gid=gid)

@@ -2,38 +2,26 @@
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
 
-from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
+from codeneedle.cache_types import Pair, most_precise, named_pairs
 from codeneedle.corpora.fitting import filled_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames, gap_lines
-from codeneedle.probes.frames import Cells, CellValue
+from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.record import (
-    Attention,
-    CellRecord,
-    Json,
-    Run,
-    Setup,
-    Status,
-)
-from codeneedle.report.display import Display, display_of
+from codeneedle.records.record import CellRecord, Json, Run, Setup
+from codeneedle.report.display import display_of
+from codeneedle.report.shown import small_number
 from codeneedle.text import (
-    NO_VALUE_WORD,
     in_words,
-    number,
     plural,
     size,
     sweep_command,
     visible,
 )
 from codeneedle.verdict.order import order_in
-
-if TYPE_CHECKING:  # a live grid does not wait for statistics
-    from codeneedle.report.losses import Losses
 
 _SHORT_HASH = 8
 
@@ -241,143 +229,6 @@ def cautions(run: Run) -> tuple[str, ...]:
     )
 
 
-NOT_RUN_WORD = "."
-"""Shown for a pair that was not run."""
-
-STATUS_WORDS: dict[Status, str] = {
-    Status.FINISHED: NO_VALUE_WORD,
-    Status.UNSUPPORTED: "unsupp.",
-    Status.OUT_OF_MEMORY: "oom",
-    Status.TIMED_OUT: "t/o",
-    Status.CRASHED: "crash",
-    Status.MISMATCHED: "mismatch",
-    Status.UNVERIFIED: "unverif.",
-    Status.INTERRUPTED: "intr.",
-}
-"""Short enough for a column; the legend below the grid explains them."""
-
-
-def status_word(status: str) -> str:
-    """The short word of a status, or of a pair that was not run: ``oom``, ``.``."""
-    return STATUS_WORDS[Status(status)] if status else NOT_RUN_WORD
-
-
-def cell_word(cell: frames.CellValue) -> str:
-    """What stands in place of a value; nothing where none was to be measured."""
-    return "" if cell.is_hole else status_word(cell.status)
-
-
-ERROR_ENTRY = ("±", "standard error")
-"""In legends of what `value_text` shows."""
-
-
-def shows_errors(cells: Iterable[CellValue], display: Display) -> bool:
-    """Whether `value_text` shows any."""
-    return display.shows_error and any(math.isfinite(cell.error) for cell in cells)
-
-
-def with_error(
-    value: float, error: float | None, *, digits: int, mark: str = "±"
-) -> str:
-    """``16.52±0.31``; ``16.52`` where the *error* is unknown."""
-    shown = number(value, digits=digits)
-    if error is None or not math.isfinite(error):
-        return shown
-    return f"{shown}{mark}{number(error, digits=digits)}"
-
-
-def value_text(
-    cell: CellValue, display: Display, *, digits: int | None = None, mark: str = "±"
-) -> str:
-    """
-    The value of *cell*, `with_error` of metrics whose error is worth showing.
-
-    Behind it where attention ran, if in no kernel: ``0.98 cpu``.
-    """
-    places = display.digits if digits is None else digits
-    error = cell.error if display.shows_error else None
-    shown = with_error(cell.value, error, digits=places, mark=mark)
-    return f"{shown} {cell_mark(cell)}".rstrip()
-
-
-def unit_counts(metric: Metric, cells: Iterable[CellValue]) -> dict[Pair, str]:
-    """
-    ``of 6``, beside each value, where some are over more units than others.
-
-    ``of 6/8`` where two of eight have no score. Empty where all are over as many as
-    were asked for, and of what is no mean of units.
-    """
-    valued = [cell for cell in cells if cell.has_value]
-    is_alike = len({cell.units for cell in valued}) < 2  # noqa: PLR2004
-    is_whole = is_alike and not any(cell.left_out for cell in valued)
-    if metric.quantity != "quality" or is_whole:
-        return {}
-    return {cell.pair: count_text(cell) for cell in valued}
-
-
-def count_text(cell: CellValue) -> str:
-    """``of 6``, or ``of 6/8`` where two of eight units have no score."""
-    asked = f"/{cell.units + cell.left_out:,}" if cell.left_out else ""
-    return f"of {cell.units:,}{asked}"
-
-
-ELSEWHERE = "other"
-"""Behind a speed that was measured on another device than the reference's."""
-
-
-def cell_mark(cell: CellValue) -> str:
-    """``cpu``, ``f16`` or ``other`` of what is not compared; mostly empty."""
-    return attention_mark(cell.attention) or ELSEWHERE * cell.is_elsewhere
-
-
-def attention_mark(attention: Attention | None) -> str:
-    """``cpu`` or ``f16``; empty for attention in a kernel, or unknown."""
-    return attention.mark if attention else ""
-
-
-def loss_word(losses: "Losses", cell: CellValue) -> str:
-    """
-    What stands below a loss: its word, of which kind of text it is or what else decides
-    it, and where attention ran.
-
-    ``within``, ``beyond text``, ``beyond kld``, ``open cpu``.
-    """
-    pair, mark = cell.pair, attention_mark(cell.attention)
-    by = losses.decided_by(pair) or losses.text_of(pair)
-    words = (losses.word(pair), by, mark)
-    return visible(" ".join(filter(None, words)))
-
-
-_ATTENTION_PHRASES = {
-    Attention.CPU: "attention on the CPU: this backend has no kernel for",
-    Attention.CONVERTED: "cache converted to f16 at each step: no kernel was built for",
-    Attention.PLAIN: "no flash attention, which this model does not have, with",
-}
-
-
-def attention_entries(cells: Cells) -> Iterator[tuple[str, str]]:
-    """An entry for each mark of `value_text`, with its pairs and what tells."""
-    elsewhere = [cell for cell in cells if attention_mark(cell.attention)]
-    marked = pairs_by((cell.attention, cell.pair) for cell in elsewhere)
-    for attention, pairs in marked.items():
-        if attention is None:
-            continue
-        of_mark = [cell for cell in elsewhere if cell.attention is attention]
-        evidence = f" ({visible(of_mark[0].evidence)})" if of_mark[0].evidence else ""
-        phrase = f"{_ATTENTION_PHRASES[attention]} {named_pairs(pairs)}{evidence}"
-        if not all(cell.is_ranked for cell in of_mark):
-            phrase += "; such speeds are compared with none"
-        yield attention_mark(attention), phrase
-
-
-def device_entries(cells: Cells) -> Iterator[tuple[str, str]]:
-    """An entry for speeds of another device than the reference's, with their pairs."""
-    marked = (cell.pair for cell in cells if cell_mark(cell) == ELSEWHERE)
-    if pairs := dict.fromkeys(marked):
-        phrase = f"{named_pairs(list(pairs))}: {frames.OTHER_DEVICE}"
-        yield ELSEWHERE, f"{phrase}; compared with none"
-
-
 def described(metric: Metric) -> str:
     """The label, and the unit if the label lacks it."""
     label = display_of(metric).label
@@ -395,74 +246,6 @@ def combined(metric: Metric, cells: Cells) -> str:
     return f" ({'sum' if metric.is_sum else 'mean'} of {most}{noun})"
 
 
-REFERENCE_MARK = "*"
-"""Behind the value of the pair that others are compared with."""
-
-
-def legend_entries(
-    setup: Setup,
-    cells: Cells,
-    metric: Metric,
-    inferred: Mapping[Pair, Pair] | None = None,
-) -> list[tuple[str, str]]:
-    """Each mark and word in the grid, with its meaning; *inferred* as `not_run`."""
-    entries = [*_reference_entries(cells, metric), *failure_entries(cells)]
-    entries += attention_entries(cells)
-    entries += device_entries(cells)
-    finished = (cell for cell in cells if cell.status == Status.FINISHED)
-    if not all(cell.has_value for cell in finished):
-        entries.append((NO_VALUE_WORD, no_value_phrase(setup, metric)))
-    entries += left_out_entries(cells)
-    entries += not_run(cells, inferred or {})
-    if shows_errors(cells, display_of(metric)):
-        entries.append(ERROR_ENTRY)
-    return entries
-
-
-def not_run(cells: Cells, inferred: Mapping[Pair, Pair]) -> Iterator[tuple[str, str]]:
-    """The entries for pairs without a record; *inferred* are beyond, as finer ones."""
-    missing = [c.pair for c in cells if c.status == frames.NOT_RUN and not c.is_hole]
-    left = [pair for pair in missing if pair not in inferred]
-    if left:
-        only = f": {named_pairs(left)}" if left != missing else ""
-        yield NOT_RUN_WORD, f"not run{only}"
-    if not inferred:
-        return
-    from codeneedle.verdict.remarks import inferred_phrases
-
-    for phrase in inferred_phrases({p: inferred[p] for p in missing if p in inferred}):
-        yield NOT_RUN_WORD, f"not measured, {phrase}"
-
-
-def no_value_phrase(setup: Setup, metric: Metric) -> str:
-    """What a finished cell without a value of *metric* means, with a known reason."""
-    reason = metric.why_none(setup)
-    why = f": {reason}" if reason else ""
-    return f"finished, without a value of {metric.name}{why}"
-
-
-def _reference_entries(cells: Cells, metric: Metric) -> Iterator[tuple[str, str]]:
-    if reference := frames.reference(cells):
-        yield REFERENCE_MARK, f"the reference, {visible(str(reference))}"
-        if metric.floor:
-            floor = small_number(
-                frames.value_at(cells, reference), display_of(metric).digits
-            )
-            meaning = f"noise floor {floor}: the reference compared with itself"
-            yield REFERENCE_MARK, meaning
-    if note := reference_note(cells):
-        yield "against", note
-
-
-def left_out_entries(cells: Cells) -> Iterator[tuple[str, str]]:
-    """What values leave out because it could not be measured."""
-    if partial := next((cell for cell in cells if cell.left_out), None):
-        yield count_text(partial), "over those of all that have a score of each answer"
-    for cell in cells:
-        if cell.lacking:
-            yield "left out", visible(f"{cell.pair}: {cell.lacking}")
-
-
 def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
     """The noise floors of a metric whose reference was measured again, or elsewhere."""
     pair = visible(str(frames.reference(cells)))
@@ -475,11 +258,10 @@ def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str
     return entries
 
 
-def small_number(value: float, digits: int) -> str:
-    """``0.50``, or ``3e-10`` of what *digits* decimals would show as nothing."""
-    if 0 < abs(value) < 10**-digits:
-        return f"{value:.1g}"
-    return number(value, digits=digits)
+def reference_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+    """Why no pair is the reference although records name one; mostly nothing."""
+    if note := reference_note(cells):
+        yield "against", note
 
 
 def reference_note(cells: Cells) -> str:
@@ -491,23 +273,6 @@ def reference_note(cells: Cells) -> str:
     if named and not frames.reference(cells):
         return f"measured against {named[0]}, which has no value"
     return ""
-
-
-def failure_entries(cells: Cells) -> Iterator[tuple[str, str]]:
-    """One entry per status and reason: the word, the pairs, and the reason."""
-    failed = pairs_by(
-        ((cell.status, cell.reason), cell.pair)
-        for cell in cells
-        if cell.status not in {Status.FINISHED, frames.NOT_RUN}
-    )
-    for (status, reason), pairs in failed.items():
-        yield status_word(status), failure_phrase(pairs, status, reason)
-
-
-def failure_phrase(pairs: Sequence[Pair], status: str, reason: str) -> str:
-    """``q8_0/q4_0, q4_0/q4_0 out-of-memory: cannot allocate``."""
-    why = f": {visible(reason)}" if reason else ""
-    return f"{named_pairs(pairs)} {status}{why}"
 
 
 def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:

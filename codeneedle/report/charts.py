@@ -1,13 +1,13 @@
-"""Charts of the page: memory against loss, and memory by context, as inline SVG."""
+"""Charts of the page: memory against loss, and memory by context, as pictures."""
 
+import base64
 import io
 import itertools
 import math
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
@@ -30,47 +30,49 @@ from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
 
-THEME = {
-    "#010101": "var(--ink)",
-    "#020202": "var(--quiet)",
-    "#030303": "var(--line)",
-    "#040404": "var(--within)",
-    "#050505": "var(--beyond)",
-    "#060606": "var(--band)",
-    "#070707": "var(--page)",
-}
-"""Colours of a chart, and the variables of the page that stand in their place."""
 
-INK, QUIET, LINE, WITHIN, BEYOND, BAND, PAGE = THEME
+class Theme(NamedTuple):
+    """The colours of a chart: those of the page, light or dark."""
+
+    ink: str
+    quiet: str
+    line: str
+    page: str
+    within: str
+    beyond: str
+    band: str
+
+
+LIGHT = Theme(
+    *("#1b1f24", "#5b6470", "#d5d9df", "#ffffff"), *("#2b6ea8", "#b5500b", "#e6f1fb")
+)
+DARK = Theme(
+    *("#e6e9ee", "#9aa4b1", "#343b45", "#14171b"), *("#7fb8e6", "#f0954a", "#1b2a3a")
+)
 
 POINTS = 9.0
 """Size of text."""
 
-FORMATS = {"wide": (7.6, 4.2), "narrow": (3.9, 4.2)}
-"""A chart is drawn for wide screens and for phones: class, and size in inches."""
+FORMATS = {"(max-width: 600px)": (3.9, 4.2), "": (7.6, 4.2)}
+"""A chart is drawn for phones and for wide screens: which, and size in inches."""
 
-MARKS = {
-    Decision.WITHIN: ("o", WITHIN),
-    Decision.OPEN: ("D", QUIET),
-    Decision.BEYOND: ("s", BEYOND),
-}
-"""Marker and colour of each decision."""
+THEMES = {"(prefers-color-scheme: dark)": DARK, "": LIGHT}
+
+MARKERS = {Decision.WITHIN: "o", Decision.OPEN: "D", Decision.BEYOND: "s"}
+"""Of each decision."""
 
 
 # --- memory against loss
 
 
-def front_charts(losses: Losses, *, number: int = 0) -> Markup:
-    """
-    Each pair's memory against its loss, for both formats; empty without sizes.
-
-    *number* is that of the run on its page.
-    """
+def front_chart(losses: Losses) -> Markup:
+    """Each pair's memory against its loss; empty without sizes."""
     frame = front_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
-    return drawn_charts(
-        lambda axes: paint_front(axes, frame, losses), f"front-{number}"
+    return pictured(
+        lambda axes, theme: paint_front(axes, frame, losses, theme),
+        about=f"Memory of each pair against its loss: {losses.label}",
     )
 
 
@@ -79,7 +81,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     A row for each pair with a loss and a size.
 
     Columns: ``pair``, ``memory`` (share of the reference's), ``loss``, ``low`` and
-    ``high`` (of 100), ``decision``, ``speed``, ``on_front``, ``is_set``.
+    ``high`` (of 100), ``decision``, ``on_front``, ``is_set``.
     """
     verdict = losses.verdict
     best = {each.pair for each in pareto_front(verdict)} - {verdict.reference}
@@ -92,7 +94,6 @@ def front_frame(losses: Losses) -> pd.DataFrame:
                 "low": PERCENT * row.bounds.low,
                 "high": PERCENT * row.bounds.high,
                 "decision": each.decision,
-                "speed": each.speed,
                 "on_front": each.pair in best,
                 "is_set": each.pair == verdict.chosen,
             }
@@ -102,14 +103,25 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     )
 
 
-def paint_front(axes: Axes, frame: pd.DataFrame, losses: Losses) -> list[Annotation]:
+def paint_front(
+    axes: Axes, frame: pd.DataFrame, losses: Losses, theme: Theme = LIGHT
+) -> list[Annotation]:
     """Draw *frame*; returns the labels of the pairs on the front."""
     on_front = frame[frame["on_front"]].sort_values("memory")
-    _paint_limit(axes, frame, on_front, losses)
-    axes.plot(on_front["memory"], on_front["loss"], color=LINE, linewidth=1, zorder=1)
+    _paint_limit(axes, frame, on_front, losses, theme)
+    axes.plot(
+        on_front["memory"], on_front["loss"], color=theme.line, linewidth=1, zorder=1
+    )
     bars = on_front[on_front["high"].map(math.isfinite)]
-    axes.vlines(bars["memory"], bars["low"], bars["high"], color=QUIET, linewidth=1.2)
-    for decision, (marker, colour) in MARKS.items():
+    axes.vlines(
+        bars["memory"], bars["low"], bars["high"], color=theme.quiet, linewidth=1.2
+    )
+    colours = {
+        Decision.WITHIN: theme.within,
+        Decision.OPEN: theme.quiet,
+        Decision.BEYOND: theme.beyond,
+    }
+    for decision, colour in colours.items():
         for is_filled in (True, False):
             some = frame[
                 (frame["decision"] == decision) & (frame["on_front"] == is_filled)
@@ -117,10 +129,10 @@ def paint_front(axes: Axes, frame: pd.DataFrame, losses: Losses) -> list[Annotat
             axes.plot(
                 some["memory"],
                 some["loss"],
-                marker,
+                MARKERS[decision],
                 markersize=7 if is_filled else 5,
                 color=colour,
-                markerfacecolor=colour if is_filled else PAGE,
+                markerfacecolor=colour if is_filled else theme.page,
                 alpha=1 if is_filled else 0.6,
                 label=decision if is_filled else None,
                 zorder=3 if is_filled else 2,
@@ -132,27 +144,30 @@ def paint_front(axes: Axes, frame: pd.DataFrame, losses: Losses) -> list[Annotat
         "o",
         markersize=15,
         markerfacecolor="none",
-        markeredgecolor=INK,
+        markeredgecolor=theme.ink,
         markeredgewidth=1.8,
         zorder=4,
     )
-    _paint_tips(axes, frame)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=3,
         frameon=False,
-        labelcolor=QUIET,
+        labelcolor=theme.quiet,
         fontsize=POINTS,
         handletextpad=0.1,
         columnspacing=1.0,
         borderaxespad=0.2,
     )
-    return _place_labels(axes, frame, on_front)
+    return _place_labels(axes, frame, on_front, theme)
 
 
 def _paint_limit(
-    axes: Axes, frame: pd.DataFrame, on_front: pd.DataFrame, losses: Losses
+    axes: Axes,
+    frame: pd.DataFrame,
+    on_front: pd.DataFrame,
+    losses: Losses,
+    theme: Theme,
 ) -> None:
     """Axes where the points are, on the scale of the colours; the limit as a band."""
     limit, what = losses.limit, losses.what
@@ -166,7 +181,7 @@ def _paint_limit(
     room = 0.08 * (frame["memory"].max() - frame["memory"].min() or 1.0)
     axes.set_xlim(frame["memory"].min() - room, frame["memory"].max() + room)
     axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    axes.axhspan(axes.get_ylim()[0], limit, color=BAND, linewidth=0, zorder=0)
+    axes.axhspan(axes.get_ylim()[0], limit, color=theme.band, linewidth=0, zorder=0)
     axes.annotate(
         "limit",
         (1, limit),
@@ -175,26 +190,10 @@ def _paint_limit(
         textcoords="offset points",
         va="center",
         size=POINTS,
-        color=QUIET,
+        color=theme.quiet,
     )
     axes.set_xlabel("KV memory, of the reference's")
     axes.set_ylabel(f"{what} lost, of 100")
-
-
-def _paint_tips(axes: Axes, frame: pd.DataFrame) -> None:
-    """Unseen discs that a pointer finds; `inline` gives them their text."""
-    for row in _rows(frame):
-        known = math.isfinite(row.high)
-        ends = f" ({row.low:z.1f} to {row.high:z.1f})" if known else ""
-        lines = [
-            f"{row.pair}: {row.decision}{', set' if row.is_set else ''}",
-            f"memory {row.memory:.0%}",
-            f"loss {row.loss:z.1f} of 100{ends}",
-        ]
-        if row.speed is not None and math.isfinite(row.speed):
-            lines.append(f"writing speed {row.speed:.0%}")
-        tip = f"{TIP}{'; '.join(lines)}"
-        axes.plot(row.memory, row.loss, "o", markersize=14, alpha=0, gid=tip)
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[Any]:
@@ -230,7 +229,7 @@ SIDES = [
 
 
 def _place_labels(
-    axes: Axes, frame: pd.DataFrame, on_front: pd.DataFrame
+    axes: Axes, frame: pd.DataFrame, on_front: pd.DataFrame, theme: Theme
 ) -> list[Annotation]:
     """Write the names of *on_front* where they lie over no point, bar or other name."""
     figure = axes.get_figure()
@@ -240,14 +239,16 @@ def _place_labels(
     labels = []
     # What is to be set first, then by what it loses: names without room are left out.
     for row in _rows(on_front.sort_values(["is_set", "loss"], ascending=[False, True])):
-        label = _placed(axes, row, taken)
+        label = _placed(axes, row, taken, theme)
         if label:
             taken.append(_box(label))
             labels.append(label)
     return labels
 
 
-def _placed(axes: Axes, row: Any, taken: Sequence[Bbox]) -> Annotation | None:
+def _placed(
+    axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
+) -> Annotation | None:
     """The name of the pair of *row* at the first of `SIDES` that is free, if any is."""
     for side in SIDES:
         is_far = max(abs(side.across), abs(side.up)) > SIDES[0].across
@@ -257,9 +258,9 @@ def _placed(axes: Axes, row: Any, taken: Sequence[Bbox]) -> Annotation | None:
             xytext=(side.across, side.up),
             textcoords="offset points",
             size=POINTS,
-            color=INK,
+            color=theme.ink,
             weight="bold" if row.is_set else "normal",
-            arrowprops={"arrowstyle": "-", "color": QUIET, "linewidth": 0.6}
+            arrowprops={"arrowstyle": "-", "color": theme.quiet, "linewidth": 0.6}
             if is_far
             else None,
             **side.style,
@@ -301,23 +302,18 @@ Sizes = Mapping[Pair, Sequence[float | None]]
 """Bytes of the KV cache of each pair, by context."""
 
 
-def memory_charts(
-    verdict: Verdict, contexts: Sequence[int], sizes: Sizes, *, number: int = 0
-) -> Markup:
-    """
-    Lines of the reference, the pair to set and the smallest; a table of all.
-
-    *number* is that of the run on its page.
-    """
+def memory_chart(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Markup:
+    """Lines of the reference, the pair to set and the smallest; a table of all."""
     frame = memory_frame(verdict, contexts, sizes)
     if frame.empty:
         return Markup()
     chosen = visible(str(verdict.chosen))
-    charts = drawn_charts(
-        lambda axes: paint_memory(axes, frame, chosen), f"memory-{number}"
+    chart = pictured(
+        lambda axes, theme: paint_memory(axes, frame, chosen, theme),
+        about="Size of the KV cache by context, of three pairs",
     )
     summary = Markup("<details><summary>All pairs</summary>{}</details>")
-    return charts + summary.format(html([_memory_table(contexts, sizes)]))
+    return chart + summary.format(html([_memory_table(contexts, sizes)]))
 
 
 def memory_frame(
@@ -341,10 +337,12 @@ def shown_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
     return [pair for pair in named if pair in known]
 
 
-def paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
+def paint_memory(
+    axes: Axes, frame: pd.DataFrame, chosen: str, theme: Theme = LIGHT
+) -> None:
     """Draw *frame*, with a name at the end of each line."""
     order = list(dict.fromkeys(frame["pair"]))
-    palette = {pair: WITHIN if pair == chosen else QUIET for pair in order}
+    palette = {pair: theme.within if pair == chosen else theme.quiet for pair in order}
     sns.lineplot(
         frame, x="context", y="bytes", hue="pair", palette=palette, marker="o",
         markeredgewidth=0, legend=False, ax=axes,
@@ -379,7 +377,7 @@ def paint_memory(axes: Axes, frame: pd.DataFrame, chosen: str) -> None:
             textcoords="offset points",
             va="center",
             size=POINTS,
-            color=INK,
+            color=theme.ink,
             weight="bold" if end.pair == chosen else "normal",
             annotation_clip=False,
         )
@@ -416,88 +414,67 @@ def _memory_table(contexts: Sequence[int], sizes: Sizes) -> Table:
     return Table(["K/V", *(f"{each:,}" for each in contexts)], rows, words={"K/V"})
 
 
-# --- inline SVG
+# --- as pictures
 
 
-TIP = "tip: "
-"""Begins the name of an artist that shows the rest of it to a pointer."""
+def pictured(paint: Callable[[Axes, Theme], object], *, about: str) -> Markup:
+    """
+    What *paint* draws, as one element: a browser takes the picture that fits.
 
+    Pictures are inside of the page: it asks for nothing.
 
-def drawn_charts(paint: Callable[[Axes], object], name: str) -> Markup:
-    """What *paint* draws, once for each of `FORMATS`."""
-    return Markup().join(
-        inline(paint, inches, salt=f"{name}-{kind}", kind=kind)
-        for kind, inches in FORMATS.items()
+    Args:
+        paint: Draws on axes, in the colours of a theme.
+        about: What is drawn, for those who do not see it.
+    """
+    drawn = {
+        " and ".join(filter(None, [screen, scheme])): _drawn(paint, inches, theme)
+        for (screen, inches), (scheme, theme) in itertools.product(
+            FORMATS.items(), THEMES.items()
+        )
+    }
+    image = drawn.pop("")
+    sources = (
+        Markup('<source media="{}" srcset="{}">').format(media, source)
+        for media, source in drawn.items()
+    )
+    return Markup('<picture>{}<img class="chart" alt="{}" src="{}"></picture>').format(
+        Markup().join(sources), visible(about), image
     )
 
 
-def inline(
-    paint: Callable[[Axes], object],
-    inches: tuple[float, float],
-    *,
-    salt: str,
-    kind: str,
-) -> Markup:
-    """
-    What *paint* draws on axes, as an SVG element in the colours of the page.
-
-    It asks for nothing, and names nothing outside of itself.
-
-    Args:
-        paint: Draws on the axes.
-        inches: Width and height.
-        salt: Differs between the charts of a page, so that their parts do, too.
-        kind: Its class.
-    """
-    with mpl.rc_context(_style(salt)), warnings.catch_warnings():
+def _drawn(
+    paint: Callable[[Axes, Theme], object], inches: tuple[float, float], theme: Theme
+) -> str:
+    """The picture as the text of an address."""
+    with mpl.rc_context(_style(theme)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=inches, dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
-        paint(figure.add_subplot())
-        content = io.StringIO()
+        paint(figure.add_subplot(), theme)
+        content = io.BytesIO()
         none = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(content, format="svg", transparent=True, metadata=none)
-    return Markup(_themed(content.getvalue(), kind))  # noqa: S704 - escaped by matplotlib
+    return f"data:image/svg+xml;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _style(salt: str) -> dict[Any, Any]:
+def _style(theme: Theme) -> dict[Any, Any]:
     return {
-        "font.family": "DejaVu Sans",
+        "font.family": ["DejaVu Sans", "sans-serif"],
         "font.size": POINTS,
         "svg.fonttype": "none",
-        "svg.hashsalt": salt,
-        "svg.id": None,
+        "svg.hashsalt": "codeneedle",
         "text.parse_math": False,
         "axes.spines.top": False,
         "axes.spines.right": False,
-        "axes.edgecolor": LINE,
-        "axes.labelcolor": QUIET,
-        "xtick.color": LINE,
-        "ytick.color": LINE,
-        "xtick.labelcolor": QUIET,
-        "ytick.labelcolor": QUIET,
+        "axes.edgecolor": theme.line,
+        "axes.labelcolor": theme.quiet,
+        "xtick.color": theme.line,
+        "ytick.color": theme.line,
+        "xtick.labelcolor": theme.quiet,
+        "ytick.labelcolor": theme.quiet,
         "axes.grid": True,
-        "grid.color": LINE,
+        "grid.color": theme.line,
         "grid.linewidth": 0.5,
         "axes.axisbelow": True,
     }
-
-
-NEEDLESS = r"<metadata>.*?</metadata>|<style.*?</style>|<!--.*?-->"
-
-
-def _themed(svg: str, kind: str) -> str:
-    """*svg* as an element of the page: its colours are variables, tips are titles."""
-    _, _, body = svg.partition("<svg ")
-    box = re.search(r'viewBox="([^"]*)"', body)
-    _, _, body = body.partition(">")
-    body = re.sub(NEEDLESS, "", body, flags=re.DOTALL)
-    body = body.replace("xlink:href", "href")
-    body = re.sub(rf'<g id="{TIP}([^"]*)">', r'<g class="tip"><title>\1</title>', body)
-    body = re.sub(r' id="[a-zA-Z][\w.]*_\d+"', "", body)
-    body = re.sub(r"\n\s*", "\n", body)
-    for colour, variable in THEME.items():
-        body = body.replace(colour, variable)
-    return (
-        f'<svg class="chart {kind}" role="img" viewBox="{box[1] if box else ""}">{body}'
-    )

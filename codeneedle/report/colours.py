@@ -20,10 +20,16 @@ class Scale:
 
     low: float  # value at its lower end
     high: float  # value at its upper end; larger than *low*
+    is_lighter_low: bool = False  # whether low values are better, and lighter
 
     def place(self, value: float) -> float:
         """Where *value* lies, from 0 (low) to 1 (high)."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)
+
+    def colour(self, value: float) -> "Rgb":
+        """The colour of *value*: lighter is better, or higher where neither is."""
+        place = self.place(value)
+        return colour(1 - place if self.is_lighter_low else place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +49,10 @@ class LossScale:
             return min(max(value / self.limit, 0.0) * TURN, TURN - 0.001)
         share = math.log(value / self.limit) / math.log(self.high / self.limit)
         return min(TURN + (1 - TURN) * share, 1.0)
+
+    def colour(self, value: float) -> "Rgb":
+        """The colour of *value*, which turns at the limit."""
+        return loss_colour(self.place(value))
 
 
 TURN = 0.4
@@ -71,9 +81,11 @@ def value_scale(metric: Metric, values: Iterable[float], *, rounds: int = 1) -> 
     seen = [value for value in values if math.isfinite(value)]
     natural = natural_bounds(metric, rounds=rounds)
     low, high = (each or 0.0 for each in natural)
-    if not seen:
-        return Scale(low, high if high > low else low + 1.0)
-    return _wide_enough(min(seen), max(seen), metric=metric, natural=natural)
+    if seen:
+        low, high = _wide_enough(min(seen), max(seen), metric=metric, natural=natural)
+    elif high <= low:
+        high = low + 1.0
+    return Scale(low, high, is_lighter_low=metric.better == "lower")
 
 
 def difference_scale(
@@ -113,7 +125,7 @@ def _wide_enough(
     *,
     metric: Metric,
     natural: tuple[float | None, float | None],
-) -> Scale:
+) -> tuple[float, float]:
     """
     The scale from *low* to *high*, at least as wide as the metric's least span.
 
@@ -126,10 +138,10 @@ def _wide_enough(
     below = {"higher": missing, "lower": 0.0, "neither": missing / 2}[metric.better]
     low, high = low - below, high + (missing - below)
     if most is not None and high > most:
-        return Scale(low - (high - most), most)
+        return low - (high - most), most
     if least is not None and low < least:
-        return Scale(least, high + (least - low))
-    return Scale(low, high)
+        return least, high + (least - low)
+    return low, high
 
 
 RAMP: tuple[tuple[int, int, int], ...] = (
@@ -174,29 +186,16 @@ Rgb = tuple[int, int, int]
 _DARK_TEXT, _LIGHT_TEXT = "#000000", "#ffffff"
 
 
-def cell_style(metric: Metric, value: float, scale: Scale | LossScale) -> str:
+def cell_style(value: float, scale: Scale | LossScale) -> str:
     """
-    The style of a cell, for rich: lighter is better, or higher where neither is.
+    The style of a *value*, for rich; NaN is a gap.
 
     Sets text and background, so that it looks the same on dark and light terminals.
-
-    Args:
-        metric: Has the better end.
-        value: The value; NaN for a gap.
-        scale: Of the grid.
     """
     if math.isnan(value):
         return "italic"
-    ground = cell_colour(metric, value, scale)
+    ground = scale.colour(value)
     return f"{text_colour(*ground)} on {hex_of(ground)}"
-
-
-def cell_colour(metric: Metric, value: float, scale: Scale | LossScale) -> Rgb:
-    """The colour of a cell with *value*, in sRGB."""
-    place = scale.place(value)
-    if isinstance(scale, LossScale):
-        return loss_colour(place)
-    return colour(1 - place if metric.better == "lower" else place)
 
 
 def loss_colour(place: float) -> Rgb:

@@ -15,6 +15,7 @@ from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
+from codeneedle.report.shown import place_marks
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.tidy import cell_rows
 from codeneedle.text import NO_VALUE_WORD, in_words, number, visible
@@ -162,7 +163,7 @@ def _change(
 
 def _place(cell: CellValue) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
-    return captions.cell_mark(cell)
+    return " ".join(mark.sign for mark in place_marks(cell))
 
 
 def _gaps(

@@ -3,29 +3,18 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from codeneedle.cache_types import named_pairs
-from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines, Table
+from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cells, CellValue
+from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK, cell_word
-from codeneedle.report.colours import (
-    LossScale,
-    Scale,
-    cell_style,
-    loss_scale,
-    value_scale,
-)
 from codeneedle.report.display import display_of
+from codeneedle.report.shown import legend, pivot, shown_cells
 from codeneedle.text import NO_VALUE_WORD, number
 
 if TYPE_CHECKING:
     from codeneedle.cache_types import PairFlags
-    from codeneedle.report.losses import Losses
     from codeneedle.verdict.judge import Verdict
 
 SUMMARY_DIGITS = 2
@@ -89,10 +78,11 @@ def loss_report(
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:
-            yield Heading(f"{run.name}: {losses.display.label}")
-            yield loss_values(losses)
+            values = losses.shown()
+            yield Heading(f"{run.name}: {losses.label}")
+            yield pivot(values)
             yield headline_lines(verdict, pair_flags_of(run.setup.engine))
-            yield Facts(loss_entries(losses))
+            yield Facts(legend(values))
         for metric in metrics:
             if not (losses and losses.says(metric)):
                 yield from grid(run, metric, verdict)
@@ -152,7 +142,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     losses = losses_of(verdict)
     if losses is None:
         return [str(len(run.records)), NO_VALUE_WORD, NO_VALUE_WORD, NO_VALUE_WORD]
-    cells, digits = losses.cells(), losses.display.digits
+    cells, digits = losses.cells(), losses.digits
     spread = frames.spread(cells)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
@@ -197,11 +187,13 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 
     cells = frames.cells_frame(run, metric)
     described = captions.described(metric) + captions.combined(metric, cells)
+    values = shown_cells(metric, cells, setup=run.setup, inferred=verdict.inferred)
     yield Heading(f"{run.name}: {described}")
-    yield values(cells, metric)
+    yield pivot(values)
     yield Facts(
         [
-            *captions.legend_entries(run.setup, cells, metric, verdict.inferred),
+            *legend(values),
+            *captions.reference_entries(cells),
             *captions.floor_entries(run, metric, cells),
             *metric_entries(verdict, metric.name),
         ]
@@ -212,84 +204,6 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
             *captions.incomplete_lines(run),
         ]
     )
-
-
-def loss_entries(losses: "Losses") -> list[tuple[str, str]]:
-    """Why pairs have no loss, and which words another metric decides."""
-    from codeneedle.report.verdict import open_entries
-
-    cells = losses.cells()
-    entries = [
-        *open_entries(losses.verdict),
-        *captions.failure_entries(cells),
-        *captions.not_run(cells, losses.verdict.inferred),
-        *captions.attention_entries(cells),
-        *captions.left_out_entries(cells),
-    ]
-    for name, pairs in losses.otherwise().items():
-        entries.append((name, f"decides {named_pairs(pairs)}"))
-    return entries
-
-
-def values(cells: Cells, metric: Metric) -> Grid:
-    """The styled text of each of *cells*, K down and V across."""
-    known = [cell.value for cell in cells if cell.is_ranked]
-    scale = value_scale(metric, known, rounds=frames.most_observations(cells))
-    reference = frames.reference(cells)
-    counts = captions.unit_counts(metric, cells)
-    return _grid_of(
-        cells,
-        [
-            _shown(
-                metric,
-                scale,
-                cell,
-                mark=REFERENCE_MARK if cell.pair == reference else " ",
-                below=counts.get(cell.pair, ""),
-            )
-            for cell in cells
-        ],
-    )
-
-
-def loss_values(losses: "Losses") -> Grid:
-    """The loss of each pair above its word, on a scale that turns at the limit."""
-    cells = losses.cells()
-    scale = loss_scale(losses.limit, [cell.value for cell in cells])
-    return _grid_of(cells, [_loss_shown(losses, scale, cell) for cell in cells])
-
-
-def _grid_of(cells: Cells, texts: Sequence[Text]) -> Grid:
-    across = len(frames.v_types(cells))
-    rows = [texts[at : at + across] for at in range(0, len(texts), across)]
-    return Grid(frames.k_types(cells), frames.v_types(cells), rows)
-
-
-def _shown(
-    metric: Metric, scale: Scale, cell: CellValue, *, mark: str, below: str
-) -> Text:
-    """A value and its *mark*, a blank that aligns digits without one."""
-    value = captions.value_text(cell, display_of(metric))
-    text = (value if cell.has_value else cell_word(cell)) + mark
-    text += f"\n{below} " if below else ""
-    is_dim = cell.status == frames.NOT_RUN or not cell.is_ranked
-    return Text(text, "dim" if is_dim else cell_style(metric, cell.value, scale))
-
-
-def _loss_shown(losses: "Losses", scale: LossScale, cell: CellValue) -> Text:
-    metric, word = losses.metric, losses.word(cell.pair)
-    if cell.status == frames.NOT_RUN:
-        return Text(f"{cell_word(cell)} ", "dim")
-    value = number(cell.value, digits=losses.display.digits)
-    shown = value if cell.has_value else cell_word(cell)
-    is_set = cell.pair == losses.verdict.chosen
-    mark = REFERENCE_MARK if cell.pair == losses.verdict.reference else " "
-    first = f"[{shown}]" if is_set else f"{shown}{mark}"
-    style = cell_style(metric, cell.value, scale)
-    if is_set or word == "beyond":
-        style = f"bold {style}"
-    below = captions.loss_word(losses, cell)
-    return Text(f"{first}\n{below} " if below else first, style)
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:

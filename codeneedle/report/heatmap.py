@@ -6,8 +6,8 @@ import itertools
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +28,13 @@ from matplotlib.ticker import MaxNLocator
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.errors import FolderUnusable
 from codeneedle.probes import frames
-from codeneedle.probes.frames import Cells, CellValue
+from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     incomplete_lines,
     reference_note,
-    status_word,
     unmeasured_lines,
 )
 from codeneedle.report.colours import (
@@ -44,35 +43,29 @@ from codeneedle.report.colours import (
     Scale,
     difference_scale,
     loss_colour,
-    loss_scale,
     text_colour,
     value_scale,
 )
 from codeneedle.report.display import display_of
-from codeneedle.report.grid import loss_entries
 from codeneedle.report.losses import Losses
+from codeneedle.report.shown import (
+    ERROR,
+    NOT_RUN,
+    REFERENCE_MARK,
+    SET,
+    Shown,
+    Style,
+    legend,
+    painted,
+    rows_of,
+    shown_cells,
+    types_of,
+)
 from codeneedle.report.verdict import headline, metric_entries
 from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
-
-
-@dataclass(frozen=True, slots=True)
-class Square:
-    """One cell of a picture."""
-
-    value: float  # gives the colour; NaN is a gap
-    label: str  # its text
-    is_bold: bool = False  # whether the text is bold
-    word: str = ""  # a smaller text below it
-    is_open: bool = False
-    """Whether it is dashed: neither within the limit nor beyond it."""
-
-    @property
-    def is_gap(self) -> bool:
-        """Whether there is no value; the label says why."""
-        return math.isnan(self.value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +74,7 @@ class Picture:
 
     k_types: tuple[str, ...]  # from top to bottom
     v_types: tuple[str, ...]  # from left to right
-    squares: tuple[tuple[Square, ...], ...]
+    squares: Sequence[Sequence[Shown]]
     """A row for each K type, with one for each V type."""
 
     scale: Scale | LossScale  # the values at the ends of the colour map
@@ -262,13 +255,7 @@ LINE = 1.3
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     sns.heatmap(
         pd.DataFrame(
-            [
-                [
-                    math.nan if each.is_gap else picture.scale.place(each.value)
-                    for each in row
-                ]
-                for row in picture.squares
-            ],
+            [[each.place for each in row] for row in picture.squares],
             index=picture.k_types,
             columns=picture.v_types,
         ),
@@ -283,9 +270,9 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     )
     for at_k, row in enumerate(picture.squares):
         for at_v, square in enumerate(row):
-            if square.is_gap and square.label:
+            if math.isnan(square.place) and square.text:
                 paint_gap(axes, at_k, at_v)
-            if square.is_open:
+            if Style.OPEN in square.style:
                 paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 ink = _ink(picture, square)
@@ -296,11 +283,6 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         frame = Rectangle((at_v, at_k), 1, 1, fill=False, edgecolor=INK, linewidth=2.5)
         frame.set_clip_on(False)
         axes.add_patch(frame)
-
-
-def _place(scale: Scale | LossScale, square: Square) -> float:
-    """Where the colour of *square* lies, 0 to 1; NaN of a gap."""
-    return math.nan if square.is_gap else scale.place(square.value)
 
 
 def paint_open(axes: Axes, at_k: int, at_v: int) -> None:
@@ -334,32 +316,32 @@ def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
 
 
 def _write(
-    axes: Axes, square: Square, at_k: int, at_v: int, *, ink: str, grown: float
+    axes: Axes, square: Shown, at_k: int, at_v: int, *, ink: str, grown: float
 ) -> None:
-    """Draw the label of a cell, as large as fits; *grown* times the usual size."""
-    longest = max(map(len, square.label.split("\n")))
+    """Draw the text of a cell, as large as fits; *grown* times the usual size."""
+    text = square.spelled.replace(ERROR.sign, f"\n{ERROR.sign}")
+    longest = max(map(len, text.split("\n")))
     fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
     how: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
     axes.text(
         at_v + 0.5,
-        at_k + (0.42 if square.word else 0.5),
-        square.label,
+        at_k + (0.42 if square.below else 0.5),
+        text,
         size=grown * min(CELL_POINTS, fits),
-        style="italic" if square.is_gap else "normal",
-        weight="bold" if square.is_bold else "normal",
+        style="italic" if math.isnan(square.place) else "normal",
+        weight="bold" if square.style & (Style.BEYOND | Style.SET) else "normal",
         **how,
     )
-    if square.word:
-        fits = 0.9 * CELL * POINTS_PER_INCH / (EM * len(square.word))
+    if square.below:
+        fits = 0.9 * CELL * POINTS_PER_INCH / (EM * len(square.below))
         size = grown * min(WORD_POINTS, fits)
-        axes.text(at_v + 0.5, at_k + 0.72, square.word, size=size, **how)
+        axes.text(at_v + 0.5, at_k + 0.72, square.below, size=size, **how)
 
 
-def _ink(picture: Picture, square: Square) -> str:
-    """The colour of a cell's label; grey in a gap."""
-    if square.is_gap:
-        return QUIET
-    return ink_on(picture.colours, picture.scale.place(square.value))
+def _ink(picture: Picture, square: Shown) -> str:
+    """The colour of a cell's text; grey in a gap."""
+    is_gap = math.isnan(square.place)
+    return QUIET if is_gap else ink_on(picture.colours, square.place)
 
 
 def ink_on(colours: str, place: float) -> str:
@@ -443,40 +425,35 @@ def draw_losses(losses: Losses, pair_flags: PairFlags, files: Files) -> list[Pat
 
 def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
-    cells, verdict = losses.cells(), losses.verdict
-    flat = [_loss_square(losses, cell) for cell in cells]
+    shown, verdict = losses.shown(), losses.verdict
+    k_types, v_types = types_of(shown)
+    # The frame and the first lines say these.
+    said = {REFERENCE_MARK, SET.sign}
     return Picture(
-        k_types=tuple(frames.k_types(cells)),
-        v_types=tuple(frames.v_types(cells)),
-        squares=_rows(flat, cells),
-        scale=loss_scale(losses.limit, [cell.value for cell in cells]),
+        k_types=tuple(k_types),
+        v_types=tuple(v_types),
+        squares=rows_of(shown, len(v_types)),
+        scale=losses.scale,
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
-        title=_capital(losses.display.label),
+        title=_capital(losses.label),
         notes=(
             *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
             *(visible(line.strip()) for line in headline(verdict, pair_flags)[:2]),
-            *(
-                f"{word}: {phrase}"
-                for word, phrase in loss_entries(losses)
-                if word != captions.NOT_RUN_WORD  # the squares say so
-            ),
+            *(note for sign, note in _mark_notes(shown) if sign not in said),
         ),
         facts=captions.conditions(verdict.run),
         framed=verdict.chosen,
     )
 
 
-def _loss_square(losses: Losses, cell: CellValue) -> Square:
-    word = losses.word(cell.pair)
-    missing = "" if cell.is_hole else "not run"
-    status = status_word(cell.status) if cell.status else missing
-    value = number(cell.value, digits=losses.display.digits)
-    label = value if cell.has_value else status
-    is_bold = word == Decision.BEYOND or cell.pair == losses.verdict.chosen
-    below = captions.loss_word(losses, cell)
-    return Square(cell.value, label, is_bold, below, is_open=word == Decision.OPEN)
+def _mark_notes(shown: Sequence[Shown]) -> Iterator[tuple[str, str]]:
+    """Each mark with its note, but for those that a square spells itself."""
+    for sign, meaning in legend(shown):
+        word = NOT_RUN.meaning if sign == NOT_RUN.sign else sign
+        if meaning != NOT_RUN.meaning:
+            yield sign, f"{word}: {meaning}"
 
 
 def draw(
@@ -506,7 +483,7 @@ def draw(
         FolderUnusable: If the disk refuses.
     """
     picture = picture_of(run, metric, verdict, difference=difference)
-    if all(square.is_gap for row in picture.squares for square in row):
+    if all(math.isnan(each.place) for row in picture.squares for each in row):
         probe = captions.probe_of(run, metric.name)
         raise captions.nothing_to_show(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
@@ -581,71 +558,50 @@ def picture_of(
     cells = frames.cells_frame(run, metric)
     rounds, reference = frames.most_observations(cells), frames.reference(cells)
     first = next((each for each in cells if each.pair == reference), None)
-    base = first.value if first and difference else None
-    values = [cell.value for cell in cells]
-    if first and difference:
-        values = [frames.difference(cell, first) for cell in cells]
+    decisions = {each.pair: verdict.decision(each.pair, metric.name) for each in cells}
+    shown = shown_cells(
+        metric,
+        cells,
+        setup=run.setup,
+        inferred=verdict.inferred,
+        beyond={p for p, word in decisions.items() if word == Decision.BEYOND},
+    )
     caption = metric.unit or metric.name
-    if base is None:
+    if first and difference:
+        changes = [frames.difference(cell, first) for cell in cells]
+        scale = difference_scale(metric, changes, reference=first.value, rounds=rounds)
+        shown = [
+            _changed(*each, metric, scale) for each in zip(shown, changes, strict=True)
+        ]
+        colours, caption = "around zero", f"difference, {caption}"
+        label = number(first.value, digits=display_of(metric).digits)
+        title = f"{display_of(metric).label}: difference from {reference} ({label})"
+    else:
         ranked = [cell.value for cell in cells if cell.is_ranked]
         scale = value_scale(metric, ranked, rounds=rounds)
-        colours = f"lighter is {'lower' if metric.better == 'lower' else 'higher'}"
+        colours = f"lighter is {'lower' if scale.is_lighter_low else 'higher'}"
         title = display_of(metric).label + captions.combined(metric, cells)
-    else:
-        scale = difference_scale(metric, values, reference=base, rounds=rounds)
-        colours, caption = "around zero", f"difference, {caption}"
-        label = number(base, digits=display_of(metric).digits)
-        title = f"{display_of(metric).label}: difference from {reference} ({label})"
-    beyond = {
-        c.pair
-        for c in cells
-        if verdict.decision(c.pair, metric.name) == Decision.BEYOND
-    }
+    k_types, v_types = types_of(shown)
     return Picture(
-        k_types=tuple(frames.k_types(cells)),
-        v_types=tuple(frames.v_types(cells)),
-        squares=_squares(cells, values, metric, bold=beyond, sign=base is not None),
+        k_types=tuple(k_types),
+        v_types=tuple(v_types),
+        squares=rows_of(shown, len(v_types)),
         scale=scale,
         colours=colours,
         caption=caption,
         title=_capital(f"{title}{better(metric)}"),
-        notes=_notes(run, metric, cells, verdict),
+        notes=_notes(run, metric, cells, shown, verdict),
         facts=picture_facts(run),
         framed=reference,
     )
 
 
-def _squares(
-    cells: Cells,
-    values: Sequence[float],
-    metric: Metric,
-    *,
-    bold: Collection[Pair],
-    sign: bool,
-) -> tuple[tuple[Square, ...], ...]:
-    """*values*, in the order of *cells*, as rows of squares."""
-    flat = []
-    counts = captions.unit_counts(metric, cells)
-    for value, cell in zip(values, cells, strict=True):
-        label = captions.value_text(cell, display_of(metric), mark="\n±")
-        if sign:
-            label = number(value, digits=display_of(metric).digits, sign=True)
-        missing = "" if cell.is_hole else "not run"
-        word = status_word(cell.status) if cell.status else missing
-        flat.append(
-            Square(
-                value if cell.is_ranked else math.nan,
-                word if math.isnan(value) else label,
-                cell.pair in bold,
-                "" if math.isnan(value) else counts.get(cell.pair, ""),
-            )
-        )
-    return _rows(flat, cells)
-
-
-def _rows(flat: Sequence[Square], cells: Cells) -> tuple[tuple[Square, ...], ...]:
-    across = len(frames.v_types(cells))
-    return tuple(tuple(flat[at : at + across]) for at in range(0, len(flat), across))
+def _changed(each: Shown, change: float, metric: Metric, scale: Scale) -> Shown:
+    """*each* with its *change* from the reference's in place of its value."""
+    if math.isnan(change):
+        return each
+    text = number(change, digits=display_of(metric).digits, sign=True)
+    return painted(replace(each, text=text, below=""), change, scale)
 
 
 def better(metric: Metric) -> str:
@@ -664,16 +620,27 @@ def picture_facts(run: Run) -> tuple[str, ...]:
     )
 
 
-def _notes(run: Run, metric: Metric, cells: Cells, verdict: Verdict) -> tuple[str, ...]:
-    reference = frames.reference(cells)
+def _notes(
+    run: Run, metric: Metric, cells: Cells, shown: Sequence[Shown], verdict: Verdict
+) -> tuple[str, ...]:
     return (
         *captions.cautions(run),
-        *((f"Framed: the reference, {visible(str(reference))}",) if reference else ()),
+        *(
+            note.replace(REFERENCE_MARK, "Framed", 1)
+            if sign == REFERENCE_MARK
+            else note
+            for sign, note in _mark_notes(shown)
+        ),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run)),
         *filter(None, [_capital(reference_note(cells))]),
         *(_word_note(*each) for each in metric_entries(verdict, metric.name)),
     )
+
+
+def _framed(sign: str, note: str) -> str:
+    """The *note* on a mark; that of the reference is a frame in pictures."""
+    return note.replace(sign, "Framed", 1) if sign == REFERENCE_MARK else note
 
 
 def _word_note(word: str, phrase: str) -> str:

@@ -12,7 +12,7 @@ from codeneedle.document import (
     Grid,
     Heading,
     Lines,
-    Shown,
+    ShownText,
     Table,
     has_content,
     is_bold,
@@ -45,13 +45,13 @@ def _block(block: Block) -> Markup:
             return _inside("ul", map(_element, ["li"] * len(kinds), lines, kinds))
 
 
-def _entries(entries: Iterable[tuple[str, Shown]]) -> Iterator[Markup]:
+def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
     for word, phrase in entries:
         yield _element("dt", word) + _element("dd", phrase)
 
 
 def _table(
-    heading: Sequence[str], rows: Iterable[Sequence[Shown]], words: Collection[str]
+    heading: Sequence[str], rows: Iterable[Sequence[ShownText]], words: Collection[str]
 ) -> Markup:
     kinds = ["words" if name in words else "" for name in heading]
     lines = [("th", heading), *(("td", row) for row in rows)]
@@ -63,7 +63,7 @@ def _table(
     return scroll.format(_inside("table", body))
 
 
-def _element(tag: str, shown: Shown, kind: str = "") -> Markup:
+def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
     text = visible(shown) if isinstance(shown, str) else shown.plain
     opening = Markup(f'<{tag} class="{kind}">' if kind else f"<{tag}>")  # noqa: S704
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags

@@ -5,11 +5,12 @@ from typing import Any
 
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, most_precise, named_pairs, pairs_by
+from codeneedle.cache_types import Pair, most_precise
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
-from codeneedle.engines.survey import Gain, PairSurvey, Survey
+from codeneedle.engines.survey import Gain, Survey
 from codeneedle.records.record import Attention, DeviceMemory
 from codeneedle.report import data
+from codeneedle.report.shown import PAIRS, NumberMark, Shown, legend, rows_of
 from codeneedle.text import duration, mib, plural, size, visible
 
 WORDS = {
@@ -23,7 +24,7 @@ WORDS = {
 REFUSED = "-"
 """Shown for a pair that the engine cannot run."""
 
-UNKNOWN = "?"
+UNKNOWN = NumberMark("?", "known after the first cell")
 """Shown for a pair that nothing tells of."""
 
 _STYLES = {
@@ -35,10 +36,10 @@ _STYLES = {
 }
 
 _MEANINGS = {
-    "cpu": "attention on the CPU: losses count, speeds are compared with none",
-    "f16": "converted to f16 at each step: slower; losses count",
-    "plain": "without flash attention, which this model does not have",
-    UNKNOWN: "known after the first cell",
+    Attention.KERNEL: "in a fast kernel of the backend",
+    Attention.CPU: "on the CPU: losses count, speeds are compared with none{why}",
+    Attention.CONVERTED: "converted to f16 at each step: slower; losses count{why}",
+    Attention.PLAIN: "without flash attention, which this model does not have{why}",
 }
 
 
@@ -47,13 +48,11 @@ def kernels_document(
 ) -> Document:
     """Where attention of each pair would run, and why."""
     yield Heading("where attention runs")
-    yield Grid(
-        k_types,
-        v_types,
-        [[_shown(survey, Pair(k, v)) for v in v_types] for k in k_types],
-    )
-    pairs = [Pair(k, v) for k in k_types for v in v_types]
-    yield Facts(list(_entries(survey, pairs)))
+    shown = [_shown(survey, Pair(k, v)) for k in k_types for v in v_types]
+    texts = [Text(each.text, _STYLES.get(each.text, "dim")) for each in shown]
+    yield Grid(k_types, v_types, rows_of(texts, len(v_types)))
+    cure = f"a build with {survey.cure} has kernels for all pairs"
+    yield Facts([*legend(shown), *([("", cure)] if survey.cure else [])])
     yield from _told(survey)
 
 
@@ -77,38 +76,17 @@ def _device(memory: DeviceMemory) -> tuple[str, str]:
     return visible(memory.device), ", ".join(phrases)
 
 
-def _shown(survey: Survey, pair: Pair) -> Text:
-    word = word_of(survey, pair)
-    return Text(word, _STYLES.get(word, "dim"))
-
-
-def word_of(survey: Survey, pair: Pair) -> str:
-    """``kernel``, ``cpu``, ``f16``, `REFUSED` or `UNKNOWN`; empty if not asked."""
-    if pair not in survey.pairs:
-        return UNKNOWN if survey.unknown else ""
-    attention = survey.attention(pair)
-    if attention:
-        return WORDS[attention]
-    return REFUSED if survey.refusal(pair) else UNKNOWN
-
-
-def _entries(survey: Survey, pairs: Sequence[Pair]) -> Iterator[tuple[str, str]]:
-    by_word = pairs_by((word_of(survey, pair), pair) for pair in pairs)
-    for word, meaning in _MEANINGS.items():
-        if word in by_word:
-            evidence = _evidence(survey.pairs.get(by_word[word][0]))
-            yield word, f"{meaning}{evidence}"
-    if survey.cure:
-        yield "", f"a build with {survey.cure} has kernels for all pairs"
-    refused = pairs_by(
-        (reason, pair) for pair in pairs if (reason := survey.refusal(pair))
-    )
-    for reason, of_reason in refused.items():
-        yield REFUSED, f"{named_pairs(of_reason)}: {visible(reason)}"
-
-
-def _evidence(answer: PairSurvey | None) -> str:
-    return f" ({visible(answer.evidence)})" if answer and answer.evidence else ""
+def _shown(survey: Survey, pair: Pair) -> Shown:
+    """Where attention of *pair* runs; nothing if it was not asked."""
+    mark, told = UNKNOWN, survey.pairs.get(pair)
+    if told is None and not survey.unknown:
+        return Shown(pair=pair, text="")
+    if attention := survey.attention(pair):
+        evidence = told.evidence if told else ""
+        mark = NumberMark(WORDS[attention], _MEANINGS[attention], evidence)
+    elif reason := survey.refusal(pair):
+        mark = NumberMark(REFUSED, f"{PAIRS}: {visible(reason)}")
+    return Shown(pair=pair, text=mark.sign, marks=(mark,))
 
 
 def _told(survey: Survey) -> Iterator[Block]:

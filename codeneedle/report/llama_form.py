@@ -26,6 +26,7 @@ from codeneedle.probes.divergence.record import (
 )
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
+from codeneedle.report.shown import with_error
 from codeneedle.report.verdict import pareto_front
 from codeneedle.text import NO_VALUE_WORD, number
 from codeneedle.verdict.judge import Verdict
@@ -171,7 +172,7 @@ def _figures(statistics: Statistics) -> list[str]:
 
 
 def _estimate(each: Estimate, digits: int) -> str:
-    return captions.with_error(each.value, each.error, digits=digits, mark=" ± ")
+    return with_error(each.value, each.error, digits=digits, mark=" ± ")
 
 
 def ppl_difference(statistics: Statistics) -> Estimate:

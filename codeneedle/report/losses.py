@@ -1,15 +1,30 @@
 """The loss of every pair of a grid, in the unit of the verdict."""
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.report.colours import LossScale, loss_scale
 from codeneedle.report.display import Display
+from codeneedle.report.shown import (
+    PAIRS,
+    REFERENCE,
+    SET,
+    STYLES,
+    NumberMark,
+    Shown,
+    Style,
+    decision_mark,
+    painted,
+    shown,
+)
 from codeneedle.verdict.judge import PairResult, Verdict
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import open_phrase
 from codeneedle.verdict.metric_results import MetricResult
 from codeneedle.verdict.statistics import Decision
 
@@ -37,22 +52,20 @@ class Losses:
     what: str  # of what there are 100: right tokens
 
     @property
-    def metric(self) -> Metric:
-        """The loss as a metric; its values are those of `cells`."""
-        return Metric(
-            name="loss", unit="%", better="lower", values=lambda _record, _setup: ()
-        )
+    def label(self) -> str:
+        """What is shown, as a phrase."""
+        beside = f"of 100, beside {self.verdict.reference}"
+        return f"{self.what} lost, {beside}{self._whichever}"
 
     @property
-    def display(self) -> Display:
-        """How the loss is shown."""
-        return Display(
-            label=f"{self.what} lost, of 100, beside {self.verdict.reference}"
-            f"{self._whichever}",
-            # As many as `Limits.phrase` shows.
-            digits=max(1, 1 - math.floor(math.log10(self.limit))),
-            bounds=(None, PERCENT),
-        )
+    def digits(self) -> int:
+        """Decimals worth showing: as many as `Limits.phrase` has."""
+        return max(1, 1 - math.floor(math.log10(self.limit)))
+
+    @property
+    def scale(self) -> LossScale:
+        """Of the colours, which turn at the limit."""
+        return loss_scale(self.limit, [cell.value for cell in self.cells()])
 
     @property
     def texts(self) -> list[str]:
@@ -108,6 +121,52 @@ class Losses:
             return word
         return "set" if word == Decision.WITHIN else f"set, {word}"
 
+    def shown(self) -> list[Shown]:
+        """Every pair of the grid: its loss, and below it what the verdict says."""
+        display = Display(label=self.label, digits=self.digits)
+        cells, inferred = self.cells(), self.verdict.inferred
+        scale = self.scale
+        values = (
+            shown(cell, display, below=self._marks(cell.pair), inferred=inferred)
+            for cell in cells
+        )
+        return [
+            painted(self._with_style(value), cell.value, scale)
+            for cell, value in zip(cells, values, strict=True)
+        ]
+
+    def _marks(self, pair: Pair) -> Iterator[NumberMark]:
+        """``within``, ``set``, ``beyond kld``: words below a loss."""
+        if pair == self.verdict.reference:
+            yield REFERENCE
+            yield replace(REFERENCE, sign="reference")
+            return
+        result, decision = self.verdict.result(pair), self.verdict.decision(pair)
+        is_answer = pair == self.verdict.chosen
+        if is_answer:
+            is_within = decision == Decision.WITHIN
+            yield SET if is_within else replace(SET, sign=f"{SET.sign},")
+        if decision == Decision.OPEN and result and result.leading:
+            why = open_reason(result, result.leading)
+            yield NumberMark(decision, f"{PAIRS}: {why}" if why else PAIRS)
+        elif decision and not (is_answer and decision == Decision.WITHIN):
+            yield decision_mark(decision)
+        if name := self.decided_by(pair):
+            yield NumberMark(name, f"decides {PAIRS}")
+        elif kind := self.text_of(pair):
+            yield NumberMark(kind, f"the loss is of {self.rows[pair].what}, the worse")
+
+    def _with_style(self, value: Shown) -> Shown:
+        pair, style = value.pair, value.style
+        if pair == self.verdict.reference:
+            style |= Style.REFERENCE
+        if pair == self.verdict.chosen:
+            style |= Style.SET
+        style |= STYLES.get(self.verdict.decision(pair), Style.PLAIN)
+        row = self.rows.get(pair)
+        note = interval_phrase(self.verdict.limits, row) if row else ""
+        return replace(value, style=style, note=note)
+
     def says(self, metric: Metric) -> bool:
         """True if the losses are those of *metric*, of right tokens."""
         kinds = {row.kind for row in self.rows.values() if row.metric == metric}
@@ -119,13 +178,20 @@ class Losses:
         leading = result.leading if result else None
         return leading.metric.name if leading and leading is not row else ""
 
-    def otherwise(self) -> dict[str, list[Pair]]:
-        """The pairs whose word another metric decides, by the name of that metric."""
-        pairs: dict[str, list[Pair]] = {}
-        for result in self.verdict.compared:
-            if name := self.decided_by(result.pair):
-                pairs.setdefault(name, []).append(result.pair)
-        return pairs
+
+def interval_phrase(limits: Limits, row: MetricResult) -> str:
+    """``0.2 % to 0.9 %, 24 functions``; empty without an interval."""
+    if not math.isfinite(row.bounds.high):
+        return ""
+    low, high = (limits.phrase(row.kind, x) for x in (row.bounds.low, row.bounds.high))
+    return f"{low} to {high}, {row.bounds.units} {row.metric.noun}"
+
+
+def open_reason(result: PairResult, row: MetricResult) -> str:
+    """Why a pair is open, alike for pairs that need other numbers of units."""
+    if not row.remark and row.decidable and not (result.lacking or result.failed):
+        return f"further {row.metric.noun} would decide it"
+    return row.remark or open_phrase(result, row)
 
 
 def losses_of(verdict: Verdict) -> Losses | None:

@@ -11,7 +11,7 @@ from codeneedle.document import (
     Grid,
     Heading,
     Lines,
-    Shown,
+    ShownText,
     Table,
     has_content,
     is_bold,
@@ -47,13 +47,13 @@ def _lines(block: Block) -> Iterator[str]:
                 yield f"- {mark}{_text(line)}{mark}"
 
 
-def _text(shown: Shown) -> str:
+def _text(shown: ShownText) -> str:
     """*shown* without styles, escaped, on one line, with single blanks."""
     return plain(" ".join(str(shown).split()))
 
 
 def _table(
-    heading: Sequence[str], rows: Sequence[Sequence[Shown]], words: Collection[str]
+    heading: Sequence[str], rows: Sequence[Sequence[ShownText]], words: Collection[str]
 ) -> Iterator[str]:
     rule = [":--" if name in words else "--:" for name in heading]
     names = [plain(name.replace("\n", " ")) for name in heading]

@@ -53,7 +53,8 @@ function heat(table, across, down, rows) {
 function showGrid() {
   const metric = run.metrics.find((each) => each.name === byId("metric").value);
   if (!metric) return;
-  byId("metric-note").textContent = `${metric.label}. The reference is ${run.reference}.`;
+  byId("metric-note").textContent = `${metric.label}.`;
+  byId("metric-legend").replaceChildren(...metric.legend.flatMap(([mark, meaning]) => [element("dt", mark), element("dd", meaning)]));
   const width = metric.v.length;
   heat(byId("grid"), metric.v, metric.k, metric.k.map((_, at) => metric.cells.slice(at * width, (at + 1) * width)));
 }

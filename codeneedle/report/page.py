@@ -1,11 +1,9 @@
 """One HTML file about runs: verdict, grids, front, depths, answers, memory, facts."""
 
 import json
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib.resources import files
 from os.path import commonpath
 from pathlib import Path
@@ -19,31 +17,34 @@ from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Document, Facts, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import usual_contexts
-from codeneedle.probes import PROBES, frames
+from codeneedle.probes import PROBES
 from codeneedle.probes.answers import ScoredAnswer
-from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
 from codeneedle.report.budget import budget_lines, candidate_table
-from codeneedle.report.budget_chart import budget_charts
-from codeneedle.report.charts import front_charts, memory_charts
-from codeneedle.report.colours import (
-    RAMP,
-    Rgb,
-    cell_colour,
-    hex_of,
-    loss_scale,
-    text_colour,
-    value_scale,
-)
+from codeneedle.report.budget_chart import budget_chart
+from codeneedle.report.charts import front_chart, memory_chart
+from codeneedle.report.colours import RAMP, hex_of, text_colour
 from codeneedle.report.data import strict
-from codeneedle.report.display import Display, display_of
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
+from codeneedle.report.selection import LOSS
+from codeneedle.report.shown import (
+    REFERENCE_MARK,
+    Shown,
+    Style,
+    legend,
+    shown_cells,
+    types_of,
+)
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.verdict import answers_table, headline, remark_lines
-from codeneedle.report.verdict import verdict_table as losses
-from codeneedle.text import number, one_line, sweep_command, visible, without_folders
+from codeneedle.report.verdict import (
+    answers_table,
+    headline,
+    remark_lines,
+    verdict_tables,
+)
+from codeneedle.text import sweep_command, visible, without_folders
 from codeneedle.verdict.joint import joined
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -99,15 +100,12 @@ def page(
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
         budget=html(_budget(budget, asks_for)) if budget else "",
-        budget_chart=budget_charts(budget) if budget else "",
+        budget_chart=budget_chart(budget) if budget else "",
         verdicts=[
             html(_verdict(each, asks_for(each.run.setup.engine))) for each in verdicts
         ],
-        fronts=[
-            front_charts(each, number=at) if each else ""
-            for at, each in enumerate(losses)
-        ],
-        memories=[_memory(each, number=at) for at, each in enumerate(verdicts)],
+        fronts=[front_chart(each) if each else "" for each in losses],
+        memories=list(map(_memory, verdicts)),
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
@@ -164,7 +162,7 @@ PAIR = 2
 def _verdict(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
-        yield losses(verdict, verdict.results)
+        yield from verdict_tables(verdict, verdict.results)
     yield remark_lines(verdict, pair_flags)
 
 
@@ -211,110 +209,59 @@ def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
-    cells = losses.cells()
-    scale = loss_scale(losses.limit, [cell.value for cell in cells])
-    shown = [
-        _cell(
-            cell,
-            losses.display,
-            partial(cell_colour, losses.metric, scale=scale),
-            word=losses.word(cell.pair),
-            below=captions.loss_word(losses, cell),
-            tips=_ends(losses, cell),
-        )
-        for cell in cells
-    ]
-    label = f"{losses.display.label}; the colour turns at the limit of {losses.limit:g}"
-    if any(cell.is_hole for cell in cells):
+    shown = losses.shown()
+    label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
+    if any(not each.text for each in shown):
         label += "; an empty cell was not to be measured"
-    return _grid(losses.metric.name, label, cells, shown)
+    return _grid(LOSS, label, shown)
 
 
-def _grid(
-    name: str, label: str, cells: Sequence[CellValue], shown: Sequence[list[Any]]
-) -> dict[str, Any]:
-    """A metric of the switch: what is *shown* of each of *cells*, as of `_cell`."""
+def _grid(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
+    """A metric of the switch, with what its marks mean."""
+    k_types, v_types = types_of(shown)
     return {
         "name": name,
         "label": label,
-        "k": [visible(each) for each in frames.k_types(cells)],
-        "v": [visible(each) for each in frames.v_types(cells)],
-        "cells": shown,
+        "k": list(map(visible, k_types)),
+        "v": list(map(visible, v_types)),
+        "cells": list(map(_cell, shown)),
+        "legend": [[_spelled(sign), meaning] for sign, meaning in legend(shown)],
     }
 
 
-def _ends(losses: Losses, cell: CellValue) -> list[str]:
-    row = losses.rows.get(cell.pair)
-    if row is None or not math.isfinite(row.bounds.high):
-        return []
-    ends = (row.bounds.low, row.bounds.high)
-    low, high = (losses.verdict.limits.phrase(row.kind, end) for end in ends)
-    return [f"{low} to {high}, {row.bounds.units} {row.metric.noun}"]
+def _spelled(sign: str) -> str:
+    """A mark as the page has it: the reference is spelled, not starred."""
+    return "reference" if sign == REFERENCE_MARK else sign
 
 
 def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any]:
     """One metric of the switch: a cell per pair, with what a pointer shows of it."""
     metric = column.metric
-    cells = [column.cell(pair) for pair in table.pairs]
-    rounds = frames.most_observations(cells)
-    ranked = [each.value for each in cells if each.is_ranked]
-    scale = value_scale(metric, ranked, rounds=rounds)
+    cells = list(column.cells.values())
     note = verdict.silent.get(metric.name, "")
     words = {each.pair: verdict.decision(each.pair, metric.name) for each in cells}
+    beyond = {pair for pair, word in words.items() if word == Decision.BEYOND}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
-    is_beyond = Decision.BEYOND in words.values()
-    bold = ". Bold: beyond the limit by this metric" if is_beyond else ""
-    counts = captions.unit_counts(metric, cells)
+    bold = ". Bold: beyond the limit by this metric" if beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
-    shown = [
-        _cell(
-            cell,
-            display_of(metric),
-            partial(cell_colour, metric, scale=scale),
-            below=counts.get(cell.pair, ""),
-            is_bold=words[cell.pair] == Decision.BEYOND,
-            tips=[f"n {cell.n}", words[cell.pair]] if cell.has_value else [],
-        )
-        for cell in cells
-    ]
-    label = f"{captions.described(metric)}{better}{said}"
-    return _grid(metric.name, label, cells, shown)
+    shown = shown_cells(metric, cells, setup=table.run.setup, beyond=beyond)
+    return _grid(metric.name, f"{captions.described(metric)}{better}{said}", shown)
 
 
-def _cell(
-    cell: CellValue,
-    display: Display,
-    painted: Callable[[float], Rgb],
-    *,
-    word: str = "",
-    below: str = "",
-    is_bold: bool = False,
-    tips: Sequence[str] = (),
-) -> list[Any]:
-    """Text, text below, tip, ground, ink and marks: shorter than names for each."""
-    pair = visible(str(cell.pair))
-    if not cell.has_value:
-        is_missing = cell.status == frames.NOT_RUN and not cell.is_hole
-        why = visible(f"{cell.status or 'not run'} {one_line(cell.reason)}".strip())
-        return [
-            "not run" if is_missing else captions.cell_word(cell),
-            below,
-            "" if cell.is_hole else f"{pair}: {why}",
-        ]
-    tip = "; ".join(filter(None, [pair, word, *tips, visible(cell.evidence)]))
-    if not cell.is_ranked:
-        return [captions.value_text(cell, display), below, tip]
-    value = number(cell.value, digits=display.digits)
-    ground = painted(cell.value)
-    marks = "b" * (is_bold or word == Decision.BEYOND) + "s" * word.startswith("set")
-    return [
-        value if below else captions.value_text(cell, display),
-        below,
-        tip,
-        hex_of(ground),
-        text_colour(*ground),
-        marks + "o" * (word == Decision.OPEN),
-    ]
+_LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
+"""Classes of a cell by what its pair is."""
+
+
+def _cell(each: Shown) -> list[Any]:
+    """Text, text below, tip, ground, ink and classes: shorter than names for each."""
+    own = (meaning for _, meaning in legend([each]))
+    tip = "; ".join(filter(None, [visible(str(each.pair)), each.note, *own]))
+    cell = [each.spelled, each.below, tip if each.text else ""]
+    if each.ground is None:
+        return cell
+    classes = (letter for style, letter in _LETTERS.items() if style in each.style)
+    ink = text_colour(*each.ground)
+    return [*cell, hex_of(each.ground), ink, "".join(classes)]
 
 
 Answers = Mapping[Pair, Sequence[ScoredAnswer]]
@@ -409,7 +356,7 @@ def _shown(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(verdict: Verdict, *, number: int) -> Markup:
+def _memory(verdict: Verdict) -> Markup:
     """KV cache up to the context of the training, as logs tell of it at one."""
     setup = verdict.run.setup
     trained = setup.training_context
@@ -418,4 +365,4 @@ def _memory(verdict: Verdict, *, number: int) -> Markup:
         each.pair: [verdict.kv_bytes(each.pair, context) for context in contexts]
         for each in verdict.results
     }
-    return memory_charts(verdict, contexts, sizes, number=number)
+    return memory_chart(verdict, contexts, sizes)

@@ -16,7 +16,6 @@ from matplotlib.patches import Patch, Rectangle
 
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
-from codeneedle.report.captions import status_word
 from codeneedle.report.display import display_of
 from codeneedle.report.heatmap import (
     BAR_GAP,
@@ -43,6 +42,7 @@ from codeneedle.report.panels import (
     Panels,
     Spot,
     length_word,
+    panel_shown,
     panels_heading,
     panels_of,
     refuse_without_reference,
@@ -247,7 +247,7 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     axes.text(
         len(panels.lengths) / 2,
         len(panels.depths) / 2,
-        status_word(panel.status) if panel.status else "not run",
+        panel_shown(panels, panel).spelled,
         size=TYPE_POINTS,
         style="italic",
         color=QUIET,

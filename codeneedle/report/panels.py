@@ -14,13 +14,14 @@ from codeneedle.cache_types import Pair, named_pairs
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES, frames, gap_lines
+from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import Metric, facet_parts
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK, status_word
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import display_of
+from codeneedle.report.shown import REFERENCE, REFERENCE_MARK, Shown, legend, shown
 from codeneedle.report.tidy import (
     KINDS,
     NOT_RUN_STATUS,
@@ -339,13 +340,16 @@ def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
     yield Grid(k_types, v_types, rows)
     yield Lines(panels.notes, style="dim")
     yield Lines(_legend() if difference else [])
-    yield Lines(
-        [
-            captions.failure_phrase([each.pair], each.status, each.reason)
-            for each in panels.panels
-            if each.reason
-        ]
-    )
+    yield Facts(legend(panel_shown(panels, each) for each in panels.panels))
+
+
+def panel_shown(panels: Panels, panel: Panel) -> Shown:
+    """The word of a pair without answers; the reference's mark."""
+    if not panel.spots:
+        missing = CellValue(pair=panel.pair, status=panel.status, reason=panel.reason)
+        return shown(missing, display_of(panels.metric))
+    marks = (REFERENCE,) if panel.pair == panels.reference else ()
+    return Shown(pair=panel.pair, text=_number(panels, panel.whole), marks=marks)
 
 
 def _legend() -> list[Text]:
@@ -360,7 +364,7 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     """The map of a pair, a line for each depth, all lines as long."""
     mark = REFERENCE_MARK if panel.pair == panels.reference else ""
     if not panel.spots:
-        return Text(status_word(panel.status), style="yellow")
+        return Text(panel_shown(panels, panel).text, style="yellow")
     right, lost, gained, wrong = panel.whole.counts
     if difference:
         above = [Text(f"-{lost} +{gained}{mark}")]
@@ -390,7 +394,7 @@ def _number(panels: Panels, spot: Spot) -> str:
 def _value(panels: Panels, spot: Spot) -> Text:
     if math.isnan(spot.value):
         return Text(NO_VALUE_WORD, style="dim")
-    style = cell_style(panels.metric, spot.value, panels.scale)
+    style = cell_style(spot.value, panels.scale)
     return Text(_number(panels, spot), style=style)
 
 

@@ -13,7 +13,6 @@ from codeneedle.cache_types import (
     bits,
     most_precise,
     most_precise_first,
-    pairs_by,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.pace import Price
@@ -35,12 +34,18 @@ from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, S
 from codeneedle.report.captions import (
     corpus_line,
     engine_line,
-    failure_phrase,
     names_of,
-    status_word,
 )
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.kernels import gain_line, kernels_document
+from codeneedle.report.shown import (
+    PAIRS,
+    NumberMark,
+    Shown,
+    legend,
+    rows_of,
+    status_mark,
+)
 from codeneedle.report.tidy import cell_rows
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
@@ -231,14 +236,13 @@ def measured(run: Run) -> list[Measured]:
 def _left_out(run: Run) -> Iterator[str]:
     """The pairs without a finished record, with their status and reason."""
     finished = {record.pair for record in run.records if record.has_numbers}
-    failed = pairs_by(
-        ((record.status.value, record.reason), record.pair)
+    failed = [
+        Shown(pair=pair, text="", marks=(status_mark(record.status, record.reason),))
         for pair in most_precise_first({each.pair for each in run.records} - finished)
         for record in run.records
         if record.pair == pair
-    )
-    for (status, reason), pairs in failed.items():
-        yield failure_phrase(pairs, status, reason)
+    ]
+    yield from (meaning for _, meaning in legend(failed))
 
 
 def _rank(record: CellRecord) -> tuple[bool, int]:
@@ -302,11 +306,16 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
         )
 
 
-DONE_MARK = "+"
+DONE = NumberMark("+", "finished")
 """Behind the size of a cell that has finished."""
 
-TWICE_MARK = "="
+TWICE = NumberMark("=", "measured first and last: two values that differ by noise")
 """Behind that of the cell that is measured again after all others."""
+
+UNTOLD = NumberMark(UNKNOWN, "known after the first start")
+
+CANNOT = "cannot"
+"""In place of the size of a pair that cannot run."""
 
 ROOM_TOKENS = 1024
 """Of a context, for a question and its answer."""
@@ -396,11 +405,12 @@ def plan_document(
     facts = _facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
-    rows = [
-        [_cell(plan, Pair(k, v), cells) for v in request.columns] for k in request.rows
+    shown = [
+        _shown(plan, Pair(k, v), cells) for k in request.rows for v in request.columns
     ]
-    yield Grid(request.rows, request.columns, rows)
-    yield Lines(list(_legend(plan, cells)))
+    texts = rows_of([each.text for each in shown], len(request.columns))
+    yield Grid(request.rows, request.columns, texts)
+    yield Facts(legend(shown))
     if plan.survey:
         yield from kernels_document(plan.survey, request.rows, request.columns)
     yield from predicted_memory(_shortened(planned_memory(plan)))
@@ -652,34 +662,34 @@ def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
-def _cell(plan: Plan, pair: Pair, cells: _Cells) -> str:
+def _shown(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
+    """The size of a cell, or why it has no numbers."""
     if pair not in plan.request.grid:
-        return ""
-    if plan.refusal(pair):
-        return "cannot"
-    record = cells.records.get(pair)
-    if record and not record.has_numbers:
-        return status_word(record.status)
+        return Shown(pair=pair, text="")
+    record, reason = cells.records.get(pair), plan.refusal(pair)
+    if reason or (record and not record.has_numbers):
+        mark = NumberMark(CANNOT, f"{PAIRS}: {visible(reason)}")
+        if record and not reason:
+            mark = status_mark(record.status, record.reason)
+        return Shown(pair=pair, text=mark.sign, marks=(mark,))
     predicted = _kv_bytes(plan, pair)
-    shown = UNKNOWN if predicted is None else f"{mib(predicted):,.1f}"
+    size_mib = UNTOLD.sign if predicted is None else f"{mib(predicted):,.1f}"
     is_done = record is not None
-    twice = TWICE_MARK if pair == cells.repeated else " "
-    return f"{shown}{twice if cells.repeated else ''}{DONE_MARK if is_done else ' '}"
+    # Blanks align digits with those that have marks.
+    twice = (TWICE.sign if pair == cells.repeated else " ") if cells.repeated else ""
+    said = (
+        (UNTOLD, predicted is None),
+        (TWICE, pair == cells.repeated),
+        (DONE, is_done),
+    )
+    return Shown(
+        pair=pair,
+        text=f"{size_mib}{twice}{DONE.sign if is_done else ' '}",
+        marks=tuple(mark for mark, occurs in said if occurs),
+    )
 
 
 def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
     """Size of the caches of *pair*: as the engine answers, else by the header."""
     caches = _caches_told(plan.survey, pair) or _plain_caches(plan, plan.context)
     return caches.size(plan.context, pair) if caches else None
-
-
-def _legend(plan: Plan, cells: _Cells) -> Iterator[str]:
-    if any(r.has_numbers for r in cells.tried):
-        yield f"{DONE_MARK} finished"
-    if cells.repeated:
-        yield f"{TWICE_MARK} measured first and last: two values that differ by noise"
-    reasons = {plan.refusal(pair) for pair in plan.pairs}
-    yield from (f"cannot: {reason}" for reason in sorted(filter(None, reasons)))
-    for record in cells.tried:
-        if not record.has_numbers:
-            yield f"{record.pair} {record.status}: {record.reason}"

@@ -10,7 +10,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,16 +21,10 @@ from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
-from codeneedle.report.captions import (
-    NOT_RUN_WORD,
-    cell_mark,
-    cell_word,
-    count_text,
-    with_error,
-)
 from codeneedle.report.compare import WALL
 from codeneedle.report.display import display_of
 from codeneedle.report.kernels import WORDS
+from codeneedle.report.shown import ERROR, NOT_RUN_WORD, count_mark, shown
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
 from codeneedle.verdict.judge import Verdict, judge
@@ -244,14 +238,11 @@ def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 
 def _number(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
-    cell = column.cell(pair)
-    if not cell.has_value:
-        return cell_word(cell)
-    digits = display_of(column.metric).digits
-    shown = with_error(cell.value, cell.error, digits=digits, mark=" ± ")
-    count = count_text(cell) if cell.left_out else ""
-    marks = (shown, count, cell_mark(cell))
-    return " ".join(filter(None, marks))
+    cell, usual = column.cell(pair), display_of(column.metric)
+    each = shown(cell, replace(usual, shows_error=True))
+    count = count_mark(cell).sign if cell.has_value and cell.left_out else ""
+    text = each.text.replace(ERROR.sign, f" {ERROR.sign} ")
+    return " ".join(filter(None, (text, count)))
 
 
 def _last_part(name: str) -> str:

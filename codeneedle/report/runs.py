@@ -1,16 +1,15 @@
 """Losses of several runs side by side, by type and by pair."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
 from codeneedle.cache_types import Pair, by_precision, most_precise_first
-from codeneedle.document import Document, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Table
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK
-from codeneedle.report.losses import Losses, losses_of
-from codeneedle.text import NO_VALUE_WORD, visible
+from codeneedle.report.losses import PERCENT, Losses, losses_of
+from codeneedle.report.shown import NOT_RUN, REFERENCE_MARK, Shown, Style, legend
+from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.judge import Verdict
-from codeneedle.verdict.metric_results import MetricResult
 
 FEWEST_PAIRS = 2
 """Pairs of a type from which on their mean is shown."""
@@ -23,11 +22,24 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     columns = [name.replace("/", "/\n") for name in names]
     by_type = list(_type_rows(of_runs))
     if by_type:
-        yield Heading("loss, mean over the pairs of a type")
+        yield Heading("loss, mean over the pairs of a type, of 100")
         yield Table(["type", *columns], by_type, words={"type"})
-    yield Heading("loss by pair")
-    yield Table(["K/V", *columns], list(_pair_rows(of_runs)), words={"K/V"})
-    yield Lines([f"{REFERENCE_MARK}  the reference of its run"], style="dim")
+    shown = [
+        {each.pair: each for each in losses.shown()} if losses else {}
+        for losses in of_runs
+    ]
+    pairs = [*_measured_pairs(of_runs)]
+    rows = [[_cell(of_run, pair) for of_run in shown] for pair in pairs]
+    yield Heading("loss by pair, of 100")
+    yield Table(
+        ["K/V", *columns],
+        [
+            [visible(str(pair)), *(_text(each) for each in row)]
+            for pair, row in zip(pairs, rows, strict=True)
+        ],
+        words={"K/V"},
+    )
+    yield Facts(legend(each for row in rows for each in row))
 
 
 def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
@@ -49,29 +61,27 @@ def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str
     rows = [row for p, row in losses.rows.items() if is_of_type(p)] if losses else []
     if losses is None or len(rows) < FEWEST_PAIRS:
         return NO_VALUE_WORD
-    return _phrase(losses, rows[0], fmean(row.bounds.mean for row in rows))
+    mean = fmean(row.bounds.mean for row in rows)
+    return number(PERCENT * mean, digits=losses.digits)
 
 
-def _pair_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
-    """A row for each pair of any run, most precise first."""
+def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:
+    """The pairs with a loss in any run, and the references; most precise first."""
     shown = [losses for losses in of_runs if losses]
     references = [each.verdict.reference for each in shown if each.verdict.reference]
-    pairs = dict.fromkeys(
-        [*references, *(pair for each in shown for pair in each.rows)]
-    )
-    for pair in most_precise_first(pairs):
-        yield [visible(str(pair)), *(_cell(losses, pair) for losses in of_runs)]
+    return most_precise_first([*references, *(pair for e in shown for pair in e.rows)])
 
 
-def _cell(losses: Losses | None, pair: Pair) -> str:
-    """``0.2 % within``; a mark for the reference, a dash without a number."""
-    if losses and pair == losses.verdict.reference:
+def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
+    """What a run has of *pair*, which other runs have measured."""
+    each = of_run.get(pair)
+    if each and each.text:
+        return each
+    return Shown(pair=pair, text=NOT_RUN.sign, marks=(NOT_RUN,))
+
+
+def _text(each: Shown) -> str:
+    """``0.2 within``; a mark for the reference."""
+    if Style.REFERENCE in each.style:
         return REFERENCE_MARK
-    row = losses.rows.get(pair) if losses else None
-    if losses is None or row is None:
-        return NO_VALUE_WORD
-    return f"{_phrase(losses, row, row.bounds.mean)} {losses.word(pair)}"
-
-
-def _phrase(losses: Losses, row: MetricResult, value: float) -> str:
-    return losses.verdict.limits.phrase(row.kind, value)
+    return f"{each.text} {each.below}".rstrip()

@@ -9,19 +9,19 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from codeneedle.cache_types import Pair, most_precise, most_precise_first, pairs_by
+from codeneedle.cache_types import Pair, most_precise, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.probes.frames import of_probe, pairs_elsewhere
+from codeneedle.probes.frames import CellValue, of_probe, pairs_elsewhere
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover
 from codeneedle.probes.throughput.record import NAME
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions
-from codeneedle.report.captions import status_word
 from codeneedle.report.data import RunTable, run_tables
-from codeneedle.report.display import SPEEDS
-from codeneedle.report.tidy import TableRow, cell_rows, data_frame
+from codeneedle.report.display import SPEEDS, Display
+from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, shown
+from codeneedle.report.tidy import NOT_RUN_STATUS, TableRow, cell_rows, data_frame
 from codeneedle.text import visible
 
 
@@ -151,32 +151,43 @@ def speeds_document(tables: Iterable[SpeedTable]) -> Document:
         yield Heading(f"{table.run.name}: {SPEEDS[table.test]} by depth, tokens/s")
         heading, *rows = _texts(table)
         yield Table(heading, rows, words={heading[0], heading[-1]})
-        yield Facts(legend(table))
+        yield Facts(speed_legend(table))
         yield Lines(captions.cautions(table.run), style="bold")
         yield Facts(captions.run_facts(table.run), is_quiet=True)
 
 
-def legend(table: SpeedTable) -> list[tuple[str, str]]:
+def speed_legend(table: SpeedTable) -> list[tuple[str, str]]:
     """Each mark and word of *table*, with its meaning."""
     entries = []
     if table.reference:
         reference = visible(str(table.reference))
         entries = [
-            (captions.REFERENCE_MARK, f"the reference, {reference}"),
+            (REFERENCE_MARK, f"the reference, {reference}"),
             ("98%", "of the reference's speed at this depth"),
             ("faster", f"the depths at which it is faster than {reference}"),
         ]
-    if table.frame["error"].notna().any():
-        entries.append(captions.ERROR_ENTRY)
-    marked = pairs_by(
-        ((word, str(row.status), str(row.reason)), Pair(str(row.k), str(row.v)))
-        for row in table.frame.itertuples()
-        if (word := _word(row))
+    return [*entries, *legend(map(_shown, table.frame.itertuples()))]
+
+
+def _shown(row: Any) -> Shown:
+    """A row of a frame; speeds with depths have the error of their repetitions."""
+    attention = Attention(row.attention) if row.attention else None
+    is_apart = row.status == Status.FINISHED and not row.compared
+    cell = CellValue(
+        pair=Pair(row.k, row.v),
+        status="" if row.status == NOT_RUN_STATUS else row.status,
+        reason=row.reason,
+        value=row.value,
+        error=row.error,
+        attention=attention,
+        evidence=row.reason if is_apart else "",
+        is_ranked=row.compared,
+        is_elsewhere=is_apart,
     )
-    for (word, status, reason), pairs in marked.items():
-        phrase = "" if status == Status.FINISHED else status
-        entries.append((word, captions.failure_phrase(pairs, phrase, reason)))
-    return entries
+    return shown(cell, _SPEED)
+
+
+_SPEED = Display(label="", digits=1, shows_error=True)
 
 
 def _texts(table: SpeedTable) -> Iterator[list[str]]:
@@ -185,7 +196,7 @@ def _texts(table: SpeedTable) -> Iterator[list[str]]:
     yield ["K/V", *(f"{depth:,}" for depth in depths), "faster"]
     for pair in table.pairs:
         is_of_pair = (table.frame["k"] == pair.k) & (table.frame["v"] == pair.v)
-        mark = captions.REFERENCE_MARK if pair == table.reference else ""
+        mark = REFERENCE_MARK if pair == table.reference else ""
         cells = table.frame[is_of_pair].itertuples()
         texts = [_text(row, has_ratio=not mark) for row in cells]
         yield [f"{visible(str(pair))}{mark}", *texts, table.crossed.get(pair, "")]
@@ -193,22 +204,8 @@ def _texts(table: SpeedTable) -> Iterator[list[str]]:
 
 def _text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
-    parts = []
-    if math.isfinite(row.value):
-        parts = [captions.with_error(row.value, row.error, digits=1)]
-        if has_ratio and math.isfinite(row.ratio):
-            parts.append(f"{row.ratio:.0%}")
-    return " ".join([*parts, *filter(None, [_word(row)])])
-
-
-def _word(row: Any) -> str:
-    """Why a cell has no speed, or one that is not compared; empty of others."""
-    if row.status != Status.FINISHED or math.isnan(row.value):
-        return status_word(row.status)
-    if row.compared:
-        return ""
-    attention = Attention(row.attention) if row.attention else None
-    return captions.attention_mark(attention) or captions.ELSEWHERE
+    has = has_ratio and row.compared and math.isfinite(row.ratio)
+    return f"{_shown(row).text}{f' {row.ratio:.0%}' if has else ''}"
 
 
 def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:

@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, most_precise, pairs_by, whole_grid
+from codeneedle.cache_types import Pair, most_precise, whole_grid
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import frames
 from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
-from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.report import captions
-from codeneedle.report.captions import NOT_RUN_WORD, REFERENCE_MARK, status_word
 from codeneedle.report.data import RunTable, run_tables
-from codeneedle.report.display import GROUPS, Display, display_of
+from codeneedle.report.display import GROUPS, display_of
+from codeneedle.report.shown import (
+    DECISIONS,
+    REFERENCE_MARK,
+    NumberMark,
+    Shown,
+    legend,
+    shown_cells,
+    small_number,
+)
 from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
 from codeneedle.verdict.remarks import refusals
@@ -236,9 +244,6 @@ def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
 VERDICT = "verdict"
 """Above what the verdict says of pairs."""
 
-NO_DECIMALS_FROM = 1_000
-"""Values from which decimals are dropped."""
-
 DECIMAL_BELOW = 10
 """Ratios below this have a decimal."""
 
@@ -248,13 +253,6 @@ as far apart. MLX on a CPU gave -5e-07 nats, where no divergence can be negative
 
 THOUSANDS_FROM = 10_000
 """Ratios from which thousands are counted."""
-
-MEANINGS = {
-    "within": "its loss is at most the limit, by all that was measured",
-    "beyond": "its loss is above the limit, by a metric at least",
-    "open": "neither is shown; codeneedle verdict says what would decide it",
-}
-"""What the words of a verdict mean."""
 
 
 def tables_document(
@@ -280,13 +278,7 @@ def tables_document(
             from codeneedle.report.verdict import conclusion
 
             yield from conclusion(table.verdict, pair_flags)
-        legend = table_legend(table)
-        shares = (
-            [_memory(table.verdict, pair) for pair in table.pairs] if pair_flags else ""
-        )
-        if any(share.startswith(BY_TYPES) for share in shares):
-            legend.append((BY_TYPES, "predicted from the bits of the types"))
-        yield Facts(legend)
+        yield Facts(table_legend(table, has_memory=bool(pair_flags)))
         yield Lines(table.remarks)
         yield Lines(captions.cautions(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
@@ -296,7 +288,7 @@ def tables_document(
 
 def _rows(table: PairTable, *, has_memory: bool) -> Table:
     """A row for each pair: metrics, with ratios, and the verdict if there is any."""
-    columns = [_column_texts(column, table.pairs) for column in table.shown]
+    columns = [_aligned(column, table) for column in table.shown]
     heading = ["K/V", *(column.metric.name for column in table.shown)]
     if has_memory:
         heading.insert(1, MEMORY)
@@ -313,66 +305,72 @@ def _rows(table: PairTable, *, has_memory: bool) -> Table:
     return Table(heading, rows, words={"K/V", VERDICT})
 
 
-def cell_texts(column: Column, pair: Pair) -> tuple[str, str]:
-    """
-    The value or word of a cell, and its ratio to the reference.
-
-    The latter is a multiple of the noise floor (``(24x)``), a share of the
-    reference's value (``98%``), or empty.
-    """
-    cell = column.cell(pair)
-    if not cell.has_value:
-        return captions.cell_word(cell), ""
-    display = _with_error(column.metric)
-    digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
-    ratio = column.over_reference(pair)
-    count = captions.unit_counts(column.metric, column.cells.values()).get(pair, "")
-    shown = captions.value_text(cell, display, digits=digits)
-    return f"{shown} {count}".rstrip(), _ratio_text(column.metric, ratio)
-
-
-def _with_error(metric: Metric) -> Display:
-    """As `display_of`; with the error of its mean where losses are computed of it."""
+def column_shown(column: Column, table: PairTable) -> list[Shown]:
+    """Each pair of *table* in *column*; its note is its ratio to the reference."""
+    metric, usual = column.metric, display_of(column.metric)
     is_graded = metric.loss is not None and metric.loss.kind.is_graded
-    display = display_of(metric)
-    return replace(display, shows_error=display.shows_error or is_graded)
+    found = shown_cells(
+        metric,
+        [column.cell(pair) for pair in table.pairs],
+        # Losses are computed of the error of such a mean.
+        display=replace(usual, shows_error=usual.shows_error or is_graded),
+        setup=table.run.setup,
+        where=column.probe,
+    )
+    return [_with_ratio(each, column) for each in found]
 
 
-def table_legend(table: PairTable) -> list[tuple[str, str]]:
-    """Each column, mark and word of *table*, with its meaning."""
-    metrics = [column.metric for column in table.shown]
-    entries = [(metric.name, captions.described(metric)) for metric in metrics]
-    if table.reference:
-        entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    if any(
-        captions.shows_errors(column.cells.values(), _with_error(column.metric))
-        for column in table.shown
-    ):
-        entries.append(captions.ERROR_ENTRY)
-    words = set(table.words.values())
-    every = [cell for column in table.shown for cell in column.cells.values()]
+def _with_ratio(each: Shown, column: Column) -> Shown:
+    """*each* with its ratio; the reference has its mark at the row of a table."""
+    ratio = ratio_mark(column.metric, column.over_reference(each.pair))
+    marks = [mark for mark in each.marks if mark.sign != REFERENCE_MARK]
+    if ratio:
+        marks.append(ratio)
+    return replace(each, marks=tuple(marks), note=ratio.sign if ratio else "")
+
+
+def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
+    """A multiple of the noise floor, ``(24x)``, or a share of the value: ``98%``."""
+    if not math.isfinite(ratio):
+        return None
+    if metric.floor:
+        what = "times the noise floor: the reference compared with itself"
+        return NumberMark(f"({_times(ratio)}x)", what)
+    return NumberMark(f"{ratio:.0%}", "of the reference's value")
+
+
+def _aligned(column: Column, table: PairTable) -> list[str]:
+    """Values and ratios, aligned where there are any ratios."""
+    shown = column_shown(column, table)
+    right = max((len(each.note) for each in shown), default=0)
+    gap = " " if right else ""
+    values = [f"{each.text} {each.below}".rstrip() for each in shown]
     return [
-        *entries,
-        *dict.fromkeys(captions.left_out_entries(every)),
-        *_references(table),
-        *_ratios(table),
-        *_words(table),
-        *((word, meaning) for word, meaning in MEANINGS.items() if word in words),
+        f"{value}{gap}{each.note.rjust(right)}"
+        for value, each in zip(values, shown, strict=True)
     ]
 
 
-def _column_texts(column: Column, pairs: Sequence[Pair]) -> list[str]:
-    """Values and ratios, aligned where there are any ratios."""
-    texts = [cell_texts(column, pair) for pair in pairs]
-    right = max((len(ratio) for _, ratio in texts), default=0)
-    gap = " " if right else ""
-    return [f"{value}{gap}{ratio.rjust(right)}" for value, ratio in texts]
-
-
-def _ratio_text(metric: Metric, ratio: float) -> str:
-    if not math.isfinite(ratio):
-        return ""
-    return f"({_times(ratio)}x)" if metric.floor else f"{ratio:.0%}"
+def table_legend(
+    table: PairTable, *, has_memory: bool = False
+) -> list[tuple[str, str]]:
+    """Each column, mark and word of *table*, with its meaning."""
+    entries = [
+        (each.metric.name, captions.described(each.metric)) for each in table.shown
+    ]
+    if table.reference:
+        entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
+    shown = [each for column in table.shown for each in column_shown(column, table)]
+    words = {*table.words.values()}
+    memory = [_memory(table.verdict, pair) for pair in table.pairs if has_memory]
+    is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
+    return [
+        *entries,
+        *legend(shown),
+        *_references(table),
+        *(entry for entry in DECISIONS.items() if entry[0] in words),
+        *([(BY_TYPES.sign, BY_TYPES.meaning)] if is_predicted else []),
+    ]
 
 
 def _times(ratio: float) -> str:
@@ -391,67 +389,19 @@ def _references(table: PairTable) -> Iterator[tuple[str, str]]:
         elif column.reference and column.reference != table.reference:
             yield name, f"compared with {_safe(column.reference)}"
         if column.is_floor_rounding:
-            floor = captions.small_number(column.reference_value, 0)
+            floor = small_number(column.reference_value, 0)
             cause = ", rounding of 32-bit numbers" if column.reference_value else ""
             yield name, f"no ratios: the noise floor is {floor}{cause}"
-
-
-def _ratios(table: PairTable) -> Iterator[tuple[str, str]]:
-    """What the ratios are, where there are any."""
-    metrics = [
-        column.metric
-        for column in table.shown
-        if any(math.isfinite(column.over_reference(pair)) for pair in column.cells)
-    ]
-    if any(metric.floor for metric in metrics):
-        yield "(2x)", "times the noise floor: the reference compared with itself"
-    if any(not metric.floor for metric in metrics):
-        yield "98%", "of the reference's value"
-
-
-def _words(table: PairTable) -> Iterator[tuple[str, str]]:
-    """Each word of cells without a value, with pairs and reasons."""
-    probes = dict.fromkeys(column.probe for column in table.shown)
-    failed = pairs_by(
-        ((probe, record.status.value, record.reason), pair)
-        for pair, probe in itertools.product(table.pairs, probes)
-        if (record := table.records.get((pair, probe))) and not record.has_numbers
-    )
-    for (probe, status, reason), pairs in failed.items():
-        phrase = captions.failure_phrase(pairs, f"{status} ({probe})", reason)
-        yield status_word(status), phrase
-    for column in table.shown:
-        if any(
-            cell.status == Status.FINISHED and not cell.has_value
-            for cell in column.cells.values()
-        ):
-            yield (
-                NO_VALUE_WORD,
-                captions.no_value_phrase(table.run.setup, column.metric),
-            )
-    cells = [column.cell(pair) for column in table.shown for pair in table.pairs]
-    yield from captions.attention_entries(cells)
-    yield from captions.device_entries(cells)
-    yield from captions.failure_entries(list(_parts_without_value(table)))
-    if any(cell.status == frames.NOT_RUN for cell in cells):
-        yield NOT_RUN_WORD, "not run"
-
-
-def _parts_without_value(table: PairTable) -> Iterator[CellValue]:
-    """Cells of finished records of which a part failed: speeds at a depth."""
-    for column in table.shown:
-        for pair, cell in column.cells.items():
-            record = table.records.get((pair, column.probe))
-            if record and record.has_numbers and cell.status != Status.FINISHED:
-                yield cell
 
 
 def _safe(pair: Pair) -> str:
     return visible(str(pair))
 
 
-MEMORY, BY_TYPES = "KV memory", "~"
-"""Heading of the cache's size, and the mark of one that no log states."""
+MEMORY = "KV memory"
+"""Heading of the cache's size."""
+
+BY_TYPES = NumberMark("~", "predicted from the bits of the types")
 
 
 def _memory(verdict: "Verdict | None", pair: Pair) -> str:
@@ -460,7 +410,7 @@ def _memory(verdict: "Verdict | None", pair: Pair) -> str:
 
     result = (verdict and verdict.result(pair)) or PairResult(pair=pair)
     share = cache_size(result)
-    mark = BY_TYPES if result.memory is None else ""
+    mark = BY_TYPES.sign if result.memory is None else ""
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 
 

@@ -14,7 +14,7 @@ from codeneedle.document import (
     Grid,
     Heading,
     Lines,
-    Shown,
+    ShownText,
     Table,
     has_content,
 )
@@ -71,7 +71,7 @@ def _parts(block: Block) -> Iterator[RenderableType]:
                 yield _unbroken(shown) if copied else _indented(shown)
 
 
-def _text(shown: Shown, style: str = "") -> Text:
+def _text(shown: ShownText, style: str = "") -> Text:
     return Text(visible(shown), style) if isinstance(shown, str) else shown
 
 

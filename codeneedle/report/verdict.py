@@ -16,13 +16,11 @@ from codeneedle.cache_types import (
     PairFlags,
     by_precision,
     named_pairs,
-    pairs_by,
 )
-from codeneedle.document import Document, Facts, Heading, Lines, Shown, Table
+from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.errors import did_you_mean
 from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
-from codeneedle.report.captions import REFERENCE_MARK
 from codeneedle.report.kernels import gain_line
 from codeneedle.report.losses import (
     has_losses,
@@ -30,6 +28,7 @@ from codeneedle.report.losses import (
     kinds_of_text,
     shown_row,
 )
+from codeneedle.report.shown import REFERENCE_MARK, Shown, attention_marks, legend
 from codeneedle.text import (
     NO_VALUE_WORD,
     plural,
@@ -51,7 +50,6 @@ from codeneedle.verdict.metric_phrases import (
     loss_sentence,
     losses_sentence,
     mean_amount,
-    open_phrase,
     own_decision,
     units_phrase,
     word_phrase,
@@ -88,7 +86,7 @@ def verdicts(
         yield Heading(f"{each.run.name}: verdict")
         yield headline_lines(each, pair_flags_of(each.run.setup.engine))
         if each.compared:
-            yield verdict_table(each, each.results)
+            yield from verdict_tables(each, each.results)
             yield from others(each, each.results)
         yield remark_lines(each, pair_flags_of(each.run.setup.engine))
         yield Facts(captions.run_facts(each.run), is_quiet=True)
@@ -135,7 +133,7 @@ def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
     yield headline_lines(verdict, pair_flags)
     if verdict.compared:
         rows = pareto_front(verdict)
-        yield verdict_table(verdict, rows)
+        yield from verdict_tables(verdict, rows)
         yield from others(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
@@ -155,7 +153,7 @@ def closing(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> Document:
     """The first line of each verdict, for the end of a long one."""
-    lines: list[Shown] = []
+    lines: list[ShownText] = []
     for each in of_runs:
         first, *_ = headline(each, pair_flags_of(each.run.setup.engine))
         name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
@@ -176,7 +174,7 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     pair that is not set it is what there would be at most.
     """
     first, *rest = headline(verdict, pair_flags)
-    lines: list[Shown] = [Text(visible(first), _style(verdict)), *rest]
+    lines: list[ShownText] = [Text(visible(first), _style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
@@ -613,6 +611,14 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     )
 
 
+def verdict_tables(verdict: Verdict, results: Sequence[PairResult]) -> Document:
+    """The `verdict_table`, and what the marks of its pairs mean."""
+    yield verdict_table(verdict, results)
+    marked = [(e.pair, attention_marks(e.attention, e.evidence)) for e in results]
+    shown = [Shown(pair=pair, text="", marks=tuple(marks)) for pair, marks in marked]
+    yield Facts(legend(shown))
+
+
 def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
     """How many units the losses of most *results* are of: ``24 functions``."""
     units = Counter(
@@ -732,8 +738,8 @@ def _row_start(verdict: Verdict, each: PairResult) -> list[str]:
         memory = size(each.memory_bytes)
     speed = f"{each.speed:.0%}" if each.speed is not None else ""
     pair = visible(str(each.pair))
-    mark = captions.attention_mark(each.attention)
-    return [f"{pair} {mark}".rstrip(), memory, speed]
+    signs = (mark.sign for mark in attention_marks(each.attention, each.evidence))
+    return [" ".join([pair, *signs]), memory, speed]
 
 
 def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
@@ -751,24 +757,6 @@ def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
     main = verdict.main_results[0].metric.name
     by = "" if leading.metric.name == main or row is None else leading.metric.name
     return [*start, *(_ends(verdict, row) if row else none), phrase, by]
-
-
-def open_entries(verdict: Verdict) -> Iterator[tuple[str, str]]:
-    """The open pairs of a grid, by why they are open: a word and a phrase each."""
-    by_reason = pairs_by(
-        (_open_reason(each, each.leading), each.pair)
-        for each in verdict.compared
-        if each.decision is Decision.OPEN and each.leading
-    )
-    for why, pairs in by_reason.items():
-        yield str(Decision.OPEN), f"{named_pairs(pairs)}{f': {why}' if why else ''}"
-
-
-def _open_reason(result: PairResult, row: MetricResult) -> str:
-    """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and row.decidable and not (result.lacking or result.failed):
-        return f"further {row.metric.noun} would decide it"
-    return row.remark or open_phrase(result, row)
 
 
 # --- by metric

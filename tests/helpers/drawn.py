@@ -1,6 +1,7 @@
 """What a file of a picture shows."""
 
 import re
+from base64 import b64decode
 from pathlib import Path
 
 import matplotlib.image as mpimg
@@ -16,3 +17,9 @@ def ink(png: Path) -> float:
 def shapes(svg: Path) -> int:
     """How many paths and texts an SVG has, beside its background."""
     return len(re.findall(r"<(?:path|use|text)\b", svg.read_text("utf-8"))) - 1
+
+
+def pictures_in(chart: str) -> list[str]:
+    """The pictures inside of a *chart* of a page, as SVG."""
+    found = re.findall(r"data:image/svg\+xml;base64,([^\"]+)", chart)
+    return [b64decode(each).decode("utf-8") for each in found]

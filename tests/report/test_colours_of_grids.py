@@ -45,15 +45,15 @@ def test_lighter_is_better() -> None:
         "on #{:02x}{:02x}{:02x}".format(*each) for each in (RAMP[-1], RAMP[0], RAMP[4])
     )
 
-    assert light in cell_style(METRIC["matched"], 20, Scale(0, 20))
-    assert dark in cell_style(METRIC["matched"], 0, Scale(0, 20))
-    assert light in cell_style(METRIC["missing"], 0, Scale(0, 20))
-    assert half in cell_style(METRIC["decode"], 50.0, Scale(0, 100))
+    assert light in cell_style(20, Scale(0, 20))
+    assert dark in cell_style(0, Scale(0, 20))
+    assert light in cell_style(0, Scale(0, 20, is_lighter_low=True))
+    assert half in cell_style(50.0, Scale(0, 100))
 
 
 @pytest.mark.parametrize("value", [20.0, 0.0, math.nan])
 def test_styles_are_styles(value: float) -> None:
-    style = Style.parse(cell_style(METRIC["matched"], value, Scale(0, 20)))
+    style = Style.parse(cell_style(value, Scale(0, 20)))
 
     assert (style.bgcolor is not None) == (value in {20.0, 0.0})
 

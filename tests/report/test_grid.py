@@ -19,7 +19,7 @@ from made_records import (
 )
 from printing import printed
 
-from codeneedle.document import Shown
+from codeneedle.document import ShownText
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame, of_probe
 from codeneedle.probes.metrics import Metric
@@ -29,10 +29,10 @@ from codeneedle.report.grid import (
     grid,
     report,
     summary,
-    values,
 )
 from codeneedle.report.markdown import markdown
-from codeneedle.report.table import cell_texts, pair_table
+from codeneedle.report.shown import pivot, shown_cells
+from codeneedle.report.table import column_shown, pair_table
 from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -57,7 +57,7 @@ def headings(*runs: Run, metric: Metric = MATCHED) -> list[str]:
     return [heading.replace("\n", " ") for heading in table.heading]
 
 
-def row_of(run: Run, metric: Metric = MATCHED, *also: Metric) -> Sequence[Shown]:
+def row_of(run: Run, metric: Metric = MATCHED, *also: Metric) -> Sequence[ShownText]:
     """The row of a single run in the summary."""
     (row,) = summary([run], metric, also, [judged(run)]).rows
     return row
@@ -125,9 +125,9 @@ def test_a_heading_has_the_unit_and_the_number_of_observations() -> None:
 def test_wide_numbers_widen_their_column_and_gaps_are_not_coloured() -> None:
     large = replace(MATCHED, values=lambda *_: [1234567.5], names=None)
     run = made_run(setup=SMALL, untried=["q4_0/q8_0"])
-    ((first, _), (_, gap)) = values(cells_frame(run, large), large).rows
+    ((first, _), (_, gap)) = pivot(shown_cells(large, cells_frame(run, large))).rows
 
-    assert ["K \\ V        bf16         q8_0", "bf16   1234567.50*  1234567.50"] == (
+    assert ["K \\ V     bf16      q8_0", "bf16   1234568*  1234568"] == (
         lines_of(run, large)[2:4]
     )
     assert ("dim", True) == (gap.style, " on #" in str(first.style))
@@ -174,7 +174,7 @@ def test_values_over_other_numbers_of_units_say_so_and_no_others() -> None:
     assert ["of 4", "of 3"] == re.findall(r"of \d", lines_of(mixed, logp)[4])
     table = pair_table(mixed, [PROBES["recall"]])
     column = next(each for each in table.columns if each.metric.name == "recall-logp")
-    assert [" of 4", " of 3"] == [cell_texts(column, p)[0][-5:] for p in table.pairs]
+    assert ["of 4", "of 3"] == [each.below for each in column_shown(column, table)]
 
 
 def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (

@@ -31,6 +31,7 @@ from codeneedle.report.heatmap import (
     picture_of,
 )
 from codeneedle.report.losses import losses_of
+from codeneedle.report.shown import Style
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 
@@ -142,12 +143,14 @@ def test_differences_are_signed_and_centred() -> None:
     squares = [square for row in shown.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
-        square.label for square in squares
+        square.spelled for square in squares
     ]
     assert Scale(-9.5, 9.5) == shown.scale
     assert Pair("bf16", "bf16") == shown.framed
-    assert [squares[-1]] == [square for square in squares if square.is_bold]
-    assert [False, True] == [values.squares[at][-1].is_bold for at in (0, 1)]
+    assert [squares[-1]] == [each for each in squares if Style.BEYOND in each.style]
+    assert [False, True] == [
+        Style.BEYOND in values.squares[at][-1].style for at in (0, 1)
+    ]
     for each in (shown, values):
         assert "Beyond (bold): q4_0/q4_0: lost functions more than 10.0 %" in each.notes
 
@@ -233,9 +236,9 @@ def test_differences_are_to_the_pair_that_records_name() -> None:
     other = picture(metric=several, difference=True)
 
     assert Pair("q4_0", "q4_0") == shown.framed
-    assert "+9.50" == shown.squares[0][0].label
+    assert "+9.50" == shown.squares[0][0].text
     assert None is other.framed
-    assert "20.00" == other.squares[0][0].label
+    assert "20.00" == other.squares[0][0].text
     assert other.notes[-1].startswith("Measured against bf16/bf16 or ")
 
 

@@ -20,7 +20,7 @@ from codeneedle.report.page import loss_facts
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import losses_side_by_side
 from codeneedle.report.selection import LOSS, default_metric, metric_named, select
-from codeneedle.report.verdict import open_entries
+from codeneedle.report.shown import Style, legend
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 
@@ -73,9 +73,9 @@ def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word() -> None:
         "q4_0/q4_0": ("10.0", "beyond"),
         "q5_0/q5_0": ("nan", ""),
     } == by_pair(found)
-    assert "right tokens lost, of 100, beside bf16/bf16" == found.display.label
+    assert "right tokens lost, of 100, beside bf16/bf16" == found.label
     assert 1.0 == found.limit
-    assert 2 == losses(limits=Limits(max_loss=0.001)).display.digits
+    assert 2 == losses(limits=Limits(max_loss=0.001)).digits
 
 
 def test_what_divergence_alone_decides_is_said() -> None:
@@ -85,9 +85,8 @@ def test_what_divergence_alone_decides_is_said() -> None:
     found = losses(run)
 
     assert ("0.0", "beyond") == by_pair(found)["q8_0/q8_0"]
-    assert {"kld": [Pair("q8_0", "q8_0")]} == found.otherwise()
     assert "beyond kld" in shown(run)
-    assert "kld  decides q8_0/q8_0" in shown(run)
+    assert "kld decides q8_0/q8_0" in " ".join(shown(run).split())
 
 
 def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
@@ -124,17 +123,18 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
     )
     assert "[0.0]" in said
     assert "nats" not in said
-    assert "oom   q5_0/q5_0 out-of-memory: full" in said
+    assert "oom q5_0/q5_0 out-of-memory: full" in " ".join(said.split())
 
 
 def test_a_grid_says_why_pairs_are_open() -> None:
     run = losing_run({"q8_0/q8_0": ABOVE, "q4_0/q4_0": NEAR, "q8_0/q4_0": BELOW})
+    entries = legend(losses(run).shown())
 
     assert {
         ("open", "q8_0/q4_0: further functions would decide it"),
         ("open", "q8_0/q8_0: probably beyond"),
         ("open", "q4_0/q4_0: too near the limit to be decided"),
-    } == set(open_entries(judge(run)))
+    } == {entry for entry in entries if entry[0] == "open"}
 
 
 def test_conditions_take_two_lines() -> None:
@@ -193,7 +193,7 @@ def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
     run = replace(run, setup=replace(run.setup, pairs=()))
     picture = loss_picture(losses(run), pair_flags_of(""))
 
-    assert "not run" in {square.label for row in picture.squares for square in row}
+    assert "not run" in {each.spelled for row in picture.squares for each in row}
     assert not any("not run" in note for note in picture.notes)
     assert not any("codeneedle sweep" in note for note in picture.notes)
 
@@ -261,12 +261,12 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
 
     found = losses(run)
     picture = loss_picture(found, pair_flags_of(""))
-    below = {square.word: square.is_open for row in picture.squares for square in row}
+    below = {each.below: each.style for row in picture.squares for each in row}
 
     assert "open" == found.word(Pair("q8_0", "q5_0"))
-    assert below["open cpu"]
+    assert Style.OPEN in below["open cpu"]
     assert "open cpu" in shown(run)
-    assert "cpu   attention on the CPU" in shown(run)
+    assert "cpu attention on the CPU" in " ".join(shown(run).split())
     assert ["0.5", "open cpu"] in [each[:2] for each in loss_facts(found)["cells"]]
 
 
@@ -285,10 +285,10 @@ def test_losses_of_several_runs_stand_side_by_side_by_type_and_pair():
     shown = printed(losses_side_by_side([judge(run) for run in (first, second)]))
 
     rows = {line[:9].strip(): line[9:].split() for line in shown.splitlines()}
-    assert ["0.0", "%", "0.0", "%"] == rows["V q8_0"]
-    assert ["-", "5.0", "%"] == rows["K q8_0"]
+    assert ["0.0", "0.0"] == rows["V q8_0"]
+    assert ["-", "5.0"] == rows["K q8_0"]
     assert ["*", "*"] == rows["bf16/bf16"]
-    assert ["-", "10.0", "%", "beyond"] == rows["q8_0/q4_0"]
+    assert [".", "10.0", "beyond"] == rows["q8_0/q4_0"]
 
 
 def test_a_grid_takes_several_names_and_run_folders(tmp_path):

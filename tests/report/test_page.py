@@ -48,16 +48,15 @@ def html(run):
 
 
 def test_it_is_one_file_that_asks_for_nothing(html):
-    """Parts of a chart name each other, by a sign before the name."""
+    """Charts are inside of it."""
     markup = re.sub(r"<script.*?</script>", "", html, flags=re.DOTALL)
 
-    assert not re.search(r"<[^>]*(src=|href=\"[^#]|url\([^#])", markup)
+    assert not re.search(
+        r"<[^>]*(src=\"(?!data:)|srcset=\"(?!data:)|href=\"[^#]|url\([^#])", markup
+    )
     assert "default-src 'none'" in markup
-    assert "http:" not in html.replace(XMLNS, "")
+    assert "http:" not in html
     assert "https:" not in html
-
-
-XMLNS = "http://www.w3.org/2000/svg"
 
 
 def test_a_page_of_36_cells_with_four_probes_has_at_most_1_mb():
@@ -67,20 +66,12 @@ def test_a_page_of_36_cells_with_four_probes_has_at_most_1_mb():
     assert '"leftOut":0' not in html  # answers that did not fit are counted
 
 
-def test_parts_of_charts_have_names_of_their_own():
-    """A part that another chart of the page hides would not be drawn."""
-    run = lossy_grid()
-    html = page([run, run], None, asks_for)
-    names = re.findall(r'<[^>]* id="([^"]*)"', html)
-
-    assert sorted({*names}) == sorted(names)
-
-
 def test_the_first_metric_of_a_page_is_the_loss():
     html = page([lossy_grid()], None, asks_for)
 
     assert '"metrics":[{"name":"loss","label":"right tokens lost, of 100' in html
-    assert '["0.5","set","q8_0/q4_1; set; 0.2 % to 0.9 %, 24 functions","#' in html
+    tip = "q8_0/q4_1; 0.2 % to 0.9 %, 24 functions; the pair to set, q8_0/q4_1"
+    assert f'["0.5","set","{tip}","#' in html
 
 
 def test_text_of_records_cannot_end_the_block_that_holds_it(html):

@@ -3,10 +3,11 @@
 from dataclasses import replace
 
 import pytest
+from drawn import pictures_in
 from made_weights import BYTES, three_runs
 
 from codeneedle.cli.engines import asks_for
-from codeneedle.report.budget_chart import budget_charts, budget_frame
+from codeneedle.report.budget_chart import budget_chart, budget_frame
 from codeneedle.report.page import one_budget, page
 from codeneedle.verdict.limits import Limits
 
@@ -31,11 +32,12 @@ def test_each_candidate_is_a_point(verdict):
 
 
 def test_what_is_set_has_a_ring_and_the_budget_an_edge(verdict):
-    drawn = budget_charts(verdict)
+    (chosen,) = budget_frame(verdict).query("is_set").itertuples()
 
-    assert "Q6_K f16/f16: set" in drawn
-    assert ">budget<" in drawn
-    assert all(f">{name}<" in drawn for name in BYTES)
+    assert ("Q6_K", "f16/f16") == (chosen.weights, chosen.pair)
+    for drawn in pictures_in(budget_chart(verdict)):
+        assert ">budget<" in drawn
+        assert all(f">{name}<" in drawn for name in BYTES)
 
 
 def test_a_page_of_files_of_one_model_has_it():

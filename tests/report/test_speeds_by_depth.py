@@ -56,7 +56,7 @@ def test_a_speed_without_a_kernel_is_marked_and_not_compared():
     assert [0, 100] == list(TABLE.apart["depth"])
     assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
     text = printed(speeds_document([TABLE]))
-    assert "3.0±0.0 3% cpu" in text
+    assert "3.0±0.0 cpu" in text
     assert "38 graph splits" in text
 
 
@@ -66,7 +66,7 @@ def test_a_speed_of_another_device_is_not_compared():
 
     assert not row(table, Q8, 0).compared
     assert {} == table.crossed
-    assert "9.0±0.0 900% other" in printed(speeds_document([table]))
+    assert "9.0±0.0 other" in printed(speeds_document([table]))
 
 
 def test_a_gap_has_a_word_and_no_speed():

@@ -13,8 +13,8 @@ from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.records.record import CacheEvidence, Effective, Status
 from codeneedle.report import captions, grid
-from codeneedle.report.captions import STATUS_WORDS
 from codeneedle.report.page import page
+from codeneedle.report.shown import STATUS_WORDS, no_value_mark, small_number
 from codeneedle.report.table import pair_table, tables_document
 from codeneedle.report.verdict import brief
 from codeneedle.verdict.judge import judge
@@ -44,7 +44,7 @@ def test_an_engine_is_named_once() -> None:
 
 
 def test_a_noise_floor_that_is_not_nothing_does_not_look_so() -> None:
-    shown = [captions.small_number(value, 4) for value in (0.01, -5e-7, 0)]
+    shown = [small_number(value, 4) for value in (0.01, -5e-7, 0)]
 
     assert ["0.0100", "-5e-07", "0.0000"] == shown
 
@@ -85,8 +85,8 @@ def test_a_gap_of_retrieval_says_what_is_missing() -> None:
     graded = replace(SETUP, probes={"retrieval": {**chosen, "graded": ""}})
     by_name = {metric.name: metric for metric in METRICS}
 
-    logp = captions.no_value_phrase(plain, by_name["retrieval-logp"])
-    right = captions.no_value_phrase(graded, by_name["retrieval-logp"])
+    logp = no_value_mark(by_name["retrieval-logp"], plain).meaning
+    right = no_value_mark(by_name["retrieval-logp"], graded).meaning
 
     assert logp.endswith("retrieval-logp: fake tells no probabilities")
     assert right.endswith("retrieval-logp: no task is informative")

@@ -8,7 +8,6 @@ from made_losses import BEYOND, OPEN, WITHIN, losing_run
 from made_verdicts import with_klds, with_text
 
 from codeneedle.cache_types import Pair
-from codeneedle.report.captions import loss_word
 from codeneedle.report.losses import losses_of
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
@@ -155,14 +154,14 @@ def test_pictures_show_the_worse_of_both_and_say_which():
     losses = losses_of(judge(with_text(run, {GOOD: 0.002, MIDDLE: 0.09, COARSE: 0.02})))
 
     cells = {str(cell.pair): cell for cell in losses.cells()}
-    below = {pair: loss_word(losses, cell) for pair, cell in cells.items()}
+    below = {str(each.pair): each.below for each in losses.shown()}
     assert (9.0, 10.0) == tuple(
         round(cells[pair].value, 1) for pair in (MIDDLE, COARSE)
     )
     assert ("set text", "beyond text", "beyond recall") == tuple(
         below[pair] for pair in (GOOD, MIDDLE, COARSE)
     )
-    assert losses.display.label.endswith("of recall or ordinary text, the worse")
+    assert losses.label.endswith("of recall or ordinary text, the worse")
 
 
 def test_pages_csv_and_json_have_both():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from codeneedle.document import Document, Lines, Shown, Table
+from codeneedle.document import Document, Lines, ShownText, Table
 from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.generation.loops import Loop
 from codeneedle.probes.generation.record import (
@@ -96,7 +96,7 @@ def _beside(each: AnswerComparison, pairs: tuple[str, str], view: View) -> Docum
     begun = f"{'… ' if start else ''}{shared[start:]}"
     yield Lines([Text(visible_lines(begun), style="dim")])
     half = max(LEAST_COLUMN, (view.width - GAP) // 2)
-    row: list[Shown] = [
+    row: list[ShownText] = [
         Text(_folded(written.text[at:], half) or "(it ends here)")
         for written in (each.theirs, each.ours)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from rich.text import Text
 
-from codeneedle.document import Block, Document, Lines, Shown, Table
+from codeneedle.document import Block, Document, Lines, ShownText, Table
 from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.reuse.record import (
@@ -73,5 +73,8 @@ def _replies(question: ReuseQuestion) -> Iterator[Block]:
         return
     every = (cold, *others)
     heading = [question.function, *(each.name for each in every)]
-    row: list[Shown] = ["reply", *(Text(visible_lines(each.text)) for each in every)]
+    row: list[ShownText] = [
+        "reply",
+        *(Text(visible_lines(each.text)) for each in every),
+    ]
     yield Table(heading, [row], words=heading)

@@ -10,7 +10,7 @@ from codeneedle.probes.evaluation.metrics import METRICS
 from codeneedle.probes.evaluation.record import Sample
 from codeneedle.probes.frames import cells_frame
 from codeneedle.records.record import Run
-from codeneedle.report.captions import legend_entries
+from codeneedle.report.shown import legend, shown_cells
 
 SCORE, LOST, WON = METRICS
 SETUP = made_setup()
@@ -40,7 +40,7 @@ def test_a_sample_without_a_score_is_no_zero():
         for each in cells_frame(Run(name="r", setup=setup, records=(record,)), SCORE)
         if each.pair == record.pair
     )
-    entries = legend_entries(setup, [cell], SCORE)
+    entries = legend(shown_cells(SCORE, [cell], setup=setup))
     assert ("left out", "q8_0/q8_0: 1 of 20 samples has no score: no reply") in entries
 
 

@@ -28,7 +28,7 @@ from codeneedle.probes.transcript.record import (
     turns_of,
 )
 from codeneedle.records.record import BadRecord
-from codeneedle.report.captions import count_text
+from codeneedle.report.shown import count_mark
 from codeneedle.report.tidy import table_rows
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
@@ -164,7 +164,7 @@ def test_how_many_conversations_are_left_out_stands_beside_the_number():
     assert (13, 1) == (row.bounds.units, row.left_out)
     assert Decision.OPEN is row.decision
     assert [RemarkKind.MISSING] == [doubt.kind for doubt in row.doubts][:1]
-    assert (13, 1, "of 13/14") == (cell.units, cell.left_out, count_text(cell))
+    assert (13, 1, "of 13/14") == (cell.units, cell.left_out, count_mark(cell).sign)
     rows = [row for row in table_rows([run]) if row.metric == "transcript-logp"]
     assert {0, 1} == {row.left_out for row in rows if row.n}
 
