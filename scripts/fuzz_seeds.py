@@ -12,7 +12,8 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.probes.recall.reading import laid_out
+from codeneedle.probes.reading import laid_out
+from codeneedle.probes.recall.passages import passage_of
 from codeneedle.records.record import Status
 
 ROOT = Path(__file__).parents[1]
@@ -321,11 +322,12 @@ def receipts() -> list[bytes]:
 def chunks() -> list[bytes]:
     """The note of a chunk that two functions were laid out in."""
     needles = [made("made_records").made_forced_needle(at) for at in range(2)]
+    passages = list(map(passage_of, needles))
     tokenizer, tool = (
         made("fake_engine").ByteTokenizer(),
         made("made_reading").HalfTool(),
     )
-    chunk = laid_out(tokenizer, tool, "a text\n", needles)
+    chunk = laid_out(tokenizer, tool, "a text\n", passages)
     return [msgspec.json.encode(chunk)]
 
 

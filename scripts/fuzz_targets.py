@@ -49,9 +49,10 @@ from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_prompts
 from codeneedle.probes.observations import Answer
+from codeneedle.probes.reading import Chunk, laid_out
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
 from codeneedle.probes.recall.asker import enough_for_needle
-from codeneedle.probes.recall.reading import Chunk, laid_out
+from codeneedle.probes.recall.passages import passage_of
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
@@ -71,7 +72,9 @@ from codeneedle.verdict.trust import attention_on_cpu, suspects
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
-_FORCED = [seeds.made("made_records").made_forced_needle(at) for at in range(2)]
+_FORCED = [
+    passage_of(seeds.made("made_records").made_forced_needle(at)) for at in range(2)
+]
 _HALF_TOOL = seeds.made("made_reading").HalfTool()
 
 

@@ -57,7 +57,7 @@ MODULES = (
     "probes/generation/record",
     "probes/recall/alignment",
     "probes/recall/metrics",
-    "probes/recall/reading",
+    "probes/reading",
     "probes/recall/rounds",
     "probes/retrieval/metrics",
     "probes/retrieval/scoring",

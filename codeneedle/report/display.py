@@ -275,7 +275,7 @@ _RETRIEVAL = {
             in_table=mode is Mode.INTRUSION,
         )
         for mode in Mode
-        if mode is not Mode.CORRECT
+        if mode not in {Mode.CORRECT, Mode.DEPARTS}
     },
     "reading": Display(label="reading of texts, a by-product", digits=0),
 }

@@ -337,7 +337,11 @@ def test_every_flag_that_a_sweep_file_can_set_can_be_overruled():
     del flags["help"]
 
     own = {"prefill_no_think", "fit", "same", "kernels_only"}
-    of_settings = {"retrieval__gate", "command__evidence_by_memory"}
+    of_settings = {
+        "retrieval__gate",
+        "retrieval__reads",
+        "command__evidence_by_memory",
+    }
     assert own | of_settings == flags.keys()
     assert all(name.startswith("--no-") for [name] in flags.values())
 

@@ -34,6 +34,13 @@ from codeneedle.probes.probe import (
     checked_observation,
     known,
 )
+from codeneedle.probes.reading import (
+    Group,
+    chunk_tokens,
+    chunks_read,
+    reader,
+    refuse_reading,
+)
 from codeneedle.probes.recall.asker import FunctionAsker
 from codeneedle.probes.recall.fitting import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.metrics import (
@@ -42,17 +49,13 @@ from codeneedle.probes.recall.metrics import (
     forced_metrics,
     matched_share,
 )
-from codeneedle.probes.recall.prompts import WORDING
-from codeneedle.probes.recall.reading import (
-    Group,
+from codeneedle.probes.recall.passages import (
     asked_tokens,
-    chunk_tokens,
-    chunks_read,
     groups,
+    key_in,
     question_lines,
-    reader,
-    refuse_reading,
 )
+from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import FORCED as FORCED_KEY
 from codeneedle.probes.recall.record import (
     NAME,
@@ -394,9 +397,11 @@ def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
     """What reading takes until *goal* functions are, of which so many are *known*."""
     there = {needle.name for needle in functions_in(setup).forced[:known]}
     lengths = [
-        chunk_tokens(setup.corpus.tokens, math.ceil(asked_tokens(setup, group.needles)))
+        chunk_tokens(
+            setup.corpus.tokens, math.ceil(asked_tokens(setup, group.passages))
+        )
         for group in PROBE.groups(setup, goal)
-        if not {needle.name for needle in group.needles} <= there
+        if not {passage.name for passage in group.passages} <= there
     ]
     return Price.of_texts(*lengths)
 
@@ -477,7 +482,9 @@ class RecallProbe(Probe):
         if estimates.decides and not estimates.knows(NAME):
             chosen = _brief(chosen)
         if chosen.reads:
-            refuse_reading(estimates)
+            refuse_reading(
+                estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
+            )
         return chosen
 
     @override
@@ -549,8 +556,9 @@ class RecallProbe(Probe):
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
         if chosen.reads:
             for group in self.groups(setup, goal):
-                for needle in group.needles:
-                    yield Question(group.key_of(needle), body=(Way.READ, needle))
+                for passage in group.passages:
+                    key = key_in(group, passage.name)
+                    yield Question(key, body=(Way.READ, passage))
         elif chosen.scores:
             for needle in functions.forced[: goal or chosen.function_count]:
                 yield _forcing(needle)
@@ -602,7 +610,7 @@ class RecallProbe(Probe):
             return
         setup = context.run.setup
         every = self.groups(setup, len(functions_in(setup).forced))
-        known = {each.key_of(needle) for each in every for needle in each.needles}
+        known = {key_in(each, one.name) for each in every for one in each.passages}
         # Of another layout, of a setup that was lost: the same functions once more.
         for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
             if key not in known:
@@ -610,15 +618,16 @@ class RecallProbe(Probe):
         wanted = [
             group
             for group in self.groups(setup, context.goal)
-            if any(observed.lacks(group.key_of(each)) for each in group.needles)
+            if any(observed.lacks(key_in(group, each.name)) for each in group.passages)
         ]
         if not wanted:
             return
         with reader(context) as read:
             for at, group in enumerate(wanted):
                 context.step(at, len(wanted) + 1, "reading right lines")
-                answers, text_s = read(group)
-                observed.answers |= answers
+                answers, text_s = read(group, context.run.text)
+                for answer in answers:
+                    observed.answers[key_in(group, answer.name)] = as_json(answer)
                 texts_s = [*observed.facts.get("texts_s", ()), text_s]
                 observed.facts["texts_s"] = texts_s
                 context.keep(as_json(observed))

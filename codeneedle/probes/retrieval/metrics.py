@@ -139,7 +139,7 @@ METRICS: tuple[Metric, ...] = (
         ),
     ),
     _mode(Mode.INTRUSION),
-    *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION}),
+    *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION, Mode.DEPARTS}),
     Metric(
         name="reading",
         unit="tokens/s",

@@ -12,7 +12,7 @@ from codeneedle.probes.retrieval.record import (
     TextRead,
     retrieval_of,
 )
-from codeneedle.probes.retrieval.scoring import AnswerScore, score_answer
+from codeneedle.probes.retrieval.scoring import AnswerScore, Mode, score_answer
 from codeneedle.records.record import BadRecord, CellRecord
 
 
@@ -58,6 +58,21 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         raise BadRecord(file=file_of(record), reason=reason) from error
 
 
+def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
+    """
+    What became of a question about *text*.
+
+    Of a right answer that was read: whether greedy writing would give it.
+    """
+    scores = asked.answer.scores
+    if asked.answer.reply is None and scores:
+        is_right = scores.kept_tokens == len(scores.logprobs)
+        return AnswerScore(
+            mode=Mode.CORRECT if is_right else Mode.DEPARTS, share=float(is_right)
+        )
+    return score_answer(asked.question(text.number, text.decoys), asked.answer.text)
+
+
 def _outcome(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
     return QuestionOutcome(
         task=text.task,
@@ -66,7 +81,7 @@ def _outcome(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
         question=asked.name,
         text=text.key.name,
         number=text.number,
-        score=score_answer(asked.question(text.number, text.decoys), asked.answer.text),
+        score=score_of(text, asked),
         asked=asked,
     )
 

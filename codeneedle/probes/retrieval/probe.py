@@ -20,7 +20,7 @@ from codeneedle.corpora.fitting import (
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Reply
-from codeneedle.engines.pace import Price
+from codeneedle.engines.pace import CELL, Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
@@ -33,8 +33,18 @@ from codeneedle.probes.probe import (
     Calibrating,
     Probe,
     Question,
+    checked_observation,
+    known,
 )
 from codeneedle.probes.prompts import PromptForm, request
+from codeneedle.probes.reading import (
+    Group,
+    Passage,
+    Read,
+    chunk_tokens,
+    reader,
+    refuse_reading,
+)
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     TOLERANCE,
@@ -42,7 +52,13 @@ from codeneedle.probes.retrieval.dial import (
     fitted_characters,
 )
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
-from codeneedle.probes.retrieval.prompts import messages, right_text, unblanked
+from codeneedle.probes.retrieval.outcomes import score_of
+from codeneedle.probes.retrieval.prompts import (
+    WORDING,
+    messages,
+    right_text,
+    unblanked,
+)
 from codeneedle.probes.retrieval.record import (
     NAME,
     Answered,
@@ -69,6 +85,7 @@ from codeneedle.probes.retrieval.settings import (
     fixed_dials,
     layout_of,
     lengths_of,
+    per_text,
     refuse_lost_text,
     retrieval_layout,
     texts_at,
@@ -174,24 +191,37 @@ class RetrievalProbe(Probe):
                     hint="Write 0.5 for the middle of a text.",
                 )
         fixed_dials(settings)
+        if settings.reads:
+            refuse_reading(
+                estimates, wanted="--read-answers", otherwise="--no-read-answers"
+            )
         _refuse_unfit(settings, estimates.context, estimates.trained)
         return settings
 
     @override
-    def bill(self, settings: RetrievalSettings, _estimates: Estimates) -> Bill:
+    def bill(self, settings: RetrievalSettings, estimates: Estimates) -> Bill:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
-        texts = [each.length for each in texts_of(expected(chosen), chosen)]
+        keys = texts_of(expected(chosen), chosen)
+        texts = [each.length for each in keys]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
         unset = len(chosen.tasks) - len(chosen.dial)
         dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
         lengths = ", ".join(map(str, chosen.lengths))
+        price = Price.of_cell(
+            texts,
+            written=asked * USUAL_ANSWER_TOKENS,
+            depth=sum(texts) // len(texts),
+        )
+        if chosen.reads:
+            likely = expected(chosen)
+            own = [USUAL_ANSWER_TOKENS * per_text(key.task, likely) for key in keys]
+            chunks = map(chunk_tokens, texts, own)
+            # A tool starts for each text, a server once.
+            starts = 1 if estimates.engine.scores_prompts else len(texts)
+            price = CELL * starts + Price.of_texts(*chunks)
         return Bill(
-            price=Price.of_cell(
-                texts,
-                written=asked * USUAL_ANSWER_TOKENS,
-                depth=sum(texts) // len(texts),
-            ),
+            price=price,
             phrase=f"{plural(asked, 'question')}: {', '.join(chosen.tasks)} at "
             f"{lengths} tokens{dials}",
         )
@@ -240,15 +270,41 @@ class RetrievalProbe(Probe):
             BadInput: If no level of a task fits its shortest length.
             CellError: If the server fails.
         """
-        asker = _Examiner(
-            served,
-            context,
-            observed=observed,
-            chosen=retrieval_layout(context.run.setup),
-            is_again=bool(context.variant),
-        )
+        texts = _Texts(context, observed, retrieval_layout(context.run.setup))
+        asker = _Examiner(served, context, texts=texts)
         asker.calibrate()
         return asker
+
+    @override
+    def measure(self, context: ProbeContext) -> Json:
+        if not retrieval_layout(context.run.setup).reads:
+            return super().measure(context)
+        observed = known(context)
+        if calibration_of(context.run.setup) is None:
+            with context.serving() as served:
+                self.asker(served, context, observed)
+        with reader(context) as read:
+            self._read(context, observed, read)
+        return checked_observation(self, observed)
+
+    def _read(self, context: ProbeContext, observed: Observed, read: Read) -> None:
+        """Have the right answers about each text read that has none yet."""
+        texts = _Texts(context, observed, retrieval_layout(context.run.setup))
+        # An answer of the reference may set what is asked then.
+        while left := [
+            question
+            for question in self.questions(context.run.setup)
+            if observed.lacks(question.key)
+        ]:
+            question, done = left[0], len(observed.answers)
+            context.step(done, done + len(left), question.phrase)
+            if reason := texts.why_pointless(question.body):
+                observed.skipped[question.key] = reason
+            else:
+                found = read_text(question.body, texts.text(question.body), read)
+                texts.note(question.body, found)
+                observed.answers[question.key] = as_json(found)
+            context.keep(as_json(observed))
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
@@ -354,14 +410,12 @@ class _Questioner(Asker):
 
 
 @dataclass(slots=True)
-class _Examiner(_Questioner):
-    """Reads texts and asks about them; on the reference, sets how hard they are."""
+class _Texts:
+    """The texts of a cell, and what its answers so far say of those that follow."""
 
-    observed: Observed = field(kw_only=True)  # the answers so far
-    chosen: RetrievalLayout = field(kw_only=True)  # what the run asks
-    is_again: bool = field(kw_only=True)
-    """Whether the reference is measured once more, which sets nothing."""
-
+    context: ProbeContext  # the cell
+    observed: Observed  # the answers so far
+    chosen: RetrievalLayout  # what the run asks
     _texts: dict[str, TextRead] = field(default_factory=dict, init=False)
 
     @property
@@ -376,28 +430,21 @@ class _Examiner(_Questioner):
     def _is_reference(self) -> bool:
         return self.calibration.reference == str(self.context.pair)
 
-    def calibrate(self) -> None:
-        """Set for all pairs what is not set yet."""
-        if calibration_of(self.context.run.setup) is None:
-            self._set(self.dialled())
-
-    def _set(self, calibration: Calibration) -> None:
+    def settle(self, calibration: Calibration) -> None:
+        """Set *calibration* for all pairs."""
         self.context.set_for_all(NAME, as_json(calibration))
 
-    @override
-    def ask(self, question: Question) -> TextRead:
-        """A text, and all that is asked of it."""
-        key: TextKey = question.body
-        read = self._texts[key.name] = self._read(key)
+    def note(self, key: TextKey, read: TextRead) -> TextRead:
+        """What was *read*; the last text of a length may set something for others."""
+        self._texts[key.name] = read
         is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
-        if is_last and self._is_reference and not self.is_again:
+        # A reference that is measured once more sets nothing.
+        if is_last and self._is_reference and not self.context.variant:
             self._answered(key)
         return read
 
-    @override
-    def why_pointless(self, question: Question) -> str:
+    def why_pointless(self, key: TextKey) -> str:
         """This pair has nothing right at a shorter length, where the reference has."""
-        key: TextKey = question.body
         if self._is_reference or not self.chosen.gate:
             return ""
         for shorter in self.chosen.lengths:
@@ -411,18 +458,6 @@ class _Examiner(_Questioner):
                     f"{self.calibration.reference} has {theirs:.0%}"
                 )
         return ""
-
-    def dialled(self) -> Calibration:
-        """The settings for all pairs, found on questions that are not scored."""
-        dials = [self._dialled(task) for task in self.chosen.tasks]
-        sizes = [
-            Fitted(d.task, length, self._characters(d.task, d.level, length))
-            for d in dials
-            for length in self.chosen.lengths
-        ]
-        return Calibration(
-            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
-        )
 
     def _answered(self, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
@@ -440,7 +475,7 @@ class _Examiner(_Questioner):
             )
             left_out = (*calibration.left_out, *_beyond(size, calibration, reason))
             calibration = replace(calibration, left_out=left_out)
-        self._set(calibration)
+        self.settle(calibration)
 
     def _keys(self) -> Iterator[TextKey]:
         """Of all texts that were asked, that of now included."""
@@ -454,8 +489,7 @@ class _Examiner(_Questioner):
                 continue
             text = self._texts.get(key.name) or self._text_of(key.name)
             for each in text.answers:
-                question = each.question(text.number, text.decoys)
-                share = score_answer(question, each.answer.text).share
+                share = score_of(text, each).share
                 shares.setdefault(each.depth, []).append(share)
         return shares
 
@@ -465,14 +499,14 @@ class _Examiner(_Questioner):
         read = self._texts[name] = from_json(answer, TextRead, file=name)
         return read
 
-    def _text(self, key: TextKey) -> TaskText:
+    def text(self, key: TextKey) -> TaskText:
         """The text of *key*, the same for every pair."""
         size = self.calibration.size(key.task, key.length)
         level = self.calibration.levels[key.task]
-        (text,) = self._made(size, level, self.chosen.questions, only=key.number)
+        (text,) = self.made(size, level, self.chosen.questions, only=key.number)
         return text
 
-    def _made(
+    def made(
         self,
         size: Fitted,
         level: int,
@@ -493,10 +527,43 @@ class _Examiner(_Questioner):
             only=only,
         )
 
+
+@dataclass(slots=True)
+class _Examiner(_Questioner):
+    """Reads texts and asks about them; on the reference, sets how hard they are."""
+
+    texts: _Texts = field(kw_only=True)
+
+    def calibrate(self) -> None:
+        """Set for all pairs what is not set yet."""
+        if calibration_of(self.context.run.setup) is None:
+            self.texts.settle(self.dialled())
+
+    @override
+    def ask(self, question: Question) -> TextRead:
+        """A text, and all that is asked of it."""
+        return self.texts.note(question.body, self._read(question.body))
+
+    @override
+    def why_pointless(self, question: Question) -> str:
+        return self.texts.why_pointless(question.body)
+
+    def dialled(self) -> Calibration:
+        """The settings for all pairs, found on questions that are not scored."""
+        dials = [self._dialled(task) for task in self.texts.chosen.tasks]
+        sizes = [
+            Fitted(d.task, length, self._characters(d.task, d.level, length))
+            for d in dials
+            for length in self.texts.chosen.lengths
+        ]
+        return Calibration(
+            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
+        )
+
     # The dial
 
     def _dialled(self, task: str) -> Dialled:
-        fixed = self.chosen.dials.get(task)
+        fixed = self.texts.chosen.dials.get(task)
         if fixed is None:
             return dialled(task, lambda level: self._tried(task, level))
         step = self._tried(task, fixed)
@@ -511,15 +578,15 @@ class _Examiner(_Questioner):
         """
         says = TASKS[task].levels[level].says
         self.context.step(0, 1, f"dial of {task} at {level}: {says}")
-        length = self.chosen.lengths[0]
+        length = self.texts.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
-        self._made(size, level, self.chosen.questions)
-        depths = len(self.chosen.depths) if TASKS[task].has_depth else 1
+        self.texts.made(size, level, self.texts.chosen.questions)
+        depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
         tried = -(-DIAL_QUESTIONS // depths)
         shares = [
             score_answer(question, self.answered(text, question).text).share
-            for text in self._made(size, level, tried, purpose="dial")
+            for text in self.texts.made(size, level, tried, purpose="dial")
             for question in text.questions
         ]
         return DialStep(level, round(fmean(shares), 4), len(shares))
@@ -532,7 +599,7 @@ class _Examiner(_Questioner):
                     task,
                     dial=level,
                     characters=characters,
-                    depths=self.chosen.depths[:1],
+                    depths=self.texts.chosen.depths[:1],
                     questions=1,
                     seed=self.context.run.setup.seed,
                 )[0].text
@@ -547,14 +614,14 @@ class _Examiner(_Questioner):
 
     def _read(self, key: TextKey) -> TextRead:
         """Ask all questions of a text, after an unscored one that makes it be read."""
-        text, what = self._text(key), f"{key.task} at {key.length:,} tokens"
+        text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.primed(
             text.text,
             round((1 - TOLERANCE) * key.length),
             lambda: self.begun(text, text.questions[-1]),
         )
-        decoys = tuple(dict.fromkeys(d for q in text.questions for d in q.decoys))
+        decoys = _decoys(text)
         answers = []
         for question in text.questions:
             self.context.substep(f"{what}: {question.key}")
@@ -580,15 +647,52 @@ class _Examiner(_Questioner):
         named = replace(question, name=f"{length}-{question.name}")
         reply = self.answered(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
-        if not self.chosen.graded:
+        if not self.texts.chosen.graded:
             right = self.right(text, question)
             answer = replace(answer, scores=right.scores, error=right.error)
-        numbers = {decoy: at for at, decoy in enumerate(decoys)}
-        return TextAnswer(
-            **shared_with(named, QuestionFields),
-            decoys=tuple(numbers[decoy] for decoy in question.decoys),
-            answer=answer,
-        )
+        return _stored(named, answer, decoys)
+
+
+def read_text(
+    key: TextKey, text: TaskText, read: Read, *, wording: int = WORDING
+) -> TextRead:
+    """*text*, whose right answers are scored where they stand behind it."""
+    sha256 = hashlib.sha256(text.text.encode()).hexdigest()
+    named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
+    passages = [
+        Passage(q.name, f"\n\n{unblanked(q.begin)}", right_text(q)) for q in named
+    ]
+    group = Group.of(passages, str(wording), sha256)
+    answers, text_s = read(group, text.text.removesuffix("\n"))
+    first, *_ = (answer.scores for answer in answers)
+    return TextRead(
+        **key._asdict(),
+        characters=len(text.text),
+        sha256=sha256,
+        decoys=_decoys(text),
+        prompt_tokens=first.prompt_tokens if first else 0,
+        cached_tokens=0,
+        prompt_ms=1000 * text_s,
+        answers=tuple(
+            _stored(question, answer, _decoys(text))
+            for question, answer in zip(named, answers, strict=True)
+        ),
+    )
+
+
+def _decoys(text: TaskText) -> tuple[Decoy, ...]:
+    """The wrong answers of all questions of *text*, each once."""
+    return tuple(dict.fromkeys(d for each in text.questions for d in each.decoys))
+
+
+def _stored(
+    question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
+) -> TextAnswer:
+    return TextAnswer(
+        **shared_with(question, QuestionFields),
+        decoys=tuple(map(decoys.index, question.decoys)),
+        answer=answer,
+    )
 
 
 def _beyond(failed: TextKey, calibration: Calibration, reason: str) -> list[Skipped]:

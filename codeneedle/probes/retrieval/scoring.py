@@ -35,6 +35,9 @@ class Mode(StrEnum):
     REFUSAL = "refusal"
     """It says that it cannot, or that the text does not."""
 
+    DEPARTS = "departs"
+    """Of one that was read: greedy writing would leave it, nobody knows for what."""
+
     SALAD = "salad"
     """Three in five of at least eight words are such as *the* and *of*, or no words."""
 

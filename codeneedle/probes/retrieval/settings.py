@@ -128,6 +128,18 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
             extra={"option": "--gate/--no-gate", "default": "gate"},
         ),
     ] = True
+    reads: Annotated[
+        bool,
+        Meta(
+            description="Score right answers of retrieval where they stand in a text "
+            "that is read in batches, which an accelerator and servers that score "
+            "prompts do faster. No answer is written but those that set a dial.",
+            extra={
+                "option": "--read-answers/--no-read-answers",
+                "default": "no-read-answers",
+            },
+        ),
+    ] = False
 
 
 def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
@@ -253,6 +265,7 @@ def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
         questions=settings.questions,
         dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(settings).items()),
         gate=settings.gate,
+        reads=settings.reads,
         graded=graded,
     )
 

@@ -26,22 +26,25 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import TokenPiece
 from codeneedle.engines.tools import ReadTokens
 from codeneedle.errors import BadInput, CellError, ToolMissing
+from codeneedle.probes import reading
 from codeneedle.probes.cell import ProbeContext, tokenizing
-from codeneedle.probes.recall import reading
-from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.probe import FURTHER, PROBE
-from codeneedle.probes.recall.prompts import completion_prompt
-from codeneedle.probes.recall.reading import (
+from codeneedle.probes.reading import (
     Chunk,
     Span,
-    asked_tokens,
     chunk_tokens,
     chunks_read,
-    groups,
     laid_out,
-    question_lines,
     questions_room,
 )
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.passages import (
+    asked_tokens,
+    groups,
+    passage_of,
+    question_lines,
+)
+from codeneedle.probes.recall.probe import FURTHER, PROBE
+from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.system.machine import available_memory_bytes
@@ -76,6 +79,7 @@ def seen(observation):
 
 
 NEEDLES = [made_forced_needle(at) for at in range(5)]
+PASSAGES = [passage_of(needle) for needle in NEEDLES]
 RIGHT = ["\n".join(needle.lines) for needle in NEEDLES]
 
 
@@ -89,7 +93,7 @@ def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank)
     """However short the text; and behind the chunk there is as much again."""
     tokenizer, tool = Merging(begins=begins, blank=blank), HalfTool()
     text = "words of a text\n" * (length // 16 + 1)
-    chunk = laid_out(tokenizer, tool, text, NEEDLES)
+    chunk = laid_out(tokenizer, tool, text, PASSAGES)
 
     pieces = tokenizer.tokens(chunk.text)
     size = len(chunk.ids)
@@ -109,7 +113,7 @@ def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank)
 
 
 def test_each_question_stands_behind_the_answers_of_those_before():
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
 
     asked = [completion_prompt("", needle) for needle in NEEDLES]
     parts = (part for both in zip(asked, RIGHT, strict=True) for part in both)
@@ -122,7 +126,7 @@ def test_a_tokenizer_whose_tokens_are_not_the_text_is_refused():
             return super().tokens(text.upper(), add_special=add_special)
 
     with pytest.raises(BadInput, match="do not add up to the text"):
-        laid_out(Lowering(), HalfTool(), "text\n" * 99, NEEDLES)
+        laid_out(Lowering(), HalfTool(), "text\n" * 99, PASSAGES)
 
 
 class Placeless(HalfTool):
@@ -141,14 +145,14 @@ def test_a_tool_that_scores_no_place_is_given_up_after_twelve_paddings():
             return super().tokens(text, add_special=add_special)
 
     with pytest.raises(BadInput, match="no padding makes a chunk of it"):
-        laid_out(Noting(), Placeless(), "text\n" * 9, NEEDLES[:1])
+        laid_out(Noting(), Placeless(), "text\n" * 9, PASSAGES[:1])
 
     assert 12 == len(tried)
     assert sorted({*tried}) == tried  # each is longer
 
 
 def test_scores_of_a_function_are_its_part_of_a_chunk():
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
     first, second = (len(span.places) for span in chunk.spans[:2])
     count = len(chunk.wanted)
     read = ReadTokens(
@@ -166,7 +170,7 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
 
 def test_a_function_has_the_tokens_behind_those_of_the_one_before_it():
     """The first has those of its lines alone: its question is read with the text."""
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, NEEDLES)
+    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
     first, *others = chunk.spans
 
     assert len(first.places) == chunk.own_tokens(first)
@@ -179,15 +183,16 @@ def test_a_function_has_the_tokens_behind_those_of_the_one_before_it():
 def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
     setup = made_setup(needles=0, forced=12)
     one, two = groups(setup, [8, 12])
-    assert [8, 4] == [len(one.needles), len(two.needles)]
+    assert [8, 4] == [len(one.passages), len(two.passages)]
     assert (one, two) == tuple(groups(setup, [8, 12]))
 
     tight = replace(setup, context=setup.corpus.tokens + 2 * len(RIGHT[0]) + 600)
     parts = list(groups(tight, [8, 12]))
     assert len(parts) > 2
-    assert forced_of(setup) == tuple(n for part in parts for n in part.needles)
+    every = [passage for part in parts for passage in part.passages]
+    assert [passage_of(needle) for needle in forced_of(setup)] == every
     none = list(groups(replace(setup, context=10), [3]))
-    assert [1, 1, 1] == [len(part.needles) for part in none]
+    assert [1, 1, 1] == [len(part.passages) for part in none]
 
 
 def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
@@ -195,7 +200,8 @@ def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
     setup = made_setup(needles=0, forced=12)
     short = replace(setup, corpus=replace(setup.corpus, tokens=100, characters=100))
 
-    assert 3181 == asked_tokens(short, forced_of(short)[:12])
+    twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
+    assert 3181 == asked_tokens(short, twelve)
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (8192, 6000)
@@ -222,7 +228,8 @@ def test_a_text_of_no_or_one_token_has_the_questions_of_its_characters(tokens):
     corpus = replace(setup.corpus, tokens=tokens, characters=1)
     short = replace(setup, corpus=corpus)
 
-    assert 3181 == asked_tokens(short, forced_of(short)[:12])
+    twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
+    assert 3181 == asked_tokens(short, twelve)
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (8192, 6000)
@@ -234,7 +241,8 @@ def test_questions_have_as_many_characters_to_a_token_as_their_text():
     corpus = replace(setup.corpus, tokens=100, characters=400)
     short = replace(setup, corpus=corpus)
 
-    assert 3181 / 4 == asked_tokens(short, forced_of(short)[:12])
+    twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
+    assert 3181 / 4 == asked_tokens(short, twelve)
     assert [1, 2] == [
         len(list(groups(replace(short, context=context), [12])))
         for context in (2048, 1536)
@@ -242,26 +250,26 @@ def test_questions_have_as_many_characters_to_a_token_as_their_text():
 
 
 def test_a_chunk_is_of_functions_of_a_token_at_least():
-    needles, tool = NEEDLES[:2], HalfTool()
+    passages, tool = PASSAGES[:2], HalfTool()
     spans = [
-        Span(needle=needle.name, places=(130 + at,), ends=(5,))
-        for at, needle in enumerate(needles)
+        Span(name=passage.name, places=(130 + at,), ends=(5,))
+        for at, passage in enumerate(passages)
     ]
     chunk = Chunk(text="", ids=(0,) * 256, spans=tuple(spans))
 
-    assert chunk.is_of(needles, tool)
+    assert chunk.is_of(passages, tool)
     assert [1, 1] == [chunk.own_tokens(span) for span in spans]
     none = replace(spans[1], places=(), ends=())
-    assert not replace(chunk, spans=(spans[0], none)).is_of(needles, tool)
+    assert not replace(chunk, spans=(spans[0], none)).is_of(passages, tool)
     same = replace(spans[1], places=(130,))
-    assert not replace(chunk, spans=(spans[0], same)).is_of(needles, tool)
+    assert not replace(chunk, spans=(spans[0], same)).is_of(passages, tool)
     early = replace(spans[0], places=(128,))
-    assert not replace(chunk, spans=(early, spans[1])).is_of(needles, tool)
+    assert not replace(chunk, spans=(early, spans[1])).is_of(passages, tool)
 
 
 def test_a_text_that_is_longer_than_its_questions_has_no_padding_in_front():
     text = "words of a text\n" * 1200
-    chunk = laid_out(Merging(), HalfTool(), text, NEEDLES)
+    chunk = laid_out(Merging(), HalfTool(), text, PASSAGES)
 
     assert chunk.text.startswith(text)
 
@@ -324,7 +332,7 @@ def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path, monkeypatch):
     observation = PROBE.measure(context)
     read = recall_of(replace(made_record("q8_0/q4_0", []), observation=observation))
     (task,) = engine.tool.tasks
-    chunk = laid_out(ByteTokenizer(), engine.tool, context.run.text, NEEDLES[:4])
+    chunk = laid_out(ByteTokenizer(), engine.tool, context.run.text, PASSAGES[:4])
     own = [chunk.own_tokens(span) for span in chunk.spans]
 
     assert 4 == len(read.read)
@@ -386,7 +394,10 @@ def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monke
     monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
     with reading.reader(context) as read:
         engine.text_s = 3.0
-        texts_s = [read(each)[1] for each in groups(context.run.setup, [2, 4])]
+        texts_s = [
+            read(each, context.run.text)[1]
+            for each in groups(context.run.setup, [2, 4])
+        ]
 
     assert [7.0, 0.0] == texts_s
 
@@ -398,7 +409,10 @@ def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(
     context = made_context(tmp_path, engine)
     monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
     with reading.reader(context) as read:
-        texts_s = [read(each)[1] for each in groups(context.run.setup, [2, 4])]
+        texts_s = [
+            read(each, context.run.text)[1]
+            for each in groups(context.run.setup, [2, 4])
+        ]
 
     assert [7.0 + 20.0 - 2 * 2.0, 20.0 - 2 * 2.0] == texts_s
 
@@ -434,7 +448,7 @@ def test_a_chunk_is_laid_out_once_for_all_cells(tmp_path, monkeypatch):
         {"places": [0, 1], "ends": [1, 2]},
         {"places": [1 << 40], "ends": [1]},
         {"ends": [1]},
-        {"needle": "another"},
+        {"name": "another"},
     ],
 )
 def test_a_stored_chunk_that_is_damaged_is_laid_out_again(tmp_path, damage):
@@ -536,9 +550,8 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
     for each, right in zip(found.read, RIGHT, strict=False):
         assert len(right) == each.scores.ends[-1] == len(each.scores.logprobs)
     with tokenizing(run.engine, run.folder) as tokenizer:
-        chunk = laid_out(
-            tokenizer, run.engine.reading_tool(), run.text, forced_of(setup)
-        )
+        passages = [passage_of(needle) for needle in forced_of(setup)]
+        chunk = laid_out(tokenizer, run.engine.reading_tool(), run.text, passages)
     assert chunk.ids
 
 

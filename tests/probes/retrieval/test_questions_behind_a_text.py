@@ -203,7 +203,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     assert [1.0] * 4 == [each.score.share for each in found]
     scores = [each.scores for each in found]
     assert all(each.kept_tokens == len(each.logprobs) > 30 for each in scores)
-    assert all(each.answer.cached_tokens > 1400 for each in found)
+    assert all(each.asked.answer.cached_tokens > 1400 for each in found)
 
 
 @pytest.mark.real

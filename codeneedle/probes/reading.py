@@ -1,6 +1,6 @@
 """
-Right lines of functions that are read in batches: one text with all questions in it,
-each behind those before it with their answers.
+Right answers that are read in batches: one text with all questions in it, each behind
+those before it with their answers.
 
 llama-perplexity parses no special tokens, so that all is worded as a completion. It
 scores the second half of a chunk, and wants as much text again behind it.
@@ -14,10 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import fmean
 
-from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.engines.engine import Ability, Served, Tokenizer
 from codeneedle.engines.messages import Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
@@ -27,10 +24,6 @@ from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.probe import Asker
-from codeneedle.probes.recall.prompts import WORDING, completion_prompt
-from codeneedle.probes.recall.record import READ
-from codeneedle.probes.recall.settings import Way, functions_in
-from codeneedle.records.record import Json, Setup, as_json
 from codeneedle.system.files import own_folder, read_note, write_note
 
 LAYOUT_VERSION = 1
@@ -39,19 +32,8 @@ LAYOUT_VERSION = 1
 ROOM = 1.25
 """How much longer questions may turn out than by the characters of a text."""
 
-HEADING_LINES = 2.5
-"""Of a question, beside lines of the body: a blank one, a heading, a signature."""
-
 ROUNDS = 12
 """Paddings that are tried before a tokenizer is given up; each is longer."""
-
-
-def question_lines(corpus: Corpus, lines: int) -> float:
-    """About how many lines a question has with its answer, of so many *lines*."""
-    bodies = [each.content_lines for each in corpus.of_length(lines)]
-    # The answer begins at a seeded line, behind those before it.
-    whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
-    return HEADING_LINES + (fmean(whole) + lines) / 2
 
 
 def chunk_tokens(text: int, questions: int) -> int:
@@ -82,13 +64,6 @@ def chunks_read(
     return (chunk_tokens(text, math.ceil(questions / count)),) * count
 
 
-def asked_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
-    """About the tokens of the questions for *needles*, with their answers."""
-    a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
-    characters = sum(len(_asked(needle) + _right(needle)) for needle in needles)
-    return characters / max(a_token, 1e-9)
-
-
 def padding(characters: int) -> str:
     """At least so many *characters* of numbered lines, none for none."""
     lines: list[str] = []
@@ -99,69 +74,36 @@ def padding(characters: int) -> str:
     return "".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A right answer behind its question, as both stand behind a text."""
+
+    name: str  # of what is asked for
+    asked: str  # the question, as a completion states it
+    right: str  # its answer
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """Functions whose lines are read behind one copy of the text."""
+    """Passages that are read behind one copy of a text."""
 
     key: str  # what makes it this group, for every pair of a run
-    needles: tuple[NeedleFacts, ...]  # in the order in which they are asked
+    passages: tuple[Passage, ...]  # in the order in which they are asked
 
-    def key_of(self, needle: NeedleFacts) -> str:
-        """Of the question that asks for *needle* in this chunk."""
-        return f"{READ} {self.key} {needle.name}"
-
-
-def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
-    """
-    The forced functions of *setup*, by the chunk that they are read in.
-
-    Those that a pair is asked for later make chunks of their own, and so do those that
-    a context is too short for.
-
-    Args:
-        setup: Of the run.
-        blocks: After how many functions a chunk ends at the latest, ascending.
-    """
-    begin = 0
-    room = questions_room(setup.corpus.tokens, setup.context)
-    each = setup.corpus.characters / max(1, setup.corpus.tokens)
-    for end in blocks:
-        taken: list[NeedleFacts] = []
-        length = 0.0
-        for needle in functions_in(setup).forced[begin:end]:
-            more = ROOM * len(_asked(needle) + _right(needle)) / each
-            if taken and length + more > room:
-                yield _group(setup, taken)
-                taken, length = [], 0.0
-            taken.append(needle)
-            length += more
-        if taken:
-            yield _group(setup, taken)
-        begin = end
-
-
-def _group(setup: Setup, needles: Sequence[NeedleFacts]) -> Group:
-    digest = hashlib.sha256(f"{LAYOUT_VERSION} {WORDING}".encode())
-    digest.update(setup.corpus.sha256.encode())
-    for needle in needles:
-        digest.update(f"\0{_asked(needle)}\0{_right(needle)}".encode())
-    return Group(key=digest.hexdigest()[:12], needles=tuple(needles))
-
-
-def _asked(needle: NeedleFacts) -> str:
-    """The question, as it stands behind the text."""
-    return completion_prompt("", needle)
-
-
-def _right(needle: NeedleFacts) -> str:
-    return "\n".join(needle.lines)
+    @classmethod
+    def of(cls, passages: Sequence[Passage], *conditions: str) -> "Group":
+        """These *passages*, and what else decides their scores: the text, a wording."""
+        digest = hashlib.sha256(f"{LAYOUT_VERSION} {' '.join(conditions)}".encode())
+        for each in passages:
+            digest.update(f"\0{each.asked}\0{each.right}".encode())
+        return cls(key=digest.hexdigest()[:12], passages=tuple(passages))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """The right tokens of a function in a chunk."""
+    """The right tokens of a passage in a chunk."""
 
-    needle: str  # its name
+    name: str  # of what is asked for
     places: tuple[int, ...]  # of its tokens in the chunk, from 0
     ends: tuple[int, ...]
     """Per token, how many characters of its lines are complete with it."""
@@ -176,11 +118,11 @@ class Chunk:
     spans: tuple[Span, ...]
     """The right tokens of each function, in the order of the text."""
 
-    def is_of(self, needles: Sequence[NeedleFacts], tool: ReadingTool) -> bool:
-        """Whether it asks for these *needles*, at places that *tool* scores."""
+    def is_of(self, passages: Sequence[Passage], tool: ReadingTool) -> bool:
+        """Whether it has these *passages*, at places that *tool* scores."""
         wanted, scored = self.wanted, tool.places(len(self.ids))
         return (
-            [span.needle for span in self.spans] == [each.name for each in needles]
+            [span.name for span in self.spans] == [each.name for each in passages]
             and all(0 < len(span.places) == len(span.ends) for span in self.spans)
             and all(one < two for one, two in itertools.pairwise(wanted))
             and all(place in scored for place in wanted)
@@ -212,10 +154,10 @@ class Chunk:
 
 
 def laid_out(
-    tokenizer: Tokenizer, tool: ReadingTool, text: str, needles: Sequence[NeedleFacts]
+    tokenizer: Tokenizer, tool: ReadingTool, text: str, passages: Sequence[Passage]
 ) -> Chunk:
     """
-    *text*, and behind it each of *needles* asked and answered, in one chunk.
+    *text*, and behind it each of *passages* asked and answered, in one chunk.
 
     In front stands padding if the questions are longer than the text; behind, as much
     text again as the chunk has.
@@ -227,11 +169,11 @@ def laid_out(
     front, behind = 0, len(text)
     for _ in range(ROUNDS):
         before = padding(front)
-        body, ranges = _composed(f"{before}\n" if before else "", text, needles)
+        body, ranges = _composed(f"{before}\n" if before else "", text, passages)
         whole = f"{body}\n\n{padding(behind)}end"
         pieces = tokenizer.tokens(whole)
         ends = _ends(pieces, whole)
-        spans = [_span(ends, whole, needle, *at) for needle, at in ranges]
+        spans = [_span(ends, whole, passage, *at) for passage, at in ranges]
         last = spans[-1].places[-1]
         length = padded(last + 2)
         first = spans[0].places[0]
@@ -250,34 +192,34 @@ def laid_out(
 
 
 def _composed(
-    before: str, text: str, needles: Sequence[NeedleFacts]
-) -> tuple[str, list[tuple[NeedleFacts, tuple[int, int]]]]:
-    """All of it, and where the right lines of each function are, in characters."""
+    before: str, text: str, passages: Sequence[Passage]
+) -> tuple[str, list[tuple[Passage, tuple[int, int]]]]:
+    """All of it, and where each right answer is, in characters."""
     body, ranges = before + text, []
-    for needle in needles:
-        body += _asked(needle)
+    for passage in passages:
+        body += passage.asked
         begin = len(body)
-        body += _right(needle)
-        ranges.append((needle, (begin, len(body))))
+        body += passage.right
+        ranges.append((passage, (begin, len(body))))
     return body, ranges
 
 
 def _span(
-    ends: Sequence[int], whole: str, needle: NeedleFacts, begin: int, end: int
+    ends: Sequence[int], whole: str, passage: Passage, begin: int, end: int
 ) -> Span:
     """
-    The right tokens of a function: those that end in its lines, none that ends behind.
+    The right tokens of a passage: those that end in its answer, none that ends behind.
 
-    A token that holds the line break before the lines and the indentation of the first
-    is one of them: to write it is to begin the answer.
+    A token that holds the line break before lines and the indentation of the first is
+    one of them: to write it is to begin the answer.
     """
     first, last = (len(whole[:at].encode(errors="replace")) for at in (begin, end))
-    right = _right(needle).encode(errors="replace")
+    right = passage.right.encode(errors="replace")
     inside = [(place, at) for place, at in enumerate(ends) if first < at <= last]
     if not inside:
-        raise _unsuitable(f"{needle.name} has no token of its own")
+        raise _unsuitable(f"{passage.name} has no token of its own")
     return Span(
-        needle=needle.name,
+        name=passage.name,
         places=tuple(place for place, _ in inside),
         ends=tuple(
             len(right[: at - first].decode(errors="ignore")) for _, at in inside
@@ -311,8 +253,8 @@ def _bytes(piece: TokenPiece) -> bytes:
     return bytes(piece.piece)
 
 
-Read = Callable[[Group], tuple[dict[str, Json], float]]
-"""Has a group read; what it returns is what `read` returns."""
+Read = Callable[[Group, str], tuple[list[Answer], float]]
+"""Has a group read behind a text; what it returns is what `read` returns."""
 
 
 @contextlib.contextmanager
@@ -330,8 +272,8 @@ def reader(context: ProbeContext) -> Iterator[Read]:
     with context.serving() as served:
         starts_s = [time.monotonic() - began]
 
-        def read_there(group: Group) -> tuple[dict[str, Json], float]:
-            answers, text_s = _echoed(context, served, group)
+        def read_there(group: Group, text: str) -> tuple[list[Answer], float]:
+            answers, text_s = _echoed(context, served, group, text)
             # The first text has waited for the server, as that of a tool has.
             return answers, round(text_s + (starts_s.pop() if starts_s else 0.0), 4)
 
@@ -341,26 +283,26 @@ def reader(context: ProbeContext) -> Iterator[Read]:
 
 
 def _echoed(
-    context: ProbeContext, served: Served, group: Group
-) -> tuple[dict[str, Json], float]:
+    context: ProbeContext, served: Served, group: Group, text: str
+) -> tuple[list[Answer], float]:
     """As of `read`, by one request to a server that scores its prompts."""
-    text, ranges = _composed("", context.run.text, group.needles)
+    body, ranges = _composed("", text, group.passages)
     started = time.monotonic()
     every = Asker(served, context).score_passages(
-        text, [passage for _, passage in ranges]
+        body, [passage for _, passage in ranges]
     )
     whole_s = time.monotonic() - started
-    answers = _stored(group, every, text.encode(errors="replace"))
     own_s = math.fsum(each.wall_s for each in every)
+    answers = _answers(group, every, body.encode(errors="replace"))
     return answers, max(0.0, whole_s - own_s)
 
 
-def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
+def read(context: ProbeContext, group: Group, text: str) -> tuple[list[Answer], float]:
     """
-    Have the lines of *group* read by a tool.
+    Have the answers of *group* read by a tool, behind *text*.
 
     Returns:
-        Their scores, by key, as they are stored; and the seconds that the text took
+        Their scores, in the order of the passages; and the seconds that the text took
         without its questions.
 
     Raises:
@@ -369,7 +311,7 @@ def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
     """
     run = context.run
     tool = run.engine.reading_tool()
-    chunk = _chunk(context, tool, group)
+    chunk = _chunk(context, tool, group, text)
     with context.measuring(), context.patience() as patience:
         task = ReadingTask(
             pair=context.pair,
@@ -383,41 +325,45 @@ def read(context: ProbeContext, group: Group) -> tuple[dict[str, Json], float]:
         log, started = context.log("reading"), time.monotonic()
         tokens = tool.read(task, log=log, note=context.observe_tool)
         token_s = (time.monotonic() - started) / len(chunk.ids)
-    # A function took the share of its question and its lines, the text the rest.
+    # A passage took the share of its question and its answer, the text the rest.
     own = sum(map(chunk.own_tokens, chunk.spans))
     text_s = round(token_s * (len(chunk.ids) - own), 4)
     every = [
         chunk.forced(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
         for span in chunk.spans
     ]
-    return _stored(group, every, task.text), text_s
+    return _answers(group, every, task.text), text_s
 
 
-def _stored(group: Group, every: Sequence[Forced], text: bytes) -> dict[str, Json]:
-    """The scores of the functions of *group*, by key, in a *text* that was read."""
+def _answers(group: Group, every: Sequence[Forced], text: bytes) -> list[Answer]:
+    """The scores of the passages of *group*, in a *text* that was read."""
     digest = hashlib.sha256(text).hexdigest()
-    answers = {}
-    for needle, forced in zip(group.needles, every, strict=True):
-        answer = Answer(name=needle.name, prompt_sha256=digest, scores=forced)
-        answers[group.key_of(needle)] = as_json(answer)
-    return answers
+    return [
+        Answer(name=passage.name, prompt_sha256=digest, scores=scores)
+        for passage, scores in zip(group.passages, every, strict=True)
+    ]
 
 
-def _chunk(context: ProbeContext, tool: ReadingTool, group: Group) -> Chunk:
+def _chunk(context: ProbeContext, tool: ReadingTool, group: Group, text: str) -> Chunk:
     """That of *group*, which the first cell of a run lays out for all."""
     run = context.run
     path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
     chunk = read_note(path, Chunk)
-    if chunk is None or not chunk.is_of(group.needles, tool):
+    if chunk is None or not chunk.is_of(group.passages, tool):
         with run.engine.tokenizing(log=context.log("counting")) as tokenizer:
-            chunk = laid_out(tokenizer, tool, run.text, group.needles)
+            chunk = laid_out(tokenizer, tool, text, group.passages)
         write_note(path, chunk)
     return chunk
 
 
-def refuse_reading(estimates: Estimates) -> None:
+def refuse_reading(estimates: Estimates, *, wanted: str, otherwise: str) -> None:
     """
-    Stop at an engine that cannot read right lines in its context, or has none.
+    Stop at an engine that cannot read right answers in its context, or has none.
+
+    Args:
+        estimates: What is known of the run.
+        wanted: The option that asks for it.
+        otherwise: One that works.
 
     Raises:
         BadInput: If memory does not suffice.
@@ -427,19 +373,19 @@ def refuse_reading(estimates: Estimates) -> None:
         if not estimates.engine.scores_prompts:
             estimates.engine.require(Ability.READING)
     except CodeneedleError as error:
-        error.hint = f"{error.hint.removesuffix('.')}, or --way force."
+        error.hint = f"{error.hint.removesuffix('.')}, or {otherwise}."
         raise
     if estimates.unread:
         raise BadInput(
-            source=f"--way {Way.READ}",
+            source=wanted,
             reason=estimates.unread,
-            hint="Use --way force, or a smaller --context.",
+            hint=f"Use {otherwise}, or a smaller --context.",
         )
 
 
 def _unsuitable(reason: str) -> BadInput:
     return BadInput(
         source="tokenizer of the weights",
-        reason=f"right lines cannot be read in batches: {reason}",
-        hint="Use --way force.",
+        reason=f"right answers cannot be read in batches: {reason}",
+        hint="Have them forced: --way force, --no-read-answers.",
     )

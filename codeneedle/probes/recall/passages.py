@@ -1,0 +1,75 @@
+"""Functions as passages that are read behind the text, and their chunks."""
+
+from collections.abc import Iterator, Sequence
+from statistics import fmean
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
+from codeneedle.probes.reading import ROOM, Group, Passage, questions_room
+from codeneedle.probes.recall.prompts import WORDING, completion_prompt
+from codeneedle.probes.recall.record import READ
+from codeneedle.probes.recall.settings import functions_in
+from codeneedle.records.record import Setup
+
+HEADING_LINES = 2.5
+"""Of a question, beside lines of the body: a blank one, a heading, a signature."""
+
+
+def question_lines(corpus: Corpus, lines: int) -> float:
+    """About how many lines a question has with its answer, of so many *lines*."""
+    bodies = [each.content_lines for each in corpus.of_length(lines)]
+    # The answer begins at a seeded line, behind those before it.
+    whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
+    return HEADING_LINES + (fmean(whole) + lines) / 2
+
+
+def passage_of(needle: NeedleFacts) -> Passage:
+    """The question for *needle*, as it stands behind the text, and its right lines."""
+    right = "\n".join(needle.lines)
+    return Passage(needle.name, completion_prompt("", needle), right)
+
+
+def key_in(group: Group, name: str) -> str:
+    """Of the question that asks for the function *name* in the chunk of *group*."""
+    return f"{READ} {group.key} {name}"
+
+
+def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
+    """About the tokens of the questions of *passages*, with their answers."""
+    a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
+    characters = sum(len(each.asked + each.right) for each in passages)
+    return characters / max(a_token, 1e-9)
+
+
+def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
+    """
+    The forced functions of *setup*, by the chunk that they are read in.
+
+    Those that a pair is asked for later make chunks of their own, and so do those that
+    a context is too short for.
+
+    Args:
+        setup: Of the run.
+        blocks: After how many functions a chunk ends at the latest, ascending.
+    """
+    begin = 0
+    room = questions_room(setup.corpus.tokens, setup.context)
+    each = setup.corpus.characters / max(1, setup.corpus.tokens)
+    for end in blocks:
+        taken: list[Passage] = []
+        length = 0.0
+        for needle in functions_in(setup).forced[begin:end]:
+            asked = passage_of(needle)
+            more = ROOM * len(asked.asked + asked.right) / each
+            if taken and length + more > room:
+                yield _group(setup, taken)
+                taken, length = [], 0.0
+            taken.append(asked)
+            length += more
+        if taken:
+            yield _group(setup, taken)
+        begin = end
+
+
+def _group(setup: Setup, passages: Sequence[Passage]) -> Group:
+    return Group.of(passages, str(WORDING), setup.corpus.sha256)
