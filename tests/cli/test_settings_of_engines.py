@@ -125,7 +125,10 @@ def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
 
 FAKE = shlex.join([sys.executable, fake_openai.__file__])
 COMMAND = f"{FAKE} --port ${{port}} --k ${{k}} --v ${{v}} --context ${{context}}"
-SHARED = ("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion")
+SHARED = (
+    *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
+    *("--probe", "recall"),
+)
 RUN = "tiny/model"
 
 

@@ -73,7 +73,7 @@ def swept(folder, faults, *arguments, **variables):
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),
         *("--served-name", fake_openai.MODEL, "--no-evidence-by-memory"),
         *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),
-        *("--types", ",".join(["f16", *faults]), *arguments),
+        *("--types", ",".join(["f16", *faults]), "--probe", "recall", *arguments),
         **variables,
     )
 
