@@ -42,7 +42,12 @@ from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
 from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
-from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
+from codeneedle.models.kv_cache import (
+    AvailableMemory,
+    misfit,
+    plain_caches,
+    predict_memory,
+)
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
@@ -120,7 +125,7 @@ def read_gguf(data: bytes) -> None:
     path.write_bytes(data)
     weights = read_header(path)
     pairs = [Pair("f16", "f16"), PAIR]
-    predicted(
+    predict_memory(
         weights,
         plain_caches(weights, 4096),
         pairs,

@@ -26,7 +26,7 @@ from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.records.record import Json
 from codeneedle.system.processes import Child, running
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 
 HOST = "127.0.0.1"
 POLL_S = 0.02
@@ -87,7 +87,7 @@ def measure(
     url = f"http://{HOST}:{port}"
     began = time.perf_counter()
     with (
-        running(argv, env=inherited(), log=log) as child,
+        running(argv, env=inherited_variables(), log=log) as child,
         httpx.Client(base_url=url, timeout=REPLY_TIMEOUT_S, trust_env=False) as client,
     ):
         _wait_until_ready(child, client, log)

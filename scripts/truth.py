@@ -59,7 +59,7 @@ from codeneedle.verdict.order import (
     JointOrder,
     Order,
     PairState,
-    next_asked,
+    next_target,
     ruled_out,
     size_by_types,
 )
@@ -451,7 +451,7 @@ def decided(
     seen: dict[Pair, PairState] = {}
     cells: list[tuple[int, Pair | None]] = []
     of_reference = looks[0]
-    while asked := next_asked(order, seen):
+    while asked := next_target(order, seen):
         if asked.goal > of_reference:
             cells.append((asked.goal - of_reference, best_of(seen)))
             of_reference = asked.goal

@@ -25,7 +25,7 @@ from made_transcripts import forced_turn, transcript_record
 from codeneedle.cli.engines import ENGINES
 from codeneedle.engines.llama_cpp.client import completion_event
 from codeneedle.engines.llama_cpp.forced import score_of
-from codeneedle.engines.messages import BadReply, Token, reply_of, shaped
+from codeneedle.engines.messages import BadReply, Token, check_shape, reply_of
 from codeneedle.engines.openai.client import _StatedEvent, read_echo, read_event
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.record import divergence_of
@@ -80,7 +80,7 @@ def forced_by_openai(own, other):
         "top_logprobs": [None, {"a": own, "b": other}],
     }
     answer = {"choices": [{"text": "xa", "logprobs": told}]}
-    stated = shaped(answer, _StatedEvent, expected="an echo")
+    stated = check_shape(answer, _StatedEvent, expected="an echo")
     return read_echo(stated, "xa", [(1, 2)], wall_s=0.0)
 
 

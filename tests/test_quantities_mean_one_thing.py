@@ -5,7 +5,7 @@ import tomli_w
 
 from codeneedle.errors import BadInput
 from codeneedle.quantities import memory_size, percent, time_span, token_count
-from codeneedle.sweep.request import Request, decoded_request, overruled
+from codeneedle.sweep.request import Request, decoded_request, with_options
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_every_number_of_tokens_takes_thousands_in_options_and_files(key):
     table, _, name = key.rpartition(".")
     header = f"[{table}]\n" if table else ""
 
-    asked = overruled(Request(), nested(key, ("4K", "8192")))
+    asked = with_options(Request(), nested(key, ("4K", "8192")))
     stored = decoded_request(f'{header}{name} = ["4K", 8192]', source="a.toml")
 
     assert asked == stored
@@ -117,7 +117,7 @@ def test_every_number_of_tokens_takes_thousands_in_options_and_files(key):
 @pytest.mark.parametrize(("option", "key"), TOKEN_KEYS.items())
 def test_what_is_no_number_of_tokens_is_refused_by_the_name_of_its_option(option, key):
     with pytest.raises(BadInput, match=f"{option}: '4KB'") as caught:
-        overruled(Request(), nested(key, ("4KB",)))
+        with_options(Request(), nested(key, ("4KB",)))
     assert f"{option} 32K" in caught.value.hint
     with pytest.raises(BadInput, match=f"a.toml, key '{key}': 'many'"):
         decoded_request(tomli_w.dumps(nested(key, ["many"])), source="a.toml")

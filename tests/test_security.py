@@ -57,7 +57,7 @@ from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
 )
 from codeneedle.system.secrets import SECRET_WORDS, SHORTEST_IN_ANSWERS, secret_in
-from codeneedle.system.variables import KEPT, KEPT_PREFIXES, inherited
+from codeneedle.system.variables import KEPT, KEPT_PREFIXES, inherited_variables
 from codeneedle.text import size
 
 PACKAGE = Path(package.__file__).parent
@@ -165,7 +165,7 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
     assert {"LLAMA_API_KEY"} == SECRETS.keys() & theirs.keys()
     assert SECRETS["LLAMA_API_KEY"] != theirs["LLAMA_API_KEY"]
     assert theirs.keys() <= {
-        *inherited(),
+        *inherited_variables(),
         *("LLAMA_API_KEY", "OMP_WAIT_POLICY", orphans.VARIABLE),
     }
     for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:

@@ -189,7 +189,7 @@ def plan(
     request = deciding(request, execution)
     with working(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
-        plans = sweep_module.planned(request, execution, tell, pace)
+        plans = sweep_module.plans_of(request, execution, tell, pace)
         sweep_module.refuse_requests(plans, options)
         for each in plans:
             refuse_unfit(each)
@@ -222,7 +222,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
 
     request, execution = context.obj
     with working(stderr_console(), "asking the engine") as tell:
-        plans = sweep_module.planned(request, execution, tell)
+        plans = sweep_module.plans_of(request, execution, tell)
     surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
     if not surveyed:
         raise BadInput(
@@ -250,7 +250,7 @@ def transcript(context: typer.Context) -> None:
     from msgspec.structs import replace
 
     from codeneedle.cli.progress import end_left_behind
-    from codeneedle.cli.sweep import planned
+    from codeneedle.cli.sweep import plans_of
     from codeneedle.probes.transcript.answers import choice
     from codeneedle.probes.transcript.probe import PROBE, turns_in_file, unread_lines
     from codeneedle.system.signals import unwinding_on_signals
@@ -258,7 +258,7 @@ def transcript(context: typer.Context) -> None:
     request, execution = context.obj
     end_left_behind(stderr_console())
     with unwinding_on_signals(), stderr_console().status("rendering conversations"):
-        plan = planned(replace(request, probes=(PROBE.name,)), execution)[0]
+        plan = plans_of(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_in_file(settings, plan.engine, plan.context)
     chosen = [("--model", model) for model in request.models]
@@ -315,7 +315,7 @@ def slurm(
     from codeneedle.sweep.slurm import SlurmArray
 
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
-    array.write(script, sweep_module.planned(*context.obj))
+    array.write(script, sweep_module.plans_of(*context.obj))
     if not send:
         note_lines(
             stderr_console(), [f"send it with: sbatch {shlex.quote(str(script))}"]
@@ -759,10 +759,10 @@ def _show_budget(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.budget import budget_closing, whole_document
     from codeneedle.report.verdict_data import verdict_objects
-    from codeneedle.verdict.joint import joined
+    from codeneedle.verdict.joint import join_runs
     from codeneedle.verdict.judge import judge
 
-    found = judge(joined(runs, limits.at), limits)
+    found = judge(join_runs(runs, limits.at), limits)
     flags = asks_for(found.run.setup.engine)
     if form == "json":
         write_json(verdict_objects([found], asks_for)[0])

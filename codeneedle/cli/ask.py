@@ -11,10 +11,10 @@ from rich.console import Console
 
 from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import end_left_behind, ensure_models, say
-from codeneedle.cli.sweep import planned
+from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
-from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started import telling
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
@@ -58,7 +58,7 @@ def ask(
     """
     request = structs.replace(request, pairs=tuple(map(str, pairs)), probes=())
     ensure_models(notes, map(path_of, request.models))
-    (plan,) = planned(request, execution)
+    (plan,) = plans_of(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
     with unwinding_on_signals(), telling(partial(say, notes)):
         end_left_behind(notes)
@@ -78,7 +78,7 @@ def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
     log.parent.mkdir(parents=True, exist_ok=True)
     with plan.engine.serving(cell, log=log) as served:
         if differences := served.verify(cell):
-            raise mismatched(differences)
+            raise mismatch_error(differences)
         if plan.prompt_form is PromptForm.COMPLETION:
             text = Completion(prompt=prompt, max_tokens=tokens)
             reply = served.client.complete(text)

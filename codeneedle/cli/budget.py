@@ -19,7 +19,7 @@ from codeneedle.sweep.decide import share_order
 from codeneedle.sweep.schedule import Stage, Task, Variant, reference_of
 from codeneedle.system.signals import stop_request
 from codeneedle.text import duration, visible
-from codeneedle.verdict.joint import joined, weight_names
+from codeneedle.verdict.joint import join_runs, weight_names
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.next import FURTHER, PROBE, NextStep, next_step
 from codeneedle.verdict.order import JointRun, order_in
@@ -135,7 +135,7 @@ class JointSweep:
 
     def _joined(self) -> JointRun:
         at = self.pages[0].options.limits.at
-        return joined([page.runner.read() for page in self.pages], at)
+        return join_runs([page.runner.read() for page in self.pages], at)
 
     def _verdict(self) -> Verdict:
         return judge(self._joined(), self.pages[0].options.limits)
@@ -254,7 +254,7 @@ class JointSweep:
             return
         first = self.pages[0]
         limits = first.options.limits
-        verdict = judge(joined(runs, limits.at), limits)
+        verdict = judge(join_runs(runs, limits.at), limits)
         flags = asks_for(verdict.run.setup.engine)
         document = budget_document(verdict, flags)
         print_report(first.shown, document, budget_closing(verdict, flags))

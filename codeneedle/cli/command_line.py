@@ -24,9 +24,9 @@ from codeneedle.cli.options import (
     argument,
     distinct,
     limits_of,
-    listed,
     valued_option,
     word,
+    words_of_list,
 )
 from codeneedle.errors import BadInput, nearest
 
@@ -133,7 +133,7 @@ class SweepCommand(TyperCommand):
         params = self.get_params(ctx)
         if self.usual:
             params = [each for each in params if each.name in self.usual]
-        for title, rows in _grouped(params, ctx).items():
+        for title, rows in _texts_by_group(params, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -214,7 +214,9 @@ class TranscriptCommand(SweepCommand):
         return [taken, *(p for p in others if p.name not in {name, "sweep"})]
 
 
-def _grouped(params: Iterable[Any], ctx: Any) -> dict[str, list[tuple[str, str]]]:
+def _texts_by_group(
+    params: Iterable[Any], ctx: Any
+) -> dict[str, list[tuple[str, str]]]:
     """Names and texts of *params* for a help text, by the title of their group."""
     from codeneedle.sweep.request import TABLES
 
@@ -304,18 +306,21 @@ def _of_settings(described: Sequence[Any]) -> Any:
     It is read as a text; `sweep.request.overruled` checks and converts that.
     """
     extra = described[0].extra
-    flag, text = extra["option"], _joined(" ", (d.description for d in described))
-    default = _joined("; ", (d.extra.get("default") for d in described))
+    flag, text = (
+        extra["option"],
+        _join_distinct(" ", (d.description for d in described)),
+    )
+    default = _join_distinct("; ", (d.extra.get("default") for d in described))
     if "/--no-" in flag:
         return Annotated[
             bool | None, typer.Option(flag, help=text, show_default=default)
         ]
     metavar = extra.get("metavar", "N")
-    read = {"LIST": distinct, "NUMBERS": listed}.get(metavar, word)
+    read = {"LIST": distinct, "NUMBERS": words_of_list}.get(metavar, word)
     return valued_option(flag, metavar, read, text, default)
 
 
-def _joined(glue: str, texts: Iterable[str | None]) -> str:
+def _join_distinct(glue: str, texts: Iterable[str | None]) -> str:
     """The distinct *texts* that are not empty."""
     return glue.join(dict.fromkeys(text for text in texts if text))
 
@@ -419,9 +424,9 @@ def request_of(
         Execution,
         Request,
         asked_probes,
-        overruled,
         read_sweep,
         run_folder_at,
+        with_options,
     )
 
     of_command = {field.name for field in dataclasses.fields(Execution)}
@@ -442,7 +447,7 @@ def request_of(
     for name in sorted(lasting - options.keys()):
         table, field = _owner(name, used)
         options.setdefault(table, {})[field] = given[name]
-    request = overruled(stored, options)
+    request = with_options(stored, options)
     return replace(
         request,
         decide=decides,

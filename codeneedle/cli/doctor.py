@@ -141,12 +141,14 @@ def diagnose(
         Execution(llama_server=llama_server),
     )
     entry = engine_entry(request, execution)
-    programs = _checked(lambda: entry.find(request, execution), problems)
+    programs = _value_or_problem(lambda: entry.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
     server = None
     if tools:
-        server = _checked(lambda: installation.server_facts(tools.server), problems)
-    loaded = _checked(lambda: _model(model, entry), problems)
+        server = _value_or_problem(
+            lambda: installation.server_facts(tools.server), problems
+        )
+    loaded = _value_or_problem(lambda: _model(model, entry), problems)
     facts = machine.facts()
     own = _fork_types(server)
     names = (*DEFAULT_TYPES, *own) if engine == ENGINE else ()
@@ -176,7 +178,9 @@ def diagnose(
     )
 
 
-def _checked(check: Callable[[], _Value], problems: list[Problem]) -> _Value | None:
+def _value_or_problem(
+    check: Callable[[], _Value], problems: list[Problem]
+) -> _Value | None:
     """The value of *check*; if it raises, None, and one more of the *problems*."""
     try:
         return check()

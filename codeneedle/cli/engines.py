@@ -39,7 +39,7 @@ from codeneedle.models import pretrained, stores
 from codeneedle.models.headers import HeaderFacts, headers_of
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
-from codeneedle.system.files import exists, expanded
+from codeneedle.system.files import exists, expand_home
 from codeneedle.system.variables import pass_on
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _gguf(path: Path) -> Weights:
     try:
         return read_header(_in_store(path))
     except WeightsUnusable as error:
-        if is_folder_of_mlx(expanded(path)):
+        if is_folder_of_mlx(expand_home(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
 
@@ -72,7 +72,7 @@ def _in_store(path: Path, *, folder: bool = False) -> Path:
     """*path*, or where the model is kept of which it is the name."""
     if exists(path) or not stores.is_name(str(path)):
         return path
-    return stores.located(str(path), folder=folder)
+    return stores.locate_model(str(path), folder=folder)
 
 
 def stored_headers(tell: "Tell") -> dict[StoredModel, HeaderFacts]:
@@ -139,9 +139,9 @@ def _started_model(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
         return str(pretrained.path_of(word))
-    if stores.is_name(word) and not exists(expanded(word)):
+    if stores.is_name(word) and not exists(expand_home(word)):
         with contextlib.suppress(WeightsUnusable):
-            located = stores.located(word)
+            located = stores.locate_model(word)
             is_cached = "snapshots" in located.parts and word.count("/") == 1
             return word if is_cached else str(located)
     return word

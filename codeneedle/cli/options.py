@@ -37,17 +37,17 @@ def word(name: str, text: str) -> str:
 
 def path(name: str, text: str) -> Path:
     """*text* as a path, ``~`` expanded."""
-    from codeneedle.system.files import expanded
+    from codeneedle.system.files import expand_home
 
-    return expanded(word(name, text))
+    return expand_home(word(name, text))
 
 
 def distinct(option: str, text: str) -> tuple[str, ...]:
     """The distinct words of a list that is separated by commas."""
-    return tuple(dict.fromkeys(listed(option, text)))
+    return tuple(dict.fromkeys(words_of_list(option, text)))
 
 
-def listed(option: str, text: str) -> tuple[str, ...]:
+def words_of_list(option: str, text: str) -> tuple[str, ...]:
     """The words of a list that is separated by commas; one may stand there twice."""
     every = tuple(filter(None, map(str.strip, text.split(","))))
     if not every:
@@ -125,7 +125,7 @@ def _answer_form(name: str, text: str) -> str:
 def _model(name: str, text: str) -> Path | None:
     from codeneedle.models import stores
 
-    return stores.named(word(name, text), source=name)
+    return stores.weights_path(word(name, text), source=name)
 
 
 def _models(name: str, text: str) -> tuple[str]:

@@ -31,11 +31,11 @@ from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
-from codeneedle.report.captions import corpus_line, described, setup_line
+from codeneedle.report.captions import corpus_line, label_with_unit, setup_line
 from codeneedle.report.colours import value_scale
 from codeneedle.report.display import display_of
 from codeneedle.report.shown import Shown, legend, painted, shown
-from codeneedle.report.terminal import rendered
+from codeneedle.report.terminal import render
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import unwinding_on_signals
@@ -167,7 +167,7 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
     Raises:
         MachineError: If one cannot be fetched here.
     """
-    for model in pretrained.unfetched(paths):
+    for model in pretrained.models_to_fetch(paths):
         note_lines(console, [f"fetching {model.offer}"])
         with unwinding_on_signals(), working(console, f"fetching {model.name}"):
             pip = (sys.executable, "-m", "pip")
@@ -362,7 +362,7 @@ class SweepDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
-            self._console.print(rendered(titled_grid(self._progress)))
+            self._console.print(render(titled_grid(self._progress)))
 
     def show(self, event: Event) -> None:
         """Take in *event*; print a line if the grid does not show it."""
@@ -416,7 +416,7 @@ def live_view(progress: SweepProgress) -> RenderableType:
     """
     records, running = dict(progress.records), dict(progress.running)
     progress = replace(progress, records=records, running=running)
-    shown = rendered(titled_grid(progress))
+    shown = render(titled_grid(progress))
     return Group(Text(), shown, Text(), *status_view(progress))
 
 
@@ -425,7 +425,7 @@ def titled_grid(progress: SweepProgress) -> Document:
     shown = _shown_cells(progress)
     grid = progress_grid(progress, shown)
     return (
-        Heading(described(progress.metrics[0])),
+        Heading(label_with_unit(progress.metrics[0])),
         grid,
         Facts(legend(shown.values())),
     )

@@ -15,9 +15,9 @@ from codeneedle.cli.progress import (
     note_lines,
     say,
 )
-from codeneedle.cli.sweep import planned
+from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
-from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started import telling
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
@@ -66,7 +66,7 @@ def serve(
     key = chosen_key(os.environ)
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
     ensure_models(notes, map(path_of, request.models))
-    (plan,) = planned(request, execution)
+    (plan,) = plans_of(request, execution)
     _refuse_unable(plan, port, key)
     end_left_behind(notes)
     cell = CellSpec(pair, plan.context, thinks=True, port=port, key=key)
@@ -79,7 +79,7 @@ def serve(
             plan.engine.serving(cell, log=log) as served,
         ):
             if differences := served.verify(cell):
-                raise mismatched(differences)
+                raise mismatch_error(differences)
             note_lines(notes, [*_facts(served, plan, cell), f"log: {log}", ENDS])
             if served.address is not None:
                 console.print(_exports(served.address), end="", soft_wrap=True)

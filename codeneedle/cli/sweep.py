@@ -167,7 +167,7 @@ def sweep(
                 ends = options.ends_at(began)
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
-            plans = checked(request, execution, console, options)
+            plans = check_plans(request, execution, console, options)
             is_joint = bool(
                 together and request.decide and is_one_question(plans, console)
             )
@@ -256,7 +256,7 @@ def _refuse_new_runs(plans: Sequence[Plan]) -> None:
             )
 
 
-def planned(
+def plans_of(
     request: Request,
     execution: Execution,
     tell: Tell = lambda _what, _done, _total: None,
@@ -315,7 +315,7 @@ def refuse_requests(plans: Sequence[Plan], options: Options) -> None:
     refuse_shared_folders(plans)
 
 
-def checked(
+def check_plans(
     request: Request, execution: Execution, console: Console, options: Options
 ) -> list[Plan]:
     """
@@ -332,7 +332,7 @@ def checked(
     entry.find(adapted, execution)
     ensure_models(console, map(path_of, adapted.models))
     with working(console, f"checking {request.engine}, weights and corpus") as tell:
-        plans = planned(request, execution, tell)
+        plans = plans_of(request, execution, tell)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse_requests(plans, options)
@@ -388,7 +388,7 @@ class Page:
             note_lines(self.console, [f"share {shard} of the grid: {cells}"])
         with stop_request() as stop:
             self.begin(run, stop)
-            code = self._measured()
+            code = self._measure_tasks()
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         if self._is_spent() and not plan.request.decide and (code or self._is_open()):
@@ -442,7 +442,7 @@ class Page:
             and pairs_to_extend(judge(run, self.options.limits))
         )
 
-    def _measured(self) -> int:
+    def _measure_tasks(self) -> int:
         """Measure task by task until nothing is left; the exit code."""
         decides = self.plan.request.decide
         codes, is_over = [0], False
@@ -472,13 +472,13 @@ class Page:
         half_s = (self.options.budget_s or math.inf) / 2
         return Schedule(
             runner=self.runner,
-            wanted=self._wanted(),
+            wanted=self._request_to_measure(),
             limits=self.options.limits,
             first_answer_s=min(first_answer_s(self.plan), half_s),
             left_out=lambda error: say(self.console, f"{error}: left out"),
         )
 
-    def _wanted(self) -> Wanted:
+    def _request_to_measure(self) -> Wanted:
         """What this command is to measure."""
         plan, decides = self.plan, self.plan.request.decide
         first = plan.workers[0].engine
@@ -490,7 +490,7 @@ class Page:
             retries=self.options.retry_failed,
             may_extend=self._may_extend,
             more=self.options.more,
-            repeats=frozenset(p.name for p in plan.probes if plan.repeated(p)),
+            repeats=frozenset(p.name for p in plan.probes if plan.pair_to_repeat(p)),
             can_be_on_cpu=lambda pair: first.on_cpu(pair) is not None,
             devices=tuple(worker.device for worker in plan.workers),
         )
@@ -499,9 +499,9 @@ class Page:
         """Measure *task*; the exit code."""
         probe = self._probe(task)
         if task.variant is Variant.CHECK:
-            return self._checked(task)
+            return self._measure_otherwise(task)
         if task.is_further:
-            return self._extended(task)
+            return self._ask_further(task)
         try:
             queue = self._queue(
                 probe, task.pairs, self.schedule.runner_of(task), task.recorded_as
@@ -642,7 +642,7 @@ class Page:
         missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
         say(console, f"{missing} To go on:\n  {again}")
 
-    def _checked(self, task: Task) -> int:
+    def _measure_otherwise(self, task: Task) -> int:
         """Measure the pairs of *task* another way, too; the exit code."""
         names = visible(", ".join(map(str, task.pairs)))
         say(self.console, f"checking what was read: {names}, forced token by token")
@@ -659,7 +659,7 @@ class Page:
         )
         return int(bool(failed))
 
-    def _extended(self, task: Task) -> int:
+    def _ask_further(self, task: Task) -> int:
         """Ask the pair of *task* for further functions; the exit code."""
         (pair,) = task.pairs
         with self._shown_further(task.pairs) as tell:
@@ -691,7 +691,7 @@ class Page:
         progress = self._progress(queue)
         if not queue.left:
             cells = plural(len(progress.pairs), "cell")
-            return self._ended(progress, f"{cells} done already: nothing to do")
+            return self._exit_code(progress, f"{cells} done already: nothing to do")
         if not self.stop.asked_to_stop:
             self.is_described = True
             with SweepDisplay(self.console, progress) as display:
@@ -713,7 +713,7 @@ class Page:
             raise KeyboardInterrupt
         finished = progress.done - progress.failures
         cells = f"{finished} of {len(progress.pairs)} cells finished"
-        return self._ended(progress, cells)
+        return self._exit_code(progress, cells)
 
     def _queue(
         self,
@@ -744,7 +744,7 @@ class Page:
             until=self.options.ends_at(self.began),
         )
 
-    def _ended(self, progress: SweepProgress, result: str) -> int:
+    def _exit_code(self, progress: SweepProgress, result: str) -> int:
         """The exit code of *progress*; its summary, where no step of more follows."""
         if not self.plan.request.decide:
             self._summarize(progress, result)

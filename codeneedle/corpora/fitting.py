@@ -34,7 +34,7 @@ class Fit:
     """What the text of a corpus leaves room for, the preferred first."""
 
 
-def fitted(fit: Fit) -> tuple[Corpus, Room]:
+def fit_text(fit: Fit) -> tuple[Corpus, Room]:
     """
     As many whole functions as fit the context, and what they leave room for.
 

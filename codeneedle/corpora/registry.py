@@ -34,7 +34,7 @@ from codeneedle.errors import (
     refuse_unknown,
     value_problem,
 )
-from codeneedle.system.files import expanded
+from codeneedle.system.files import expand_home
 from codeneedle.text import plural, visible
 
 FOLDER = Path("corpora")
@@ -108,7 +108,7 @@ def read_corpus_file(path: Path) -> CorpusFile:
     return read
 
 
-def read_named(read: CorpusFile, *, file: Path) -> JoinedText:
+def read_files_of(read: CorpusFile, *, file: Path) -> JoinedText:
     """
     The text of the files that corpus file *file* names, in its order, each file once.
 
@@ -137,7 +137,7 @@ def read_named(read: CorpusFile, *, file: Path) -> JoinedText:
 def _paths(read: CorpusFile, file: Path) -> list[Path]:
     paths: list[Path] = []
     for name in read.files:
-        path = file.parent / expanded(name)
+        path = file.parent / expand_home(name)
         if not reading.is_file_or_folder(path):
             raise reading.unusable(path)
         paths += reading.files_in(path) if path.is_dir() else [path]
@@ -355,7 +355,7 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
 
 def refuse_missing(name_or_path: str) -> None:
     """Stop as `load` does if there is nothing of that name or path."""
-    is_there = is_name(name_or_path) or os.path.lexists(expanded(name_or_path))
+    is_there = is_name(name_or_path) or os.path.lexists(expand_home(name_or_path))
     if not is_there:
         load(name_or_path)
 
@@ -385,7 +385,7 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         text = reading.joined_sources([built_in.source()])
         origin, kind = built_in.origin(), built_in.kind
         return _corpus(text, name=name_or_path, origin=origin, kind=kind)
-    path = expanded(name_or_path)
+    path = expand_home(name_or_path)
     is_path = any(separator in name_or_path for separator in "/\\")
     # Not exists(): a link that leads nowhere has an error of its own.
     if is_path or (name_or_path and os.path.lexists(path)):
@@ -471,7 +471,7 @@ def _from_file(path: Path, *, name: str) -> Corpus:
 
 def _from_corpus_file(path: Path, *, name: str) -> Corpus:
     described = read_corpus_file(path)
-    read = read_named(described, file=path)
+    read = read_files_of(described, file=path)
     origin, kind = described.origin(path), described.known_kind
     whole = replace(
         _corpus(read, name=name, origin=origin, kind=kind),

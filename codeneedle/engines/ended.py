@@ -104,7 +104,7 @@ def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
     """Why a program ended; what its log *said* counts where no signal tells."""
     signal = _signal(returncode)
     if signal == SIGKILL:
-        return killed()
+        return trouble_of_sigkill()
     if signal == SIGXFSZ:
         reason = "its log exceeds the limit of file sizes: see ulimit -f"
         return Trouble(Status.CRASHED, reason)
@@ -133,7 +133,7 @@ def _signal(returncode: int) -> Signals | None:
     return Signals(number) if number in set(Signals) else None
 
 
-def killed() -> Trouble:
+def trouble_of_sigkill() -> Trouble:
     """
     Why SIGKILL ended a server or tool, as far as the kernel tells.
 

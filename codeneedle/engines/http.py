@@ -19,10 +19,10 @@ from codeneedle.engines.messages import (
     ServerGone,
     ServerSilent,
     StreamEvent,
-    ignored,
-    parsed,
+    check_shape,
+    ignore_progress,
+    json_object,
     refuse_beyond,
-    shaped,
     stated_refusal,
 )
 from codeneedle.engines.patience import Patience
@@ -113,7 +113,7 @@ class Connection:
                 a reply is awaited.
             transport: For tests.
         """
-        self.tell = ignored
+        self.tell = ignore_progress
         self.patience = Patience()
         self._silence_s = silence_s
         know(api_key)
@@ -163,7 +163,7 @@ class Connection:
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
             self._note_event()
-            event = parsed(data, expected="an event")
+            event = json_object(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise stated_refusal(data, code=response.status_code)
             yield event
@@ -184,7 +184,7 @@ class Connection:
 
     def _note_event(self) -> None:
         self._deadline.extend()
-        self.patience.heard()
+        self.patience.note_event()
 
     def _ask(
         self,
@@ -210,12 +210,14 @@ class Connection:
         expected = f"what {path} should say"
         with self._response_to(method, path, body, limit_s=limit_s) as response:
             data = whole(response.iter_raw(), limit_bytes=limit_bytes)
-            return shaped(parsed(data, expected=expected), layout, expected=expected)
+            return check_shape(
+                json_object(data, expected=expected), layout, expected=expected
+            )
 
     @contextlib.contextmanager
     def _streaming(self, path: str, body: Json) -> Iterator[httpx.Response]:
         """A response to a POST of *body* whose `_events` come within our patience."""
-        limit_s, known = self.patience.capped(self._silence_s)
+        limit_s, known = self.patience.limit_and_cause(self._silence_s)
         self.patience.begin()
         try:
             with self._response_to("POST", path, body, limit_s=limit_s) as response:

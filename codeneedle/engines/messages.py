@@ -351,7 +351,7 @@ class TokenPiece:
         return len(self.piece)
 
 
-def parsed(data: bytes, *, expected: str) -> Json:
+def json_object(data: bytes, *, expected: str) -> Json:
     """
     The JSON object that *data* is; bytes that are no UTF-8 become U+FFFD.
 
@@ -383,8 +383,8 @@ def refuse_beyond(limit: int, length: int) -> None:
 def stated_refusal(data: bytes, *, code: int) -> Refused:
     """The error that a server states in *data*, or one that quotes it."""
     try:
-        answer = parsed(data, expected="an error")
-        stated = shaped(answer, _ErrorReply, expected="an error").error
+        answer = json_object(data, expected="an error")
+        stated = check_shape(answer, _ErrorReply, expected="an error").error
     except BadReply:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
@@ -396,7 +396,7 @@ def stated_refusal(data: bytes, *, code: int) -> Refused:
     return Refused(code=code, kind=kind, message=message, counts=numbers)
 
 
-def shaped(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
+def check_shape(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
     """
     Check what came as JSON against *layout*; what it does not name is ignored.
 
@@ -474,7 +474,7 @@ class Progress:
     is_prompt: bool = False  # whether they are tokens of the prompt
 
 
-def ignored(_progress: Progress) -> None:
+def ignore_progress(_progress: Progress) -> None:
     """Nobody wants to know how far a request is."""
 
 
@@ -497,7 +497,7 @@ def reply_of(
     read: Callable[[Json], StreamEvent],
     enough: Callable[[str], bool],
     max_tokens: int,
-    tell: Callable[[Progress], None] = ignored,
+    tell: Callable[[Progress], None] = ignore_progress,
 ) -> Reply:
     """
     Join a stream's *events* into one reply.

@@ -82,7 +82,7 @@ def wrong_types(pair: Pair, k: str, v: str) -> Iterator[str]:
         yield f"V is {v}, not {pair.v}"
 
 
-def mismatched(
+def mismatch_error(
     unlike: Sequence[str], *, log_excerpt: tuple[str, ...] = ()
 ) -> CellError:
     """The error for a server or tool that runs something else than asked for."""

@@ -38,13 +38,13 @@ class Patience:
         """Wait from now on."""
         self._since_s = time.monotonic()
 
-    def heard(self) -> None:
+    def note_event(self) -> None:
         """Note an event."""
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._since_s)
         self._since_s = now_s
 
-    def capped(self, limit_s: float) -> tuple[float, str]:
+    def limit_and_cause(self, limit_s: float) -> tuple[float, str]:
         """The limit if it is below *limit_s*, and what it follows from; else that."""
         return min((self.limit_s, self.known), (limit_s, ""))
 

@@ -313,7 +313,7 @@ class MemoryPlan:
     is_by_header: bool  # whether no engine was asked for the sizes of caches
 
 
-def predicted(
+def predict_memory(
     weights: Weights,
     caches: Caches | None,
     pairs: Iterable[Pair],

@@ -21,7 +21,7 @@ from codeneedle.errors import (
 from codeneedle.system import processes
 from codeneedle.system.files import (
     cache_folder,
-    expanded,
+    expand_home,
     made_folder,
     read_regular,
 )
@@ -129,10 +129,10 @@ def path_of(text: str) -> Path | None:
     """What *text*, a name of `NAMES` or a path, stands for; None is built in."""
     if text == BUILT_IN:
         return None
-    return MODELS[text].path if text in MODELS else expanded(text)
+    return MODELS[text].path if text in MODELS else expand_home(text)
 
 
-def unfetched(paths: Iterable[Path | None]) -> list[Pretrained]:
+def models_to_fetch(paths: Iterable[Path | None]) -> list[Pretrained]:
     """The models that *paths* lead to and that have to be fetched first."""
     wanted = set(paths)
     return [m for m in MODELS.values() if m.path in wanted and not m.is_fetched]

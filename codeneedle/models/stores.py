@@ -323,10 +323,10 @@ def _object_in(text: str) -> dict[str, Any]:
 # --- what is asked for
 
 
-def named(text: str, *, source: str = "--model") -> Path | None:
+def weights_path(text: str, *, source: str = "--model") -> Path | None:
     """
     The weights that *text* stands for: a name of `pretrained.NAMES`, one of a model
-    that other programs keep (`located`), or else a path.
+    that other programs keep (`locate_model`), or else a path.
 
     Args:
         text: What the user gave. A file that is called like a model needs ``./``.
@@ -365,7 +365,7 @@ def is_name(text: str) -> bool:
     return bool(_NAME.fullmatch(text)) and is_safe and not is_file
 
 
-def located(text: str, *, folder: bool = False) -> Path:
+def locate_model(text: str, *, folder: bool = False) -> Path:
     """
     Where the model lies that *text* names.
 

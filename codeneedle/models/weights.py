@@ -32,7 +32,7 @@ from codeneedle.models.gguf import (
 from codeneedle.models.kinds import is_called_other, other_kind
 from codeneedle.system.files import (
     cache_folder,
-    expanded,
+    expand_home,
     identity,
     read_note,
     reason_of,
@@ -277,7 +277,7 @@ def read_header(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If there is no usable model.
     """
-    files = _parts(_check_file(expanded(path)))
+    files = _parts(_check_file(expand_home(path)))
     # Before they are read, so that a change from here on is noticed.
     identity = identity_of(files)
     headers = [_header(file) for file in files]
@@ -371,7 +371,7 @@ def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
     hint = "Name the GGUF file where it is now: --model PATH"
     if nearby:
         hint = did_you_mean(path.name, nearby)
-    for model in pretrained.unfetched([path]):
+    for model in pretrained.models_to_fetch([path]):
         hint = f"Fetch it ({model.offer}): codeneedle fetch {model.name}"
     return WeightsUnusable(path=path, reason="does not exist", hint=hint)
 

@@ -25,7 +25,7 @@ from codeneedle.engines.engine import (
     Tokenizer,
 )
 from codeneedle.engines.messages import Progress
-from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.patience import Patience, patience
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
@@ -40,7 +40,7 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.records.store import LOGS
-from codeneedle.system.files import emptied, made_own
+from codeneedle.system.files import made_own, make_empty
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -266,7 +266,7 @@ class ProbeContext:
                 differences = served.verify(self.cell)
                 self._observe(served)
                 if differences:
-                    raise mismatched(differences)
+                    raise mismatch_error(differences)
                 if program := served.program():
                     self.identify(program)
                 moments.append(time.monotonic())
@@ -295,7 +295,7 @@ class ProbeContext:
     def _slots(self) -> Iterator[Path]:
         """A folder for the cache, which is deleted later: it holds the text."""
         # There may be one of a program that was killed.
-        folder = emptied(self.log().with_suffix(".slots"), mode=0o700)
+        folder = make_empty(self.log().with_suffix(".slots"), mode=0o700)
         try:
             yield folder
         finally:
@@ -341,9 +341,9 @@ class ProbeContext:
         """Keep the command of a tool, and what runs once it is known."""
         self.command = run.command
         if run.effective:
-            self.effective = self._placed(run.effective)
+            self.effective = self._with_place(run.effective)
 
-    def _placed(self, effective: Effective) -> Effective:
+    def _with_place(self, effective: Effective) -> Effective:
         run = self.run
         if run.engine.is_on_cpu:
             evidence = "attention was put on the CPU, without flash attention"
@@ -355,7 +355,7 @@ class ProbeContext:
 
     def _observe(self, served: Served) -> None:
         self.command = served.command
-        self.effective = self._placed(served.effective())
+        self.effective = self._with_place(served.effective())
         seen = served.peak_rss_bytes()
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
 

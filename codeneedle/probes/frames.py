@@ -328,7 +328,7 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     if metric.names or metric.units:
         by_unit = metric.unit_values(record, run.setup)
         units = list(by_unit.values())
-    without = metric.unanswered(record, run.setup) if values else frozenset()
+    without = metric.units_without_value(record, run.setup) if values else frozenset()
     return CellValue(
         pair=pair,
         status=record.status.value,

@@ -259,7 +259,7 @@ class Metric:
             return self.loss.by_unit(record, setup)
         return self.unit_values(record, setup)
 
-    def unanswered(self, record: CellRecord, setup: Setup) -> frozenset[str]:
+    def units_without_value(self, record: CellRecord, setup: Setup) -> frozenset[str]:
         """Names of the units that a record was asked for and has no value of."""
         return self.lacks(record, setup) if self.lacks else frozenset()
 

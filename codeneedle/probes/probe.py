@@ -106,9 +106,11 @@ class Asker:
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
-        self.retried(self.served.client.wait_idle)
+        self.ask_again(self.served.client.wait_idle)
 
-    def primed(self, text: str, tokens: int, ask: Callable[[], _Read]) -> _Read:
+    def ask_after_priming(
+        self, text: str, tokens: int, ask: Callable[[], _Read]
+    ) -> _Read:
         """
         What *ask* returns: the first reply to a prompt that holds *text*.
 
@@ -144,7 +146,7 @@ class Asker:
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
         with self.context.asking():
-            return self.retried(lambda: self.sent(question, enough))
+            return self.ask_again(lambda: self.sent(question, enough))
 
     def scored(self, name: str, question: Chat | Completion, right: str) -> Answer:
         """
@@ -158,7 +160,9 @@ class Asker:
         blank = Answer(name=name, prompt_sha256=prompt_sha256(question))
         try:
             with self.context.asking():
-                scores = self.retried(lambda: self.served.client.force(question, right))
+                scores = self.ask_again(
+                    lambda: self.served.client.force(question, right)
+                )
         except BadReply as error:
             return replace(blank, error=self.why_unscored(error))
         return replace(blank, scores=scores, retries=self.retries)
@@ -196,9 +200,9 @@ class Asker:
         question = Completion(prompt=prompt, seed=seed, max_tokens=1)
         client = cast("PromptScorer", self.served.client)
         with self.context.asking():
-            return self.retried(lambda: client.force_each(question, passages))
+            return self.ask_again(lambda: client.force_each(question, passages))
 
-    def retried(self, ask: Callable[[], _Answer]) -> _Answer:
+    def ask_again(self, ask: Callable[[], _Answer]) -> _Answer:
         """Ask again if the connection breaks, as long as the server lives."""
         self.retries = ()
         for wait_s in BACK_OFF_S:
@@ -265,7 +269,7 @@ class Further(ABC):
 
     def unchecked(self, record: CellRecord, setup: Setup) -> bool:
         """Whether *record* lacks an answer to one of `checks`."""
-        return not {each.key for each in self.checks(setup)} <= answered(record)
+        return not {each.key for each in self.checks(setup)} <= answered_keys(record)
 
     def look(self, record: CellRecord, setup: Setup) -> int:
         """How often *record* got further units: 0 for what every sweep asks."""
@@ -435,7 +439,7 @@ class Probe:
         Raises:
             CellError: If the server fails, or no answer can be used.
         """
-        observed = known(context)
+        observed = previous_answers(context)
         ask(
             self,
             context,
@@ -525,7 +529,7 @@ class Probe:
 # --- the one loop that asks a server
 
 
-def known(context: ProbeContext) -> Observed:
+def previous_answers(context: ProbeContext) -> Observed:
     """What an earlier server of the cell was asked; nothing without one."""
     if context.previous_record and context.previous_record.observation:
         return observations.observed(context.previous_record, Observed)
@@ -582,7 +586,7 @@ def checked_observation(probe: Probe, observed: Observed) -> Json:
     return as_json(observed)
 
 
-def answered(record: CellRecord) -> set[str]:
+def answered_keys(record: CellRecord) -> set[str]:
     """Keys of the questions that *record* has an answer to, or has skipped."""
     observation = record.observation or {}
     return {*observation.get("answers", ()), *observation.get("skipped", ())}

@@ -114,13 +114,13 @@ def _renders_alike(
     said = tuple(Message(role, SAMPLE) for role in roles)
     begun = (*said, Message("assistant", f"{NO_THINK_PREFILL}{SAMPLE}\n"))
     return all(
-        filled(frame, messages)
+        fill_frame(frame, messages)
         == _render(tokenizer, [m.role for m in messages], [m.content for m in messages])
         for messages in ((said, begun) if begins_answers else (said,))
     )
 
 
-def filled(frame: Frame, messages: Sequence[Message]) -> str:
+def fill_frame(frame: Frame, messages: Sequence[Message]) -> str:
     """The prompt of *messages*; a last one of the assistant is continued."""
     count = len(frame.pieces) - 1
     texts = [message.content for message in messages[:count]]
@@ -182,15 +182,15 @@ def _changes(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
     for one, two in zip(before.pieces, after.pieces, strict=False):
         words, others = (re.findall(r"\w+|\W+", piece) for piece in (one, two))
         if words != others:
-            first = _shared(words, others)
-            last = _shared(words[first:][::-1], others[first:][::-1])
+            first = _common_words(words, others)
+            last = _common_words(words[first:][::-1], others[first:][::-1])
             last = max(0, last - CONTEXT_WORDS)
             yield tuple(  # type: ignore[misc]
                 "".join(each[first : len(each) - last]) for each in (words, others)
             )
 
 
-def _shared(words: Sequence[str], others: Sequence[str]) -> int:
+def _common_words(words: Sequence[str], others: Sequence[str]) -> int:
     """How many words two lists begin with alike."""
     both = zip(words, others, strict=False)
     return len(list(itertools.takewhile(lambda two: two[0] == two[1], both)))
@@ -235,7 +235,7 @@ def request(
     if setup.prompt_form == PromptForm.COMPLETION:
         return Completion(prompt=prompt, max_tokens=tokens, seed=setup.seed)
     if frame := setup.frames.get(roles_of(messages)):
-        prompt = filled(frame, messages)
+        prompt = fill_frame(frame, messages)
         if OPEN_THOUGHT.search(prompt):
             # As the server's budget of no tokens for a thought does.
             prompt += "\n</think>\n\n"

@@ -73,7 +73,7 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         self.wanted = wanted
 
 
-def widened(stored: Setup, wanted: Setup) -> Setup:
+def with_types_and_probes_of(stored: Setup, wanted: Setup) -> Setup:
     """
     The stored setup with the types and probes of both.
 
@@ -87,10 +87,10 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     if stored.pairs or wanted.pairs:
         pairs = dict.fromkeys((*stored.grid, *wanted.grid))
     return replace(
-        _counted(stored, wanted),
+        _with_counts_of(stored, wanted),
         programs={**stored.programs, **wanted.programs},
         frames={**wanted.frames, **stored.frames},
-        refused=_refused(stored, wanted),
+        refused=_refused_probes(stored, wanted),
         probes={**stored.probes, **wanted.probes},
         calibrated={**wanted.calibrated, **stored.calibrated},
         order=stored.order or wanted.order,
@@ -101,14 +101,14 @@ def widened(stored: Setup, wanted: Setup) -> Setup:
     )
 
 
-def _refused(stored: Setup, wanted: Setup) -> dict[str, str]:
+def _refused_probes(stored: Setup, wanted: Setup) -> dict[str, str]:
     """The probes that are refused by either, and were never measured."""
     refused = {**stored.refused, **wanted.refused}
     measured = stored.probes.keys() | wanted.probes.keys()
     return {name: refused[name] for name in refused if name not in measured}
 
 
-def _counted(stored: Setup, wanted: Setup) -> Setup:
+def _with_counts_of(stored: Setup, wanted: Setup) -> Setup:
     """*stored* with the counts of *wanted* where it has none."""
     if stored.corpus.is_counted:
         return stored
@@ -128,7 +128,7 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     Raises:
         OtherSetup: With the first difference and both values.
     """
-    for key, was, now in setup_differences(_counted(stored, wanted), wanted):
+    for key, was, now in setup_differences(_with_counts_of(stored, wanted), wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
@@ -145,7 +145,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
     Of nested fields the first difference is named. Probes of one setup alone do not
     count.
     """
-    facts, others = _compared(ours), _compared(theirs)
+    facts, others = _fields_to_match(ours), _fields_to_match(theirs)
     arguments, now_given = facts.pop("server_args"), others.pop("server_args")
     hashes, now_hashed = facts.pop("files"), others.pop("files")
     for name in facts:
@@ -204,7 +204,7 @@ def _are_objects(value: object) -> bool:
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
-def _compared(setup: Setup) -> Json:
+def _fields_to_match(setup: Setup) -> Json:
     """The fields of *setup* that must match, but for settings of probes, as JSON."""
     facts = as_json(setup)
     return {name: facts[name] for name in facts if name not in _NOT_COMPARED}
@@ -217,7 +217,7 @@ def setup_identity(setup: Setup) -> str:
     The settings of probes, and the origin of the text, which is a phrase, do not count.
     """
     corpus = replace(setup.corpus, origin="")
-    return _hash(_compared(replace(setup, corpus=corpus)))
+    return _hash(_fields_to_match(replace(setup, corpus=corpus)))
 
 
 def stamp(setup: Setup, probe: str) -> str:
@@ -332,19 +332,19 @@ def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) 
             if mine and other and mine != other:
                 return _otherwise(key, mine, other)
             continue
-        for one, two in _nested(mine, other):
+        for one, two in _objects_at_same_place(mine, other):
             if phrase := asked_otherwise(one, two, names=names):
                 return phrase
     return ""
 
 
-def _nested(ours: object, theirs: object) -> Iterator[tuple[Json, Json]]:
+def _objects_at_same_place(ours: object, theirs: object) -> Iterator[tuple[Json, Json]]:
     """The objects in two values that stand at the same place."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         yield ours, theirs
     elif isinstance(ours, list) and isinstance(theirs, list):
         for one, two in zip(ours, theirs, strict=False):
-            yield from _nested(one, two)
+            yield from _objects_at_same_place(one, two)
 
 
 def _otherwise(key: str, ours: Any, theirs: Any) -> str:

@@ -19,7 +19,7 @@ from codeneedle.records.comparability import (
     refuse_foreign,
     setup_identity,
     stamp,
-    widened,
+    with_types_and_probes_of,
 )
 from codeneedle.records.record import (
     SCHEMA,
@@ -38,14 +38,14 @@ from codeneedle.records.record import (
 from codeneedle.system.files import (
     Lock,
     holder,
-    locked,
+    holding_lock,
     made_own,
     move_aside,
     own_folder,
     read_regular,
     reason_of,
     refuse_unreadable,
-    unused,
+    unused_name,
     write_whole,
 )
 from codeneedle.system.secrets import are_in, masked_values
@@ -119,7 +119,7 @@ def find_runs(root: Path, name: str) -> list["Store"]:
     ]
     matching = exact or [store for store in known if store.name.startswith(wanted)]
     if not matching or not wanted:
-        refuse_unreadable(root, *_meant(root, wanted))
+        refuse_unreadable(root, *_folders_meant(root, wanted))
         raise BadInput(
             source=f"{root}{os.sep}",
             reason=f"there is no sweep called '{name}' in it",
@@ -130,7 +130,7 @@ def find_runs(root: Path, name: str) -> list["Store"]:
     return sorted(matching, key=Store.changed_at, reverse=True)
 
 
-def _meant(root: Path, wanted: str) -> Iterator[Path]:
+def _folders_meant(root: Path, wanted: str) -> Iterator[Path]:
     """The folders in *root* that may hold a run of that name."""
     for folder in (*root.glob("*"), *root.glob("*/*")):
         name = "/".join(folder.relative_to(root).parts)
@@ -186,10 +186,10 @@ class Store:
         """
         path = self.folder / LOCK
         with contextlib.ExitStack() as stack:
-            with _translated(self.folder):
+            with _translating_errors(self.folder):
                 self.folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    self._lock = stack.enter_context(locked(path))
+                    self._lock = stack.enter_context(holding_lock(path))
                 except BlockingIOError as error:
                     raise BadInput(
                         source=self.folder,
@@ -248,7 +248,7 @@ class Store:
         Store *setup*, or add it to the stored one.
 
         Returns:
-            The setup of the folder, as of `widened`.
+            The setup of the folder, as of `with_types_and_probes_of`.
 
         Raises:
             OtherSetup: If the stored one differs.
@@ -261,13 +261,13 @@ class Store:
         Store *setup*, or add it to the *stored* one, from which it does not differ.
 
         Returns:
-            The setup of the folder, as of `widened`.
+            The setup of the folder, as of `with_types_and_probes_of`.
 
         Raises:
             FolderUnusable: If it cannot be written to.
         """
         if stored is not None:
-            setup = widened(stored, setup)
+            setup = with_types_and_probes_of(stored, setup)
         if not setup.identity:
             setup = replace(setup, identity=setup_identity(setup))
         if not (setup.calibrated or setup.order):
@@ -351,8 +351,8 @@ class Store:
         """
         Move a setup that cannot be read aside, or what was settled beside it.
 
-        The folder must be `locked`. The next setup to be adopted is compared with the
-        identity in the records.
+        The folder must be `holding_lock`. The next setup to be adopted is compared with
+        the identity in the records.
 
         Returns:
             Its new path; None if there was nothing to mend.
@@ -369,14 +369,14 @@ class Store:
         """
         Move everything but locks into a subfolder, and return its path.
 
-        The folder must be `locked`.
+        The folder must be `holding_lock`.
 
         Raises:
             FolderUnusable: If something cannot be moved.
         """
-        with _translated(self.folder):
+        with _translating_errors(self.folder):
             left = sorted(self.folder.iterdir())
-            folder = unused(self.folder / FORMER)
+            folder = unused_name(self.folder / FORMER)
             folder.mkdir()
             for path in left:
                 if not path.name.endswith(LOCK) and not path.name.startswith(FORMER):
@@ -443,10 +443,10 @@ class Store:
             pair, variant = Pair(named["k"], named["v"]), named["variant"] or ""
             key = Key(pair, named["probe"], variant)
             try:
-                record = _decoded(path)
+                record = _read_record(path)
                 if path == self._place(key_of(record)):
                     key = key_of(record)
-                refuse_foreign(record, key, setup=self._known(), file=str(path))
+                refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
             except (OSError, BadRecord) as error:
                 record = _unusable(key, error)
             yield record
@@ -484,7 +484,7 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
         """
-        path, setup = self._freed(key_of(record)), self._known()
+        path, setup = self._path_for(key_of(record)), self._setup_or_none()
         if setup is not None and not record.setup:
             record = replace(record, setup=stamp(setup, record.probe))
         self._write(path, encode(record))
@@ -501,20 +501,20 @@ class Store:
         Raises:
             FolderUnusable: As of `add`, or if the record cannot be read.
         """
-        with _translated(other.folder):
+        with _translating_errors(other.folder):
             data = read_regular(other._place(key))  # noqa: SLF001 - our class
         if data is not None:
-            path = self._freed(key)
-            with _translated(path.parent):
+            path = self._path_for(key)
+            with _translating_errors(path.parent):
                 write_whole(path, data, is_lasting=False)
 
-    def _freed(self, key: Key) -> Path:
+    def _path_for(self, key: Key) -> Path:
         """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost()
         path = self._place(key)
         if path in self._written and _seen_of(path) == self._written[path]:
             return path
-        with _translated(path.parent):
+        with _translating_errors(path.parent):
             try:
                 self._own(path, key)
             except ForeignRecord:
@@ -564,8 +564,8 @@ class Store:
             OSError: If there is none, or it cannot be read.
             BadRecord: If it is anything else.
         """
-        record = _decoded(path)
-        refuse_foreign(record, key, setup=self._known(), file=str(path))
+        record = _read_record(path)
+        refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
         return record
 
     def _identities(self) -> set[str]:
@@ -573,10 +573,10 @@ class Store:
         identities = set()
         for path in self._cells():
             with contextlib.suppress(OSError, BadRecord):
-                identities.add(_decoded(path).setup.partition("-")[0])
+                identities.add(_read_record(path).setup.partition("-")[0])
         return identities
 
-    def _known(self) -> Setup | None:
+    def _setup_or_none(self) -> Setup | None:
         if self._setup is None:
             with contextlib.suppress(BadSetup):
                 self.setup()
@@ -592,7 +592,7 @@ class Store:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        with _translated(path.parent):
+        with _translating_errors(path.parent):
             write_whole(path, data)
 
 
@@ -605,7 +605,7 @@ def _seen_of(path: Path) -> tuple[int, ...]:
     return seen.st_ino, seen.st_size, seen.st_mtime_ns
 
 
-def _decoded(path: Path) -> CellRecord:
+def _read_record(path: Path) -> CellRecord:
     data = read_regular(path)
     if data is None:
         raise FileNotFoundError(None, "there is no file")
@@ -632,7 +632,7 @@ def _facts(setup: Setup) -> Json:
 
 
 @contextlib.contextmanager
-def _translated(folder: Path) -> Iterator[None]:
+def _translating_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

@@ -144,8 +144,8 @@ def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
         is_kept=result is None,
         memory=result.memory if result else 1.0,
         metric=leading.metric.name if leading else "",
-        loss=_known(leading.bounds.mean) if leading else 0.0,
-        at_most=_known(leading.bounds.high) if leading else 0.0,
+        loss=_number_or_none(leading.bounds.mean) if leading else 0.0,
+        at_most=_number_or_none(leading.bounds.high) if leading else 0.0,
         limit=leading.limit if leading else None,
         units=leading.bounds.units if leading else 0,
         noun=leading.metric.noun if leading else "",
@@ -209,5 +209,5 @@ def _measured_on(answer: Answer) -> str:
     return f"{of}{model}, {setup.engine}, {captions.dates(answer.run)}"
 
 
-def _known(value: float | None) -> Number:
+def _number_or_none(value: float | None) -> Number:
     return value if value is not None and math.isfinite(value) else None

@@ -112,7 +112,7 @@ def side_by_side(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
             yield Lines([reply])
             continue
         first_pair, first = said[0]
-        same = _shared(first.text, reply.text)
+        same = _common_length(first.text, reply.text)
         if reply is first:
             yield Lines([_ending(reply)], style="dim")
             yield Lines(reply.text.split("\n"))
@@ -135,7 +135,7 @@ ONE_PROMPT = (
 )
 
 
-def _shared(first: str, second: str) -> int:
+def _common_length(first: str, second: str) -> int:
     """How many characters two texts have in common from the beginning on."""
     pairs = enumerate(zip(first, second, strict=False))
     shortest = min(len(first), len(second))
@@ -164,7 +164,7 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
             of_command = [each for each in records if each.command == command]
             probes = ", ".join(each.probe for each in of_command)
             yield Lines([f"{probes}:", shlex.join(command)], copied="command")
-            yield Facts(list(_proved(run, of_command[0])), is_quiet=True)
+            yield Facts(list(_evidence(run, of_command[0])), is_quiet=True)
         for record in records:
             if not record.has_numbers:
                 yield Lines([f"{record.probe}: {record.status}: {record.reason}"])
@@ -175,7 +175,7 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
                 yield Lines([visible(each) for each in gaps], style="bold")
 
 
-def _proved(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
+def _evidence(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
     """Where the log of *record* is, and the settings that it states."""
     log = run.root and run.root / run.name / LOGS / f"{record.pair.slug}.log"
     if log and log.is_file():

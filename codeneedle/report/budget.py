@@ -78,7 +78,7 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     reference = verdict.reference
     if reference is None:
         return ["No verdict: no candidate has numbers that can show a loss."]
-    if not verdict.keeps_reference and (why := [*_unfounded(verdict)]):
+    if not verdict.keeps_reference and (why := [*_why_nothing_is_set(verdict)]):
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is not None:
@@ -88,10 +88,10 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
             f"     {beside_sentence(verdict, chosen)}",
             *_weights_alone(verdict, chosen),
         ]
-    return [*_kept(verdict, reference, pair_flags)]
+    return [*_why_reference_stays(verdict, reference, pair_flags)]
 
 
-def _unfounded(verdict: Verdict) -> Iterator[str]:
+def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
     name = visible(str(verdict.reference))
     if verdict.doubted:
@@ -111,7 +111,9 @@ def _unfounded(verdict: Verdict) -> Iterator[str]:
         yield "No answer yet: losses were not measured."
 
 
-def _kept(verdict: Verdict, reference: Pair, pair_flags: PairFlags) -> Iterator[str]:
+def _why_reference_stays(
+    verdict: Verdict, reference: Pair, pair_flags: PairFlags
+) -> Iterator[str]:
     """Why nothing is set: the reference fits, nothing does, or nothing is within."""
     most = verdict.limits.max_memory_bytes
     flags = flags_of(verdict, reference, pair_flags)

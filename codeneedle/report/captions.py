@@ -44,15 +44,17 @@ def setup_line(setup: Setup) -> str:
 def _context_phrase(setup: Setup, records: Iterable[CellRecord] = ()) -> str:
     """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
     form = f"{setup.prompt_form} prompt"
-    return ", ".join([filled(setup), form, *_asked(setup, records)])
+    return ", ".join(
+        [text_in_context(setup), form, *_questions_of_probes(setup, records)]
+    )
 
 
-def filled(setup: Setup) -> str:
+def text_in_context(setup: Setup) -> str:
     """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
     return filled_phrase(setup.corpus.tokens, setup.context)
 
 
-def _asked(setup: Setup, records: Iterable[CellRecord] = ()) -> list[str]:
+def _questions_of_probes(setup: Setup, records: Iterable[CellRecord] = ()) -> list[str]:
     """
     What all probes ask, a phrase each.
 
@@ -77,10 +79,10 @@ def corpus_line(setup: Setup) -> str:
     about = f" ({setup.lengths})" if setup.lengths else ""
     tokens = f"{plural(corpus.tokens, 'token')}{about}"
     sent = [f"{corpus.name}: {corpus.origin}", corpus.kind, tokens]
-    return visible("; ".join([*sent, _functions_sent(setup)]))
+    return visible("; ".join([*sent, _share_of_corpus(setup)]))
 
 
-def _functions_sent(setup: Setup) -> str:
+def _share_of_corpus(setup: Setup) -> str:
     """How much of the corpus was sent: ``trimmed to 16 of 200 functions``."""
     corpus = setup.corpus
     if corpus.is_trimmed:
@@ -101,7 +103,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
         ("context", f"{_context_phrase(setup, run.records)}{rotation}"),
         *probe_settings(run),
-        *_not_shown(run),
+        *_lines_not_shown(run),
         engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
         ("date", dates(run)),
@@ -122,13 +124,13 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
 def conditions(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
-    asked = _asked(setup, run.records)
+    asked = _questions_of_probes(setup, run.records)
     corpus = setup.corpus
     cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
     sent = f" on {corpus.name}{cut if corpus.is_trimmed else ''}"
     if not corpus.is_counted:
         sent = ""
-    what = [filled(setup), *asked]
+    what = [text_in_context(setup), *asked]
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
         visible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
@@ -147,7 +149,7 @@ def engine_line(name: str, version: str) -> tuple[str, str]:
     return name, version.removeprefix(f"{name} ")
 
 
-def _not_shown(run: Run) -> Iterator[tuple[str, str]]:
+def _lines_not_shown(run: Run) -> Iterator[tuple[str, str]]:
     """What is not shown of the most precise pair, where the server does not tell."""
     proved = [
         record.pair
@@ -165,13 +167,13 @@ def _not_shown(run: Run) -> Iterator[tuple[str, str]]:
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    phrases = {name: _settings(_told(run.setup, name)) for name in seen}
+    phrases = {name: _settings(_settings_told(run.setup, name)) for name in seen}
     return tuple(
         (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
     )
 
 
-def _told(setup: Setup, probe: str) -> Json:
+def _settings_told(setup: Setup, probe: str) -> Json:
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})
@@ -229,13 +231,13 @@ def cautions(run: Run) -> tuple[str, ...]:
     )
 
 
-def described(metric: Metric) -> str:
+def label_with_unit(metric: Metric) -> str:
     """The label, and the unit if the label lacks it."""
     label = display_of(metric).label
     return label + ("" if metric.unit in label else f", {metric.unit}")
 
 
-def combined(metric: Metric, cells: Cells) -> str:
+def combination_phrase(metric: Metric, cells: Cells) -> str:
     """How many observations a cell's number combines: `` (mean of 16 functions)``."""
     most = frames.most_observations(cells)
     if most < 2:  # noqa: PLR2004 - nothing to combine
@@ -336,7 +338,7 @@ def incomplete_lines(run: Run) -> list[str]:
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
         known = (*PROBES[probe].metrics, *PROBES[probe].metrics_of(run.setup))
         for metric in {each.name: each for each in known}.values():
-            if metric.loss and (by_pair := _unanswered(run, probe, metric)):
+            if metric.loss and (by_pair := _unanswered_units(run, probe, metric)):
                 most, of = max(by_pair.values())
                 named = named_pairs(list(by_pair))
                 what = f"{metric.noun} without a score, which are left out"
@@ -344,7 +346,9 @@ def incomplete_lines(run: Run) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _unanswered(run: Run, probe: str, metric: Metric) -> dict[Pair, tuple[int, int]]:
+def _unanswered_units(
+    run: Run, probe: str, metric: Metric
+) -> dict[Pair, tuple[int, int]]:
     """
     Of pairs with units of *metric* that have no answer: these, and all that were asked.
 
@@ -355,7 +359,9 @@ def _unanswered(run: Run, probe: str, metric: Metric) -> dict[Pair, tuple[int, i
         return {}
     records = [r for r in run.records if r.probe == probe and r.has_numbers]
     asked = {each.pair: len(names(each, run.setup)) for each in records}
-    missing = {each.pair: len(metric.unanswered(each, run.setup)) for each in records}
+    missing = {
+        each.pair: len(metric.units_without_value(each, run.setup)) for each in records
+    }
     if missing == asked:
         return {}
     return {pair: (count, asked[pair]) for pair, count in missing.items() if count}

@@ -239,14 +239,14 @@ def _place_labels(
     labels = []
     # What is to be set first, then by what it loses: names without room are left out.
     for row in _rows(on_front.sort_values(["is_set", "loss"], ascending=[False, True])):
-        label = _placed(axes, row, taken, theme)
+        label = _place_name(axes, row, taken, theme)
         if label:
             taken.append(_box(label))
             labels.append(label)
     return labels
 
 
-def _placed(
+def _place_name(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
     """The name of the pair of *row* at the first of `SIDES` that is free, if any is."""
@@ -353,7 +353,7 @@ def paint_memory(
     axes.xaxis.set_major_locator(FixedLocator(contexts))
     figure = axes.get_figure(root=True)
     width = figure.bbox.width if figure else axes.bbox.width
-    named = _named(contexts, width - BESIDE)
+    named = _contexts_with_room(contexts, width - BESIDE)
     axes.xaxis.set_major_formatter(
         lambda tick, _: _short(round(tick)) if round(tick) in named else ""
     )
@@ -389,7 +389,7 @@ BESIDE = 160.0
 """Points that sizes and pairs take beside the lines."""
 
 
-def _named(contexts: Sequence[int], width: float) -> set[int]:
+def _contexts_with_room(contexts: Sequence[int], width: float) -> set[int]:
     """Those of ascending *contexts* whose names do not touch on *width* points."""
     octaves = math.log2(contexts[-1] / contexts[0]) or 1.0
     named: list[int] = []

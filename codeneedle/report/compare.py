@@ -172,7 +172,7 @@ def _gaps(
     """What each unit that all *pairs* of both runs have gains, averaged over pairs."""
     gains: list[dict[str, float]] = []
     for pair in pairs:
-        before, after = (_answered(column, table, pair) for table in tables)
+        before, after = (_values_by_unit(column, table, pair) for table in tables)
         gains.append(
             {name: after[name] - before[name] for name in before if name in after}
         )
@@ -180,7 +180,7 @@ def _gaps(
     return [fmean(gain[name] for gain in gains) for name in sorted(shared)]
 
 
-def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
+def _values_by_unit(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     """
     What a pair has, by unit, without functions that it gave no answer of.
 
@@ -188,7 +188,7 @@ def _answered(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
     """
     record, setup = table.records[pair, column.probe], table.run.setup
     units = column.metric.by_unit(record, setup)
-    silent = column.metric.unanswered(record, setup)
+    silent = column.metric.units_without_value(record, setup)
     return {name: value for name, value in units.items() if name not in silent}
 
 

@@ -90,24 +90,24 @@ def json_text(value: object) -> str:
 
     It is indented, but for the objects of a list that hold no others: rows are lines.
     """
-    return f"{_indented(strict(msgspec.to_builtins(value, str_keys=True)), '')}\n"
+    return f"{_indent(strict(msgspec.to_builtins(value, str_keys=True)), '')}\n"
 
 
-def _indented(value: Any, indent: str) -> str:
+def _indent(value: Any, indent: str) -> str:
     """*value* of JSON, whose lines but for the first begin with *indent*."""
     inner = f"{indent}  "
     if not value or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     if isinstance(value, dict):
         members = (
-            f"{json.dumps(key, ensure_ascii=False)}: {_indented(each, inner)}"
+            f"{json.dumps(key, ensure_ascii=False)}: {_indent(each, inner)}"
             for key, each in value.items()
         )
         return _block("{", members, "}", indent)
     items = (
         json.dumps(each, ensure_ascii=False, allow_nan=False)
         if isinstance(each, dict) and not _holds_others(each)
-        else _indented(each, inner)
+        else _indent(each, inner)
         for each in value
     )
     return _block("[", items, "]", indent)
@@ -195,13 +195,13 @@ def setup_object(run: Run) -> dict[str, Any]:
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
     del setup["calibrated"]
     probes = {
-        name: {key: _named(value) for key, value in stored.items()}
+        name: {key: _names_of(value) for key, value in stored.items()}
         for name, stored in run.setup.probes.items()
     }
     return {**setup, "probes": probes}
 
 
-def _named(value: Any) -> Any:
+def _names_of(value: Any) -> Any:
     """*value*; of functions, which have lines, their names."""
     is_of_functions = isinstance(value, list) and all(
         isinstance(each, dict) and "lines" in each for each in value

@@ -186,7 +186,9 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     from codeneedle.report.verdict import metric_entries
 
     cells = frames.cells_frame(run, metric)
-    described = captions.described(metric) + captions.combined(metric, cells)
+    described = captions.label_with_unit(metric) + captions.combination_phrase(
+        metric, cells
+    )
     values = shown_cells(metric, cells, setup=run.setup, inferred=verdict.inferred)
     yield Heading(f"{run.name}: {described}")
     yield pivot(values)

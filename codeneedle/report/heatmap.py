@@ -126,7 +126,7 @@ def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
-def _wrapped(texts: Iterable[str], *, points: float, inches: float) -> str:
+def _wrap(texts: Iterable[str], *, points: float, inches: float) -> str:
     """*texts*, each on lines of *inches*."""
     characters = int(max(inches, LEAST_WIDTH) * POINTS_PER_INCH / (points * EM))
     lines = (line for text in texts for line in textwrap.wrap(text, characters))
@@ -189,7 +189,7 @@ def _side(picture: Picture) -> float:
     return min(MOST_CELL, max(CELL, USUAL_TYPES * CELL / types))
 
 
-def _grown(picture: Picture) -> float:
+def _growth_of_text(picture: Picture) -> float:
     """How much larger than usual the text in cells is: less than its cells."""
     return math.sqrt(_side(picture) / CELL)
 
@@ -198,7 +198,7 @@ def figure_of(wide: float, high: float) -> Figure:
     """
     A figure of the size of its cells, in inches.
 
-    Types, text and colour scale lie outside of it: `drawn` saves all there is.
+    Types, text and colour scale lie outside of it: `write_pictures` saves all there is.
     """
     figure = Figure(figsize=(wide, high), facecolor="white")
     FigureCanvasAgg(figure)
@@ -215,7 +215,7 @@ def bar_of(figure: Figure, *, most: float = math.inf) -> Axes:
 def write_title(axes: Axes, title: str, *, above: float = 6.0) -> None:
     """Write *title* over the types of *axes*, so many points above them."""
     wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
-    text = _wrapped([title], points=TITLE_POINTS * 1.2, inches=wide)
+    text = _wrap([title], points=TITLE_POINTS * 1.2, inches=wide)
     axes.set_title(
         text, loc="left", pad=above, size=TITLE_POINTS, color=INK, weight="bold"
     )
@@ -228,7 +228,7 @@ def write_below(
     wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
     blocks = [(NOTE_POINTS, INK, notes), (FACT_POINTS, QUIET, facts)]
     for points, ink, texts in blocks:
-        text = _wrapped(texts, points=points, inches=wide)
+        text = _wrap(texts, points=points, inches=wide)
         if text:
             axes.annotate(
                 text,
@@ -276,7 +276,9 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
                 paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 ink = _ink(picture, square)
-                _write(axes, square, at_k, at_v, ink=ink, grown=_grown(picture))
+                _write(
+                    axes, square, at_k, at_v, ink=ink, grown=_growth_of_text(picture)
+                )
     if picture.framed:
         at_k = picture.k_types.index(picture.framed.k)
         at_v = picture.v_types.index(picture.framed.v)
@@ -420,7 +422,7 @@ def draw_losses(losses: Losses, pair_flags: PairFlags, files: Files) -> list[Pat
         FolderUnusable: If the disk refuses.
     """
     picture = loss_picture(losses, pair_flags)
-    return drawn(functools.partial(paint, picture), files, name="heatmap-loss")
+    return write_pictures(functools.partial(paint, picture), files, name="heatmap-loss")
 
 
 def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
@@ -487,10 +489,12 @@ def draw(
         probe = captions.probe_of(run, metric.name)
         raise captions.nothing_to_show(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
-    return drawn(functools.partial(paint, picture), files, name=name)
+    return write_pictures(functools.partial(paint, picture), files, name=name)
 
 
-def drawn(painted: Callable[[], Figure], files: Files, *, name: str) -> list[Path]:
+def write_pictures(
+    painted: Callable[[], Figure], files: Files, *, name: str
+) -> list[Path]:
     """
     Write what *painted* returns; the same picture gives the same bytes.
 
@@ -504,12 +508,12 @@ def drawn(painted: Callable[[], Figure], files: Files, *, name: str) -> list[Pat
         if files.is_plain:
             for text in figure.findobj(lambda artist: artist.get_gid() == BELOW):
                 text.remove()
-        contents = {form: _saved(figure, form) for form in files.forms}
+        contents = {form: _bytes_of(figure, form) for form in files.forms}
     try:
         files.folder.mkdir(parents=True, exist_ok=True)
         # Files are replaced whole: an earlier picture is not lost on an error.
         return [
-            _written(files.folder / f"{name}.{form}", content)
+            _write_file(files.folder / f"{name}.{form}", content)
             for form, content in contents.items()
         ]
     except OSError as error:
@@ -524,7 +528,7 @@ METADATA = {
 """What matplotlib would write into each form, without dates."""
 
 
-def _saved(figure: Figure, form: str) -> bytes:
+def _bytes_of(figure: Figure, form: str) -> bytes:
     content = io.BytesIO()
     figure.savefig(
         content,
@@ -537,7 +541,7 @@ def _saved(figure: Figure, form: str) -> bytes:
     return content.getvalue()
 
 
-def _written(file: Path, content: bytes) -> Path:
+def _write_file(file: Path, content: bytes) -> Path:
     write_whole(file, content)
     return file
 
@@ -580,7 +584,7 @@ def picture_of(
         ranked = [cell.value for cell in cells if cell.is_ranked]
         scale = value_scale(metric, ranked, rounds=rounds)
         colours = f"lighter is {'lower' if scale.is_lighter_low else 'higher'}"
-        title = display_of(metric).label + captions.combined(metric, cells)
+        title = display_of(metric).label + captions.combination_phrase(metric, cells)
     k_types, v_types = types_of(shown)
     return Picture(
         k_types=tuple(k_types),

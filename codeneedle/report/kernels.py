@@ -48,12 +48,12 @@ def kernels_document(
 ) -> Document:
     """Where attention of each pair would run, and why."""
     yield Heading("where attention runs")
-    shown = [_shown(survey, Pair(k, v)) for k in k_types for v in v_types]
+    shown = [_place_text(survey, Pair(k, v)) for k in k_types for v in v_types]
     texts = [Text(each.text, _STYLES.get(each.text, "dim")) for each in shown]
     yield Grid(k_types, v_types, rows_of(texts, len(v_types)))
     cure = f"a build with {survey.cure} has kernels for all pairs"
     yield Facts([*legend(shown), *([("", cure)] if survey.cure else [])])
-    yield from _told(survey)
+    yield from _survey_blocks(survey)
 
 
 def memory_document(survey: Survey) -> Document:
@@ -76,7 +76,7 @@ def _device(memory: DeviceMemory) -> tuple[str, str]:
     return visible(memory.device), ", ".join(phrases)
 
 
-def _shown(survey: Survey, pair: Pair) -> Shown:
+def _place_text(survey: Survey, pair: Pair) -> Shown:
     """Where attention of *pair* runs; nothing if it was not asked."""
     mark, told = UNKNOWN, survey.pairs.get(pair)
     if told is None and not survey.unknown:
@@ -89,7 +89,7 @@ def _shown(survey: Survey, pair: Pair) -> Shown:
     return Shown(pair=pair, text=mark.sign, marks=(mark,))
 
 
-def _told(survey: Survey) -> Iterator[Block]:
+def _survey_blocks(survey: Survey) -> Iterator[Block]:
     if survey.unknown:
         yield Lines([f"not known: {visible(survey.unknown)}"], style="yellow")
     asked = [each for each in survey.pairs.values() if not each.refusal]

@@ -135,7 +135,7 @@ def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)
-    yield Facts([(str(at), _described(row)) for at, row in enumerate(rows, 1)])
+    yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
     if rows[1:]:
         yield Lines(list(_comparable(numbered)))
 
@@ -188,7 +188,7 @@ def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield from ((NAMES[name], text) for name, text in texts.items() if name in NAMES)
 
 
-def _described(row: ModelRow) -> str:
+def _conditions_of(row: ModelRow) -> str:
     """What a row was measured on."""
     facts = row.receipt.facts
     words = ("engine", "backend", "machine", "context", "date")

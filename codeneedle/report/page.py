@@ -45,7 +45,7 @@ from codeneedle.report.verdict import (
     verdict_tables,
 )
 from codeneedle.text import sweep_command, visible, without_folders
-from codeneedle.verdict.joint import joined
+from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.statistics import Decision
@@ -116,7 +116,7 @@ def one_budget(runs: Sequence[Run], limits: Limits) -> Verdict | None:
     if not runs[1:]:
         return None
     try:
-        return judge(joined(runs, limits.at), limits)
+        return judge(join_runs(runs, limits.at), limits)
     except BadInput:
         return None
 
@@ -245,7 +245,9 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     bold = ". Bold: beyond the limit by this metric" if beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
     shown = shown_cells(metric, cells, setup=table.run.setup, beyond=beyond)
-    return _grid(metric.name, f"{captions.described(metric)}{better}{said}", shown)
+    return _grid(
+        metric.name, f"{captions.label_with_unit(metric)}{better}{said}", shown
+    )
 
 
 _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
@@ -348,11 +350,11 @@ def _answer(answer: ScoredAnswer) -> dict[str, Any]:
     return {
         "outcome": visible(answer.outcome),
         "error": visible(answer.error),
-        "rows": [[_shown(text) for text in line] for line in beside],
+        "rows": [[_line_or_none(text) for text in line] for line in beside],
     }
 
 
-def _shown(line: str | None) -> str | None:
+def _line_or_none(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 

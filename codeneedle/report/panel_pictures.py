@@ -28,13 +28,13 @@ from codeneedle.report.heatmap import (
     Files,
     bar_of,
     better,
-    drawn,
     figure_of,
     ink_on,
     paint_gap,
     paint_scale,
     picture_facts,
     write_below,
+    write_pictures,
 )
 from codeneedle.report.panels import (
     NOTHING,
@@ -97,7 +97,7 @@ def draw_panels(
             refuse_without_reference(panels, run)
             end = "-difference"
         painted = functools.partial(paint, panels, run, difference=difference)
-        paths += drawn(painted, files, name=f"panels-{panels.task}{end}")
+        paths += write_pictures(painted, files, name=f"panels-{panels.task}{end}")
     return paths
 
 

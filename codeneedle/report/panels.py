@@ -131,7 +131,7 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     chosen: dict[str, Collection[str]] = {}
     for name, run in zip(captions.names_of(runs), runs, strict=True):
         of_run = (facet_parts(row.facet)["task"] for row in rows if row.run == name)
-        chosen[name] = _chosen(run, metric, list(dict.fromkeys(of_run)))
+        chosen[name] = _tasks_of_metric(run, metric, list(dict.fromkeys(of_run)))
     return [
         row
         for row in rows
@@ -140,7 +140,7 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     ]
 
 
-def _chosen(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str]:
+def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str]:
     """
     Those of *tasks* that *metric* is about.
 

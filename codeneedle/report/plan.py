@@ -24,7 +24,7 @@ from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
     plain_caches,
-    predicted,
+    predict_memory,
     room_of,
     usual_contexts,
 )
@@ -105,7 +105,7 @@ def planned_memory(plan: Plan) -> MemoryPlan:
     engine = plan.workers[0].engine  # of its device alone
     room = room_of(engine.identity().devices, machine.facts().memory_bytes)
     contexts = usual_contexts(plan.weights.training_context)[-2:]
-    told = [pair for pair in plan.possible if _caches_told(plan.survey, pair)]
+    told = [pair for pair in plan.possible if _caches_of(plan.survey, pair)]
     caches, buffers = _plain_caches(plan, contexts[-1]), None
     if told:
         pair = most_precise(told)
@@ -113,9 +113,9 @@ def planned_memory(plan: Plan) -> MemoryPlan:
             engine.survey([pair], context=context, log=survey_log())
             for context in contexts
         ]
-        caches = _caches_told(asked[-1], pair) or _caches_told(plan.survey, pair)
-        buffers = _buffers_told(asked, pair)
-    return predicted(
+        caches = _caches_of(asked[-1], pair) or _caches_of(plan.survey, pair)
+        buffers = _buffers_of(asked, pair)
+    return predict_memory(
         plan.weights,
         caches,
         plan.pairs,
@@ -125,7 +125,7 @@ def planned_memory(plan: Plan) -> MemoryPlan:
     )
 
 
-def _buffers_told(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
+def _buffers_of(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
     """The buffers of *pair* at the contexts of *surveys* that tell them."""
     told = {
         survey.context: sum(device.compute for device in survey.pairs[pair].memory)
@@ -135,7 +135,7 @@ def _buffers_told(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | Non
     return Buffers(told) if told else None
 
 
-def _caches_told(survey: Survey | None, pair: Pair) -> Caches | None:
+def _caches_of(survey: Survey | None, pair: Pair) -> Caches | None:
     return survey.caches(pair) if survey else None
 
 
@@ -149,7 +149,7 @@ def predicted_memory(memory: MemoryPlan) -> Document:
     yield Heading("predicted KV cache, MiB, by context in tokens")
     heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
     rows = [
-        [str(each.pair), *map(_predicted, each.kv_bytes), _longest(each, memory)]
+        [str(each.pair), *map(_predicted_text, each.kv_bytes), _longest(each, memory)]
         for each in memory.pairs
     ]
     yield Table(heading, rows, words={"K/V"})
@@ -163,7 +163,7 @@ def measured_memory(run: Run) -> Document:
     Of each pair, the record with the longest context is shown; one with the peak of a
     server goes first.
     """
-    sizes = measured(run)
+    sizes = memory_by_pair(run)
     contexts = sorted({each.context for each in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if sizes else ""
@@ -178,7 +178,7 @@ def measured_memory(run: Run) -> Document:
         [
             [
                 str(each.pair),
-                *(_measured(name, each.sizes_mib[name]) for name in columns),
+                *(_measured_text(name, each.sizes_mib[name]) for name in columns),
             ]
             for each in sizes
         ],
@@ -194,7 +194,7 @@ def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
     shown = {
         (name, str(each.pair), each.probe, metric)
         for name, run in zip(names_of(runs), runs, strict=True)
-        for each in measured(run)
+        for each in memory_by_pair(run)
         for metric in each.sizes_mib
     }
     rows = [
@@ -208,7 +208,7 @@ def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
     ]
 
 
-def measured(run: Run) -> list[Measured]:
+def memory_by_pair(run: Run) -> list[Measured]:
     """The memory of each pair with a finished record, the most precise first."""
     usable = (r for r in run.records if r.has_numbers and r.effective.kv)
     chosen: dict[Pair, CellRecord] = {}
@@ -250,7 +250,7 @@ def _rank(record: CellRecord) -> tuple[bool, int]:
     return record.peak_rss_bytes is not None, context_of(record.effective)
 
 
-def _measured(name: str, size_mib: float) -> str:
+def _measured_text(name: str, size_mib: float) -> str:
     if math.isnan(size_mib):
         return NO_VALUE_WORD
     if name == "kv-per-1k":
@@ -269,7 +269,7 @@ def _tokens(context: int) -> str:
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
 
-def _predicted(count: float | None) -> str:
+def _predicted_text(count: float | None) -> str:
     if count is None:
         return UNKNOWN
     return f"{mib(count):,.{_digits(mib(count), 1)}f}"
@@ -413,7 +413,7 @@ def plan_document(
     yield Facts(legend(shown))
     if plan.survey:
         yield from kernels_document(plan.survey, request.rows, request.columns)
-    yield from predicted_memory(_shortened(planned_memory(plan)))
+    yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
@@ -487,7 +487,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     }
 
 
-def _shortened(memory: MemoryPlan) -> MemoryPlan:
+def _pairs_of_one_type(memory: MemoryPlan) -> MemoryPlan:
     """Of many pairs those of one type: the others lie between them."""
     alike = tuple(each for each in memory.pairs if each.pair.k == each.pair.v)
     is_long = len(memory.pairs) > MOST_ROWS and alike
@@ -496,7 +496,7 @@ def _shortened(memory: MemoryPlan) -> MemoryPlan:
 
 def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     stored = trusted_records(plan.store, probe.name)
-    repeated = plan.repeated(probe)
+    repeated = plan.pair_to_repeat(probe)
     pairs = len(plan.may_measure if plan.request.decide else plan.possible)
     return _Cells(
         probe=probe,
@@ -533,8 +533,8 @@ def _facts(
     yield "records", str(plan.store.folder)
     most = "at most, " if plan.request.decide else ""
     for cells in every:
-        yield cells.probe.name, _asked(plan, setup, cells.probe)
-        yield "cells", f"{most}{_finished(cells)}"
+        yield cells.probe.name, _questions_of_cell(plan, setup, cells.probe)
+        yield "cells", f"{most}{_count_of_finished(cells)}"
         yield "time", f"{most}{_time(plan, cells)}"
         yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
     yield from _steps(plan)
@@ -545,14 +545,14 @@ def _facts(
 def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
     """The steps of a sweep that decides, with their tokens, and when it can answer."""
     for at, step in enumerate(plan.steps, start=1):
-        yield f"step {at}", "".join((step.what, *_priced(plan, step.price)))
+        yield f"step {at}", "".join((step.what, *_price_phrases(plan, step.price)))
     times = [plan.time_of(step.price) for step in plan.steps[:2]]
     known = [time_s for time_s in times if time_s is not None]
     if known[1:]:
         yield "", f"first answer after about {duration(math.fsum(known))}"
 
 
-def _priced(plan: Plan, price: Price | None) -> Iterator[str]:
+def _price_phrases(plan: Plan, price: Price | None) -> Iterator[str]:
     """What a step takes: ``: 5,078 tokens read, 238 forced, about 41.3 s``."""
     if price is None:
         return
@@ -574,7 +574,7 @@ def _whole_corpus(plan: Plan) -> str:
     return f"whole corpus: --context {context}, about{note}"
 
 
-def _asked(plan: Plan, setup: Setup | None, probe: Probe) -> str:
+def _questions_of_cell(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
     bill = plan.bill(probe)
     if bill is None:
@@ -598,7 +598,7 @@ def _corpus_estimate(plan: Plan) -> str:
     )
 
 
-def _finished(cells: _Cells) -> str:
+def _count_of_finished(cells: _Cells) -> str:
     finished = sum(record.has_numbers for record in cells.tried)
     failed = len(cells.tried) - finished
     return "".join(
@@ -691,5 +691,5 @@ def _shown(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
 
 def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
     """Size of the caches of *pair*: as the engine answers, else by the header."""
-    caches = _caches_told(plan.survey, pair) or _plain_caches(plan, plan.context)
+    caches = _caches_of(plan.survey, pair) or _plain_caches(plan, plan.context)
     return caches.size(plan.context, pair) if caches else None

@@ -16,7 +16,7 @@ from codeneedle.records.record import Run
 from codeneedle.records.store import SETUP, Store, find_runs, setups_of
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
-from codeneedle.system.files import expanded, refuse_unreadable
+from codeneedle.system.files import expand_home, refuse_unreadable
 from codeneedle.verdict.shares import read_together
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
 def _stores(root: Path, name: str | None) -> list[Store]:
     if name is None:
         return _only_stores(root)
-    folder = expanded(name)
+    folder = expand_home(name)
     if folder.is_absolute():
         refuse_unreadable(folder)
     if stores := [Store(path.parent) for path in setups_of(folder)]:

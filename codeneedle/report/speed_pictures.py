@@ -19,10 +19,10 @@ from codeneedle.report.heatmap import (
     QUIET,
     TYPE_POINTS,
     Files,
-    drawn,
     figure_of,
     picture_facts,
     write_below,
+    write_pictures,
     write_title,
 )
 from codeneedle.report.speeds import SpeedTable, speed_table
@@ -57,7 +57,7 @@ def draw_speeds(run: Run, test: str, files: Files) -> list[Path]:
     if table.reference is None:
         raise captions.nothing_to_show(run, test, "throughput")
     painted = functools.partial(paint, table)
-    return drawn(painted, files, name=f"depths-{test}")
+    return write_pictures(painted, files, name=f"depths-{test}")
 
 
 def paint(table: SpeedTable) -> Figure:

@@ -356,7 +356,8 @@ def table_legend(
 ) -> list[tuple[str, str]]:
     """Each column, mark and word of *table*, with its meaning."""
     entries = [
-        (each.metric.name, captions.described(each.metric)) for each in table.shown
+        (each.metric.name, captions.label_with_unit(each.metric))
+        for each in table.shown
     ]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))

@@ -30,7 +30,7 @@ LEAST_FOLDED = 12
 """Columns of words are narrowed to this before blocks are made, in characters."""
 
 
-def rendered(document: Document) -> RenderableType:
+def render(document: Document) -> RenderableType:
     """The blocks of *document*, an empty line between them."""
     parts: list[RenderableType] = []
     for block in filter(has_content, document):
@@ -48,11 +48,11 @@ def print_report(console: Console, document: Document, end: Document = ()) -> No
         document: What is shown.
         end: Its lines that answer the question, of which the first ones scroll away.
     """
-    shown = rendered(document)
+    shown = render(document)
     console.print(shown, crop=False)
     if console.is_terminal and len(console.render_lines(shown)) >= console.height:
         console.print()
-        console.print(rendered(end), crop=False)
+        console.print(render(end), crop=False)
 
 
 def _parts(block: Block) -> Iterator[RenderableType]:
@@ -68,14 +68,14 @@ def _parts(block: Block) -> Iterator[RenderableType]:
         case Lines(lines, style, copied):
             for line in lines:
                 shown = _text(line, style)
-                yield _unbroken(shown) if copied else _indented(shown)
+                yield _unbroken(shown) if copied else _fold_below_first_word(shown)
 
 
 def _text(shown: ShownText, style: str = "") -> Text:
     return Text(visible(shown), style) if isinstance(shown, str) else shown
 
 
-def _indented(line: Text) -> "Text | _Columns":
+def _fold_below_first_word(line: Text) -> "Text | _Columns":
     """*line*; one that begins with blanks is folded below its first word."""
     blanks = len(line.plain) - len(line.plain.lstrip(" "))
     if not blanks:
@@ -105,7 +105,7 @@ class _TextColumn:
         lines = (line for text in self.texts for line in text.split(allow_blank=True))
         return max(self.least, *(line.cell_len for line in lines))
 
-    def narrowed(self, least: int) -> int:
+    def width_folded_to(self, least: int) -> int:
         """Its width where it is folded to *least*."""
         return min(least, self.width) if self.folds else self.width
 
@@ -140,19 +140,19 @@ class _Columns:
         self, console: Console, options: ConsoleOptions
     ) -> RenderResult:
         width = options.max_width
-        packed = [(self._packed(width, gap), gap) for gap in self.gaps]
+        packed = [(self._pack(width, gap), gap) for gap in self.gaps]
         blocks, gap = min(packed, key=lambda each: len(each[0]))
         for at, block in enumerate(blocks):
             if at:
                 yield Text()
             yield from _block(block, console, width, gap)
 
-    def _packed(self, width: int, gap: int) -> list[list[_TextColumn]]:
+    def _pack(self, width: int, gap: int) -> list[list[_TextColumn]]:
         """As many columns in each block as fit beside the first; at least one."""
         blocks: list[list[_TextColumn]] = [] if self.others else [[self.first]]
         left = 0
         for column in self.others:
-            needed = column.narrowed(LEAST_FOLDED) + gap
+            needed = column.width_folded_to(LEAST_FOLDED) + gap
             if not blocks or needed > left:
                 blocks.append([self.first])
                 left = width - self.first.width
@@ -165,7 +165,7 @@ def _block(
     columns: Sequence[_TextColumn], console: Console, width: int, gap: int
 ) -> Iterator[Text]:
     widths = [column.width for column in columns]
-    narrow = [column.narrowed(1) for column in columns]
+    narrow = [column.width_folded_to(1) for column in columns]
     while sum(widths) + gap * (len(widths) - 1) > width and widths != narrow:
         slack = [wide - least for wide, least in zip(widths, narrow, strict=True)]
         widths[slack.index(max(slack))] -= 1

@@ -135,7 +135,7 @@ def place_rows(runs: Sequence[Run]) -> list[TableRow]:
     return [
         row
         for name, run in zip(names_of(runs), runs, strict=True)
-        for probe in _measured(run)
+        for probe in _probes_of(run)
         if asks_by_length(probe)
         for row in _place_rows(_JudgedRun(name, run), probe)
     ]
@@ -168,8 +168,8 @@ class _JudgedRun:
         columns = {
             "facet": "",
             "unit": "",
-            "value": _known(cell.value),
-            "error": _known(cell.error),
+            "value": _number_or_none(cell.value),
+            "error": _number_or_none(cell.error),
             "low": None,
             "high": None,
             "limit": None,
@@ -199,11 +199,11 @@ class _JudgedRun:
         )
 
 
-def _known(value: float) -> Number:
+def _number_or_none(value: float) -> Number:
     return value if math.isfinite(value) else None
 
 
-def _measured(run: Run) -> list[Probe]:
+def _probes_of(run: Run) -> list[Probe]:
     """The probes that *run* was set up for, or has records of."""
     named = {*run.setup.probes, *(record.probe for record in run.records)}
     return [probe for probe in PROBES.values() if probe.name in named]
@@ -211,7 +211,7 @@ def _measured(run: Run) -> list[Probe]:
 
 def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
     yield from _losses(source)
-    for probe in [PROBES[wanted]] if wanted else _measured(source.run):
+    for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
         run = frames.of_probe(source.run, probe.name)
         metrics = {each.name: each for each in probe.metrics_of(run.setup)}
         tables = frames.cells_frames(run, list(metrics.values()))
@@ -236,7 +236,7 @@ def _metric_rows(
                 unit=metric.unit,
                 context=_context(source.run, metric, cell),
                 reference=str(reference or ""),
-                **_judged(source.verdict, cell.pair, metric),
+                **_judgement_fields(source.verdict, cell.pair, metric),
             )
 
 
@@ -249,7 +249,7 @@ def _context(run: Run, metric: Metric, cell: CellValue) -> int:
 # --- losses
 
 
-def _judged(
+def _judgement_fields(
     verdict: "Verdict | None", pair: Pair, metric: Metric
 ) -> Mapping[str, object]:
     """What *verdict* says of *pair* by *metric*, whose interval a change has, too."""
@@ -264,8 +264,8 @@ def _judged(
 
 def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
     return {
-        "low": _known(row.bounds.low),
-        "high": _known(row.bounds.high),
+        "low": _number_or_none(row.bounds.low),
+        "high": _number_or_none(row.bounds.high),
         "limit": row.limit,
         "decision": decision,
     }
@@ -299,13 +299,13 @@ def _loss(
     verdict, pair = source.verdict, cell.pair
     named = row.metric.name if row else ""
     found: dict[str, object] = {
-        "value": _known(cell.value) if not row else None,
+        "value": _number_or_none(cell.value) if not row else None,
         "decision": verdict.decision(pair),
     }
     if row:
         decision = verdict.decision(pair, named) if facet else verdict.decision(pair)
         found = {
-            "value": _known(row.bounds.mean),
+            "value": _number_or_none(row.bounds.mean),
             "n": row.bounds.units,
             "left_out": row.left_out,
             **_bounds(row, decision),

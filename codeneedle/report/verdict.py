@@ -238,7 +238,7 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
         return _unmeasured_at_all(verdict)
     if verdict.is_instrument:
         return [INSTRUMENT]
-    if why := [*_unfounded(verdict)]:
+    if why := [*_why_nothing_is_set(verdict)]:
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
@@ -250,7 +250,7 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
             *_reference_line(verdict),
         ]
     kept = _keep(verdict, pair_flags(verdict.reference))
-    return [*kept, *_way_to_unasked(verdict), *_reference_line(verdict)]
+    return [*kept, *_command_for_rest(verdict), *_reference_line(verdict)]
 
 
 def _unmeasured_at_all(verdict: Verdict) -> list[str]:
@@ -267,17 +267,17 @@ def _unmeasured_at_all(verdict: Verdict) -> list[str]:
     ]
 
 
-def _unfounded(verdict: Verdict) -> Iterator[str]:
+def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
     if not verdict.has_kernel:
         yield "No recommendation: no pair that was measured has a kernel here."
         yield "Its losses are below; what has a kernel: codeneedle kernels"
     elif verdict.doubted:
-        yield from _doubted(verdict)
+        yield from _reference_in_doubt(verdict)
         yield from _reference_line(verdict)
 
 
-def _doubted(verdict: Verdict) -> Iterator[str]:
+def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
     """That the reference is in doubt, so that nothing is set, and the way on."""
     why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
     yield f"No answer: beside {visible(str(verdict.reference))} {why}."
@@ -357,7 +357,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.graded:
-        yield from _ungraded(verdict, kept)
+        yield from _without_mean_loss(verdict, kept)
         return
     rows = verdict.main_results
     loss = limits.phrase(rows[0].kind, rows[0].limit)
@@ -391,7 +391,7 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
     )
 
 
-def _way_to_unasked(verdict: Verdict) -> Iterator[str]:
+def _command_for_rest(verdict: Verdict) -> Iterator[str]:
     """The command that measures the rest, where that is the next step."""
     is_next = verdict.graded and not verdict.finer
     if is_next and verdict.unasked and verdict.limits.max_memory_bytes is None:
@@ -419,7 +419,7 @@ def _no_best(verdict: Verdict) -> Iterator[str]:
     yield f"{visible(str(best))} would tell: {command}"
 
 
-def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
+def _without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
     """Where no metric with a loss has a say: answers alone, or divergence alone."""
     answers = [
         row
@@ -433,10 +433,10 @@ def _ungraded(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
         yield from _nearest(verdict)
         return
-    yield from _unmeasured(verdict)
+    yield from _divergence_alone(verdict)
 
 
-def _unmeasured(verdict: Verdict) -> Iterator[str]:
+def _divergence_alone(verdict: Verdict) -> Iterator[str]:
     """What divergence alone tells, and the command that measures losses."""
     yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
@@ -480,7 +480,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield from _unmeasured(verdict)
+        yield from _divergence_alone(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 

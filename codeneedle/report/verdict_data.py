@@ -208,8 +208,12 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
         weights=[*_weights(verdict)],
         limits=_limits(verdict),
         silent=dict(verdict.silent),
-        repeats={name: _known(loss) for name, (_, loss) in verdict.repeats.items()},
-        on_cpu={name: _known(loss) for name, (_, loss) in verdict.on_cpu.items()},
+        repeats={
+            name: _number_or_none(loss) for name, (_, loss) in verdict.repeats.items()
+        },
+        on_cpu={
+            name: _number_or_none(loss) for name, (_, loss) in verdict.on_cpu.items()
+        },
         flips={
             name: FlipsObject(lost=lost, won=won)
             for name, (lost, won, _) in verdict.flips.items()
@@ -236,7 +240,7 @@ def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
             quant=run.setup.quant,
             sha256=facts.sha256,
             size_bytes=facts.size_bytes,
-            bits_per_weight=_known(bits_per_weight(run.setup)),
+            bits_per_weight=_number_or_none(bits_per_weight(run.setup)),
         )
 
 
@@ -245,7 +249,7 @@ def _remark(each: Remark) -> RemarkObject:
     return RemarkObject(kind=each.kind, text=each.text, pairs=pairs)
 
 
-def _known(value: float | None) -> Number:
+def _number_or_none(value: float | None) -> Number:
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -282,8 +286,8 @@ def _pair(each: PairResult) -> PairObject:
         v=each.pair.v,
         weights=each.pair.weights if isinstance(each.pair, Candidate) else None,
         decision=each.decision,
-        memory=_known(each.memory),
-        speed=_known(each.speed),
+        memory=_number_or_none(each.memory),
+        speed=_number_or_none(each.speed),
         trouble=each.trouble,
         memory_bytes=None if each.memory_bytes is None else round(each.memory_bytes),
         attention=each.attention,
@@ -297,9 +301,9 @@ def _metric(row: MetricResult) -> MetricObject:
         name=row.metric.name,
         kind=row.kind,
         decision=row.decision,
-        loss=_known(row.bounds.mean),
-        low=_known(row.bounds.low),
-        high=_known(row.bounds.high),
+        loss=_number_or_none(row.bounds.mean),
+        low=_number_or_none(row.bounds.low),
+        high=_number_or_none(row.bounds.high),
         limit=row.limit,
         units=row.bounds.units,
         left_out=row.left_out,

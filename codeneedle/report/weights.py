@@ -73,7 +73,7 @@ def weights_document(rows: list[WeightsRow]) -> Document:
         *(f"cache f16\nat {AT // 1024}K", f"{SAVING}\nsaves", "biases of K", "path"),
     )
     told = ("--model", "weights", "architecture", "path")
-    yield Table(heading, [_shown(row) for row in usable], words=told)
+    yield Table(heading, [_cells_of(row) for row in usable], words=told)
     yield Lines(list(_ends(usable)), style="dim")
     yield Table(
         ("not usable", "why", "path"),
@@ -90,7 +90,7 @@ def weights_document(rows: list[WeightsRow]) -> Document:
         )
 
 
-def _shown(row: WeightsRow) -> tuple[str, ...]:
+def _cells_of(row: WeightsRow) -> tuple[str, ...]:
     cache = NONE if row.cache_bytes is None else size(row.cache_bytes)
     shorter = f" at {row.at:,}" if row.at != AT and row.cache_bytes is not None else ""
     return (

@@ -184,23 +184,25 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     at = _planned_look(plan, ends, cells=1 + len(order.first))
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
-    yield _planned(plan, f"{reference}, the reference", 1, look)
+    yield _planned_step(plan, f"{reference}, the reference", 1, look)
     if order.first:
         names = ", ".join(map(str, order.first))
-        yield _planned(plan, f"the first answer: {names}{each}", len(order.first), look)
+        yield _planned_step(
+            plan, f"the first answer: {names}{each}", len(order.first), look
+        )
     left = len(others) - len(order.first)
     if left > 0:
         what = f"then pair by pair, smaller than what is within: {left} at most"
-        yield _planned(plan, f"{what}; of each", 1, look)
+        yield _planned_step(plan, f"{what}; of each", 1, look)
     if ends[at + 1 :]:
         further, known = ends[at + 1], look
         what = f"an open pair and the reference, {further} functions instead of {known}"
-        yield _planned(plan, what, 2, further - known)
+        yield _planned_step(plan, what, 2, further - known)
     if PROBE in plan.probes and (check := plan.check(PROBE)):
         what = f"the reference and the pair to set, {check.phrase} for a check"
         yield PlannedStep(what=what, price=check.price * 2)
-    if plan.repeated(plan.probes[0]):
-        yield _planned(plan, f"{reference} once more", 1, plan_first(ends))
+    if plan.pair_to_repeat(plan.probes[0]):
+        yield _planned_step(plan, f"{reference} once more", 1, plan_first(ends))
 
 
 def plan_first(ends: Sequence[int]) -> int:
@@ -234,7 +236,7 @@ def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
     )
 
 
-def _planned(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
+def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
     price = _planned_cell(plan, functions)
     return PlannedStep(what=what, price=None if price is None else price * cells)
 

@@ -116,7 +116,7 @@ def _with_kernels(
     return types
 
 
-def surveyed(
+def grid_and_survey(
     request: Request, execution: Execution, engine: Engine, context: int
 ) -> tuple[tuple[Pair, ...], Survey | None]:
     """The grid, in running order, and where attention of its pairs would run."""

@@ -40,17 +40,17 @@ from codeneedle.sweep.contexts import (
 )
 from codeneedle.sweep.pairs import (
     REPLACED,
+    grid_and_survey,
     refuse_cacheless,
     refuse_unknown_types,
     replaced_types,
-    surveyed,
     with_usual_types,
 )
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system.files import (
     exists,
-    expanded,
+    expand_home,
     free_disk_bytes,
     nearest,
 )
@@ -332,7 +332,7 @@ class Plan:
             dict.fromkeys((reference, *(p for p in FIRST if p in possible), *possible))
         )
 
-    def repeated(self, probe: Probe) -> Pair | None:
+    def pair_to_repeat(self, probe: Probe) -> Pair | None:
         """The pair that *probe* measures again after all others; None for none."""
         # The built-in model is an instrument: its tests show that it repeats itself.
         if self.is_built_in or not probe.repeats or not self.possible[1:]:
@@ -431,7 +431,7 @@ def _with_settings(draft: Plan) -> Plan:
         unread = draft.engine.unread(context, workers=len(draft.workers))
         draft = replace(draft, context=context, unread=unread)
         estimates = replace(estimates, context=context, unread=unread)
-    return replace(draft, request=_adapted(request, probes, estimates))
+    return replace(draft, request=_adapt_settings(request, probes, estimates))
 
 
 def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
@@ -446,11 +446,11 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
         stored = draft.store.intact_setup()
         types = replaced_types(request.types, engine, context, stored)
         request = structs.replace(request, types=types)
-    pairs, survey = surveyed(request, draft.execution, engine, context)
+    pairs, survey = grid_and_survey(request, draft.execution, engine, context)
     return replace(
         draft,
         request=request,
-        kept=_kept(draft.kept, request, context, draft.prompt_form),
+        kept=_request_to_keep(draft.kept, request, context, draft.prompt_form),
         pairs=pairs,
         survey=survey,
         replaced="" if request.types == draft.request.types else REPLACED,
@@ -586,11 +586,11 @@ def afresh(plan: Plan) -> Plan:
     """
     chosen = {each.name: plan.kept.settings_of(each) for each in plan.probes}
     request = structs.replace(plan.request, **chosen)
-    request = _adapted(request, plan.probes, replace(plan.estimates, setup=None))
+    request = _adapt_settings(request, plan.probes, replace(plan.estimates, setup=None))
     return replace(plan, request=request)
 
 
-def _adapted(
+def _adapt_settings(
     request: Request, probes: Sequence[Probe], estimates: Estimates
 ) -> Request:
     """*request* with the settings of *probes* as they suit all that is known."""
@@ -603,7 +603,9 @@ def _adapted(
     return structs.replace(request, **changes)
 
 
-def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Request:
+def _request_to_keep(
+    page: Request, request: Request, context: int, form: PromptForm
+) -> Request:
     """
     The request that the run folder keeps: with all that was chosen, and absolute paths.
 
@@ -628,7 +630,7 @@ def _kept(page: Request, request: Request, context: int, form: PromptForm) -> Re
 
 def _weights_from_anywhere(word: str) -> str:
     """*word*, absolute if it is a path: a server may know it as a name."""
-    is_name = word in pretrained.NAMES or not exists(expanded(word))
+    is_name = word in pretrained.NAMES or not exists(expand_home(word))
     return word if is_name else _absolute(word)
 
 
@@ -666,7 +668,7 @@ def _share(execution: Execution) -> str:
 
 
 def _absolute(path: str) -> str:
-    return str(expanded(path).absolute())
+    return str(expand_home(path).absolute())
 
 
 def _prices(
@@ -674,7 +676,7 @@ def _prices(
 ) -> list[Price]:
     """What a cell takes, of the probes that say it."""
     # What it refuses is of the context that is chosen.
-    adapted = _adapted(request, probes, replace(estimates, unread=""))
+    adapted = _adapt_settings(request, probes, replace(estimates, unread=""))
     bills = (probe.bill(adapted.settings_of(probe), estimates) for probe in probes)
     return [bill.price for bill in bills if bill]
 

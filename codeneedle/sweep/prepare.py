@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fitted
+from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fit_text
 from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
@@ -81,15 +81,15 @@ def prepare(plan: Plan) -> RunContext:
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
     try:
-        return _prepared(plan)
+        return _prepare(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise
         plan.store.set_aside()
-        return _prepared(afresh(plan))
+        return _prepare(afresh(plan))
 
 
-def _prepared(plan: Plan) -> RunContext:
+def _prepare(plan: Plan) -> RunContext:
     with contextlib.ExitStack() as stack:
         run, stored = _made(plan, _Counting(plan, stack))
     setup = plan.store.widen(stored, run.setup)
@@ -117,7 +117,7 @@ def _made(
         OtherSetup: If the run folder is one of another setup.
     """
     stored = plan.store.setup()
-    sent = _sent(plan, stored, counting)
+    sent = _text_to_send(plan, stored, counting)
     preparation = _preparation(plan, sent, counting.prompts) if counting else None
     setup = _setup(plan, sent)
     if preparation:
@@ -309,7 +309,7 @@ def refuse_untrimmed(plan: Plan) -> None:
     if plan.request.fit or not plan.reads_corpus or is_counted:
         return
     with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
-        fitted(_fit(plan, _prompts(plan, tokenizer)))
+        fit_text(_fit(plan, _prompts(plan, tokenizer)))
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:
@@ -351,20 +351,22 @@ def machine_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _sent(plan: Plan, stored: Setup | None, counting: _Counting | None) -> _SentCorpus:
+def _text_to_send(
+    plan: Plan, stored: Setup | None, counting: _Counting | None
+) -> _SentCorpus:
     reads = plan.reads_corpus
     if stored and (stored.corpus.is_counted or not reads or not counting):
-        return _stored(plan, stored)
+        return _text_of_setup(plan, stored)
     if not reads or not counting:
         return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
     prompts = counting.prompts()
-    corpus, room = fitted(_fit(plan, prompts))
+    corpus, room = fit_text(_fit(plan, prompts))
     tokens = prompts.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
     return _SentCorpus(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
 
 
-def _stored(plan: Plan, stored: Setup) -> _SentCorpus:
+def _text_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
     """
     The counts of the *stored* setup, in place of new ones.
 

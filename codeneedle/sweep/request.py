@@ -35,7 +35,7 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.quantities import token_count
 from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
-from codeneedle.system.files import expanded, read_regular, reason_of
+from codeneedle.system.files import expand_home, read_regular, reason_of
 from codeneedle.text import plural
 
 _Value = TypeVar("_Value")
@@ -276,12 +276,12 @@ def union(stored: Request, wanted: Request) -> Request:
     if stored.chosen_pairs or wanted.chosen_pairs:
         pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
         changes = _ALONE | {"pairs": tuple(pairs)}
-        return replace(_joined(stored, wanted), **changes)
+        return replace(_join(stored, wanted), **changes)
     rows = by_precision((*stored.rows, *wanted.rows))
     columns = by_precision((*stored.columns, *wanted.columns))
     is_square = rows == columns
     return replace(
-        _joined(stored, wanted),
+        _join(stored, wanted),
         types=tuple(rows) if is_square else (),
         k_types=() if is_square else tuple(rows),
         v_types=() if is_square else tuple(columns),
@@ -298,7 +298,7 @@ _ALONE: dict[str, Any] = {
 """What says which pairs to measure; some of it overrules all the rest."""
 
 
-def _joined(stored: Request, wanted: Request) -> Request:
+def _join(stored: Request, wanted: Request) -> Request:
     """*wanted*, with the probes and tables that *stored* has in addition."""
     tables = {
         name: table
@@ -395,15 +395,15 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
 
 def encoded_request(request: Request) -> str:
     """*request* as the text of a sweep file: what differs from the defaults."""
-    return tomli_w.dumps(_changed(request))
+    return tomli_w.dumps(_changed_fields(request))
 
 
-def _changed(struct: msgspec.Struct) -> dict[str, Any]:
+def _changed_fields(struct: msgspec.Struct) -> dict[str, Any]:
     """The fields of *struct* that differ from their defaults, as TOML has them."""
     plain = type(struct)()
     values = {name: getattr(struct, name) for name in struct.__struct_fields__}
     return {
-        name: _changed(value)
+        name: _changed_fields(value)
         if isinstance(value, msgspec.Struct)
         else msgspec.to_builtins(value, enc_hook=str)
         for name, value in values.items()
@@ -411,7 +411,7 @@ def _changed(struct: msgspec.Struct) -> dict[str, Any]:
     }
 
 
-def overruled(request: Request, options: Mapping[str, Any]) -> Request:
+def with_options(request: Request, options: Mapping[str, Any]) -> Request:
     """
     *request* with the values of *options* in place of its own.
 
@@ -520,14 +520,14 @@ def _token_fields(settings: type[msgspec.Struct]) -> set[str]:
     return {
         field.name
         for field in msgspec.structs.fields(settings)
-        if _described(field).get("unit") == "tokens"
+        if _option_of_field(field).get("unit") == "tokens"
     }
 
 
 def option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
     (field,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
-    return str(_described(field).get("option", f"--{name}"))
+    return str(_option_of_field(field).get("option", f"--{name}"))
 
 
 def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
@@ -554,7 +554,7 @@ def words_that_give(
     return option, ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+def _option_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     """What the type of a *field* of settings says of its option."""
     described = msgspec.inspect.type_info(field.type)
     return getattr(described, "extra", None) or {}
@@ -562,7 +562,7 @@ def _described(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
 
 def _path_of(kind: type, value: object) -> object:
     if kind is Path and isinstance(value, str | Path):
-        return expanded(value).absolute()
+        return expand_home(value).absolute()
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
@@ -573,7 +573,7 @@ def known_sweeps(folder: Path = Path("sweeps")) -> list[str]:
         for path in folder.glob("*.toml")
         if path.is_file() and NAME.fullmatch(path.stem)
     )
-    return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped())]))
+    return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped_files())]))
 
 
 def is_path(name: str) -> bool:
@@ -589,7 +589,7 @@ def run_folder_at(name: str) -> Path | None:
     """
     if not is_path(name):
         return None
-    places = (expanded(name), RUNS / name)
+    places = (expand_home(name), RUNS / name)
     found = next((place for place in places if place.is_dir()), None)
     if found is None:
         return None
@@ -609,7 +609,7 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
     path = folder / f"{name}.toml"
     if is_path(name):
         run = run_folder_at(name)
-        path = run / SWEEP if run else expanded(name)
+        path = run / SWEEP if run else expand_home(name)
     try:
         data = read_regular(path)
         if data is not None:
@@ -619,7 +619,7 @@ def _text(name: str, folder: Path) -> tuple[str, str]:
         raise BadInput(
             source=path, reason=f"cannot be read: {reason}", hint="Look at the file."
         ) from error
-    shipped = dict(_shipped())
+    shipped = dict(_shipped_files())
     if name in shipped:
         return path.name, shipped[name]
     _refuse_other_kind(name)
@@ -653,7 +653,7 @@ def _refuse_other_kind(name: str) -> None:
         )
 
 
-def _shipped() -> Iterator[tuple[str, str]]:
+def _shipped_files() -> Iterator[tuple[str, str]]:
     """Name and text of each sweep file that comes with the package."""
     for file in resources.files("codeneedle").joinpath("sweep", "files").iterdir():
         if file.name.endswith(".toml"):
@@ -665,7 +665,7 @@ def _refuse_unusable(request: Request, *, source: str) -> None:
     _refuse_rotations(request.rotation)
     _refuse_pairs(request)
     for word in request.models:
-        stores.named(word, source=f"{source}, key 'models':")
+        stores.weights_path(word, source=f"{source}, key 'models':")
     for name in request.variants:
         if not NAME.fullmatch(name):
             raise BadInput(

@@ -27,7 +27,7 @@ from codeneedle.records.record import (
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import free_disk_bytes, nap
-from codeneedle.system.machine import now, occupied
+from codeneedle.system.machine import now, occupying
 from codeneedle.system.processes import ending_all
 from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
@@ -296,16 +296,16 @@ class Runner:
         """Measure a cell and store its record, unless that would lose numbers."""
         draft = self._draft(worker, queue, pair, goal=goal, is_check=is_check)
         try:
-            record = self._measured(queue, draft)
+            record = self._measure_cell(queue, draft)
         except KeyboardInterrupt:
             record = draft.record(Status.INTERRUPTED, reason=STOPPED)
-            queue.tell(CellEnded(self._stored(draft, record)))
+            queue.tell(CellEnded(self._store(draft, record)))
             raise
         finally:
             worker.previous_end = draft.cell.previous_end
         self._refuse_full_disk(record)
         with queue.changed:
-            before, stored = draft.stored, queue.add(self._stored(draft, record))
+            before, stored = draft.stored, queue.add(self._store(draft, record))
             # A failure leaves the numbers that there were.
             record = record if draft.stored is before else stored
         queue.count(record)
@@ -406,11 +406,13 @@ class Runner:
         draft.observation = observation
         draft.stored = self.store.add(draft.so_far())
 
-    def _measured(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
+    def _measure_cell(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
         """The record of a cell; a failure is one with a status."""
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
-        with occupied(self.store.name, exclusive=queue.probe.is_timed, waiting=waiting):
+        with occupying(
+            self.store.name, exclusive=queue.probe.is_timed, waiting=waiting
+        ):
             self._refuse_replaced_weights(cell)
             try:
                 refuse_refused(cell)
@@ -425,7 +427,7 @@ class Runner:
             raise KeyboardInterrupt  # its server was ended for that
         return record
 
-    def _stored(self, draft: "_Draft", record: CellRecord) -> CellRecord:
+    def _store(self, draft: "_Draft", record: CellRecord) -> CellRecord:
         """Store *record*, unless numbers would be lost; what is stored now."""
         previous = draft.stored
         is_failure = not (record.has_numbers or record.computes_nan)
@@ -581,8 +583,8 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self.runner = runner
-        self._observed = self._stored()
-        self.records = self._trusted()
+        self._observed = self._stored_records()
+        self.records = self._trusted_records()
         self._left = [pair for pair in pairs if self._is_pending(pair)]
         self._measuring: set[Pair] = set()
         self._failures: list[str] = []
@@ -677,7 +679,7 @@ class CellQueue:
         with self.changed:
             before = self.records
             self._observed[record.pair, record.variant] = record
-            self.records = self._trusted()
+            self.records = self._trusted_records()
             record = self.records[record.pair]
             others = [r for p, r in self.records.items() if r != before.get(p, r)]
             self.tell(CellEnded(record))
@@ -731,7 +733,7 @@ class CellQueue:
                 "or go on with --no-calibration.",
             )
 
-    def _stored(self) -> dict[tuple[Pair, str], CellRecord]:
+    def _stored_records(self) -> dict[tuple[Pair, str], CellRecord]:
         """
         The records of the probe in the folder, of this grid and of earlier ones.
 
@@ -745,7 +747,7 @@ class CellQueue:
             if record.pair in grid and record.variant in variants
         }
 
-    def _trusted(self) -> dict[Pair, CellRecord]:
+    def _trusted_records(self) -> dict[Pair, CellRecord]:
         """The records of this probe with derived statuses, by pair."""
         setup, observed = self.runner.run.setup, tuple(self._observed.values())
         run = trusted(Run(name="", setup=setup, records=()).holding(observed))

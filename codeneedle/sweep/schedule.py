@@ -184,7 +184,7 @@ class _Now:
         """Whether any probe has measured *pair*."""
         return any(r.has_numbers for r in self.run.records if r.pair == pair)
 
-    def tried(self, probes: Sequence[Probe]) -> tuple[Pair, ...]:
+    def pairs_tried(self, probes: Sequence[Probe]) -> tuple[Pair, ...]:
         """The pairs with a record of one of *probes*, in the order of the sweep."""
         names = {probe.name for probe in probes}
         found = {r.pair: r for r in self.run.records if r.probe in names}
@@ -202,7 +202,7 @@ class _Now:
         found = {pair: record for pair, record in records.items() if record.has_numbers}
         return found, reference_among(found.values())
 
-    def heard(self, probes: Sequence[Probe]) -> list[Probe]:
+    def probes_with_something_to_lose(self, probes: Sequence[Probe]) -> list[Probe]:
         """Those of *probes* whose reference has something to lose."""
         return [each for each in probes if each.name not in self.taken.silent]
 
@@ -232,7 +232,7 @@ def _cells(
     now: _Now, pairs: Sequence[Pair], stage: Stage = Stage.GRID
 ) -> Iterator[Task]:
     """All probes on *pairs*, each with what is measured behind it."""
-    for probe in now.heard(now.wanted.probes):
+    for probe in now.probes_with_something_to_lose(now.wanted.probes):
         if any(now.is_left(probe, pair) for pair in pairs):
             yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
         yield from _behind(now, probe, pairs)
@@ -270,21 +270,21 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
     yield from _references(now, telling)
     if reference_of(now.run, now.wanted) is None or order_in(now.setup) is None:
         return
-    telling = now.heard(telling)
+    telling = now.probes_with_something_to_lose(telling)
     if now.wanted.retries:
-        yield from _retried(now, telling)
+        yield from _retries(now, telling)
     step = _step(now, telling)
     if step is not None:
         yield from _tasks_of_step(now, telling, step)
         return
-    asked = now.tried(telling)
+    asked = now.pairs_tried(telling)
     for probe in now.wanted.probes:
         is_open = any(now.is_left(probe, pair) for pair in asked)
         if not tells_loss(probe) and asked and is_open:
             yield Task(probe=probe.name, pairs=asked)
     yield from _checks(now)
     for probe in telling:
-        yield from _behind(now, probe, now.tried([probe]))
+        yield from _behind(now, probe, now.pairs_tried([probe]))
 
 
 def candidates(wanted: Wanted) -> tuple[Pair, ...]:
@@ -311,7 +311,7 @@ def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
             return
 
 
-def _retried(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
+def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     """Pairs that failed in an earlier command, before its first step."""
     if any(task.stage is Stage.STEP for task in now.taken.tasks):
         return
@@ -320,7 +320,7 @@ def _retried(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     for probe in telling:
         pairs = tuple(
             pair
-            for pair in now.tried([probe])
+            for pair in now.pairs_tried([probe])
             if pair not in before and now.is_left(probe, pair)
         )
         if pairs:
@@ -353,7 +353,7 @@ def _tasks_of_step(
         # What failed was measured again before the first step.
         if any(now.is_left(probe, pair, retries=False) for pair in step.new):
             # Not what other probes alone were asked: they may have ruled it out.
-            pairs = dict.fromkeys((*now.tried([probe]), *step.new))
+            pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new))
             yield Task(
                 probe=probe.name,
                 pairs=tuple(pairs),

@@ -76,7 +76,7 @@ def placeholders(texts: Iterable[str]) -> list[str]:
     return [name for text in texts for name in _PLACEHOLDER.findall(text)]
 
 
-def filled(text: str, values: Mapping[str, object]) -> str:
+def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
     """*text* with placeholders replaced; those without a value stay."""
     return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 

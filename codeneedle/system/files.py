@@ -39,7 +39,7 @@ def cache_folder() -> Path:
     """The cache folder, which may not exist; all of its contents can be made again."""
     chosen = os.environ.get(CACHE_VARIABLE)
     if chosen:
-        return expanded(chosen).absolute()
+        return expand_home(chosen).absolute()
     return platformdirs.user_cache_path("codeneedle", appauthor=False)
 
 
@@ -49,7 +49,7 @@ def cache_unusable(folder: Path, reason: str) -> FolderUnusable:
     return FolderUnusable(folder=folder, reason=reason, hint=hint)
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """*path* with ``~`` replaced by the home folder; unchanged if there is none."""
     # Path.expanduser would raise there.
     return Path(os.path.expanduser(path))  # noqa: PTH111
@@ -83,7 +83,7 @@ def _refuse_closed(folder: Path, rights: int) -> None:
 
 def nearest(path: Path) -> Path:
     """The absolute *path*, or the nearest folder above it that exists."""
-    absolute = expanded(path).absolute()
+    absolute = expand_home(path).absolute()
     return next(each for each in (absolute, *absolute.parents) if exists(each))
 
 
@@ -142,7 +142,7 @@ def made_own(folder: Path) -> Path:
     return folder
 
 
-def emptied(folder: Path, *, mode: int = 0o777) -> Path:
+def make_empty(folder: Path, *, mode: int = 0o777) -> Path:
     """
     The absolute path of *folder*, which is made, or emptied; a link is removed.
 
@@ -155,14 +155,14 @@ def emptied(folder: Path, *, mode: int = 0o777) -> Path:
         if folder.is_symlink() or folder.is_file():
             folder.unlink()
         elif folder.exists():
-            removed(folder)
+            remove_folder(folder)
         folder.mkdir(mode=mode, parents=True)
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
     return folder.absolute()
 
 
-def removed(folder: Path) -> None:
+def remove_folder(folder: Path) -> None:
     """
     Remove *folder* with all in it, of any depth; links in it are not followed.
 
@@ -346,10 +346,10 @@ def move_aside(path: Path, suffix: str) -> Path:
     Raises:
         OSError: If it cannot be renamed.
     """
-    return path.rename(unused(path.with_name(f"{path.name}.{suffix}")))
+    return path.rename(unused_name(path.with_name(f"{path.name}.{suffix}")))
 
 
-def unused(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
     """*path*, or the first of ``path-2``, ``path-3`` ... that does not exist."""
     numbered = (path.with_name(f"{path.name}-{number}") for number in count(2))
     # Not exists(): a dangling link takes the name, too.
@@ -378,7 +378,7 @@ def nap() -> None:
 
 
 @contextlib.contextmanager
-def locked(
+def holding_lock(
     path: Path,
     *,
     waiting: Callable[[], object] | None = None,
@@ -444,7 +444,7 @@ def private_folder() -> Iterator[Path]:
         try:
             above.mkdir(parents=True, exist_ok=True)
             # A lock of all of them: what is made before it is held could be removed.
-            lock = locked(above / "lock", waiting=nap, is_shared=True)
+            lock = holding_lock(above / "lock", waiting=nap, is_shared=True)
             stack.enter_context(lock)
             folder = Path(tempfile.mkdtemp(dir=above))
         except OSError as error:
@@ -458,7 +458,7 @@ def remove_private_folders() -> None:
     above = _private()
     with (
         contextlib.suppress(OSError),  # also of a lock that another process holds
-        locked(above / "lock"),
+        holding_lock(above / "lock"),
     ):
         for path in above.iterdir():
             if path.is_dir() and not path.is_symlink():
@@ -502,7 +502,7 @@ def made_folder(
     prefix = f"{folder.name}.draft-"
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with locked(folder.with_name(f"{folder.name}.lock"), waiting=waiting):
+        with holding_lock(folder.with_name(f"{folder.name}.lock"), waiting=waiting):
             if is_whole():
                 return folder
             for stale in folder.parent.glob(f"{prefix}*"):

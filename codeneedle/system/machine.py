@@ -19,7 +19,7 @@ import psutil
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, locked, read_regular
+from codeneedle.system.files import cache_folder, holding_lock, read_regular
 from codeneedle.text import MIB, one_line, plural, visible
 
 ASK_TIMEOUT_S = 10.0
@@ -134,7 +134,7 @@ def overload() -> str:
 
 
 @contextlib.contextmanager
-def occupied(
+def occupying(
     what: str, *, exclusive: bool, waiting: Callable[[str], object] | None
 ) -> Iterator[None]:
     """
@@ -160,7 +160,7 @@ def occupied(
     with contextlib.ExitStack() as stack:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            lock = locked(path, waiting=waiting and wait, is_shared=not exclusive)
+            lock = holding_lock(path, waiting=waiting and wait, is_shared=not exclusive)
             stack.enter_context(lock)
         with contextlib.suppress(OSError):
             note.write_text(what, encoding="utf-8")

@@ -121,7 +121,7 @@ class ChildNote:
 
 
 @contextlib.contextmanager
-def noted(
+def running_with_note(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -178,7 +178,7 @@ def _program_name(argv: Sequence[str]) -> str:
     return " ".join((name, *subcommands))
 
 
-def watched(
+def run_watched(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -189,11 +189,11 @@ def watched(
     written: Callable[[], int] = lambda: 0,
 ) -> int | None:
     """
-    Run a program to its end, as `noted` does; end it if nothing comes from it.
+    Run a program to its end, as `running_with_note` does; end it if nothing comes.
 
     Args:
-        argv: As of `noted`.
-        env: As of `noted`.
+        argv: As of `running_with_note`.
+        env: As of `running_with_note`.
         log: Receives its output; replaced.
         grown: Called after something has come; an exception ends the program.
         silence_s: Limit of the time in which nothing does, in seconds.
@@ -204,9 +204,11 @@ def watched(
         Its exit code; None if it was ended for taking too long.
 
     Raises:
-        MachineError: As `noted` does.
+        MachineError: As `running_with_note` does.
     """
-    with noted(argv, env=env, log=log, file_limit_bytes=file_limit_bytes) as child:
+    with running_with_note(
+        argv, env=env, log=log, file_limit_bytes=file_limit_bytes
+    ) as child:
         last_s = time.monotonic()
         size = 0
         while not ends_within(child, POLL_S):

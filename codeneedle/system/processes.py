@@ -22,7 +22,7 @@ import psutil
 
 from codeneedle.errors import FolderUnusable, ToolFailed, hint_for
 from codeneedle.system import files, signals
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 
 Child = subprocess.Popen[bytes]
 
@@ -89,7 +89,7 @@ def output_of(
     Raises:
         ToolFailed: If it cannot be started, or takes longer.
     """
-    env = inherited() if env is None else env
+    env = inherited_variables() if env is None else env
     pipe = subprocess.PIPE
     with _starting_child(argv, env=env, stdout=pipe, stderr=pipe) as child:
         kept = {each: bytearray() for each in (child.stdout, child.stderr) if each}
@@ -289,7 +289,7 @@ def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> No
     def is_gone() -> bool:
         return is_reaped() and not _has_members(group)
 
-    with signals.held() as hold:
+    with signals.holding_signals() as hold:
         for request, grace_s in GRACES_S:
             if is_gone():
                 return
@@ -319,7 +319,7 @@ def _starting_child(
 ) -> Iterator[Child]:
     with contextlib.ExitStack() as stack:
         # A signal after the start and before the callback would leave an orphan.
-        hold = stack.enter_context(signals.held())
+        hold = stack.enter_context(signals.holding_signals())
         try:
             with _starting, _limited_files(file_limit_bytes):
                 child = subprocess.Popen(

@@ -85,7 +85,7 @@ def stop_request() -> Iterator[StopRequest]:
 
 
 @contextlib.contextmanager
-def held() -> Iterator[Hold]:
+def holding_signals() -> Iterator[Hold]:
     """
     Delay the signals of `HELD` that have a Python handler until the block ends.
 

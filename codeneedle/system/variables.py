@@ -120,7 +120,7 @@ def withheld() -> tuple[str, ...]:
     )
 
 
-def inherited() -> dict[str, str]:
+def inherited_variables() -> dict[str, str]:
     """The variables of ours that a child may inherit."""
     return {name: value for name, value in os.environ.items() if _is_kept(name)}
 
@@ -140,7 +140,7 @@ def deciding_variables() -> dict[str, str]:
     """
     return {
         name: _content(value)
-        for name, value in sorted(inherited().items())
+        for name, value in sorted(inherited_variables().items())
         if name in _passed_on
         or (name.startswith(_DECIDING) and not any(w in name for w in _NOT_DECIDING))
     }

@@ -96,7 +96,7 @@ def bits_per_weight(setup: Setup) -> float | None:
     return bits if bits >= 1 else None
 
 
-def joined(runs: Sequence[Run], at: int | None = None) -> JointRun:
+def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     """
     *runs* as one, of candidates, so that it is judged as any run is.
 
@@ -231,7 +231,7 @@ def why_apart(first: Setup, other: Setup) -> str:
     for key, was, now in setup_differences(first, theirs):
         name = key.replace("_", " ")
         return f"have another {name}: {in_words(was)}, and {in_words(now)}"
-    return _otherwise_calibrated(first.calibrated, other.calibrated)
+    return _difference_of_calibrations(first.calibrated, other.calibrated)
 
 
 def why_other_model(first: Setup, other: Setup) -> str:
@@ -253,7 +253,7 @@ def why_other_model(first: Setup, other: Setup) -> str:
     return ""
 
 
-def _otherwise_calibrated(
+def _difference_of_calibrations(
     first: Mapping[str, object], other: Mapping[str, object]
 ) -> str:
     for probe in sorted(first.keys() & other.keys() - {"order"}):

@@ -30,7 +30,7 @@ from codeneedle.verdict.metric_results import (
     CrossCheck,
     MetricResult,
     MetricUnits,
-    lost_and_won,
+    counts_lost_and_won,
     metrics_by_unit,
 )
 from codeneedle.verdict.order import (
@@ -459,7 +459,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
             if each.noise.moved is not None
         },
         flips={
-            name: (*lost_and_won(each.noise.losses), len(each.of_reference))
+            name: (*counts_lost_and_won(each.noise.losses), len(each.of_reference))
             for name, each in by_name.items()
             if each.noise.losses and each.loss.kind is LossKind.SCORE
         },
@@ -471,11 +471,11 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
             if (further := each.probe.further)
         ),
     )
-    best = _chosen(verdict, verdict.results)
+    best = _pair_to_set(verdict, verdict.results)
     here = [each for each in verdict.results if each.in_kernel]
     chosen = best if verdict.has_kernel else None
     if best and not any(each.pair == best for each in here):
-        chosen = _chosen(verdict, here)
+        chosen = _pair_to_set(verdict, here)
         return replace(verdict, chosen=chosen, elsewhere=best)
     return replace(verdict, chosen=chosen)
 
@@ -528,7 +528,7 @@ def _with_word(
     deciding = _deciding(measured)
     rows = _with_lost_lengths(result.metric_results, lost)
     names = {row.metric.name for row in rows}
-    decision = _decided(rows, deciding, _superseded(measured))
+    decision = _decision_of(rows, deciding, _superseded_divergences(measured))
     failed = {record.probe for record in result.failed}
     of_failed = [e.metric.name for e in measured if e.probe.name in failed]
     required = dict.fromkeys([*deciding, *of_failed])
@@ -548,7 +548,7 @@ def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
     return [each.metric.name for each in measured if each.loss.kind in deciding]
 
 
-def _superseded(measured: Sequence[MetricUnits]) -> set[str]:
+def _superseded_divergences(measured: Sequence[MetricUnits]) -> set[str]:
     """Names of divergences of a text whose loss is known, which is what counts."""
     graded = {each.probe.name for each in measured if each.loss.kind.is_graded}
     return {
@@ -558,7 +558,7 @@ def _superseded(measured: Sequence[MetricUnits]) -> set[str]:
     }
 
 
-def _decided(
+def _decision_of(
     rows: Sequence[MetricResult], deciding: Sequence[str], superseded: Collection[str]
 ) -> Decision:
     """
@@ -665,7 +665,7 @@ def _ratio(value: float | None, reference: float | None) -> float | None:
     return None if value is None or not reference else value / reference
 
 
-def _chosen(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
+def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
     """The pair of *results* to set: the smallest within, or the best that fits."""
     if verdict.is_instrument or verdict.doubted:
         return None

@@ -247,7 +247,7 @@ class MetricUnits:
         text = self._reference_doubt(rows)
         if not text:
             return rows
-        return {pair: _doubted(row, text, pair) for pair, row in rows.items()}
+        return {pair: _with_doubt(row, text, pair) for pair, row in rows.items()}
 
     def _reference_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
         """
@@ -287,12 +287,12 @@ class MetricUnits:
         kind, limit = self.loss.kind, limits.of(self.loss.kind)
         look, pairs = self._look(pair), self._sharing(pair)
         share = error_share(look, pairs)
-        lost, won = lost_and_won(losses) if kind.is_counted else (0, 0)
+        lost, won = counts_lost_and_won(losses) if kind.is_counted else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
         bounds = gain = self._bounds(pair, losses, share)
         if kind is LossKind.ANSWERS:
-            won = self._won(pair)
-            gain = _lost_less_won(bounds, lost_share(won, len(losses), share))
+            won = self._units_won(pair)
+            gain = _net_loss(bounds, lost_share(won, len(losses), share))
         doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
         if gain.gains(limit) and has_other_weights(pair, self.reference or pair):
             decision = Decision.WITHIN
@@ -322,7 +322,7 @@ class MetricUnits:
             won=won,
             gain=gain,
             doubts=tuple(doubts),
-            asked=self._asked(pair),
+            asked=self._units_asked(pair),
             left_out=self._missing(pair)[0],
         )
 
@@ -330,18 +330,22 @@ class MetricUnits:
         """The interval of *losses* of *pair*, by the kind of loss."""
         kind = self.loss.kind
         if kind is LossKind.ANSWERS:
-            return lost_share(lost_and_won(losses)[0], len(losses), share)
+            return lost_share(counts_lost_and_won(losses)[0], len(losses), share)
         if kind is not LossKind.SCORE:
             return interval(losses, share).clipped(*_ENDS[kind])
-        is_few = sum(lost_and_won(losses)) < FEWEST_FLIPS
+        is_few = sum(counts_lost_and_won(losses)) < FEWEST_FLIPS
         bounds = _by_counts(losses, share) if is_few else interval(losses, share)
         ends = _ENDS[kind]
-        return bounds.clipped(*ends).widened(self._unmeasured(pair)).clipped(*ends)
+        return (
+            bounds.clipped(*ends)
+            .widened(self._share_without_number(pair))
+            .clipped(*ends)
+        )
 
-    def _won(self, pair: Pair) -> int:
+    def _units_won(self, pair: Pair) -> int:
         """Units that the reference loses beside *pair*, of answers."""
         theirs, ours = self._base_units(pair), self.units[pair]
-        return lost_and_won(losses_between(self.loss, ours, theirs))[0]
+        return counts_lost_and_won(losses_between(self.loss, ours, theirs))[0]
 
     def _better(self, pair: Pair) -> Remark:
         """That *pair* gains more than the limit, and what that says."""
@@ -385,7 +389,7 @@ class MetricUnits:
         elif missing and not is_widened:
             kind = RemarkKind.MISSING
             text = f"answers missing: {missing} of {of} {self.metric.noun}"
-            if theirs := len(self.metric.unanswered(reference, self.setup)):
+            if theirs := len(self.metric.units_without_value(reference, self.setup)):
                 text += f" ({reference.pair}: {theirs})"
             decision = Decision.OPEN if decision is Decision.WITHIN else decision
         elif self.loss.bounded(self.records[pair]) > BOUNDED and decision is (
@@ -403,7 +407,7 @@ class MetricUnits:
             return None, decision
         return Remark(kind, text, (pair,)), decision
 
-    def _unmeasured(self, pair: Pair) -> float:
+    def _share_without_number(self, pair: Pair) -> float:
         """Share of the units that the pair or the reference has no number of."""
         if self.loss.units is None:
             return 0.0
@@ -411,7 +415,7 @@ class MetricUnits:
         both = self.of_reference.keys() & self.units[pair].keys()
         return len(names - both) / len(names)
 
-    def _asked(self, pair: Pair) -> int | None:
+    def _units_asked(self, pair: Pair) -> int | None:
         """How many units were asked for; None if the metric names those alone."""
         if self.loss.units is None:
             return None
@@ -435,13 +439,13 @@ class MetricUnits:
         names = self.loss.units(ours, self.setup)
         unscored = {
             *(self.of_reference.keys() - self.units[pair].keys()),
-            *self.metric.unanswered(ours, self.setup),
-            *self.metric.unanswered(theirs, self.setup),
+            *self.metric.units_without_value(ours, self.setup),
+            *self.metric.units_without_value(theirs, self.setup),
         }
         return len({*names} & unscored), len(names)
 
 
-def _doubted(row: MetricResult, text: str, pair: Pair) -> MetricResult:
+def _with_doubt(row: MetricResult, text: str, pair: Pair) -> MetricResult:
     """*row* beside a reference that is in doubt: its loss may be larger."""
     if row.decision is Decision.BEYOND:
         return row
@@ -450,7 +454,7 @@ def _doubted(row: MetricResult, text: str, pair: Pair) -> MetricResult:
     return replace(row, decision=Decision.OPEN, doubts=doubts, needed=None)
 
 
-def _lost_less_won(lost: Bounds, won: Bounds) -> Bounds:
+def _net_loss(lost: Bounds, won: Bounds) -> Bounds:
     """The share of units that are lost, less that of those that are won."""
     return Bounds(
         mean=lost.mean - won.mean,
@@ -460,7 +464,7 @@ def _lost_less_won(lost: Bounds, won: Bounds) -> Bounds:
     )
 
 
-def lost_and_won(losses: Sequence[float]) -> tuple[int, int]:
+def counts_lost_and_won(losses: Sequence[float]) -> tuple[int, int]:
     """Numbers of units that lost and that won."""
     return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
 
@@ -472,7 +476,7 @@ def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     No unit loses more than 1, so the mean is at most the share that loses, and at least
     minus the share that wins.
     """
-    (lost, won), units = lost_and_won(losses), len(losses)
+    (lost, won), units = counts_lost_and_won(losses), len(losses)
     return Bounds(
         mean=statistics.fmean(losses),
         low=-lost_share(won, units, share).high,

@@ -18,7 +18,7 @@ from codeneedle.verdict.order import (
     JointOrder,
     PairState,
     StepTarget,
-    next_asked,
+    next_target,
     order_of,
 )
 from codeneedle.verdict.statistics import Decision
@@ -173,7 +173,7 @@ def next_step(
         order = replace(order, candidates=tuple(others))
     if not may_continue:
         order = replace(order, looks=order.looks[:1])
-    seen = _seen(verdict, probes)
+    seen = _states_of_pairs(verdict, probes)
     if (
         seen
         and verdict.silent
@@ -186,7 +186,7 @@ def next_step(
         known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
         asked = next_on_border(order, seen, known_losses, verdict.fitting)
     else:
-        asked = next_asked(order, seen, verdict.reference)
+        asked = next_target(order, seen, verdict.reference)
     if asked is None:
         return None
     known = {r.pair: FURTHER.units(r) for r in verdict.run.records if is_asked(r)}
@@ -219,7 +219,7 @@ def _step_s(
     return total
 
 
-def _seen(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
+def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
     """What was measured of each pair by all *probes*, or failed."""
     tried = {
         (record.pair, record.probe): record

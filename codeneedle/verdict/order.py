@@ -215,7 +215,7 @@ class StepTarget:
     why: Why  # why these
 
 
-def next_asked(
+def next_target(
     order: Order, seen: Mapping[Pair, PairState], reference: Pair | None = None
 ) -> StepTarget | None:
     """

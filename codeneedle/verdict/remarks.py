@@ -33,13 +33,13 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
     return [
         *_smaller(verdict),
         *_types(verdict),
-        *_inferred(verdict),
+        *_remarks_on_inference(verdict),
         *_lengths(verdict),
         *_kernels(verdict, pair_flags),
-        *_crosschecked(verdict),
+        *_remarks_on_forcing(verdict),
         *_faults(verdict),
         *_silent(verdict),
-        *_repeated(verdict),
+        *_remarks_on_repetition(verdict),
         *_one_kind(verdict),
         *_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
@@ -54,9 +54,9 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer of several runs that are judged together."""
     is_by_budget = verdict.limits.max_memory_bytes is not None
     return [
-        *(_ruled_out(verdict) if is_by_budget else _inferred(verdict)),
+        *(_ruled_out(verdict) if is_by_budget else _remarks_on_inference(verdict)),
         *_silent(verdict),
-        *_repeated(verdict),
+        *_remarks_on_repetition(verdict),
         *_population(verdict),
         *asked_otherwise_remarks(verdict.run),
         *_troubles(verdict),
@@ -132,7 +132,7 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
     }
 
 
-def _inferred(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
     for phrase, pairs in inferred_phrases(verdict.inferred).items():
         text = f"Not measured, {phrase}."
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
@@ -215,7 +215,7 @@ def _build(
     return f" (a build with {pair_flags.compiles(pairs)})"
 
 
-def _crosschecked(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
     """Whether right tokens that were forced agree with those that were read."""
     for pair, each in verdict.crosschecks.items():
         name, noun = visible(str(pair)), plural(each.units, "function")
@@ -293,7 +293,7 @@ def _silent(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
 
 
-def _repeated(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
     """How far the reference differs from itself, measured again or elsewhere."""
     if verdict.reference is None:
         return
@@ -356,12 +356,12 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         text = f"About {about}; other texts can differ by more (--corpus, --text)."
         yield Remark(RemarkKind.POPULATION, text)
         yield from _short_text(verdict, noun)
-        yield from _untested(verdict)
+        yield from _remarks_on_untested(verdict)
         yield from _unseen(least)
         return
     yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
     yield from _short_text(verdict, noun)
-    yield from _untested(verdict)
+    yield from _remarks_on_untested(verdict)
     yield from _unseen({noun: units})
 
 
@@ -376,7 +376,7 @@ def _short_text(verdict: Verdict, noun: str) -> Iterator[Remark]:
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
 
 
-def _untested(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_untested(verdict: Verdict) -> Iterator[Remark]:
     """What the probes of a run say that they did not test."""
     asked = [name for name in verdict.run.setup.probes if name in PROBES]
     for line in (line for name in asked for line in PROBES[name].caveats(verdict.run)):

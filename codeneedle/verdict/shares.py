@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import answered
+from codeneedle.probes.probe import answered_keys
 from codeneedle.records.comparability import (
     first_other,
     setup_differences,
-    widened,
+    with_types_and_probes_of,
 )
 from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import Store
@@ -41,7 +41,7 @@ class Union:
     def run(self) -> Run:
         """The run, with derived statuses."""
         first = self.stores[0]
-        setup = functools.reduce(widened, self.setups)
+        setup = functools.reduce(with_types_and_probes_of, self.setups)
         run = Run(
             name=first.run_name,
             setup=setup,
@@ -130,7 +130,7 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
             ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _unlike(joined.cells[key], store, what, place)
-    if len(answered(record)) > len(answered(other)):
+    if len(answered_keys(record)) > len(answered_keys(other)):
         joined.cells[key], joined.records[key] = store, record
     joined.compared[key] = joined.compared.get(key, 1) + 1
     return True

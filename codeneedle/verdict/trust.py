@@ -87,7 +87,7 @@ def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ..
             troubles[pair, probe, variant, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
-    marked = tuple(_derived(each, troubles, on_cpu) for each in records)
+    marked = tuple(_with_derived_status(each, troubles, on_cpu) for each in records)
     return tuple(asked_alike(marked, setup))
 
 
@@ -185,7 +185,7 @@ CellKey = tuple[Pair, str, str, str]
 """A pair, a probe, a variant and a device."""
 
 
-def _derived(
+def _with_derived_status(
     record: CellRecord,
     troubles: Mapping[CellKey, Trouble],
     on_cpu: Mapping[CellKey, str],
@@ -241,7 +241,9 @@ def suspects(
         finished: Of one probe, at most one per pair.
         grid: Pairs of the sweep, measured or not.
     """
-    return dict(_otherwise_offloaded(finished)) | dict(_unproved(finished, grid))
+    return dict(_troubles_of_offload(finished)) | dict(
+        _troubles_without_proof(finished, grid)
+    )
 
 
 def attention_on_cpu(
@@ -266,7 +268,7 @@ def attention_on_cpu(
     return {pair: evidence for pair, evidence in told.items() if pair in unknown}
 
 
-def _otherwise_offloaded(
+def _troubles_of_offload(
     finished: Sequence[CellRecord],
 ) -> Iterator[tuple[Pair, Trouble]]:
     layers = {
@@ -354,7 +356,7 @@ LEAST_GROWTH = 0.05
 """Least difference as a share of the reference's growth: buffers grow, too."""
 
 
-def _unproved(
+def _troubles_without_proof(
     finished: Sequence[CellRecord], grid: Iterable[Pair]
 ) -> Iterator[tuple[Pair, Trouble]]:
     """

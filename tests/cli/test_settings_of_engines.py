@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from codeneedle.cli.app import app
 from codeneedle.cli.engines import ENGINES, engine_entry
-from codeneedle.cli.sweep import planned
+from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import (
     CommandSettings,
@@ -31,7 +31,7 @@ from codeneedle.engines.openai.settings import (
 from codeneedle.errors import BadInput, UnknownName, WeightsUnusable
 from codeneedle.report.plan import plan_document
 from codeneedle.sweep.request import Execution, Request, read_sweep
-from codeneedle.system.commands import filled
+from codeneedle.system.commands import fill_placeholders
 
 
 @pytest.fixture
@@ -327,7 +327,7 @@ def test_a_recipe_by_a_shell_starts_its_program_with_the_type(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     template = command_template(read_sweep(name).chosen("command", CommandSettings))
     values = {"k": k, "model": "/a b/m", "port": 8123, "context": 4096}
-    argv = [filled(word, values) for word in template.words]
+    argv = [fill_placeholders(word, values) for word in template.words]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
     assert told.strip().replace("\n", " ").endswith(expected)
@@ -351,7 +351,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     words += args if needs_model else []
     request, execution, _ = command.make_context("sweep", words).obj
 
-    (plan,) = planned(request, execution)
+    (plan,) = plans_of(request, execution)
 
     is_free = name in {"ik-llama", "tabbyapi"}
     types = len(request.rows)

@@ -21,7 +21,7 @@ from started_sweeps import RUN, going, record, run, running_child, signal_at
 from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
-from codeneedle.cli.sweep import next_commands, planned
+from codeneedle.cli.sweep import next_commands, plans_of
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.models import pretrained
@@ -85,7 +85,7 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with pytest.raises(ToolMissing, match="llama-server"):
-        planned(Request(), Execution())
+        plans_of(Request(), Execution())
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):

@@ -18,7 +18,7 @@ from codeneedle.engines.started import (
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
-from codeneedle.system.orphans import noted
+from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import Child
 
 
@@ -60,7 +60,9 @@ def started(tmp_path):
             return Scripted(
                 client=None,
                 command=tuple(argv),
-                child=stack.enter_context(noted(argv, env=dict(os.environ), log=log)),
+                child=stack.enter_context(
+                    running_with_note(argv, env=dict(os.environ), log=log)
+                ),
                 log=log,
                 states=shown,
                 limit_s=limit_s,

@@ -12,11 +12,11 @@ from codeneedle.engines.messages import (
     Progress,
     Refused,
     ServerGone,
-    parsed,
+    check_shape,
+    json_object,
     passage_tokens,
     quoted,
     reply_of,
-    shaped,
     stated_refusal,
 )
 from codeneedle.scores import LOWEST, ComputesNan
@@ -179,12 +179,12 @@ def test_a_reply_longer_than_its_tokens_can_be_is_refused():
 )
 def test_what_is_no_json_object_is_refused(data):
     with pytest.raises(BadReply):
-        parsed(data, expected="an event")
+        json_object(data, expected="an event")
 
 
 def test_invalid_utf8_and_nan_are_read():
     """Older builds write NaN, and models write any bytes."""
-    found = parsed(b'{"text": "a\xffb", "logprob": NaN}', expected="an event")
+    found = json_object(b'{"text": "a\xffb", "logprob": NaN}', expected="an event")
 
     assert "a\ufffdb" == found["text"]
 
@@ -216,7 +216,7 @@ def test_an_error_that_is_a_page_is_quoted_in_one_line():
 def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
     """Its text as objects may be far longer than its bytes were."""
     with pytest.raises(BadReply) as caught:
-        shaped({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
+        check_shape({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
 
     assert "Expected `int`, got `object` - at `$[...][0]`" in str(caught.value)
     assert "{}" not in str(caught.value)

@@ -11,9 +11,9 @@ from codeneedle.engines.ended import (
     end_of,
     exit_cause,
     exit_phrase,
-    killed,
     last_lines,
     silent,
+    trouble_of_sigkill,
 )
 from codeneedle.engines.llama_cpp import log as llama_log
 from codeneedle.engines.reasons import LINE_CHARACTERS, MEMORY, complaint
@@ -63,8 +63,8 @@ def test_sigkill_is_a_lack_of_memory_where_the_kernel_says_so(
     if text is not None:
         machine.VMSTAT.write_text(text)
 
-    assert status is killed().status
-    assert "SIGKILL" in killed().reason
+    assert status is trouble_of_sigkill().status
+    assert "SIGKILL" in trouble_of_sigkill().reason
 
 
 def test_what_the_log_says_comes_before_the_exit_code(tmp_path):

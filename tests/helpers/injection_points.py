@@ -35,7 +35,7 @@ POINTS = {
     "write a record": "codeneedle.records.store:Store.add",
     "write a setup": "codeneedle.records.store:Store.adopt",
     "write the note of a server": "codeneedle.system.orphans:_write",
-    "write a base file": "codeneedle.engines.llama_cpp.perplexity:watched",
+    "write a base file": "codeneedle.engines.llama_cpp.perplexity:run_watched",
     "write the hash of the weights": "codeneedle.models.weights:write_note",
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced

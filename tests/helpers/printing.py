@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 from rich.protocol import is_renderable
 
-from codeneedle.report.terminal import rendered
+from codeneedle.report.terminal import render
 
 
 def printed(*views, width=100, colour=False):
@@ -21,6 +21,6 @@ def printed(*views, width=100, colour=False):
     )
     for view in views:
         # A line that is too long is not cut.
-        shown = view if is_renderable(view) else rendered(view)
+        shown = view if is_renderable(view) else render(view)
         console.print(shown, crop=False)
     return console.file.getvalue()

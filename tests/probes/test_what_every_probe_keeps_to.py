@@ -18,7 +18,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.frames import cells_frame, reference
 from codeneedle.probes.generation.probe import GenerationSettings
-from codeneedle.probes.probe import Probe, answered
+from codeneedle.probes.probe import Probe, answered_keys
 from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.reuse.probe import ReuseSettings
@@ -178,7 +178,7 @@ def test_a_finished_cell_has_all_answers_and_is_not_asked_again(world):
     assert [Status.FINISHED] * 2 == [each.status for each in world.records.values()]
     for record in world.records.values():
         asked = {question.key for question in world.probe.questions(world.setup)}
-        assert asked <= answered(record)
+        assert asked <= answered_keys(record)
     assert first > again == 0
 
 

@@ -22,7 +22,7 @@ from codeneedle.records.comparability import (
     setup_differences,
     setup_identity,
     stamp,
-    widened,
+    with_types_and_probes_of,
 )
 from codeneedle.records.record import ForeignRecord, as_json
 
@@ -87,7 +87,7 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     wanted = replace(SETUP, **changes)
 
     refuse_difference(SETUP, wanted, folder=Path("runs"))
-    both = widened(SETUP, wanted)
+    both = with_types_and_probes_of(SETUP, wanted)
     assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
     assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
     assert {**SETUP.probes, **wanted.probes} == both.probes
@@ -100,7 +100,11 @@ def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
     refuse_difference(BARE, SETUP, folder=Path("runs"))
     refuse_difference(SETUP, BARE, folder=Path("runs"))
 
-    assert SETUP == widened(BARE, SETUP) == widened(SETUP, BARE)
+    assert (
+        SETUP
+        == with_types_and_probes_of(BARE, SETUP)
+        == with_types_and_probes_of(SETUP, BARE)
+    )
     assert (
         []
         == list(setup_differences(BARE, SETUP))
@@ -225,5 +229,5 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
     chosen = replace(SETUP, types_k=("f16",), types_v=("f16",), pairs=("f16/f16",))
     other = replace(SETUP, types_k=("q8_0",), types_v=("q4_0",))
 
-    assert ("f16/f16", "q8_0/q4_0") == widened(chosen, other).pairs
-    assert ("q8_0/q4_0", "f16/f16") == widened(other, chosen).pairs
+    assert ("f16/f16", "q8_0/q4_0") == with_types_and_probes_of(chosen, other).pairs
+    assert ("q8_0/q4_0", "f16/f16") == with_types_and_probes_of(other, chosen).pairs

@@ -16,7 +16,7 @@ from codeneedle.report.budget import (
     whole_document,
 )
 from codeneedle.report.verdict_data import verdict_objects
-from codeneedle.verdict.joint import joined
+from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
@@ -27,7 +27,7 @@ FLAGS = asks_for("llama.cpp")
 
 def judged(most=None, runs=None, at=AT):
     runs = three_runs() if runs is None else runs
-    return judge(joined(runs, at), Limits(max_memory_bytes=most, at=at))
+    return judge(join_runs(runs, at), Limits(max_memory_bytes=most, at=at))
 
 
 def size_of(text):

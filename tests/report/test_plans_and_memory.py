@@ -17,7 +17,12 @@ from codeneedle.engines.engine import CacheTypes
 from codeneedle.engines.pace import Pace
 from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
-from codeneedle.models.kv_cache import AvailableMemory, misfit, plain_caches, predicted
+from codeneedle.models.kv_cache import (
+    AvailableMemory,
+    misfit,
+    plain_caches,
+    predict_memory,
+)
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import (
     AGAIN,
@@ -30,8 +35,8 @@ from codeneedle.records.record import (
 )
 from codeneedle.report.plan import (
     _smallest,
-    measured,
     measured_memory,
+    memory_by_pair,
     plan_document,
     plan_object,
     planned_memory,
@@ -239,7 +244,7 @@ def lines_of(view):
 
 def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
     """The predicted table of *pairs*."""
-    plan = predicted(
+    plan = predict_memory(
         weights,
         plain_caches(weights, weights.training_context),
         map(Pair.parse, pairs),
@@ -323,7 +328,7 @@ def test_measured_sizes_are_exact_although_the_log_rounds_them():
 
     assert "K/V          K     V  per 1K  compute  peak" == lines[2]
     assert ["f16/q4_0", "4.00", "1.12", "1.251", "6.5", "64.0"] == lines[3].split()
-    assert 1.125 == measured(run_of(record))[0].sizes_mib["kv-v"]
+    assert 1.125 == memory_by_pair(run_of(record))[0].sizes_mib["kv-v"]
 
 
 def test_per_1k_is_what_grows_and_a_recurrent_state_has_a_column():
@@ -362,7 +367,7 @@ def test_the_longest_context_of_a_pair_counts():
     stopped = replace(short, status=Status.INTERRUPTED, probe="throughput")
     run = run_of(coarse, short, long, replace(short, probe="other"), stopped)
 
-    found = measured(run)
+    found = memory_by_pair(run)
     text = "\n".join(lines_of(measured_memory(run)))
 
     assert ["f16/f16", "q4_0/f16"] == [str(each.pair) for each in found]
@@ -376,7 +381,7 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
     server = served("f16/f16", k_mib=4.0, v_mib=4.0, peak_rss_bytes=64 << 20)
     tool = served("f16/f16", k_mib=8.0, v_mib=8.0, context=8192)
 
-    (found,) = measured(run_of(tool, server))
+    (found,) = memory_by_pair(run_of(tool, server))
 
     assert (64.0, 4096) == (found.sizes_mib["rss"], found.context)
 

@@ -23,7 +23,11 @@ from codeneedle.engines.openai.engine import OpenAiEngine, command_of
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.records.comparability import OtherSetup, setup_differences, widened
+from codeneedle.records.comparability import (
+    OtherSetup,
+    setup_differences,
+    with_types_and_probes_of,
+)
 from codeneedle.records.store import Store
 from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
@@ -57,7 +61,7 @@ def test_programs_are_compared_as_far_as_both_have_them():
     other = replace(more, programs={"llama-server": "xy"})
 
     assert [] == [*setup_differences(ours, more)]
-    assert more.programs == widened(ours, more).programs
+    assert more.programs == with_types_and_probes_of(ours, more).programs
     assert [("program llama-server", "ab", "xy")] == [*setup_differences(ours, other)]
 
 

@@ -28,11 +28,11 @@ from codeneedle.sweep.request import (
     encoded_request,
     keep,
     known_sweeps,
-    overruled,
     pages,
     read_sweep,
     run_folder_at,
     union,
+    with_options,
 )
 
 SWA = {"swa": ("--swa-full",)}
@@ -305,7 +305,7 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
 
 def test_rotation_is_on_or_off():
     with pytest.raises(UnknownName):
-        overruled(Request(), {"rotation": ("of",)})
+        with_options(Request(), {"rotation": ("of",)})
     with pytest.raises(UnknownName) as caught:
         decoded_request("rotation = ['on', 'of']", source="mine")
     assert "unknown rotation 'of'" == str(caught.value)
@@ -463,7 +463,7 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
 )
 def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
     with pytest.raises(BadInput) as caught:
-        overruled(Request(), {probe: {field: value}})
+        with_options(Request(), {probe: {field: value}})
 
     assert str(caught.value).startswith(words)
 
@@ -474,7 +474,7 @@ def test_options_of_a_probe_replace_single_settings():
         throughput=ThroughputSettings(depths=(0,)),
     )
 
-    found = overruled(stored, {"divergence": {"chunks": ("4",), "file": "~/a.txt"}})
+    found = with_options(stored, {"divergence": {"chunks": ("4",), "file": "~/a.txt"}})
 
     assert stored.throughput == found.throughput
     assert found.divergence == DivergenceSettings(
@@ -498,11 +498,11 @@ def test_a_sweep_file_that_misspells_a_model_is_refused():
     ],
 )
 def test_a_grid_is_whole_or_of_chosen_pairs(options, expected):
-    assert expected == list(map(str, overruled(Request(), options).grid))
+    assert expected == list(map(str, with_options(Request(), options).grid))
 
 
 def test_rows_and_columns_are_those_of_the_chosen_pairs():
-    request = overruled(Request(), {"pairs": ["q8_0/q4_0", "f16/f16"]})
+    request = with_options(Request(), {"pairs": ["q8_0/q4_0", "f16/f16"]})
 
     assert (("f16", "q8_0"), ("f16", "q4_0")) == (request.rows, request.columns)
 
@@ -510,9 +510,9 @@ def test_rows_and_columns_are_those_of_the_chosen_pairs():
 def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():
     stored = Request(pairs=("f16/f16", "q8_0/q8_0"))
 
-    assert 4 == len(overruled(stored, {"types": ["f16", "q4_0"]}).grid)
-    assert 1 == len(overruled(stored, {"k_types": ["f16"], "v_types": ["f16"]}).grid)
-    same = overruled(Request(types=("f16", "q4_0")), {"same": True})
+    assert 4 == len(with_options(stored, {"types": ["f16", "q4_0"]}).grid)
+    assert 1 == len(with_options(stored, {"k_types": ["f16"], "v_types": ["f16"]}).grid)
+    same = with_options(Request(types=("f16", "q4_0")), {"same": True})
     assert 2 == len(same.grid)
 
 
@@ -526,7 +526,7 @@ def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():
 )
 def test_pairs_that_cannot_be_are_refused(options, words):
     with pytest.raises(BadInput) as caught:
-        overruled(Request(), options)
+        with_options(Request(), options)
     assert str(caught.value).startswith(words)
 
 

@@ -265,7 +265,7 @@ def patient(store, *, seen_s, attention):
     def outcome(cell):
         cell.effective = Effective(attention=attention[cell.pair])
         with cell.patience() as limited:
-            limits[cell.pair] = limited.capped(SILENCE_S)[0]
+            limits[cell.pair] = limited.limit_and_cause(SILENCE_S)[0]
             limited.longest_s = seen_s
 
     walk(store, Script(outcome), retry_failed=True)
@@ -326,7 +326,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
             asked.append(True)
 
     mine = made_runner(store, asked_to_stop=lambda: bool(asked))
-    with machine.occupied("a/b", exclusive=False, waiting=None):
+    with machine.occupying("a/b", exclusive=False, waiting=None):
         mine.sweep(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
@@ -340,7 +340,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     script = Script()
     mine = made_runner(store, may_wait=False)
 
-    with machine.occupied("a/b", exclusive=False, waiting=None):
+    with machine.occupying("a/b", exclusive=False, waiting=None):
         mine.sweep(replace(script.probe, is_timed=True), PAIRS)
 
     assert PAIRS == script.measured

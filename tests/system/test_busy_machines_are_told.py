@@ -5,7 +5,7 @@ import os
 import platform
 
 from codeneedle.system import machine
-from codeneedle.system.files import locked
+from codeneedle.system.files import holding_lock
 
 
 def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
@@ -18,13 +18,13 @@ def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
     told = []
 
     with contextlib.ExitStack() as held:
-        held.enter_context(locked(lock, is_shared=True))
+        held.enter_context(holding_lock(lock, is_shared=True))
 
         def wait(who):
             told.append(who)
             held.close()
 
-        with machine.occupied("c/d", exclusive=True, waiting=wait):
+        with machine.occupying("c/d", exclusive=True, waiting=wait):
             mine = [each.read_text() for each in tmp_path.glob(f"*.{os.getpid()}-*")]
 
     assert [f"pid {other}, random-bodies-mini/needle-nano"] == told
@@ -37,8 +37,8 @@ def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with (
-        machine.occupied("a/b", exclusive=True, waiting=None),
-        machine.occupied("c/d", exclusive=True, waiting=None),
+        machine.occupying("a/b", exclusive=True, waiting=None),
+        machine.occupying("c/d", exclusive=True, waiting=None),
     ):
         pass
 

@@ -17,7 +17,7 @@ from codeneedle.system.processes import (
 )
 from codeneedle.system.variables import (
     deciding_variables,
-    inherited,
+    inherited_variables,
     pass_on,
     withheld,
 )
@@ -137,7 +137,7 @@ def test_places_languages_and_devices_are_inherited_and_nothing_else(
 ):
     monkeypatch.setenv(name, "x")
 
-    assert is_kept is (name in inherited())
+    assert is_kept is (name in inherited_variables())
 
 
 @pytest.fixture
@@ -154,11 +154,11 @@ def test_a_variable_that_is_named_is_inherited_and_told_until_then(monkeypatch):
     assert {"LLAMA_SET_ROWS", "LLAMA_ARG_CTX_SIZE", "LD_PRELOAD"} <= {*withheld()}
     assert "LLAMA_SERVER" not in withheld()
     pass_on(["LLAMA_SET_ROWS"])
-    assert "1" == inherited()["LLAMA_SET_ROWS"]
+    assert "1" == inherited_variables()["LLAMA_SET_ROWS"]
     assert "1" == deciding_variables()["LLAMA_SET_ROWS"]
     assert "LLAMA_SET_ROWS" not in withheld()
     pass_on(())
-    assert "LLAMA_SET_ROWS" not in inherited()
+    assert "LLAMA_SET_ROWS" not in inherited_variables()
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_a_variable_that_must_not_be_passed_on_is_refused(monkeypatch, name):
     with pytest.raises(BadInput) as refused:
         pass_on([name])
     assert refused.value.hint
-    assert name not in inherited()
+    assert name not in inherited_variables()

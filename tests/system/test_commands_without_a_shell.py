@@ -6,7 +6,7 @@ import pytest
 
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.system.commands import (
-    filled,
+    fill_placeholders,
     placeholders,
     program_at,
     refuse_unset,
@@ -23,8 +23,8 @@ def test_a_command_is_split_as_a_shell_would_without_one():
 
     assert ("sh", "-c", "echo $HOME; echo ${out}", "${model}") == found
     assert ["out", "model"] == placeholders(found)
-    assert "echo $HOME; echo a b" == filled(found[2], {"out": "a b"})
-    assert "${model}" == filled(found[3], {"out": "a b"})
+    assert "echo $HOME; echo a b" == fill_placeholders(found[2], {"out": "a b"})
+    assert "${model}" == fill_placeholders(found[3], {"out": "a b"})
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
-from codeneedle.system.files import emptied, made_folder
+from codeneedle.system.files import made_folder, make_empty
 
 
 def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
@@ -103,7 +103,7 @@ def test_a_tree_of_any_depth_is_removed_and_no_link_in_it_is_followed(tmp_path):
         os.close(inner)
         inner = deeper
     os.close(inner)
-    files.removed(top)
+    files.remove_folder(top)
 
     assert [kept] == list(tmp_path.iterdir())
     assert (kept / "file").exists()
@@ -123,7 +123,7 @@ def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
     out.mkdir()
     (out / "link").symlink_to(tmp_path / "kept")
 
-    emptied(out)
+    make_empty(out)
 
     assert [] == list(out.iterdir())
     assert (tmp_path / "kept" / "file").exists()

@@ -5,23 +5,23 @@ import platform
 
 import pytest
 
-from codeneedle.system.files import holder, locked
+from codeneedle.system.files import holder, holding_lock
 
 
 def test_a_lock_has_one_holder(tmp_path):
     path = tmp_path / "lock"
     assert "" == holder(path)
-    with locked(path), pytest.raises(BlockingIOError), locked(path):
+    with holding_lock(path), pytest.raises(BlockingIOError), holding_lock(path):
         pass
 
     assert f"pid {os.getpid()} on {platform.node()}" == holder(path)
-    with locked(path, is_shared=True):
+    with holding_lock(path, is_shared=True):
         assert "" == holder(path)
 
 
 def test_a_lock_may_be_waited_for(tmp_path):
     path = tmp_path / "lock"
-    holder = locked(path)
+    holder = holding_lock(path)
     holder.__enter__()
     waits = []
 
@@ -30,7 +30,7 @@ def test_a_lock_may_be_waited_for(tmp_path):
         if len(waits) == 3:
             holder.__exit__(None, None, None)
 
-    with locked(path, waiting=waiting):
+    with holding_lock(path, waiting=waiting):
         pass
 
     assert 3 == len(waits)
@@ -38,7 +38,7 @@ def test_a_lock_may_be_waited_for(tmp_path):
 
 def test_a_lock_whose_file_was_taken_away_is_lost(tmp_path):
     path = tmp_path / "lock"
-    with locked(path) as lock:
+    with holding_lock(path) as lock:
         assert not lock.is_lost()
         path.unlink()
         assert lock.is_lost()
@@ -50,9 +50,12 @@ def test_a_lock_is_neither_waited_for_as_a_pipe_nor_made_behind_a_link(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("victim")
 
-    with locked(tmp_path / "pipe"):
+    with holding_lock(tmp_path / "pipe"):
         pass
-    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "link"):
+    with (
+        pytest.raises(OSError, match="symbolic links"),
+        holding_lock(tmp_path / "link"),
+    ):
         pass
 
     assert not (tmp_path / "victim").exists()

@@ -6,7 +6,11 @@ import threading
 
 import pytest
 
-from codeneedle.system.signals import held, stop_request, unwinding_on_signals
+from codeneedle.system.signals import (
+    holding_signals,
+    stop_request,
+    unwinding_on_signals,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +61,7 @@ def test_the_first_ctrl_c_is_noted_and_the_second_raises():
 
 def test_held_signals_arrive_when_the_block_ends():
     with stop_request() as request:
-        with held() as hold:
+        with holding_signals() as hold:
             os.kill(os.getpid(), signal.SIGINT)
             assert [signal.SIGINT] == hold.arrived
             assert not request.asked_to_stop
@@ -65,7 +69,7 @@ def test_held_signals_arrive_when_the_block_ends():
 
 
 def test_a_hold_may_be_released_early():
-    with held() as hold:
+    with holding_signals() as hold:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             hold.release()
@@ -80,7 +84,7 @@ def test_other_threads_may_enter_every_block():
     reached = []
 
     def work():
-        with unwinding_on_signals(), stop_request(), held():
+        with unwinding_on_signals(), stop_request(), holding_signals():
             reached.append(True)
 
     thread = threading.Thread(target=work)

@@ -21,10 +21,10 @@ from codeneedle.system.orphans import (
     Orphan,
     Process,
     end_orphans,
-    noted,
+    run_watched,
+    running_with_note,
     started_at,
     this_host,
-    watched,
 )
 from codeneedle.system.processes import free_port
 
@@ -190,7 +190,7 @@ def test_a_program_of_subcommands_is_noted_with_the_one_that_runs(
 ):
     program = script(tmp_path / "llama", "exec sleep 60")
     argv = [str(program), *words]
-    with noted(argv, env={}, log=tmp_path / "log"):
+    with running_with_note(argv, env={}, log=tmp_path / "log"):
         (file,) = notes.iterdir()
         note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
 
@@ -198,9 +198,11 @@ def test_a_program_of_subcommands_is_noted_with_the_one_that_runs(
 
 
 def test_a_child_is_noted_while_it_runs(tmp_path, notes):
-    with noted(["/bin/cat"], env={}, log=tmp_path / "cat.log") as child:
+    with running_with_note(["/bin/cat"], env={}, log=tmp_path / "cat.log") as child:
         child.wait()
-    with noted(["/bin/sleep", "60"], env={}, log=tmp_path / "sleep.log") as child:
+    with running_with_note(
+        ["/bin/sleep", "60"], env={}, log=tmp_path / "sleep.log"
+    ) as child:
         (file,) = notes.iterdir()
         note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
         # The system shows the environment of a child a moment after its start.
@@ -234,7 +236,7 @@ def left_by(script, tmp_path):
     pid, port = tmp_path / "pid", free_port("127.0.0.1")
     script = script.format(python=sys.executable, port=port, pid=pid)
     waiting = f'{script}\nwhile ! [ -s "{pid}" ]; do sleep 0.01; done; exit 0'
-    with noted(
+    with running_with_note(
         ["/bin/sh", "-c", waiting],
         env={"PATH": os.environ["PATH"], "SERVER": SERVER},
         log=tmp_path / "log",
@@ -277,7 +279,7 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
     more = tmp_path / "more"
     script = script.replace("more", str(more))
 
-    found = watched(
+    found = run_watched(
         ["/bin/sh", "-c", script],
         env={"PATH": "/usr/bin:/bin"},
         log=tmp_path / "log",
@@ -292,7 +294,7 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
 
 def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatch):
     monkeypatch.setattr(ChildNote, "groups", lambda _: [2**22 + 1])
-    with noted(["/bin/cat"], env={}, log=tmp_path / "log"):
+    with running_with_note(["/bin/cat"], env={}, log=tmp_path / "log"):
         pass
 
     assert 1 == len(list(notes.iterdir()))
@@ -301,7 +303,7 @@ def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatc
 def test_a_cache_folder_that_takes_no_file_is_no_obstacle(tmp_path, notes):
     notes.rmdir()
     notes.touch()
-    with noted(["/bin/sleep", "60"], env={}, log=tmp_path / "log") as child:
+    with running_with_note(["/bin/sleep", "60"], env={}, log=tmp_path / "log") as child:
         assert child.poll() is None
 
     assert not psutil.pid_exists(child.pid)

@@ -15,7 +15,7 @@ from made_weights import (
 from codeneedle.cache_types import Candidate, Pair, finer_axes, most_precise
 from codeneedle.errors import BadInput
 from codeneedle.records.record import ModelFacts, Status
-from codeneedle.verdict.joint import bits_per_weight, joined, memory_of, weight_names
+from codeneedle.verdict.joint import bits_per_weight, join_runs, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.order import JointRun, covers
@@ -25,7 +25,7 @@ AT = 32_768
 
 def judged(runs, most=None):
     limits = Limits(max_memory_bytes=most, at=AT)
-    return judge(joined(runs, AT), limits)
+    return judge(join_runs(runs, AT), limits)
 
 
 def name(pair):
@@ -188,7 +188,7 @@ class TestWhatIsNoQuestion:
     )
     def test_it_is_refused_with_the_reason(self, facts, why):
         with pytest.raises(BadInput, match=why) as refused:
-            joined(others(three_runs(), **facts))
+            join_runs(others(three_runs(), **facts))
 
         assert "codeneedle compare" in refused.value.hint
 
@@ -196,11 +196,11 @@ class TestWhatIsNoQuestion:
         runs = three_runs()
 
         with pytest.raises(BadInput, match="same file"):
-            joined([runs[0], runs[0]])
+            join_runs([runs[0], runs[0]])
 
     def test_one_run_alone(self):
         with pytest.raises(BadInput, match="alone"):
-            joined(three_runs()[:1])
+            join_runs(three_runs()[:1])
 
     def test_runs_without_a_stored_tokenizer_are_taken_by_their_questions(self):
         runs = [
@@ -208,7 +208,7 @@ class TestWhatIsNoQuestion:
             for run in three_runs()
         ]
 
-        assert isinstance(joined(runs), JointRun)
+        assert isinstance(join_runs(runs), JointRun)
 
 
 class TestNames:

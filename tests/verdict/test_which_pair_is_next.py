@@ -10,7 +10,7 @@ from codeneedle.verdict.order import (
     PairState,
     Why,
     covers,
-    next_asked,
+    next_target,
     ruled_out,
     size_by_types,
 )
@@ -39,14 +39,14 @@ def is_open(*, needed=None, units=12, is_below=True):
 
 def asked(seen, order=ORDER):
     """What is asked next: pairs as text, the goal and why."""
-    found = next_asked(order, {pair(text): each for text, each in seen.items()})
+    found = next_target(order, {pair(text): each for text, each in seen.items()})
     return found and (" ".join(map(str, found.pairs)), found.goal, found.why)
 
 
 def run_through(truth, order=ORDER):
     """The pairs that are asked in turn, with the words of *truth*."""
     seen, turns = {}, []
-    while found := next_asked(order, seen):
+    while found := next_target(order, seen):
         seen |= {each: state(truth(each)) for each in found.pairs}
         turns.append((found.why, *map(str, found.pairs)))
     return seen, turns
@@ -266,11 +266,11 @@ def test_a_check_that_failed_is_asked_of_another_pair_that_is_ruled_out():
 
 def test_what_is_larger_than_the_reference_is_not_asked():
     order = Order(pairs=("bf16/q4_0", "q5_1/q5_1", "q4_0/q4_0"), looks=(12,))
-    found = next_asked(order, {pair("q4_0/q4_0"): BEYOND}, EIGHT)
+    found = next_target(order, {pair("q4_0/q4_0"): BEYOND}, EIGHT)
 
     assert (pair("q5_1/q5_1"),) == found.pairs
     seen = {pair("q4_0/q4_0"): BEYOND, pair("q5_1/q5_1"): BEYOND}
-    assert next_asked(order, seen, EIGHT) is None
+    assert next_target(order, seen, EIGHT) is None
 
 
 def test_a_type_of_unknown_size_is_asked_as_it_may_be_smaller():
@@ -379,7 +379,7 @@ def test_while_nothing_is_within_pairs_smaller_than_the_reference_are_asked(
 ):
     """Without one, smaller than what is not quantized."""
     order = Order(pairs=(candidate,))
-    found = next_asked(order, {}, reference and pair(reference))
+    found = next_target(order, {}, reference and pair(reference))
 
     assert is_asked == (found is not None)
 

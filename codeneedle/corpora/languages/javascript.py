@@ -43,7 +43,7 @@ _ESPRIMA_FAILS = (
 )
 
 
-def unconfirmed(text: str, known: Sequence[Function]) -> str:
+def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
     """The functions of *text* that esprima does not find, as a phrase; may be empty."""
     if len(text) > MAX_CHECKED_CHARACTERS:
         return f"more than {MAX_CHECKED_CHARACTERS:,} characters, too long for esprima"

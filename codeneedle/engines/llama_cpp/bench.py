@@ -26,7 +26,7 @@ from codeneedle.engines.llama_cpp.tool_options import (
     BENCH_NEEDED,
     BENCH_OFFLOAD,
     options_in,
-    translated,
+    translate_arguments,
 )
 from codeneedle.engines.reasons import printable
 from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
@@ -34,8 +34,8 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.system.files import tail
-from codeneedle.system.orphans import watched
-from codeneedle.system.variables import inherited
+from codeneedle.system.orphans import run_watched
+from codeneedle.system.variables import inherited_variables
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""
@@ -91,7 +91,7 @@ class Bench:
             ours["--threads"] = "1"
             if "--poll" in options:
                 ours["--poll"] = "0"
-        return ours | translated(self.model.arguments, self.help_text)[0]
+        return ours | translate_arguments(self.model.arguments, self.help_text)[0]
 
     def measure(
         self,
@@ -156,7 +156,7 @@ class Bench:
             MachineError: If it cannot be started or stopped.
         """
         # Times are taken while nobody else computes.
-        env = inherited()
+        env = inherited_variables()
         env |= variables(self.model, is_passive=self.model.is_tiny)
 
         began = time.monotonic()
@@ -167,7 +167,7 @@ class Bench:
             if time.monotonic() - began > PHASES * silence_s:
                 raise _too_slow(_phase(log), time.monotonic() - began, log)
 
-        returncode = watched(
+        returncode = run_watched(
             command,
             env=env,
             log=log,
@@ -206,7 +206,7 @@ class Bench:
         if unlike:
             unique = tuple(dict.fromkeys(unlike))
             excerpt = logs.evidence(output)
-            raise mismatch.mismatched(unique, log_excerpt=excerpt)
+            raise mismatch.mismatch_error(unique, log_excerpt=excerpt)
 
     def _other_installation(self, row: "BenchRow") -> Iterator[str]:
         """In what llama-bench is not of the same make as the server."""

@@ -32,7 +32,7 @@ from codeneedle.engines.llama_cpp.release import (
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
 from codeneedle.system.files import made_folder, size_of, tail
-from codeneedle.system.orphans import end_orphans, noted
+from codeneedle.system.orphans import end_orphans, running_with_note
 from codeneedle.system.secrets import is_secret
 from codeneedle.text import duration
 
@@ -227,7 +227,7 @@ class _Steps:
         log = self.log(phase)
         done, written, silence_s = (0, 0), 0, 0.0
         env = {**environment_of(os.environ), **(extra_env or {})}
-        with noted(argv, env=env, log=log, file_limit_bytes=None) as child:
+        with running_with_note(argv, env=env, log=log, file_limit_bytes=None) as child:
             last_s = time.monotonic()
             while child.poll() is None:
                 # The maximum: a page of warnings may hide the last step for a while.

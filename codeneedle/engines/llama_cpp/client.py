@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Literal, TypeVar
 
 from codeneedle.engines.http import REPLY_LIMIT_BYTES, SHORT_S, Connection, never
-from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, scored
+from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, score_tokens
 from codeneedle.engines.messages import (
     TOP_TOKENS,
     BadReply,
@@ -29,9 +29,9 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     TokenPiece,
+    check_shape,
     quoted,
     reply_of,
-    shaped,
 )
 from codeneedle.records.record import Json
 
@@ -244,7 +244,7 @@ class Client(Connection):
 
         is_plain = all(isinstance(token.piece, str) for token in whole[at:])
         has_special = self._ids(right, parse_special=False) != self._ids(right)
-        reply, scores = scored(
+        reply, scores = score_tokens(
             NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
             ask,
             at_once=is_plain and not has_special,
@@ -461,7 +461,7 @@ class _Rendered:
 
 def completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    stated = shaped(event, _CompletionReply, expected="an event of a completion")
+    stated = check_shape(event, _CompletionReply, expected="an event of a completion")
     limited = stated.stop_type == "limit" or stated.stopped_limit
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
@@ -475,7 +475,7 @@ def completion_event(event: Json) -> StreamEvent:
 
 def chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    stated = shaped(event, _ChatReply, expected="an event of a chat")
+    stated = check_shape(event, _ChatReply, expected="an event of a chat")
     if not stated.choices:  # the one that states usage
         progress = _progress_of(stated.prompt_progress)
         return StreamEvent(timings=stated.timings, progress=progress)

@@ -156,7 +156,7 @@ class LlamaCpp(Engine):
         if tool is None or not self.model.arguments:
             return ""
         if ability is Ability.SPEED:
-            _, lacking = tool_options.translated(
+            _, lacking = tool_options.translate_arguments(
                 self.model.arguments, tool_options.help_text(tool)
             )
         else:

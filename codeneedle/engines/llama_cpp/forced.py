@@ -119,7 +119,7 @@ def right_ends(
     return dict(sorted(ends.items()))
 
 
-def scored(
+def score_tokens(
     wanted: NextTokens, request: Request, *, at_once: bool, other: Callable[[], int]
 ) -> tuple[Reply, list[TokenScore]]:
     """

@@ -18,7 +18,7 @@ from codeneedle.engines.reasons import complaint
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.contents import joint_hash
-from codeneedle.system.files import exists, expanded, refuse_unreadable
+from codeneedle.system.files import exists, expand_home, refuse_unreadable
 
 SERVER, PERPLEXITY, BENCH = "llama-server", "llama-perplexity", "llama-bench"
 FIT_PARAMS = "llama-fit-params"
@@ -332,7 +332,7 @@ def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]
 
 
 def _tools_at(path: Path, *, source: str) -> Tools:
-    path = expanded(path)
+    path = expand_home(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
         path = Path(on_path)
     path = path.absolute()

@@ -53,7 +53,7 @@ from codeneedle.engines.llama_cpp.tool_options import own_options, shared_argume
 from codeneedle.engines.mismatch import (
     RequestedSettings,
     differences,
-    mismatched,
+    mismatch_error,
     refuse_without_flash,
 )
 from codeneedle.engines.tools import (
@@ -68,9 +68,9 @@ from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import processes
-from codeneedle.system.orphans import watched
+from codeneedle.system.orphans import run_watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 
 if TYPE_CHECKING:
     from codeneedle.engines.llama_cpp.reading import ReadJob
@@ -213,7 +213,7 @@ class Perplexity(BaseFileTool):
         """The base file comes through a pipe."""
         from codeneedle.engines.llama_cpp import reading
 
-        job, rows = reading.prepared(
+        job, rows = reading.prepare_reading(
             task, log=log, vocabulary=self.model.weights.vocabulary
         )
 
@@ -241,7 +241,7 @@ class Perplexity(BaseFileTool):
 
         def run() -> tuple[str, int]:
             rows.begin()
-            with reading.piped(rows) as pipe:
+            with reading.pipe_of(rows) as pipe:
                 return self._run(replace(job, pipe=pipe), note, progress)
 
         def is_cut(log_text: str) -> bool:
@@ -306,7 +306,7 @@ class Perplexity(BaseFileTool):
         refuse_without_flash(job.pair, effective)
         unlike = differences(asked, effective)
         if unlike and (is_over or effective.kv):
-            raise mismatched(unlike, log_excerpt=logs.evidence(log_text))
+            raise mismatch_error(unlike, log_excerpt=logs.evidence(log_text))
 
     def _run_to_end(
         self, job: Job, note: Notify, progress: Progress
@@ -334,14 +334,14 @@ class Perplexity(BaseFileTool):
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
         is_passive = waits_passively(self.model)
-        env = inherited()
+        env = inherited_variables()
         env |= variables(self.model, is_passive=is_passive)
 
         patience = job.task.patience
-        silence_s, known = patience.capped(SILENCE_S)
+        silence_s, known = patience.limit_and_cause(SILENCE_S)
 
         def grown() -> None:
-            patience.heard()
+            patience.note_event()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
             _refuse_nan(job, log_text)
@@ -350,7 +350,7 @@ class Perplexity(BaseFileTool):
             progress(min(chunks_done(log_text), job.task.chunks))
 
         patience.begin()
-        returncode = watched(
+        returncode = run_watched(
             argv,
             env=env,
             log=job.log,

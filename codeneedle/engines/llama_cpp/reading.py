@@ -396,7 +396,9 @@ class ReadJob(Job):
         return self.rows.nan_from
 
 
-def prepared(task: ReadingTask, *, log: Path, vocabulary: int) -> tuple[ReadJob, Rows]:
+def prepare_reading(
+    task: ReadingTask, *, log: Path, vocabulary: int
+) -> tuple[ReadJob, Rows]:
     """
     The run that reads the text of *task*, its pipe aside, and what takes its rows.
 
@@ -443,7 +445,7 @@ def comparing(
 
 
 @contextlib.contextmanager
-def piped(rows: RowStream) -> Iterator[Path]:
+def pipe_of(rows: RowStream) -> Iterator[Path]:
     """
     A named pipe that *rows* take from, for the length of a block.
 

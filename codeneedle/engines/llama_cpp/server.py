@@ -60,7 +60,7 @@ from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.contents import content_hash, joint_hash
-from codeneedle.system.orphans import noted
+from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import (
     Child,
     listens,
@@ -69,7 +69,7 @@ from codeneedle.system.processes import (
     tree,
     words_of,
 )
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 from codeneedle.text import one_line, size
 
 LOAD_TIMEOUT_S = 1800.0
@@ -294,11 +294,13 @@ def serving_llama(
         api_key = launch.key or f"{secrets.token_urlsafe(32)}-end"
         is_passive = waits_passively(launch.model)
         argv = command(replace(launch, alias=alias), port=port)
-        env = inherited()
+        env = inherited_variables()
         env |= variables(launch.model, is_passive=is_passive)
         env["LLAMA_API_KEY"] = api_key
         heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
-        child = stack.enter_context(noted(argv, env=env, log=log, heading=heading))
+        child = stack.enter_context(
+            running_with_note(argv, env=env, log=log, heading=heading)
+        )
         url = f"http://{HOST}:{port}"
         server: LlamaServer
         client = Client(

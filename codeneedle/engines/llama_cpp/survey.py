@@ -50,7 +50,7 @@ from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
 from codeneedle.system.files import cache_folder, identity, read_note, write_note
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 from codeneedle.text import MIB
 
 TIMEOUT_S = 60.0
@@ -342,7 +342,7 @@ class _SurveyCalls:
     def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
-        env = inherited() | variables(surveyor.model, is_passive=False)
+        env = inherited_variables() | variables(surveyor.model, is_passive=False)
         try:
             return processes.told_output_of(
                 argv,
@@ -436,7 +436,7 @@ def _key(
 ) -> str:
     """A hash of program, devices, drivers, weights, arguments and environment."""
     prefixes = ("GGML_", "LLAMA_", *VISIBLE_DEVICES)
-    env = inherited() | variables(model, is_passive=False)
+    env = inherited_variables() | variables(model, is_passive=False)
     chosen = sorted(item for item in env.items() if item[0].startswith(prefixes))
     parts = (
         facts.version,

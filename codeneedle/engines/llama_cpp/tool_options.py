@@ -270,7 +270,7 @@ def bench_forms(help_text: str) -> dict[str, _BenchOption]:
     return forms
 
 
-def translated(
+def translate_arguments(
     server_args: Sequence[str], help_text: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """

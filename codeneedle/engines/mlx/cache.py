@@ -180,7 +180,7 @@ def _of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else value
 
 
-def quantized(cache: Any, key: Packing, value: Packing) -> Any:
+def quantize(cache: Any, key: Packing, value: Packing) -> Any:
     """The contents of a plain cache of mlx-lm as it runs; others as they are."""
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache

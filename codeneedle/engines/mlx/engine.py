@@ -44,7 +44,7 @@ from codeneedle.engines.messages import (
     Readiness,
     passage_tokens,
 )
-from codeneedle.engines.mismatch import mismatched
+from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
@@ -72,7 +72,7 @@ from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
 from codeneedle.system.contents import joint_hash
 from codeneedle.system.files import size_of
-from codeneedle.system.orphans import noted, watched
+from codeneedle.system.orphans import run_watched, running_with_note
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
 
 TYPES = ("f16", "bf16", "kv8", "kv6", "kv5", "kv4", "kv3", "kv2")
@@ -292,7 +292,9 @@ class Mlx(Engine):
 
         def start(port: int, stack: ExitStack) -> MlxServer:
             more = ("--alias", alias, "--port", str(port))
-            child = stack.enter_context(noted([*argv, *more], env=env, log=log))
+            child = stack.enter_context(
+                running_with_note([*argv, *more], env=env, log=log)
+            )
             client = MlxClient(
                 f"http://{HOST}:{port}", api_key=key, silence_s=silence_s
             )
@@ -458,7 +460,7 @@ class MlxServer(StartedServer):
 
     @override
     def death(self) -> CellError:
-        return logs.died(self.child.returncode, self.log)
+        return logs.error_of_end(self.child.returncode, self.log)
 
     @override
     def excerpt(self, _error: CellError) -> tuple[str, ...]:
@@ -506,7 +508,7 @@ class _ChildRun:
             self._verify(log_text, is_over=False)
             grown(log_text)
 
-        returncode = watched(
+        returncode = run_watched(
             self.argv,
             env=logs.environment(),
             log=self.log,
@@ -522,7 +524,7 @@ class _ChildRun:
         effective = logs.effective(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:
-            raise logs.died(returncode, self.log)
+            raise logs.error_of_end(returncode, self.log)
         self._verify(log_text, is_over=True)
         if nan := logs.last(log_text, logs.NanComputed):
             raise ComputesNan(token=nan.token, log_excerpt=logs.last_lines(log_text))
@@ -532,7 +534,7 @@ class _ChildRun:
         if is_over or logs.last(log_text, logs.Running):
             unlike = logs.differences(self.cell, self.engine.settings, log_text)
             if unlike:
-                raise mismatched(unlike, log_excerpt=logs.last_lines(log_text))
+                raise mismatch_error(unlike, log_excerpt=logs.last_lines(log_text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from codeneedle.engines.mismatch import RequestedSettings
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 from codeneedle.text import MIB
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
@@ -43,7 +43,7 @@ def environment() -> dict[str, str]:
     """Variables of a child: it asks no server for models, and may use another BLAS."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
-    return inherited() | offline | preloaded
+    return inherited_variables() | offline | preloaded
 
 
 class LogEvent(
@@ -249,7 +249,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
     return ended.exit_cause(returncode, complaint)
 
 
-def died(returncode: int, log: Path) -> Died:
+def error_of_end(returncode: int, log: Path) -> Died:
     """The error for a child that has ended."""
     log_text = read_log(log)
     return Died(

@@ -27,7 +27,7 @@ from codeneedle.engines.mlx.cache import (
     WORD_BITS,
     Packing,
     SplitKVCache,
-    quantized,
+    quantize,
 )
 from codeneedle.engines.mlx.folder import CONFIG, read_json
 from codeneedle.engines.mlx.log import LayerCache, Speed
@@ -194,7 +194,7 @@ class Session:
     def _convert(self) -> None:
         if not self._is_quantized:
             key, value = packings(self.pair, self.settings)
-            self.caches = [quantized(each, key, value) for each in self.caches]
+            self.caches = [quantize(each, key, value) for each in self.caches]
             self._is_quantized = True
 
     def effective(self) -> tuple[LayerCache, ...]:

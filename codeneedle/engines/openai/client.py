@@ -39,10 +39,10 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
+    check_shape,
     passage_tokens,
     reply_of,
     rounded,
-    shaped,
 )
 from codeneedle.engines.openai.retries import (
     BUSY,
@@ -338,7 +338,7 @@ class OpenAi(Connection):
     def wait_idle(self) -> None:
         """A server that is stopped needs no waiting."""
 
-    def continued(self, text: str, *, max_tokens: int, request: str = "") -> Reply:
+    def continue_text(self, text: str, *, max_tokens: int, request: str = "") -> Reply:
         """
         What follows *text*; the reply to it, with a *request* behind it, in one message
         of a chat if the server does not continue texts.
@@ -356,12 +356,12 @@ class OpenAi(Connection):
 
     def prompt_tokens(self, text: str) -> int:
         """
-        The server's own count of a prompt, as of `continued`.
+        The server's own count of a prompt, as of `continue_text`.
 
         Raises:
             CellError: If it fails, or does not count.
         """
-        reply = self.continued(text, max_tokens=1)
+        reply = self.continue_text(text, max_tokens=1)
         if not reply.prompt_tokens:
             raise BadReply(expected="usage: how many tokens a prompt has", answer="")
         return reply.prompt_tokens
@@ -713,7 +713,7 @@ def read_event(event: Json) -> Event:
         error = BadReply(expected="OpenAI's API", answer="an API of the server's own")
         error.hint = "End the URL with /v1."
         raise error
-    stated = shaped(event, _StatedEvent, expected="an event of a reply")
+    stated = check_shape(event, _StatedEvent, expected="an event of a reply")
     timings = _timings(stated.usage)
     if not stated.choices:  # the one that states usage
         return Event(timings=timings)
@@ -756,7 +756,7 @@ def _places(logprobs: object) -> tuple[Sequence["_TokenLogprob"], Sequence[int]]
     None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
-        stated = shaped(logprobs or {}, _Logprobs, expected="log-probabilities")
+        stated = check_shape(logprobs or {}, _Logprobs, expected="log-probabilities")
         if stated.content is not None:
             return stated.content, ()
         texts, numbers = stated.tokens or (), stated.token_logprobs or ()

@@ -31,7 +31,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
-from codeneedle.engines.openai.retries import WANTS_KEY, advised
+from codeneedle.engines.openai.retries import WANTS_KEY, with_advice
 from codeneedle.engines.openai.server import (
     CommandServer,
     OpenAiServer,
@@ -55,9 +55,9 @@ from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import program_at
 from codeneedle.system.contents import file_hashes, joint_hash, named_files
-from codeneedle.system.orphans import noted
+from codeneedle.system.orphans import running_with_note
 from codeneedle.system.secrets import know, masking, secrets_of
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -276,12 +276,12 @@ class Command(OpenAiEngine):
             "context": cell.context,
             "model": self.model.weights.path,
         }
-        words, env = self.template.filled(values, os.environ)
+        words, env = self.template.fill(values, os.environ)
         argv = [self.program, *words[1:]]
         child = stack.enter_context(
-            noted(
+            running_with_note(
                 argv,
-                env=inherited() | env,
+                env=inherited_variables() | env,
                 log=log,
                 file_limit_bytes=FILE_LIMIT_BYTES,
             )
@@ -468,7 +468,7 @@ def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
     try:
         return client.models() or ()
     except Refused as error:
-        refused = advised(error)
+        refused = with_advice(error)
         if error.code in WANTS_KEY:
             raise BadInput(
                 source=f"--url {url}", reason=str(refused), hint=refused.hint

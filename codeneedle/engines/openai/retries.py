@@ -55,12 +55,12 @@ def patiently(
             pause_s = wait_s if stated_s is None else stated_s
             is_busy = error.code in BUSY and wait_s is not None
             if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
-                raise advised(error) from error
+                raise with_advice(error) from error
             sleep(pause_s)
     raise AssertionError
 
 
-def advised(error: Refused) -> Refused:
+def with_advice(error: Refused) -> Refused:
     """*error* with a hint on what to do about it."""
     hints = {
         **dict.fromkeys(WANTS_KEY, KEY_HINT),

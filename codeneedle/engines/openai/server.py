@@ -157,7 +157,7 @@ def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
 
 def _print(client: OpenAi, fixed: str) -> Fingerprint:
     request = "Say these lines, the last one first."
-    reply = client.continued(fixed, max_tokens=EVIDENCE_TOKENS, request=request)
+    reply = client.continue_text(fixed, max_tokens=EVIDENCE_TOKENS, request=request)
     return Fingerprint(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
 
 

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.system.commands import (
-    filled,
+    fill_placeholders,
     placeholders,
     refuse_unknown_placeholder,
     refuse_unset,
@@ -147,7 +147,7 @@ class CommandTemplate:
         words = (part for word in self.words for part in word.split())
         return any(Path(word).stem == WITHOUT_ECHO for word in words)
 
-    def filled(
+    def fill(
         self, values: Mapping[str, object], environment: Mapping[str, str]
     ) -> tuple[list[str], dict[str, str]]:
         """
@@ -158,10 +158,12 @@ class CommandTemplate:
             environment: Where values of variables that are passed on come from.
         """
         env = {
-            name: environment.get(name, "") if text is None else filled(text, values)
+            name: environment.get(name, "")
+            if text is None
+            else fill_placeholders(text, values)
             for name, text in self.env.items()
         }
-        return [filled(word, values) for word in self.words], env
+        return [fill_placeholders(word, values) for word in self.words], env
 
 
 def command_template(settings: CommandSettings) -> CommandTemplate:

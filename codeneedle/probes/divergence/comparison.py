@@ -29,7 +29,7 @@ from codeneedle.probes.divergence.record import (
 from codeneedle.probes.estimates import Estimates
 from codeneedle.records.record import Json, Status, as_json
 from codeneedle.system import files
-from codeneedle.system.files import locked, nap
+from codeneedle.system.files import holding_lock, nap
 from codeneedle.text import size as size_phrase
 
 MOST_CHUNKS = 100_000
@@ -80,7 +80,7 @@ def compared_with_reference(
     steps = [_steps(tool, task) for task in tasks]
     with context.measuring(), context.patience() as patience:
         for at, task in enumerate(tasks):
-            found.answers[key(task.context, task.chunks)] = _compared(
+            found.answers[key(task.context, task.chunks)] = _compare(
                 context,
                 tool,
                 replace(task, patience=patience),
@@ -118,7 +118,7 @@ def tool_of(engine: Engine) -> DivergenceTool | None:
     return None
 
 
-def _compared(
+def _compare(
     context: ProbeContext,
     tool: DivergenceTool,
     task: DivergenceTask,
@@ -139,7 +139,7 @@ def _compared(
 
     # Of several workers, one computes the reference if it is missing.
     task.folder.mkdir(parents=True, exist_ok=True)
-    with locked(task.folder / "base.lock", waiting=nap):
+    with holding_lock(task.folder / "base.lock", waiting=nap):
         reference = tool.reference(task)
         if reference is None:
             what = "computing the reference"

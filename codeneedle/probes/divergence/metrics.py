@@ -26,14 +26,14 @@ def _values(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one."""
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
-        compared = _compared(record, setup, context)
+        compared = _comparison_at(record, setup, context)
         statistics = compared.statistics if compared else None
         return numbers(compared, statistics) if compared and statistics else ()
 
     return values
 
 
-def _compared(
+def _comparison_at(
     record: CellRecord, setup: Setup, context: int | None
 ) -> ContextComparison | None:
     divergence = divergence_of(record)
@@ -86,7 +86,7 @@ def _error(
     """The standard error that llama-perplexity states of an estimate."""
 
     def error(record: CellRecord, setup: Setup) -> float | None:
-        compared = _compared(record, setup, context)
+        compared = _comparison_at(record, setup, context)
         statistics = compared.statistics if compared else None
         return estimate(statistics).error if statistics else None
 
@@ -197,7 +197,7 @@ def _tokens(
         setup: Of the run.
         part: Which of `DivergenceLayout.parts` they are of; None for all.
     """
-    compared = _compared(record, setup, None)
+    compared = _comparison_at(record, setup, None)
     parts = max(1, len(parts_of(setup)))
     for chunk, logprob in compared.by_token() if compared else ():
         if part in {None, chunk % parts}:
@@ -215,7 +215,7 @@ def _probabilities(
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
-    compared = _compared(record, setup, None)
+    compared = _comparison_at(record, setup, None)
     return compared.first_choices / 100 if compared else 0.0
 
 

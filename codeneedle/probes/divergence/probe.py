@@ -158,15 +158,19 @@ def _sizes(
     if not contexts:
         trained = of.weights.training_context or DEFAULT_CONTEXT
         tokens = text_size // (1 if of.is_built_in else texts.BYTES_PER_TOKEN)
-        contexts = (_shortened(min(DEFAULT_CONTEXT, trained, context), tokens),)
-    chunks = _chosen(settings, contexts) or stored
+        contexts = (
+            _halve_until_enough(min(DEFAULT_CONTEXT, trained, context), tokens),
+        )
+    chunks = _chunks_by_context(settings, contexts) or stored
     return [
         (each, chunks.get(each) or _chunks(settings, each, text_size))
         for each in contexts
     ]
 
 
-def _chosen(settings: DivergenceSettings, contexts: Sequence[int]) -> dict[int, int]:
+def _chunks_by_context(
+    settings: DivergenceSettings, contexts: Sequence[int]
+) -> dict[int, int]:
     """Chunks that *settings* name at each of *contexts*; empty if they name none."""
     if len(settings.chunks) == 1:
         return dict.fromkeys(contexts, settings.chunks[0])
@@ -222,7 +226,9 @@ def _refuse_few_chunks(settings: DivergenceSettings, length: int) -> None:
         BadInput: With as many as it has at most.
     """
     contexts = settings.contexts or (SMALLEST_DEFAULT_CONTEXT,)
-    for context, chunks in sorted(_chosen(settings, contexts).items(), reverse=True):
+    for context, chunks in sorted(
+        _chunks_by_context(settings, contexts).items(), reverse=True
+    ):
         fitting = max(1, length // context)
         if chunks > fitting:
             name = settings.file.name if settings.file else "the corpus"
@@ -238,12 +244,12 @@ def _fitting_options(tokens: int, context: int) -> str:
     """Options for as much as a text of *tokens* has: with one chunk nothing is told."""
     if tokens // context > 1:
         return f"--chunks {tokens // context} or less"
-    shorter = _shortened(context, tokens)
+    shorter = _halve_until_enough(context, tokens)
     chunks = max(1, tokens // shorter)
     return f"--divergence-context {shorter} --chunks {min(chunks, DEFAULT_CHUNKS)}"
 
 
-def _shortened(context: int, tokens: int) -> int:
+def _halve_until_enough(context: int, tokens: int) -> int:
     """*context*, halved until a text of *tokens* tokens most likely suffices."""
     while (
         DEFAULT_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT
@@ -315,7 +321,7 @@ class DivergenceProbe(Probe):
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         needed = sum(
             tool.missing_bytes(folder, context=each, chunks=chunks)
-            for each, chunks in _expected(settings, longest, tokens)
+            for each, chunks in _contexts_and_chunks(settings, longest, tokens)
         )
         if not needed:
             return ()
@@ -333,7 +339,7 @@ class DivergenceProbe(Probe):
             tokens = _own_bytes(settings) // texts.BYTES_PER_TOKEN
             name = _own_name(settings)
         longest = min(DEFAULT_CONTEXT, estimates.context)
-        sizes = _expected(settings, longest, tokens)
+        sizes = _contexts_and_chunks(settings, longest, tokens)
         what = "distributions on" if tool_of(estimates.engine) else "right tokens of"
         return Bill(
             price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
@@ -395,7 +401,7 @@ class DivergenceProbe(Probe):
         """
         chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
         if chosen.cuts:
-            data, sha256 = texts.composed(chosen.cuts), texts.sources_sha256()
+            data, sha256 = texts.join_blocks(chosen.cuts), texts.sources_sha256()
         else:
             data = _user_text(context.run)
             sha256 = hashlib.sha256(data).hexdigest()
@@ -423,12 +429,12 @@ PROBE = DivergenceProbe(
 )
 
 
-def _expected(
+def _contexts_and_chunks(
     settings: DivergenceSettings, longest: int, tokens: int
 ) -> list[tuple[int, int]]:
     """Contexts up to *longest*, each with its chunks, on a text of *tokens* or so."""
-    contexts = settings.contexts or (_shortened(longest, tokens),)
-    chunks = _chosen(settings, contexts)
+    contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
+    chunks = _chunks_by_context(settings, contexts)
     return [
         (each, chunks.get(each) or _chunks(settings, each, tokens)) for each in contexts
     ]

@@ -100,7 +100,7 @@ def _ends(
         yield ends[last - 1]
 
 
-def composed(ends: Sequence[int]) -> bytes:
+def join_blocks(ends: Sequence[int]) -> bytes:
     """The text whose blocks have these *ends*, as `cuts` has them."""
     return b"".join(blocks_of(ends))
 

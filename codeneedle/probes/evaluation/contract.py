@@ -22,10 +22,10 @@ from codeneedle.errors import (
 )
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
-from codeneedle.system.commands import filled, program_at, words_of
-from codeneedle.system.orphans import noted
+from codeneedle.system.commands import fill_placeholders, program_at, words_of
+from codeneedle.system.orphans import running_with_note
 from codeneedle.system.secrets import know, masked, masking, secrets_of
-from codeneedle.system.variables import inherited
+from codeneedle.system.variables import inherited_variables
 from codeneedle.text import duration, size
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
@@ -83,7 +83,7 @@ def _refuse_relative(words: Sequence[str], *, option: str) -> None:
 
 def _program_of(words: Sequence[str], *, option: str) -> str:
     """The absolute path of the program, which may lie in the present folder."""
-    return program_at(filled(words[0], {"here": Path.cwd()}), option=option)
+    return program_at(fill_placeholders(words[0], {"here": Path.cwd()}), option=option)
 
 
 # --- running
@@ -109,7 +109,7 @@ class EvaluationCommand:
         Raises:
             ToolMissing: If the program has been removed.
         """
-        words = [filled(word, self.values) for word in self.words[1:]]
+        words = [fill_placeholders(word, self.values) for word in self.words[1:]]
         return [_program_of(self.words, option=self.option), *words]
 
     def environment(self) -> dict[str, str]:
@@ -132,7 +132,7 @@ class EvaluationCommand:
             facts |= {"OPENAI_BASE_URL": url, "OPENAI_API_BASE": url}
             facts |= {"OPENAI_API_KEY": key, "CODENEEDLE_API_KEY": key}
             facts |= {"CODENEEDLE_BASE_URL": url, "CODENEEDLE_MODEL": model}
-        return inherited() | passed_on | facts
+        return inherited_variables() | passed_on | facts
 
 
 def run(
@@ -154,9 +154,9 @@ def run(
             outlives its server.
     """
     began = time.monotonic()
-    with _logged(task):
+    with _masking_secrets(task):
         try:
-            with noted(
+            with running_with_note(
                 task.argv(), env=task.environment(), log=task.log, folder=task.out
             ) as child:
                 while not processes.ends_within(child, POLL_S):
@@ -164,19 +164,19 @@ def run(
                     tell(f"evaluating for {duration(taken_s)}")
                     _refuse_excess(task, taken_s)
                     if not is_served():
-                        raise _failed(task, "lost its server, which has ended")
+                        raise _failure(task, "lost its server, which has ended")
                 code = child.returncode
         except (ToolMissing, ToolFailed) as error:
-            raise _failed(task, f"could not run: {error}") from error
+            raise _failure(task, f"could not run: {error}") from error
         if code:
             why = cause(task.log, code).reason if end_of(task.log) else _MUTE
-            raise _failed(task, f"ended with {exit_phrase(code)}: {why}")
+            raise _failure(task, f"ended with {exit_phrase(code)}: {why}")
         _refuse_excess(task, 0.0)
 
 
 def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
     if taken_s > task.limit_s:
-        raise _failed(
+        raise _failure(
             task,
             f"is not done after {duration(task.limit_s)}",
             status=Status.TIMED_OUT,
@@ -184,7 +184,7 @@ def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
         )
     written = sum(_sizes([task.log, task.out]))
     if written > OUT_LIMIT_BYTES:
-        raise _failed(
+        raise _failure(
             task,
             f"has written more than {size(OUT_LIMIT_BYTES)}",
             hint="Have it keep less: results are small.",
@@ -205,7 +205,7 @@ def _sizes(paths: Sequence[Path]) -> Iterator[int]:
                 yield path.stat().st_size
 
 
-def _failed(
+def _failure(
     task: EvaluationCommand,
     reason: str,
     *,
@@ -221,7 +221,7 @@ def _failed(
 
 
 @contextlib.contextmanager
-def _logged(task: EvaluationCommand) -> Iterator[None]:
+def _masking_secrets(task: EvaluationCommand) -> Iterator[None]:
     """Mask the secrets that the command has in its log and in its error."""
     names = (name for name in task.passed_on if name in os.environ)
     know(*secrets_of({name: os.environ[name] for name in names}))

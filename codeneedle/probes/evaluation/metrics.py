@@ -10,7 +10,7 @@ from codeneedle.probes.evaluation.record import (
     evaluation_of,
     first_evaluation,
     is_unscored,
-    unscored,
+    phrase_of_unscored,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
 from codeneedle.records.record import CellRecord, Setup
@@ -24,7 +24,7 @@ reference.
 """
 
 
-def _scored(samples: Sequence[Sample]) -> list[Sample]:
+def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
     """Those of units all of whose *samples* have a score; none if too few have one."""
     without = {each.unit for each in samples if each.error}
     is_gap = is_unscored(samples)
@@ -41,20 +41,24 @@ def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
     return list(dict.fromkeys(each.unit for each in evaluation_of(record).samples))
 
 
-def _changed(record: CellRecord, setup: Setup, *, sign: int) -> Sequence[float]:
+def _changes_of_score(
+    record: CellRecord, setup: Setup, *, sign: int
+) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
     first = first_evaluation(setup)
-    scores = {e.key: e.score for e in _scored(first.samples)} if first else {}
+    scores = (
+        {e.key: e.score for e in _samples_with_score(first.samples)} if first else {}
+    )
     return [
         float(sign * (sample.score - scores[sample.key]) > 0)
-        for sample in _scored(evaluation_of(record).samples)
+        for sample in _samples_with_score(evaluation_of(record).samples)
         if sample.key in scores
     ]
 
 
 def _mean(record: CellRecord, _setup: Setup) -> float:
     """Mean score of the samples; 0 without any."""
-    samples = _scored(evaluation_of(record).samples)
+    samples = _samples_with_score(evaluation_of(record).samples)
     return fmean([each.score for each in samples] or [0])
 
 
@@ -63,7 +67,7 @@ def _change(name: str, sign: int) -> Metric:
         name=name,
         unit="samples",
         better="lower" if sign < 0 else "neither",
-        values=partial(_changed, sign=sign),
+        values=partial(_changes_of_score, sign=sign),
         is_sum=True,
         reference=lambda record: evaluation_of(record).against or None,
         noun="samples",
@@ -78,7 +82,7 @@ METRICS: tuple[Metric, ...] = (
         loss=Loss(
             kind=LossKind.SCORE,
             units=_every_unit,
-            lacking=lambda record: unscored(evaluation_of(record).samples),
+            lacking=lambda record: phrase_of_unscored(evaluation_of(record).samples),
             able=_mean,
         ),
         noun="samples",

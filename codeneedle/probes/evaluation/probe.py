@@ -41,7 +41,7 @@ from codeneedle.probes.evaluation.record import (
     evaluation_of,
     first_evaluation,
     is_unscored,
-    unscored,
+    phrase_of_unscored,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
@@ -49,7 +49,7 @@ from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.quantities import time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
-from codeneedle.system.files import emptied, own_folder
+from codeneedle.system.files import make_empty, own_folder
 from codeneedle.text import plural, visible
 
 FOLDER = "evaluations"
@@ -156,7 +156,7 @@ class EvaluationProbe(Probe):
             f"{record.pair}: {phrase}; left out"
             for record in run.records
             if record.probe == NAME and record.has_numbers
-            if (phrase := unscored(evaluation_of(record).samples))
+            if (phrase := phrase_of_unscored(evaluation_of(record).samples))
         ]
         first = first_evaluation(run.setup)
         results = len(first.samples) if first else 0
@@ -187,7 +187,7 @@ class EvaluationProbe(Probe):
         mean = f", {fmean(scores):.3f} on average" if scores else ""
         of = plural(len(samples), "sample")
         yield Lines([f"{len(scores)} of {of} have a score{mean}"])
-        if phrase := unscored(samples):
+        if phrase := phrase_of_unscored(samples):
             yield Lines([visible(f"{phrase}; left out")])
 
     @override
@@ -202,7 +202,7 @@ class EvaluationProbe(Probe):
                 differ from those of the first cell.
         """
         cell = _EvaluatedCell(context, is_again=bool(context.variant))
-        evaluation = cell.evaluated()
+        evaluation = cell.run_evaluation()
         if cell.settings.score:
             context.keep(as_json(evaluation))
             cell.run_command(cell.settings.score, "--eval-score", None)
@@ -213,7 +213,7 @@ class EvaluationProbe(Probe):
         evaluation = replace(evaluation, reader=reader)
         first = first_evaluation(context.run.setup)
         if first is not None:
-            samples = aligned(samples, first)
+            samples = align_samples(samples, first)
         refuse_unscored(samples)
         if first is None:
             first = replace(evaluation, samples=samples, against=str(context.pair))
@@ -272,12 +272,12 @@ def refuse_unscored(samples: Sequence[Sample]) -> None:
     """
     if is_unscored(samples):
         raise CellError(
-            unscored(samples),
+            phrase_of_unscored(samples),
             hint="Mend what grades them, then measure it again: --retry-failed.",
         )
 
 
-def aligned(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
+def align_samples(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
     """
     *samples* in the order of those of the *first* cell.
 
@@ -331,7 +331,7 @@ class _EvaluatedCell:
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
         self._out = own_folder(context.run.folder / FOLDER).absolute() / slug
 
-    def evaluated(self) -> Evaluation:
+    def run_evaluation(self) -> Evaluation:
         """
         Run the command, and return its observation without samples.
 
@@ -348,7 +348,7 @@ class _EvaluatedCell:
             context.effective = previous.effective
             context.peak_rss_bytes = previous.peak_rss_bytes
             return evaluation_of(previous)
-        emptied(self._out)
+        make_empty(self._out)
         context.step(0, 1, "loading")
         # Thinking is allowed: quantized caches may damage it.
         with context.serving(thinks=True) as served:

@@ -87,7 +87,9 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
     try:
         return _read(folder, reader)
     except (OSError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise Unreadable(reason=_told(str(error)) or type(error).__name__) from error
+        raise Unreadable(
+            reason=_mask_and_cut(str(error)) or type(error).__name__
+        ) from error
 
 
 def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
@@ -95,7 +97,7 @@ def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     for name in names:
         results = _results(folder, READERS[name])
         if results is not None:
-            return name, _checked(list(grouped(results)))
+            return name, _check_samples(list(group_results(results)))
     written = sorted(path.name for path in _files(folder, "*"))
     present = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
     is_binary = any(name.endswith(".eval") for name in written)
@@ -117,7 +119,7 @@ def _results(folder: Path, reader: Reader) -> list[Result] | None:
     return list(itertools.islice(itertools.chain(*parts), MOST_SAMPLES + 1))
 
 
-def grouped(results: Sequence[Result]) -> Iterator[Sample]:
+def group_results(results: Sequence[Result]) -> Iterator[Sample]:
     """
     The samples of *results*; those that were asked the same are a group.
 
@@ -148,7 +150,7 @@ def _files(folder: Path, pattern: str) -> list[Path]:
     return sorted(itertools.islice(paths, MOST_FILES))
 
 
-def _checked(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+def _check_samples(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     if not samples:
         raise Unreadable(reason="there is no sample in them")
     if len(samples) > MOST_SAMPLES:
@@ -172,10 +174,10 @@ def _sample(identity: object, score: object, **facts: Any) -> Sample:
             null are no score of this one.
     """
     facts = {
-        key: _told(value) if isinstance(value, str) else value
+        key: _mask_and_cut(value) if isinstance(value, str) else value
         for key, value in facts.items()
     }
-    name, number = _told(str(identity)), 0.0
+    name, number = _mask_and_cut(str(identity)), 0.0
     if not facts.get("error"):
         number, facts["error"] = _number(name, score)
     return Sample(id=name, score=number, **facts)
@@ -186,7 +188,7 @@ def _number(name: str, score: object) -> tuple[float, str]:
     if score is None:
         return 0.0, "no score"
     if not isinstance(score, int | float):
-        told = visible(_told(repr(score))[:40])
+        told = visible(_mask_and_cut(repr(score))[:40])
         raise Unreadable(
             reason=f"the score of '{visible(name)}' is {told}, no number",
             hint="Use a scorer with a number, or a task with a score for each sample: "
@@ -248,7 +250,7 @@ def _sha256(asked: object) -> str:
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()
 
 
-def _told(text: str) -> str:
+def _mask_and_cut(text: str) -> str:
     """*text* as it is stored: masked before it is cut."""
     return masked(one_line(harmless(text)))[:ID_LENGTH]
 
@@ -276,7 +278,7 @@ def _json(data: bytes, *, place: str) -> Any:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-def _shaped(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
+def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
     try:
         return msgspec.convert(value, type=layout)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -288,10 +290,10 @@ def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
     for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
         if line.strip():
             place = f"{path.name}, line {number}"
-            yield place, _shaped(_json(line, place=place), layout, place=place)
+            yield place, _check_shape(_json(line, place=place), layout, place=place)
 
 
-def _parsed(path: Path) -> Any:
+def _json_in(path: Path) -> Any:
     """The JSON in a file; None if it holds none."""
     try:
         return _json(_bytes(path), place=path.name)
@@ -305,12 +307,12 @@ def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
 
     None if the file is not a JSON object with these keys.
     """
-    value = _parsed(path)
+    value = _json_in(path)
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    return _shaped(value, layout, place=".".join((f"{path.name}, ", *keys)))
+    return _check_shape(value, layout, place=".".join((f"{path.name}, ", *keys)))
 
 
 # --- our own lines
@@ -396,7 +398,7 @@ def _of_lm_eval(path: Path) -> Iterator[Result]:
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_error, path, task))
     for place, raw in _lines(path, dict[str, Any]):
-        row = _shaped(raw, _LmEvalRow, place=place)
+        row = _check_shape(raw, _LmEvalRow, place=place)
         named = row.metrics[0] if row.metrics else "none"
         score = raw.get(named, "none")
         if not isinstance(score, int | float | None):
@@ -464,7 +466,7 @@ def _of_inspect(path: Path) -> Iterator[Result] | None:
     """A JSON log of inspect_ai, by the first of its scorers; epochs are attempts."""
     if _member(path, str, "eval", "task") is None:
         return None
-    log = _shaped(_parsed(path), _InspectLog, place=path.name)
+    log = _check_shape(_json_in(path), _InspectLog, place=path.name)
     if log.status != "success":  # some samples are missing, in the first cell for all
         reason = f"{path.name} says that it is not done: {visible(log.status)}"
         raise Unreadable(reason=reason, hint="See its log.")

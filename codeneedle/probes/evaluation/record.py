@@ -54,7 +54,7 @@ points to either side: twice the loss that an evaluation is meant to show.
 """
 
 
-def unscored(samples: Sequence[Sample]) -> str:
+def phrase_of_unscored(samples: Sequence[Sample]) -> str:
     """``40 of 80 samples have no score: judge: HTTP 503``; empty if all have one."""
     reasons = Counter(sample.error for sample in samples if sample.error)
     count = reasons.total()

@@ -97,7 +97,7 @@ def _beside(each: AnswerComparison, pairs: tuple[str, str], view: View) -> Docum
     yield Lines([Text(visible_lines(begun), style="dim")])
     half = max(LEAST_COLUMN, (view.width - GAP) // 2)
     row: list[ShownText] = [
-        Text(_folded(written.text[at:], half) or "(it ends here)")
+        Text(_fold(written.text[at:], half) or "(it ends here)")
         for written in (each.theirs, each.ours)
     ]
     yield Table([reference, pair], [row], words={reference, pair})
@@ -109,13 +109,13 @@ def _beside(each: AnswerComparison, pairs: tuple[str, str], view: View) -> Docum
         yield Lines([f"{name}: {_size(written)}{looped}"])
 
 
-def _folded(text: str, width: int) -> str:
+def _fold(text: str, width: int) -> str:
     """Its lines, none of more than *width* characters: a paragraph may be one line."""
     lines = visible_lines(text).split("\n")
-    return "\n".join(_filled(line, width) for line in lines)
+    return "\n".join(_fold_line(line, width) for line in lines)
 
 
-def _filled(line: str, width: int) -> str:
+def _fold_line(line: str, width: int) -> str:
     return textwrap.fill(
         line, width, replace_whitespace=False, drop_whitespace=False, tabsize=4
     )

@@ -60,7 +60,7 @@ def _loops(tokens: Sequence[str]) -> Iterator[Loop]:
     """The first stretch of each n-gram that fills one, the shortest n-gram first."""
     for ngram in range(1, min(LONGEST_NGRAM, len(tokens) // LEAST_TIMES) + 1):
         least = max(LEAST_TOKENS, LEAST_TIMES * ngram)
-        if loop := _filled(tokens, ngram, least):
+        if loop := _first_loop(tokens, ngram, least):
             yield loop
 
 
@@ -73,7 +73,7 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 """
 
 
-def _filled(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
+def _first_loop(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
     """The first stretch of *least* tokens or more in which each is *ngram* back."""
     for at in range(ngram, len(tokens), STEP):
         if tokens[at] != tokens[at - ngram]:

@@ -42,7 +42,7 @@ def _is_ended(each: AnswerComparison) -> bool:
     return each.ours.ends and not each.ours.is_empty
 
 
-def _answers_lost(
+def _loss_of_answers(
     is_kept: Callable[[AnswerComparison], bool],
     *,
     can_lose: Callable[[AnswerComparison], bool] = lambda _each: True,
@@ -73,13 +73,13 @@ def _answers_lost(
         kind=LossKind.ANSWERS,
         by_unit=by_unit,
         lost_from=1.0,
-        units=_asked,
+        units=_prompts_asked,
         able=able,
         right=right,
     )
 
 
-def _asked(record: CellRecord, setup: Setup) -> list[str]:
+def _prompts_asked(record: CellRecord, setup: Setup) -> list[str]:
     return [each.prompt for each in compared_answers(record, setup)]
 
 
@@ -121,7 +121,7 @@ def compared_with(record: CellRecord) -> str | None:
     return observed(record, Observed).facts.get("against")
 
 
-def _accepted(record: CellRecord) -> float | None:
+def _accepted_share(record: CellRecord) -> float | None:
     """Drafted tokens that were accepted, in percent; None if none was drafted."""
     answers = written_of(record).values()
     drafted = sum(each.drafted for each in answers)
@@ -154,19 +154,19 @@ METRICS: tuple[Metric, ...] = (
         name="loops",
         unit="%",
         better="lower",
-        loss=_answers_lost(lambda each: each.loop is None),
+        loss=_loss_of_answers(lambda each: each.loop is None),
     ),
     _of_prompts(lambda each: 100 * each.ours.is_empty)(
         name=f"{NAME}-empty",
         unit="%",
         better="lower",
-        loss=_answers_lost(lambda each: not each.ours.is_empty),
+        loss=_loss_of_answers(lambda each: not each.ours.is_empty),
     ),
     _of_prompts(lambda each: 100 * _is_ended(each))(
         name="ends",
         unit="%",
         better="higher",
-        loss=_answers_lost(
+        loss=_loss_of_answers(
             _is_ended,
             can_lose=lambda each: each.theirs.ends,
             right="the model itself ends {able} of its answers with {pair}",
@@ -179,7 +179,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-accepted",
         unit="%",
         better="neither",
-        values=of_cell(_accepted),
+        values=of_cell(_accepted_share),
         quantity="speed",
     ),
     *OF_CELL,

@@ -116,7 +116,9 @@ class GenerationProbe(Probe):
         if needed <= context:
             if not estimates.knows(NAME):
                 tokens = most_tokens(settings, context)
-                for each in _sent(_Form.of_plan(estimates), settings).values():
+                for each in _prompts_by_name(
+                    _Form.of_plan(estimates), settings
+                ).values():
                     each.refuse_too_long(tokens, context, estimates.trained)
             return settings
         option = f"--generation-tokens {settings.tokens}"
@@ -382,16 +384,16 @@ class _Form:
 
 def _sent_in(run: RunContext) -> dict[str, Sent]:
     """
-    The prompts of *run*, as of `_sent`.
+    The prompts of *run*, as of `_prompts_by_name`.
 
     Those of the setup: as they are rendered today, else as on the day it began.
     """
     settings = run.settings_of(GenerationSettings, NAME)
     form = _Form.of_run(run)
-    sent = _sent(form, settings)
+    sent = _prompts_by_name(form, settings)
     then = run.setup.frames.get("user")
     if then and NAME in run.setup.probes and not _is_as_stored(run, sent):
-        return _sent(replace(form, then=then), settings)
+        return _prompts_by_name(replace(form, then=then), settings)
     return sent
 
 
@@ -401,7 +403,7 @@ def _is_as_stored(run: RunContext, sent: Mapping[str, Sent]) -> bool:
     return facts == generation_layout(run.setup).prompts
 
 
-def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
+def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     """
     The prompts by name, rendered once for all cells.
 
@@ -418,13 +420,13 @@ def _sent(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     )
     if key not in _SENT:
         firsts: dict[str, Sent] = {}
-        for each in _rendered(form, prompts):
+        for each in _render_prompts(form, prompts):
             firsts.setdefault(each.facts.sha256, each)
         _SENT[key] = {each.facts.name: each for each in firsts.values()}
     return _SENT[key]
 
 
-def _rendered(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
+def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
     is_text = form.prompt_form == PromptForm.COMPLETION
     counts = Ability.CONVERSATIONS in form.engine.abilities
     for prompt in prompts:
@@ -539,7 +541,7 @@ class _Writer(Asker):
             request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
         if sent.text is not None:
             self._clear()
-        reply = self.primed(
+        reply = self.ask_after_priming(
             sent.text or sent.prompt.text,
             sent.facts.tokens,
             lambda: self.written(request, lambda _so_far: False),
@@ -561,7 +563,7 @@ class _Writer(Asker):
         So an answer is the same whichever prompts its server was asked before: those of
         a cell that was interrupted, and those of a whole one.
         """
-        self.retried(lambda: self.sent(Completion(prompt="\n", max_tokens=1)))
+        self.ask_again(lambda: self.sent(Completion(prompt="\n", max_tokens=1)))
 
 
 def _message(said: Json) -> Message:

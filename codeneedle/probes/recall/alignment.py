@@ -71,7 +71,7 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Al
     produced = answer_lines(needle, reply)
     truth = [_key(line, strict_indent=strict_indent) for line in (*asked, *more)]
     given = [_key(line, strict_indent=strict_indent) for line in produced]
-    pairs = _aligned(truth, given, asked=len(asked))
+    pairs = _common_lines(truth, given, asked=len(asked))
     answered = (g for t, g in pairs if t < len(asked))
     rows = _rows(
         truth=(*asked, *more),
@@ -144,7 +144,7 @@ def _answer(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
 
     def matched(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
-        return len(_aligned(asked, given, asked=len(asked)))
+        return len(_common_lines(asked, given, asked=len(asked)))
 
     return max(readings, key=matched)
 
@@ -209,7 +209,7 @@ def _key(line: str, *, strict_indent: bool) -> str:
     return line.rstrip() if strict_indent else line.strip()
 
 
-def _aligned(
+def _common_lines(
     truth: Sequence[str], given: Sequence[str], *, asked: int
 ) -> list[tuple[int, int]]:
     """

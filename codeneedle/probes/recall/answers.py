@@ -44,7 +44,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         )
     for scored in forced_answers(record, run.setup):
         yield ScoredAnswer(
-            name=scored.needle.name, show=functools.partial(_forced, run, scored)
+            name=scored.needle.name, show=functools.partial(_forced_lines, run, scored)
         )
 
 
@@ -55,7 +55,7 @@ def _round(asked: ScoredRound, view: View) -> Document:
     return lines_beside(asked.needle, scored, width=view.width)
 
 
-def _forced(run: Run, ours: ForcedAnswer, _view: View) -> Document:
+def _forced_lines(run: Run, ours: ForcedAnswer, _view: View) -> Document:
     """The right lines, token by token, with what each lost against the reference."""
     reference = forced.of_reference(run, NAME)
     of_all = forced_answers(reference, run.setup) if reference else ()
@@ -207,7 +207,7 @@ def lines_beside(needle: NeedleFacts, score: Alignment, *, width: int) -> Docume
 
 def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
     """The aligned lines; a missing line next to a superfluous one in its place."""
-    numbers = iter(_numbered(needle))
+    numbers = iter(_lines_with_numbers(needle))
     pairs: list[LinePair] = []
     for missing, extra, both in _stretches(score.rows):
         for at in range(max(len(missing), len(extra))):
@@ -236,7 +236,7 @@ def _stretches(
     yield missing, extra, None
 
 
-def _numbered(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+def _lines_with_numbers(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
     first = needle.line + needle.signature.count("\n") + 1
     return iter(enumerate((*needle.lines, *needle.more), start=first))
 
@@ -261,13 +261,13 @@ def _heading(digits: int, room: int) -> Text:
 def _lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
     """One line of the display, or several where a side is too long."""
     left, right = _halves(row)
-    left_parts, right_parts = _wrapped(left, room), _wrapped(right, room)
+    left_parts, right_parts = _wrap(left, room), _wrap(right, room)
     for at in range(max(len(left_parts), len(right_parts), 1)):
         number = str(row.number) if row.number and not at else ""
         line = Text().append(number.rjust(digits), style="dim")
         is_both = row.expected is row.produced
         line.append_text(_mark(None if is_both or at else row.expected))
-        line.append_text(_padded(left_parts, at, room))
+        line.append_text(_pad(left_parts, at, room))
         line.append(" |", style="dim")
         line.append_text(_mark(None if at else row.produced))
         line.append_text(right_parts[at] if at < len(right_parts) else Text())
@@ -297,14 +297,14 @@ def _are_similar(left: str, right: str) -> bool:
 def _half(row: AlignedLine | None, line: str | None) -> Text:
     if row is None or line is None:
         return Text()
-    return Text(_shown(line), style=STYLES[row.mark])
+    return Text(_line_text(line), style=STYLES[row.mark])
 
 
-def _shown(line: str) -> str:
+def _line_text(line: str) -> str:
     return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
 
 
-def _wrapped(text: Text, room: int) -> list[Text]:
+def _wrap(text: Text, room: int) -> list[Text]:
     """*text* in pieces of at most *room* columns; a wide character takes two."""
     if not text.plain:
         return []
@@ -312,7 +312,7 @@ def _wrapped(text: Text, room: int) -> list[Text]:
     return list(text.divide([*itertools.accumulate(lengths)][:-1]))
 
 
-def _padded(parts: Sequence[Text], at: int, room: int) -> Text:
+def _pad(parts: Sequence[Text], at: int, room: int) -> Text:
     part = parts[at].copy() if at < len(parts) else Text()
     part.pad_right(room - cell_len(part.plain))
     return part

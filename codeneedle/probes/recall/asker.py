@@ -49,7 +49,7 @@ class FunctionAsker(Asker):
         except BrokenOff as error:
             # Of this function alone: a filter reads what is asked for.
             return replace(blank, error=one_line(str(error)), retries=self.retries)
-        why = _why_unanswered(needle, reply)
+        why = _why_no_line(needle, reply)
         if reply.drafted:
             # Of drafted tokens the server tells no probabilities: some are missing.
             reply = replace(reply, logprobs=(), gaps=(), lengths=())
@@ -101,7 +101,7 @@ def _is_enough(needle: NeedleFacts, complete: str) -> bool:
     return lines >= WRITTEN_LINES + TAIL_LINES
 
 
-def _why_unanswered(needle: NeedleFacts, reply: Reply) -> str:
+def _why_no_line(needle: NeedleFacts, reply: Reply) -> str:
     """Why the reply has no line to score, if so; see `rounds.ScoredRound.error`."""
     if answer_lines(needle, reply.text):
         return ""

@@ -44,7 +44,7 @@ class Questions:
     prompts: Prompts
     chosen: RecallSettings  # what is asked
 
-    def rendered(self, text: str, needle: NeedleFacts) -> str:
+    def render(self, text: str, needle: NeedleFacts) -> str:
         """The prompt that asks *needle* of *text*, as the model reads it."""
         prompts = self.prompts
         if prompts.form is PromptForm.COMPLETION:
@@ -55,10 +55,10 @@ class Questions:
 
     def tokens(self, text: str, needle: NeedleFacts) -> int:
         """Length of the prompt about *needle* with its answer, in tokens."""
-        prompt = self.rendered(text, needle)
+        prompt = self.render(text, needle)
         return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
 
-    def budgeted(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
+    def with_budgets(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
         """*needles* to be written, each with the tokens that its reply may have."""
         if self.chosen.reply_tokens:
             budget = self.chosen.reply_tokens
@@ -74,13 +74,13 @@ class Questions:
 
     def room(self, corpus: Corpus) -> Room:
         """What a text of *corpus* leaves room for: its longest question and answer."""
-        lines = _lines_needed(self.chosen)
+        lines = _least_lines(self.chosen)
         functions = sorted(corpus.of_length(lines), key=_asked_bytes)
         hardest = self.hardest(functions[-CANDIDATES:])
         return Room(
             lines=lines,
             tokens=lambda text: self.tokens(text, hardest),
-            prompt=lambda text: self.rendered(text, hardest),
+            prompt=lambda text: self.render(text, hardest),
         )
 
     def hardest(self, functions: Sequence[Function]) -> NeedleFacts:
@@ -103,7 +103,7 @@ class Questions:
             for each in functions
         ]
         if self.chosen.writes:
-            needles: Sequence[NeedleFacts] = self.budgeted(whole)
+            needles: Sequence[NeedleFacts] = self.with_budgets(whole)
         else:
             sizes = tokenizer.counts(["\n".join(each.lines) for each in whole])
             needles = [
@@ -128,10 +128,10 @@ def _ways(settings: RecallSettings, corpus: Corpus) -> list[RecallSettings]:
     Lines are scored alone where none can be written.
     """
     ways = [settings, settings.alone] if settings.scores else [settings]
-    return [way for way in ways if corpus.of_length(_lines_needed(way))]
+    return [way for way in ways if corpus.of_length(_least_lines(way))]
 
 
-def _lines_needed(chosen: RecallSettings) -> int:
+def _least_lines(chosen: RecallSettings) -> int:
     """Lines that are not blank of a function that can be asked for."""
     return WRITTEN_LINES if chosen.writes else chosen.line_count
 
@@ -152,7 +152,7 @@ def functions_of(
             written, forced = _needles(corpus, way)
             notes = _notes(preparation, settings, way, len(forced))
             preparation.notes.extend(notes)
-            written = Questions(prompts, way).budgeted(written)
+            written = Questions(prompts, way).with_budgets(written)
             text = _text_lines(corpus) if written else NO_LINES
             return RecallLayout(written=written, forced=forced, text=text)
     raise _no_room(run, preparation, settings)

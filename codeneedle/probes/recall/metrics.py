@@ -55,7 +55,7 @@ def _answers(
         yield each.needle.name, None if each.error else each
 
 
-def _forced(
+def _forced_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ForcedAnswer | None]]:
     """The functions that a pair was asked for; None for those without scores."""
@@ -74,7 +74,7 @@ def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     return {each.needle.name: each.scores.probability for each in answers}
 
 
-def _crosschecked(record: CellRecord, setup: Setup) -> dict[str, float]:
+def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     """As `_probabilities`, of functions that were forced where lines are read."""
     if not settings_of(setup).reads:
         return {}
@@ -96,17 +96,19 @@ def _bounded(record: CellRecord) -> float:
     return bounded_share(answer.scores for answer in recall_of(record).scored)
 
 
-def _matched(answer: ScoredRound) -> int:
+def _lines_matched(answer: ScoredRound) -> int:
     return answer.counts[Mark.MATCHED]
 
 
 def matched_share(record: CellRecord, setup: Setup) -> float:
     """The share of lines that were written back, from 0 to 1."""
-    matched = [_matched(answer) for answer in answered_rounds(record, setup)]
+    matched = [_lines_matched(answer) for answer in answered_rounds(record, setup)]
     return fmean(matched or [0]) / WRITTEN_LINES
 
 
-def _scored(record: CellRecord, setup: Setup) -> Iterator[tuple[str, ScoredRound]]:
+def _scored_functions(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, ScoredRound]]:
     for each in scored_rounds(record, setup):
         yield each.needle.name, each
 
@@ -136,7 +138,7 @@ def _decode(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _accepted(record: CellRecord, _setup: Setup) -> list[float]:
+def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
     return [
         100 * answer.reply.accepted / answer.reply.drafted
         for answer in recall_of(record).rounds
@@ -159,7 +161,7 @@ def _gap(number: Callable[[Margins], float]) -> partial[Metric]:
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
 METRICS: tuple[Metric, ...] = (
-    _lines(_matched)(
+    _lines(_lines_matched)(
         name="matched",
         better="higher",
         loss=Loss(
@@ -173,7 +175,7 @@ METRICS: tuple[Metric, ...] = (
             ),
         ),
     ),
-    of_units(_answers, lambda each: _matched(each) >= PASS_LINES)(
+    of_units(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
     _lines(lambda answer: answer.misplaced)(name="misplaced", better="lower"),
@@ -190,10 +192,14 @@ METRICS: tuple[Metric, ...] = (
     _speed(name="prefill", values=_prefill, is_prompt_speed=True),
     _speed(name="decode", values=_decode),
     Metric(
-        name="accepted", unit="%", better="neither", values=_accepted, quantity="speed"
+        name="accepted",
+        unit="%",
+        better="neither",
+        values=_accepted_shares,
+        quantity="speed",
     ),
     *OF_CELL,
-    of_units(_scored, lambda each: bool(each.error))(
+    of_units(_scored_functions, lambda each: bool(each.error))(
         name="errors", unit="rounds", better="lower", is_sum=True
     ),
 )
@@ -201,7 +207,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 FORCED: tuple[Metric, ...] = (
-    of_units(_forced, lambda each: each.scores.logp)(
+    of_units(_forced_functions, lambda each: each.scores.logp)(
         name="recall-logp",
         unit="nats",
         better="higher",
@@ -212,19 +218,19 @@ FORCED: tuple[Metric, ...] = (
             units=_every_name,
             bounded=_bounded,
             able=_first_choices,
-            crosschecked=_crosschecked,
+            crosschecked=_forced_probabilities,
         ),
     ),
-    of_units(_forced, lambda each: 100 * each.scores.first_choices)(
+    of_units(_forced_functions, lambda each: 100 * each.scores.first_choices)(
         name="recall-right", unit="%", better="higher"
     ),
-    of_units(_forced, lambda each: each.breaks_at)(
+    of_units(_forced_functions, lambda each: each.breaks_at)(
         name="breaks-at", unit="lines", better="higher"
     ),
-    of_units(_forced, lambda each: each.margins.mean if each.margins else 0)(
+    of_units(_forced_functions, lambda each: each.margins.mean if each.margins else 0)(
         name="lead", unit="nats", better="higher"
     ),
-    of_units(_forced, lambda each: each.margins.fifth if each.margins else 0)(
+    of_units(_forced_functions, lambda each: each.margins.fifth if each.margins else 0)(
         name="lead5", unit="nats", better="higher"
     ),
 )

@@ -60,10 +60,10 @@ def place_lines(score: Alignment, needle: NeedleFacts, text: TextLines) -> Align
     copied: it is misplaced, and has the number of its line. Of several places it is the
     one nearest to where the line before it would go on.
     """
-    return Alignment(rows=tuple(_placed(score.rows, needle, text)))
+    return Alignment(rows=tuple(_place_lines(score.rows, needle, text)))
 
 
-def _placed(
+def _place_lines(
     rows: Sequence[AlignedLine], needle: NeedleFacts, text: TextLines
 ) -> Iterator[AlignedLine]:
     places = _places(text)

@@ -32,7 +32,7 @@ from codeneedle.probes.probe import (
     Question,
     ask,
     checked_observation,
-    known,
+    previous_answers,
 )
 from codeneedle.probes.reading import (
     Group,
@@ -123,7 +123,7 @@ def _too_little(least: int) -> str:
     )
 
 
-def _expected(chosen: RecallSettings, estimates: Estimates) -> tuple[int, int]:
+def _expected_counts(chosen: RecallSettings, estimates: Estimates) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
     corpus, share = estimates.corpus, estimates.share
     long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
@@ -207,7 +207,7 @@ def _why_unwritten(context: ProbeContext) -> str:
     return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
 
 
-def _require_forced(engine: Engine) -> None:
+def _require_forcing(engine: Engine) -> None:
     """Stop at an *engine* that cannot score right lines: they can be written."""
     try:
         engine.require(Ability.FORCED)
@@ -263,7 +263,7 @@ def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
         )
     can_force = Ability.FORCED in engine.abilities
     if Way.FORCE in way:
-        _require_forced(engine)
+        _require_forcing(engine)
     elif way == (Way.WRITE,) or not (way or can_force):
         _refuse_unused(settings, engine)
     return settings
@@ -521,7 +521,7 @@ class RecallProbe(Probe):
             least = _least(corpus, chosen, estimates)
             if least > estimates.context:
                 return Bill(price=Price(), phrase=_too_little(least))
-            written, scored = _expected(chosen, estimates)
+            written, scored = _expected_counts(chosen, estimates)
         if chosen.scores and not written:
             chosen = chosen.alone
         written *= chosen.writes
@@ -571,7 +571,7 @@ class RecallProbe(Probe):
 
     @override
     def measure(self, context: ProbeContext) -> Json:
-        observed, setup = known(context), context.run.setup
+        observed, setup = previous_answers(context), context.run.setup
         if context.is_check:
             ask(self, context, observed, lambda: FURTHER.checks(setup))
             return checked_observation(self, observed)
@@ -645,7 +645,7 @@ class RecallProbe(Probe):
         """
         setup, asker = context.run.setup, FunctionAsker(served, context)
         context.step(0, 1, "reading the corpus")
-        priming = asker.primed(
+        priming = asker.ask_after_priming(
             context.run.text,
             setup.corpus.tokens,
             lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),

@@ -16,7 +16,7 @@ def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
     comes first and is the same for every needle, so that a server reads it once and
     takes it from its cache from then on.
     """
-    return f"{corpus}\n\n# recall\n{needle.signature}\n{_begun(needle)}"
+    return f"{corpus}\n\n# recall\n{needle.signature}\n{_first_lines(needle)}"
 
 
 def chat_messages(
@@ -29,11 +29,11 @@ def chat_messages(
     empty thought where that is wanted.
     """
     message = Message("user", f"{corpus}\n---\n{question(needle)}")
-    begun = NO_THINK_PREFILL * prefill_no_think + _begun(needle)
+    begun = NO_THINK_PREFILL * prefill_no_think + _first_lines(needle)
     return (message, Message("assistant", begun)) if begun else (message,)
 
 
-def _begun(needle: NeedleFacts) -> str:
+def _first_lines(needle: NeedleFacts) -> str:
     """Lines of the body before those that are asked for, each with its line break."""
     return "".join(f"{line}\n" for line in needle.before)
 
@@ -46,8 +46,9 @@ def question(needle: NeedleFacts) -> str:
     answer is begun included, so that a model that counts literally reproduces them.
     """
     lines = len(needle.before) + len(needle.lines)
+    signature = _signature_in_question(needle)
     return (
-        f"The text above contains a function that begins with {_quoted(needle)}. "
+        f"The text above contains a function that begins with {signature}. "
         f"Repeat the first {lines} lines of its body, beginning with the "
         "line right after that signature. Copy them verbatim: every character, "
         "comment and blank line, with the same indentation. Answer with these "
@@ -55,7 +56,7 @@ def question(needle: NeedleFacts) -> str:
     )
 
 
-def _quoted(needle: NeedleFacts) -> str:
+def _signature_in_question(needle: NeedleFacts) -> str:
     signature = needle.signature.strip()
     if "\n" in signature or "`" in signature:
         return f"these lines:\n```\n{needle.signature}\n```\n"

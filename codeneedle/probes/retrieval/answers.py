@@ -69,8 +69,8 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
 def _wrong_row(each: QuestionOutcome) -> list[str]:
     return [
         each.question,
-        _shortened(each.asked.payload),
-        _shortened(each.asked.answer.text),
+        _shorten(each.asked.payload),
+        _shorten(each.asked.answer.text),
         failure_words(each.score),
     ]
 
@@ -88,7 +88,7 @@ def failure_words(judged: AnswerScore) -> str:
     return judged.mode.value
 
 
-def _shortened(text: str) -> str:
+def _shorten(text: str) -> str:
     line = one_line(text)
     if len(line) <= PAYLOAD_COLUMNS:
         return line

@@ -24,7 +24,7 @@ FITTING_ROUNDS = 6
 """How often a text is made anew so that it gets the right number of tokens."""
 
 
-def dialled(task: str, tried: Callable[[int], DialStep]) -> Dialled:
+def turn_dial(task: str, tried: Callable[[int], DialStep]) -> Dialled:
     """
     Turn the dial of *task* until the reference is within `AIM`.
 

@@ -49,7 +49,7 @@ def _questions(
     return partial(of_units(found, number), noun="texts", better="higher")
 
 
-def _not_scored(setup: Setup) -> str:
+def _why_not_forced(setup: Setup) -> str:
     """Why right answers were not forced; empty if they were."""
     return str(setup.probes.get(NAME, {}).get("graded", ""))
 
@@ -60,14 +60,14 @@ def _right(chosen: _Chosen) -> partial[Metric]:
 
 def _logp(chosen: _Chosen) -> partial[Metric]:
     metric = _questions(lambda each: each.scores.logp if each.scores else None, chosen)
-    return partial(metric, unit="nats", why_none=_not_scored)
+    return partial(metric, unit="nats", why_none=_why_not_forced)
 
 
 def _until(chosen: _Chosen) -> partial[Metric]:
     metric = _questions(
         lambda each: each.scores.kept_tokens if each.scores else None, chosen
     )
-    return partial(metric, unit="tokens", why_none=_not_scored)
+    return partial(metric, unit="tokens", why_none=_why_not_forced)
 
 
 def _mode(mode: Mode) -> Metric:
@@ -92,7 +92,7 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _bounded(record: CellRecord) -> float:
+def _bounded_share(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
     return bounded_share(each.scores for each in outcomes(record))
 
@@ -129,11 +129,11 @@ METRICS: tuple[Metric, ...] = (
     ),
     _logp(_is_informative)(
         name=f"{NAME}-logp",
-        why_none=lambda setup: _not_scored(setup) or NOTHING_INFORMATIVE,
+        why_none=lambda setup: _why_not_forced(setup) or NOTHING_INFORMATIVE,
         loss=Loss(
             kind=LossKind.NATS,
             what="retrieval",
-            bounded=_bounded,
+            bounded=_bounded_share,
             units=_units,
             able=_able,
         ),

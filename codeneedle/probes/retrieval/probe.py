@@ -34,7 +34,7 @@ from codeneedle.probes.probe import (
     Probe,
     Question,
     checked_observation,
-    known,
+    previous_answers,
 )
 from codeneedle.probes.prompts import PromptForm, request
 from codeneedle.probes.reading import (
@@ -48,8 +48,8 @@ from codeneedle.probes.reading import (
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     TOLERANCE,
-    dialled,
     fitted_characters,
+    turn_dial,
 )
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import score_of
@@ -57,7 +57,7 @@ from codeneedle.probes.retrieval.prompts import (
     WORDING,
     messages,
     right_text,
-    unblanked,
+    without_last_blank,
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -81,7 +81,7 @@ from codeneedle.probes.retrieval.settings import (
     RetrievalLayout,
     RetrievalSettings,
     answer_room,
-    expected,
+    expected_calibration,
     fixed_dials,
     layout_of,
     lengths_of,
@@ -202,7 +202,7 @@ class RetrievalProbe(Probe):
     def bill(self, settings: RetrievalSettings, estimates: Estimates) -> Bill:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
-        keys = texts_of(expected(chosen), chosen)
+        keys = texts_of(expected_calibration(chosen), chosen)
         texts = [each.length for each in keys]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
         unset = len(chosen.tasks) - len(chosen.dial)
@@ -214,7 +214,7 @@ class RetrievalProbe(Probe):
             depth=sum(texts) // len(texts),
         )
         if chosen.reads:
-            likely = expected(chosen)
+            likely = expected_calibration(chosen)
             own = [USUAL_ANSWER_TOKENS * per_text(key.task, likely) for key in keys]
             chunks = map(chunk_tokens, texts, own)
             # A tool starts for each text, a server once.
@@ -279,7 +279,7 @@ class RetrievalProbe(Probe):
     def measure(self, context: ProbeContext) -> Json:
         if not retrieval_layout(context.run.setup).reads:
             return super().measure(context)
-        observed = known(context)
+        observed = previous_answers(context)
         if calibration_of(context.run.setup) is None:
             with context.serving() as served:
                 self.asker(served, context, observed)
@@ -346,7 +346,7 @@ class RetrievalProbe(Probe):
         )
 
 
-def _skipped(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
+def _skipped_lengths(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
     """As of `_skipped_of`."""
     return _skipped_of(run.setup, record)
 
@@ -369,7 +369,7 @@ PROBE = RetrievalProbe(
     makes_texts=True,
     repeats=True,
     calibrating=Calibrating(),
-    skipped=_skipped,
+    skipped=_skipped_lengths,
 )
 
 
@@ -403,7 +403,7 @@ class _Questioner(Asker):
         run = self.context.run
         return request(
             run.setup,
-            prompt=f"{text.text}\n{unblanked(question.begin)}",
+            prompt=f"{text.text}\n{without_last_blank(question.begin)}",
             messages=messages(run, text, question),
             tokens=tokens,
         )
@@ -550,7 +550,7 @@ class _Examiner(_Questioner):
 
     def dialled(self) -> Calibration:
         """The settings for all pairs, found on questions that are not scored."""
-        dials = [self._dialled(task) for task in self.texts.chosen.tasks]
+        dials = [self._dial_of(task) for task in self.texts.chosen.tasks]
         sizes = [
             Fitted(d.task, length, self._characters(d.task, d.level, length))
             for d in dials
@@ -562,14 +562,14 @@ class _Examiner(_Questioner):
 
     # The dial
 
-    def _dialled(self, task: str) -> Dialled:
+    def _dial_of(self, task: str) -> Dialled:
         fixed = self.texts.chosen.dials.get(task)
         if fixed is None:
-            return dialled(task, lambda level: self._tried(task, level))
-        step = self._tried(task, fixed)
+            return turn_dial(task, lambda level: self._try_level(task, level))
+        step = self._try_level(task, fixed)
         return Dialled(task=task, level=fixed, is_fixed=True, path=(step,))
 
-    def _tried(self, task: str, level: int) -> DialStep:
+    def _try_level(self, task: str, level: int) -> DialStep:
         """
         How many questions of their own the reference has right at *level*.
 
@@ -616,7 +616,7 @@ class _Examiner(_Questioner):
         """Ask all questions of a text, after an unscored one that makes it be read."""
         text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.primed(
+        priming = self.ask_after_priming(
             text.text,
             round((1 - TOLERANCE) * key.length),
             lambda: self.begun(text, text.questions[-1]),
@@ -660,7 +660,8 @@ def read_text(
     sha256 = hashlib.sha256(text.text.encode()).hexdigest()
     named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
     passages = [
-        Passage(q.name, f"\n\n{unblanked(q.begin)}", right_text(q)) for q in named
+        Passage(q.name, f"\n\n{without_last_blank(q.begin)}", right_text(q))
+        for q in named
     ]
     group = Group.of(passages, str(wording), sha256)
     answers, text_s = read(group, text.text.removesuffix("\n"))

@@ -23,15 +23,17 @@ def messages(
     return (
         Message("user", f"{text.text}---\n{question.prompt}"),
         # Small models go on with the text where no answer is begun.
-        Message("assistant", f"{thought}{unblanked(question.begin)}"),
+        Message("assistant", f"{thought}{without_last_blank(question.begin)}"),
     )
 
 
-def unblanked(begin: str) -> str:
+def without_last_blank(begin: str) -> str:
     """*begin* without the blank behind a word, which is a part of the next token."""
     return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
 def right_text(question: TextQuestion) -> str:
     """The right answer as it follows the prompt: with the blank that was left out."""
-    return f"{question.begin[len(unblanked(question.begin)) :]}{question.payload}"
+    return (
+        f"{question.begin[len(without_last_blank(question.begin)) :]}{question.payload}"
+    )

@@ -99,7 +99,7 @@ def _edits(one: str, other: str) -> int:
 
 def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
     """The first that are said count, as many as there are right ones."""
-    said = _said(question, answer)[: len(question.items)]
+    said = _items_said(question, answer)[: len(question.items)]
     right = [item for item in question.items if item in said]
     share = len(right) / len(question.items)
     if share == 1:
@@ -128,7 +128,7 @@ def _intrusion(
     )
 
 
-def _said(question: TextQuestion, answer: str) -> list[str]:
+def _items_said(question: TextQuestion, answer: str) -> list[str]:
     """
     Items and payloads of decoys in *answer*, none twice, in order.
 

@@ -296,7 +296,7 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
             raise LostText(f"{what} of the probe {NAME}")
 
 
-def expected(chosen: RetrievalLayout) -> Calibration:
+def expected_calibration(chosen: RetrievalLayout) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
     levels = {task: TASKS[task].start for task in chosen.tasks} | chosen.dials
     return Calibration(

@@ -16,7 +16,7 @@ from codeneedle.probes.retrieval.tasks import (
     Task,
     TaskText,
     TextSpec,
-    composed,
+    compose_text,
 )
 from codeneedle.text import plural
 
@@ -67,7 +67,7 @@ def make_texts(
             depths=wanted[number * size :][:size],
             chance=Chance(f"{TASKS_VERSION}:{name}:{dial}:{seed}:{number}"),
         )
-        texts.append(composed(task, spec, number))
+        texts.append(compose_text(task, spec, number))
     return tuple(texts)
 
 
@@ -141,7 +141,7 @@ def _uuid(chance: Chance) -> str:
     return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
 
 
-def _invented(chance: Chance) -> str:
+def _invent_word(chance: Chance) -> str:
     """A word of six letters that can be spoken and means nothing."""
     syllables = (chance.pick("bdfgklmnprstvz") + chance.pick("aeiou") for _ in range(3))
     return "".join(syllables)
@@ -203,7 +203,7 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
         uuids = chance.different(lambda: _uuid(chance), 2 * count)
         return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
     if kind == "word":
-        keys, digits = chance.different(lambda: _invented(chance), count), 5
+        keys, digits = chance.different(lambda: _invent_word(chance), count), 5
     else:
         keys, digits = chance.distinct(_CITIES, count), 3
     return _Pairs(keys, chance.different(lambda: _number(chance, digits), count))
@@ -367,13 +367,13 @@ def _variables(spec: TextSpec) -> Material:
         lines += [
             PlacedLine(p, t) for p, t in zip(_around(depth, size), texts, strict=True)
         ]
-    ask = _listed if spec.level.kind == "list" else _resolved
+    ask = _question_for_list if spec.level.kind == "list" else _question_for_end
     # Of one question, the second chain holds the decoys alone.
     sides = zip(spec.depths, chains, reversed(chains), strict=False)
     return Material(lines, [ask(*side) for side in sides], _sentences(chance))
 
 
-def _listed(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+def _question_for_list(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     count = len(chain.names)
     return QuestionDraft(
         depth=depth,
@@ -392,7 +392,7 @@ def _listed(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     )
 
 
-def _resolved(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+def _question_for_end(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
     last = chain.names[-1]
     return QuestionDraft(
         depth=depth,
@@ -486,7 +486,7 @@ def _meaning(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
     chance, count = spec.chance, spec.level.count
     kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
-    names = chance.different(lambda: _invented(chance), count)
+    names = chance.different(lambda: _invent_word(chance), count)
     questions = [
         QuestionDraft(
             depth=depth,

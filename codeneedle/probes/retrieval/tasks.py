@@ -189,7 +189,7 @@ class Task:
     per_text: Callable[[Level], int] = field(repr=False)
 
 
-def composed(task: Task, spec: TextSpec, number: int) -> TaskText:
+def compose_text(task: Task, spec: TextSpec, number: int) -> TaskText:
     """
     The text of that *number* which *task* makes of *spec*, with its questions.
 
@@ -197,7 +197,7 @@ def composed(task: Task, spec: TextSpec, number: int) -> TaskText:
         BadInput: If its lines do not fit the characters of *spec*.
     """
     made = task.make(spec)
-    text, places = _joined(made, spec, name=task.name)
+    text, places = _join_lines(made, spec, name=task.name)
     questions = [
         _question(each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places)
         for n, each in enumerate(made.questions)
@@ -205,7 +205,9 @@ def composed(task: Task, spec: TextSpec, number: int) -> TaskText:
     return TaskText(text=text, questions=tuple(questions))
 
 
-def _joined(made: Material, spec: TextSpec, *, name: str) -> tuple[str, list[float]]:
+def _join_lines(
+    made: Material, spec: TextSpec, *, name: str
+) -> tuple[str, list[float]]:
     """The lines at their places among filler, and where each then begins, 0 to 1."""
     lines = made.lines
     spare = spec.characters - sum(len(line.text) + 1 for line in lines)

@@ -223,11 +223,13 @@ class _ReuseAsker(Asker):
             for away in (0, len(functions) // 2, len(functions) // 4)
         )
         if self.cannot_save is None:
-            self.cannot_save = self.retried(lambda: self._saved(other))
-        first = self.primed(
+            self.cannot_save = self.ask_again(
+                lambda: self._save_cache_or_why_not(other)
+            )
+        first = self.ask_after_priming(
             self.text.text,
             reuse_layout(self.context.run.setup).text_tokens,
-            lambda: self.retried(lambda: self._first_reply(before)),
+            lambda: self.ask_again(lambda: self._first_reply(before)),
         )
         turn = FirstTurn(before, first.text)
         answers = []
@@ -258,7 +260,7 @@ class _ReuseAsker(Asker):
 
         try:
             with self.context.asking():
-                reply, scored = self.retried(replied), self.retried(forced)
+                reply, scored = self.ask_again(replied), self.ask_again(forced)
         except (CannotSave, NoScores) as error:
             return Answer(name=way, error=one_line(str(error)))
         prompt = reply.prompt_tokens
@@ -291,7 +293,7 @@ class _ReuseAsker(Asker):
                 raise CannotSave(self.cannot_save)
             self.served.restore_cache()
 
-    def _saved(self, other: NeedleFacts) -> str:
+    def _save_cache_or_why_not(self, other: NeedleFacts) -> str:
         """Save a cache with the text and another question; the error if that fails."""
         self._first_reply(other, tokens=1)
         try:

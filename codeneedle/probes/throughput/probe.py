@@ -263,11 +263,13 @@ class ThroughputProbe(Probe):
         Pairs with the same remark share a line.
         """
         measured = {r.pair: r for r in run.records if r.probe == NAME}
-        apart = tuple(_not_compared(measured[p]) for p in most_precise_first(measured))
-        return (*_compared(measured), *filter(None, apart))
+        apart = tuple(
+            _phrase_without_kernel(measured[p]) for p in most_precise_first(measured)
+        )
+        return (*_remarks_on_pairs(measured), *filter(None, apart))
 
 
-def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
+def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
     """Remarks on the pairs that have numbers."""
     records = {
         pair: record
@@ -289,10 +291,10 @@ def _compared(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
             remarks[ONCE].append(pair)
         if throughput_of(records[pair]).load > 1:
             remarks[OVERLOADED].append(pair)
-    return tuple(f"{phrase}: {_listed(pairs)}" for phrase, pairs in remarks.items())
+    return tuple(f"{phrase}: {_list_of(pairs)}" for phrase, pairs in remarks.items())
 
 
-def _not_compared(record: CellRecord) -> str:
+def _phrase_without_kernel(record: CellRecord) -> str:
     """The writing speed of a cell without a kernel; empty for others."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
@@ -333,7 +335,7 @@ def _at_depth(
         return DepthSpeeds(depth=depth, status=failed.status, gap=gap), None
     began = time.monotonic()
     try:
-        report = _measured(context, tool, chosen, depth, before)
+        report = _measure_depth(context, tool, chosen, depth, before)
     except CellError as error:
         if not before or error.status == Status.MISMATCHED:
             raise
@@ -349,7 +351,7 @@ def _at_depth(
     return speeds, report
 
 
-def _measured(
+def _measure_depth(
     context: ProbeContext,
     tool: SpeedTool,
     chosen: ThroughputLayout,
@@ -376,7 +378,7 @@ def _measured(
     )
 
 
-def _listed(pairs: list[Pair]) -> str:
+def _list_of(pairs: list[Pair]) -> str:
     names = ", ".join(str(pair) for pair in pairs[:NAMED])
     more = len(pairs) - NAMED
     return f"{names} and {more} more" if more > 0 else names

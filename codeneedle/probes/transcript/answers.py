@@ -117,7 +117,7 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
     turn = next(turn for turn in chosen.turns if turn.name == name)
     reference = forced.of_reference(run, NAME)
     tokens = forced.tokens_of(
-        _text(turn, _recorded(turn, chosen, file)) if file else "",
+        _text(turn, _turn_in_file(turn, chosen, file)) if file else "",
         scored_turns(record, run.setup)[name],
         scored_turns(reference, run.setup).get(name) if reference else None,
         kind_at=turn.kind_at,
@@ -141,7 +141,7 @@ def _is_measured(run: Run, file: Path) -> bool:
     return sha256 == transcript_layout(run.setup).sha256
 
 
-def _recorded(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
+def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
     """The recording of *turn* in *file*."""
     sha256, conversations = read_conversations(file)
     if sha256 != chosen.sha256:

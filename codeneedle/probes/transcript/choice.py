@@ -64,7 +64,7 @@ def counted_turns(
         CellError: If the server fails.
     """
     counted = [
-        _counted(turn, template, context)
+        _count_turn(turn, template, context)
         for number, conversation in enumerate(conversations, start=1)
         for turn in rendered_turns(conversation, number, template)
     ]
@@ -129,7 +129,9 @@ def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
     return list(itertools.islice(fitting, 1))
 
 
-def _counted(turn: RenderedTurn, template: ChatTemplate, context: int) -> CountedTurn:
+def _count_turn(
+    turn: RenderedTurn, template: ChatTemplate, context: int
+) -> CountedTurn:
     prompt_tokens = template.count_tokens(turn.prompt)
     tokens = template.count_tokens(turn.prompt + turn.text) - prompt_tokens
     facts = TurnFacts(

@@ -175,7 +175,7 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.conversations_in(_values(_decoded(data, path)))
+    values = exports.conversations_in(_values(_decode(data, path)))
     conversations = tuple(_whole_or_cut(value, line) for line, value in values)
     faulty = [each for each in conversations if each.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
@@ -188,7 +188,7 @@ def conversations_of(
     return conversations
 
 
-def _decoded(data: bytes, path: Path) -> str:
+def _decode(data: bytes, path: Path) -> str:
     """The text of *data*, by the byte order mark that it begins with; else UTF-8."""
     codec = next((name for mark, name in MARKS if data.startswith(mark)), "utf-8")
     try:
@@ -437,7 +437,7 @@ def _share_gpt(value: Json) -> Turn:
     content = value.get("value", value.get("content"))
     if role != "function_call":
         return Turn(role=role, content=_text(content))
-    return Turn(role="assistant", calls=(_call(_parsed(content, "a call")),))
+    return Turn(role="assistant", calls=(_call(_parse(content, "a call")),))
 
 
 def _text(content: Any) -> str:
@@ -472,7 +472,7 @@ def _call(value: Any) -> Call:
 
 def _tools(value: Any) -> Iterator[Json]:
     """Definitions of tools; ShareGPT's are JSON in a text."""
-    tools = _parsed(value, "'tools'") if isinstance(value, str) and value else value
+    tools = _parse(value, "'tools'") if isinstance(value, str) and value else value
     if not tools:
         return
     if not isinstance(tools, list):
@@ -489,7 +489,7 @@ def _tools(value: Any) -> Iterator[Json]:
         )
 
 
-def _parsed(text: Any, what: str) -> Any:
+def _parse(text: Any, what: str) -> Any:
     if not isinstance(text, str):
         raise _Wrong(f"has {what} that are no text")
     try:

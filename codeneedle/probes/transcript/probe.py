@@ -175,7 +175,7 @@ class TranscriptProbe(Probe):
             BadInput: If the file or its rendering has changed.
             CellError: If the server fails, or reports no probabilities.
         """
-        _rendered(context.run)  # before a server is started
+        _render_turns(context.run)  # before a server is started
         return super().measure(context)
 
     @override
@@ -186,7 +186,7 @@ class TranscriptProbe(Probe):
         setup = context.run.setup
         asked = self.questions(setup)
         left = sum(len(each.body) for each in asked if observed.lacks(each.key))
-        return _Forcer(served, context, rendered=_rendered(context.run), left=left)
+        return _Forcer(served, context, rendered=_render_turns(context.run), left=left)
 
     @override
     def useless(self, observed: Observed) -> CellError | None:
@@ -242,7 +242,7 @@ class TranscriptProbe(Probe):
                 line
                 for record in run.records
                 if record.probe == NAME and record.has_numbers
-                for line in _unscored(record)
+                for line in _phrase_of_unscored(record)
             ),
         )
 
@@ -284,7 +284,7 @@ PROBE = TranscriptProbe(
 )
 
 
-def _unscored(record: CellRecord) -> Iterator[str]:
+def _phrase_of_unscored(record: CellRecord) -> Iterator[str]:
     """``7 of 28 turns have no score: told nothing``; nothing if all have one."""
     turns = turns_of(record)
     reasons = Counter(turn.error for turn in turns if turn.error)
@@ -423,7 +423,7 @@ def _counted_turns(
     return _COUNTED[key]
 
 
-def _rendered(run: RunContext) -> dict[str, RenderedTurn]:
+def _render_turns(run: RunContext) -> dict[str, RenderedTurn]:
     """The turns of *run* by name; their hashes must be those of the setup."""
     chosen = transcript_layout(run.setup)
     settings = run.settings_of(TranscriptSettings, NAME)

@@ -101,7 +101,7 @@ def rendered_turns(
     for turn_number, at in enumerate(places, start=1):
         name = f"{number}.{turn_number}"
         try:
-            prompt, text = _rendered(conversation, at, template, end)
+            prompt, text = _render_turn(conversation, at, template, end)
         except Refused as error:
             yield _faulty(name, NOT_TAKEN, error.message or str(error))
             continue
@@ -124,7 +124,7 @@ def rendered_turns(
 # --- where a turn starts and ends
 
 
-def _rendered(
+def _render_turn(
     conversation: Conversation, at: int, template: ChatTemplate, end: str
 ) -> tuple[str, str]:
     """
@@ -146,7 +146,7 @@ def _rendered(
             begins_reply=begins_reply,
             thinking=bool(turn.reasoning),
         )
-        return _restored(rendered, turns)
+        return _restore(rendered, turns)
 
     whole, prompt = render(at + 1), render(at, begins_reply=True)
     start = len(prompt)
@@ -195,7 +195,7 @@ def _digest(call: Call) -> str:
     return hashlib.sha256(call.arguments.encode()).hexdigest()[:16]
 
 
-def _restored(text: str, turns: Iterable[Turn]) -> str:
+def _restore(text: str, turns: Iterable[Turn]) -> str:
     """
     The rendering *text* of *turns*, with what the model wrote for its stand-ins.
 
@@ -273,7 +273,7 @@ def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     dropped: list[str] = []
     for what, ways in _fields(turn):
         end = max((part.end for part in located), default=0)
-        attempts = (_located(way, text, at) for at in (end, 0) for way in ways)
+        attempts = (_locate_fields(way, text, at) for at in (end, 0) for way in ways)
         parts = next(filter(None, attempts), [])
         overlaps = any(
             one.start < two.end and two.start < one.end
@@ -285,7 +285,7 @@ def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
         else:
             located += parts
     located.sort(key=lambda part: part.start)
-    return tuple(_filled(located, text)), tuple(dict.fromkeys(dropped))
+    return tuple(_fill_gaps(located, text)), tuple(dict.fromkeys(dropped))
 
 
 def field_text(turn: Turn, name: str, length: int) -> str | None:
@@ -369,7 +369,7 @@ def _argument_fields(call: Call, number: int) -> Iterator[_Field]:
             yield _Field(Kind.TOOL, f"argument {number} {at}", (form,))
 
 
-def _located(fields: Sequence[_Field], text: str, at: int) -> list[Part] | None:
+def _locate_fields(fields: Sequence[_Field], text: str, at: int) -> list[Part] | None:
     """*fields* in *text* from *at* on, one after the other; None if one is missing."""
     parts = []
     for field in fields:
@@ -382,7 +382,7 @@ def _located(fields: Sequence[_Field], text: str, at: int) -> list[Part] | None:
     return parts
 
 
-def _filled(located: Sequence[Part], text: str) -> Iterator[Part]:
+def _fill_gaps(located: Sequence[Part], text: str) -> Iterator[Part]:
     """The parts of the whole *text*; blocks of code are split from other text."""
     at = 0
     for part in located:

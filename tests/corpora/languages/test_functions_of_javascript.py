@@ -8,7 +8,7 @@ import pytest
 from source_files import assert_verbatim, names_of, places_of
 
 from codeneedle.corpora.languages import javascript
-from codeneedle.corpora.languages.javascript import functions, unconfirmed
+from codeneedle.corpora.languages.javascript import functions, phrase_of_unconfirmed
 
 ES2017 = """\
 'use strict';
@@ -117,7 +117,7 @@ export default function () {
 def test_every_function_is_named_by_what_holds_it():
     found = functions(ES2017)
 
-    assert "" == unconfirmed(ES2017, found)
+    assert "" == phrase_of_unconfirmed(ES2017, found)
     assert_verbatim(ES2017, found)
     assert [
         ("plain", 2, 1, 1, 1),
@@ -145,13 +145,13 @@ def test_a_function_that_esprima_does_not_see_is_named():
 
     moved = [replace(first, line=2), second]
 
-    assert "to esprima, no function: f (line 2)" == unconfirmed(text, moved)
+    assert "to esprima, no function: f (line 2)" == phrase_of_unconfirmed(text, moved)
 
 
 def test_a_long_text_is_not_checked_as_that_would_take_minutes(monkeypatch):
     monkeypatch.setattr(javascript, "MAX_CHECKED_CHARACTERS", 9)
 
-    assert "more than 9 characters" in unconfirmed(ES2017, functions(ES2017))
+    assert "more than 9 characters" in phrase_of_unconfirmed(ES2017, functions(ES2017))
 
 
 @pytest.mark.parametrize("depth", [1_000, 70_000])
@@ -166,7 +166,7 @@ def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(depth):
 def test_what_esprima_cannot_read_is_said_with_the_reason():
     found = functions(NEWER)
 
-    assert "knows ES2017 without types, cannot read it: Line" in unconfirmed(
+    assert "knows ES2017 without types, cannot read it: Line" in phrase_of_unconfirmed(
         NEWER, found
     )
     assert ["Box.held", "Box.#hidden", "Box.marked", "later", "default"] == (
@@ -202,7 +202,7 @@ def test_lines_are_those_of_the_file_to_both_parsers(text, names):
     """Only a newline ends a line, though to JavaScript U+2028 does too."""
     found = functions(text)
 
-    assert "" == unconfirmed(text, found)
+    assert "" == phrase_of_unconfirmed(text, found)
     assert_verbatim(text, found)
     assert names == names_of(found)
 
@@ -214,5 +214,5 @@ def test_both_parsers_read_jquery_alike():
     found = functions(text)
 
     assert 422 == len(found)
-    assert "" == unconfirmed(text, found)
+    assert "" == phrase_of_unconfirmed(text, found)
     assert_verbatim(text, found)

@@ -21,7 +21,10 @@ from codeneedle.engines.llama_cpp.installation import (
     Program,
     server_facts,
 )
-from codeneedle.engines.llama_cpp.tool_options import shared_arguments, translated
+from codeneedle.engines.llama_cpp.tool_options import (
+    shared_arguments,
+    translate_arguments,
+)
 from codeneedle.errors import BadInput
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
@@ -62,7 +65,7 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     assert has(words, OFFLOAD)
     assert "999" not in command(replace(LAUNCH, extra=words), port=1)
     assert (words, ()) == shared_arguments(words, PERPLEXITY, OFFLOAD)
-    assert {"--n-gpu-layers": "20"} == translated(words, HELP)[0]
+    assert {"--n-gpu-layers": "20"} == translate_arguments(words, HELP)[0]
     assert ("-t", "2") == without_offload((*words, "-dev", "CUDA1", "-t", "2"))
 
 

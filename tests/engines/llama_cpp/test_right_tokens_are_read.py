@@ -17,7 +17,7 @@ from made_tools import made_perplexity, reading_task
 from codeneedle.cache_types import Pair
 from codeneedle.engines.distributions import DEEPEST, encoded_row
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.llama_cpp.reading import Rows, piped, prepared
+from codeneedle.engines.llama_cpp.reading import Rows, pipe_of, prepare_reading
 from codeneedle.engines.messages import Completion
 from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
@@ -183,12 +183,12 @@ def test_the_lead_of_a_first_choice_is_that_over_the_best_other_token(right):
 
 def test_a_text_is_read_as_one_chunk_with_one_pair(tmp_path):
     task = reading_task(tmp_path / "run", "q8_0/q4_0")
-    job, rows = prepared(task, log=tmp_path / "log", vocabulary=VOCABULARY)
+    job, rows = prepare_reading(task, log=tmp_path / "log", vocabulary=VOCABULARY)
 
     assert (1, len(task.ids)) == (job.task.chunks, job.task.context)
     assert task.pair == job.task.pair == job.task.reference
     assert rows is job.rows
-    again, _ = prepared(task, log=tmp_path / "log", vocabulary=VOCABULARY)
+    again, _ = prepare_reading(task, log=tmp_path / "log", vocabulary=VOCABULARY)
     assert job.text == again.text
 
 
@@ -217,13 +217,13 @@ def test_where_no_pipe_can_be_made_a_cell_is_not_read(monkeypatch):
     monkeypatch.setattr(os, "mkfifo", mkfifo)
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
 
-    with pytest.raises(CellError, match="no pipe can be made in"), piped(rows):
+    with pytest.raises(CellError, match="no pipe can be made in"), pipe_of(rows):
         pass
 
 
 def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with piped(rows) as path:
+    with pipe_of(rows) as path:
         path.write_bytes(base_file())
 
     assert rows.is_whole
@@ -232,7 +232,7 @@ def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
 
 def test_a_pipe_is_open_to_its_user_alone():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with piped(rows) as path:
+    with pipe_of(rows) as path:
         mode = path.stat().st_mode
 
     assert (True, 0o600) == (stat.S_ISFIFO(mode), stat.S_IMODE(mode))
@@ -240,7 +240,7 @@ def test_a_pipe_is_open_to_its_user_alone():
 
 def test_a_pipe_that_nobody_writes_to_holds_nobody_up():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with piped(rows):
+    with pipe_of(rows):
         pass
 
     assert "it ended after 0 of 5 rows" == rows.missing

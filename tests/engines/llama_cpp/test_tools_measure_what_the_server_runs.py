@@ -31,7 +31,7 @@ from codeneedle.engines.llama_cpp.tool_options import (
     options_in,
     own_options,
     shared_arguments,
-    translated,
+    translate_arguments,
 )
 from codeneedle.errors import BadInput
 
@@ -68,7 +68,7 @@ def test_no_program_gets_what_changes_nothing_there(tool):
     given = [word for name in sorted(HARMLESS) for word in (name, "1")]
 
     assert ((), ()) == shared_arguments(given, tool, HARMLESS)
-    assert ({}, ()) == translated(given, "\n".join(HARMLESS))
+    assert ({}, ()) == translate_arguments(given, "\n".join(HARMLESS))
 
 
 def test_an_adapter_is_no_matter_of_what_loads_no_weights():
@@ -104,7 +104,7 @@ def test_a_real_llama_bench_has_what_is_needed():
 )
 def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
     """Lists lose their commas, which llama-bench takes for several tests."""
-    assert (passed, ()) == translated(server_args, BENCH_TEXT)
+    assert (passed, ()) == translate_arguments(server_args, BENCH_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
     ],
 )
 def test_what_llama_bench_lacks_is_named(server_args, lacking):
-    assert lacking == translated(server_args, BENCH_TEXT)[1]
+    assert lacking == translate_arguments(server_args, BENCH_TEXT)[1]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,9 @@ def test_what_llama_bench_lacks_is_named(server_args, lacking):
 def test_an_option_of_a_fork_is_passed_to_a_llama_bench_that_has_it(
     line, given, passed
 ):
-    assert (passed, ()) == translated(given, f"{BENCH_TEXT}\n{line}(default: 0)")
+    assert (passed, ()) == translate_arguments(
+        given, f"{BENCH_TEXT}\n{line}(default: 0)"
+    )
 
 
 # What becomes of them in an engine
@@ -247,7 +249,7 @@ def test_each_option_of_the_pinned_server_is_passed_harmless_or_refuses(name):
             option
             for option in options
             for values in ([], ["1"])
-            if not translated([option, *values], help_text(program))[1]
+            if not translate_arguments([option, *values], help_text(program))[1]
         } | {"-tb", "--threads-batch"}
     else:
         taken = own_options(program)

@@ -23,7 +23,7 @@ from codeneedle.engines.mlx.cache import (  # noqa: E402
     Packing,
     SplitKVCache,
     attention,
-    quantized,
+    quantize,
 )
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
@@ -350,7 +350,7 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
     for at in range(count):
         plain.update_and_fetch(values(1, at), values(1, 100 + at))
 
-    made = quantized(plain, EIGHT, FOUR)
+    made = quantize(plain, EIGHT, FOUR)
 
     assert plain.offset == made.offset
     more = values(1, 7), values(1, 8)
@@ -361,10 +361,10 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
 @pytest.mark.parametrize("plain", [KVCache, lambda: RotatingKVCache(16, keep=4)])
 @pytest.mark.parametrize("key", [FOUR, EIGHT])
 def test_converting_again_changes_nothing(plain, key):
-    made = quantized(plain(), key, FOUR)
+    made = quantize(plain(), key, FOUR)
     made.update_and_fetch(values(3, 1), values(3, 2))
 
-    assert quantized(made, Packing(2), Packing(2)) is made
+    assert quantize(made, Packing(2), Packing(2)) is made
 
 
 def test_a_window_of_the_model_s_own_is_left_to_mlx_lm_until_it_is_quantized():
@@ -373,6 +373,6 @@ def test_a_window_of_the_model_s_own_is_left_to_mlx_lm_until_it_is_quantized():
     pairs = [(PLAIN, PLAIN), (EIGHT, EIGHT), (PLAIN, FOUR)]
 
     assert [RotatingKVCache, SplitKVCache, SplitKVCache] == [
-        type(quantized(window, *pair))
+        type(quantize(window, *pair))
         for window, pair in zip(windows, pairs, strict=True)
     ]

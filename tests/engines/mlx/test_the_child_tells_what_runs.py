@@ -10,11 +10,11 @@ from codeneedle.engines.mlx.log import (
     Memory,
     Running,
     cause,
-    died,
     differences,
     effective,
     emit,
     environment,
+    error_of_end,
     last,
     last_lines,
     lines,
@@ -150,7 +150,7 @@ def test_the_error_of_a_child_that_ended_has_the_end_of_its_log(tmp_path):
     log = tmp_path / "child.log"
     log.write_bytes(b"one\nMemoryError: \xff\x07 no room\n")
 
-    error = died(1, log)
+    error = error_of_end(1, log)
 
     assert Status.OUT_OF_MEMORY == error.status
     assert 2 == len(error.log_excerpt)

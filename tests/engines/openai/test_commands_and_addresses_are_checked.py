@@ -24,7 +24,7 @@ def made(command, *env):
 def test_placeholders_are_filled_word_by_word_and_without_a_shell():
     template = made("serve '${model}' -p ${port} -c${k} --x '{\"a\": {}}' $HOME $(ls)")
 
-    words, env = template.filled(VALUES, {})
+    words, env = template.fill(VALUES, {})
 
     assert [
         *("serve", "a b.gguf", "-p", "81", "-cq8_0"),
@@ -38,7 +38,7 @@ def test_variables_are_set_or_passed_on(monkeypatch):
     monkeypatch.setenv("HUB", "here")
     template = made("ollama serve", "KV_TYPE=${k}", "HOST=127.0.0.1:${port}", "HUB")
 
-    _, env = template.filled(VALUES, {"HUB": "here"})
+    _, env = template.fill(VALUES, {"HUB": "here"})
 
     assert {"KV_TYPE": "q8_0", "HOST": "127.0.0.1:81", "HUB": "here"} == env
 

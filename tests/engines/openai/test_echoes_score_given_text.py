@@ -10,7 +10,7 @@ from codeneedle.engines.messages import (
     BadReply,
     PromptCut,
     Refused,
-    shaped,
+    check_shape,
 )
 from codeneedle.engines.openai.client import _StatedEvent, read_echo
 from codeneedle.records.record import Status
@@ -170,7 +170,7 @@ def echoed(*pieces, written, counted):
     usage = {"prompt_tokens": len(pieces) - written}
     usage |= {} if counted is None else {"completion_tokens": counted}
     choice = {"text": "".join(pieces), "logprobs": told}
-    return shaped(
+    return check_shape(
         {"choices": [choice], "usage": usage}, _StatedEvent, expected="an echo"
     )
 

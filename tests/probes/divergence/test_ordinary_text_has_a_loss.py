@@ -88,7 +88,7 @@ class Words(ByteTokenizer):
 def test_prose_and_code_take_turns_chunk_by_chunk():
     prose, code = texts.sources()
     cuts = texts.cuts(Words(), 64, 5)
-    whole = texts.composed(cuts)
+    whole = texts.join_blocks(cuts)
 
     # The token that begins a prompt is one of the first block.
     begin, block = 4 * 63, 4 * 64
@@ -103,7 +103,7 @@ def test_more_chunks_have_the_same_text_before():
     few, many = (texts.cuts(Words(), 64, blocks) for blocks in (3, 9))
 
     assert few == many[:3]
-    assert texts.composed(many).startswith(texts.composed(few))
+    assert texts.join_blocks(many).startswith(texts.join_blocks(few))
 
 
 def test_a_text_has_no_more_blocks_than_its_sources():

@@ -3,7 +3,7 @@
 import pytest
 
 from codeneedle.errors import CellError
-from codeneedle.probes.evaluation.probe import aligned, refuse_unscored, seedless
+from codeneedle.probes.evaluation.probe import align_samples, refuse_unscored, seedless
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 
 
@@ -19,7 +19,7 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_has_no_score():
     assert (
         Sample(id="a", score=0.0, group="g", error="missing"),
         Sample(id="b", score=0.5, group="g"),
-    ) == aligned([Sample(id="b", score=0.5)], first)
+    ) == align_samples([Sample(id="b", score=0.5)], first)
 
 
 def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
@@ -57,6 +57,6 @@ def test_other_samples_are_a_mismatch(sample, words):
     first = Evaluation(samples=(Sample(id="a", score=1.0),), against="f16/f16")
 
     with pytest.raises(CellError, match=words) as caught:
-        aligned([sample], first)
+        align_samples([sample], first)
 
     assert "mismatched" == caught.value.status

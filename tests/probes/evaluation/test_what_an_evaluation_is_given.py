@@ -16,7 +16,7 @@ from codeneedle.probes.evaluation.contract import (
     checked_words,
     run,
 )
-from codeneedle.system.files import emptied
+from codeneedle.system.files import make_empty
 
 ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="secret-1")
 
@@ -31,7 +31,7 @@ def task(tmp_path):
     """Makes the task of a Python program."""
 
     def made(code, *words, **changes):
-        out = emptied(tmp_path / "out")
+        out = make_empty(tmp_path / "out")
         facts = {
             "words": (sys.executable, "-c", code, *words),
             "option": "--eval",

@@ -79,7 +79,9 @@ def test_functions_without_an_answer_are_units_that_are_missing(ended) -> None:
 
     found = metric.by_unit(record, SETUP)
     assert {FIRST.name: 20, **({SECOND.name: 0} if is_zero else {})} == found
-    assert (set() if is_zero else {SECOND.name}) == metric.unanswered(record, SETUP)
+    assert (set() if is_zero else {SECOND.name}) == metric.units_without_value(
+        record, SETUP
+    )
     assert [FIRST.name, SECOND.name] == metric.loss.units(record, SETUP)
 
 

@@ -18,7 +18,11 @@ from made_retrieval import made_run
 from codeneedle.errors import BadInput
 from codeneedle.probes.answers import Skipped
 from codeneedle.probes.retrieval import probe as probe_module
-from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, dialled, fitted_characters
+from codeneedle.probes.retrieval.dial import (
+    DIAL_QUESTIONS,
+    fitted_characters,
+    turn_dial,
+)
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME, DialStep, calibration_of
@@ -72,7 +76,7 @@ def scores(*shares):
     ids=["at once", "up", "back", "cliff", "ceiling", "hard", "too hard"],
 )
 def test_the_dial_goes_up_until_the_reference_is_within_the_aim(shares, path, level):
-    found = dialled("multikey", scores(*shares))
+    found = turn_dial("multikey", scores(*shares))
 
     assert path == [step.level for step in found.path]
     assert (level, False) == (found.level, found.is_fixed)
@@ -83,14 +87,14 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
 ):
     monkeypatch.setitem(TASKS, "multikey", replace(TASKS["multikey"], start=3))
 
-    down = dialled("multikey", scores(1.0, 0.8, 0.4, 0.1))
-    shorter = dialled("multikey", scores(1.0, 0.8))
+    down = turn_dial("multikey", scores(1.0, 0.8, 0.4, 0.1))
+    shorter = turn_dial("multikey", scores(1.0, 0.8))
 
     assert [3, 2, 1] == [step.level for step in down.path]
     assert [1] == [step.level for step in shorter.path]
     assert 1 == down.level == shorter.level
     with pytest.raises(BadInput, match="too short"):
-        dialled("multikey", scores())
+        turn_dial("multikey", scores())
 
 
 @pytest.mark.parametrize(
@@ -100,7 +104,7 @@ def test_the_dial_goes_down_from_a_setting_that_is_too_hard_or_does_not_fit(
 def test_the_dial_stops_at_the_ends_of_its_aim(monkeypatch, share, path):
     monkeypatch.setitem(TASKS, "multikey", replace(TASKS["multikey"], start=1))
 
-    found = dialled("multikey", scores(0.7, share, 0.7))
+    found = turn_dial("multikey", scores(0.7, share, 0.7))
 
     assert path == [step.level for step in found.path]
 
@@ -116,7 +120,7 @@ def test_the_dial_stops_at_the_ends_of_its_aim(monkeypatch, share, path):
     ],
 )
 def test_of_two_levels_beside_the_aim_the_nearer_one_is_taken(easy, hard, level):
-    assert level == dialled("multikey", scores(easy, hard)).level
+    assert level == turn_dial("multikey", scores(easy, hard)).level
 
 
 # How long texts are
