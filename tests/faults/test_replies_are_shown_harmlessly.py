@@ -175,9 +175,10 @@ def test_no_margin_is_invented_where_a_token_is_no_text(folder, ledger):
     assert 0 == swept.returncode, swept.stderr
     assert 1.25 == float(row["value"])
     for name, asked in zip(LINES, rounds, strict=True):
-        assert {1.25} == set(asked["gaps"]), name
-        assert len(asked["gaps"]) == len(asked["lengths"]), name
-        assert len(asked["reply"]["text"]) == sum(asked["reply"]["lengths"]), name
+        reply = asked["reply"]
+        assert {1.25} == set(reply["gaps"]), name
+        assert len(reply["gaps"]) == len(reply["lengths"]), name
+        assert len(reply["text"]) == sum(reply["lengths"]), name
         ledger.note(f"a line of an answer begins with {name}", of=folder)
 
 
@@ -195,9 +196,10 @@ def test_no_margin_is_invented_for_characters_of_several_bytes(
 
     assert 0 == swept.returncode, swept.stderr
     assert asked["reply"]["text"].count("é日") > 10
-    assert len(asked["gaps"]) == len(asked["lengths"]) < asked["predicted_tokens"]
-    assert len(asked["reply"]["text"]) == sum(asked["reply"]["lengths"])
-    assert min(asked["gaps"]) > 1
+    reply = asked["reply"]
+    assert len(reply["gaps"]) == len(reply["lengths"]) < reply["predicted_tokens"]
+    assert len(reply["text"]) == sum(reply["lengths"])
+    assert min(reply["gaps"]) > 1
     ledger.note("a line of an answer begins with an emoji", of=folder)
 
 
