@@ -95,7 +95,7 @@ class FakeDivergence:
         progress(1)
         values = ChunkValues(logp=-1.5, kld=0.25, same_top=88.0)
         base = Estimate(self.perplexities.get(str(task.pair), 4.0), 0.5)
-        tokens = 255 * reference.chunks
+        tokens = (task.context // 2 - 1) * reference.chunks
         told = [self.logprob(task.pair, at) for at in range(tokens)]
         is_told = None not in told
         return Comparison(
