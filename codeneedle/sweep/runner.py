@@ -583,6 +583,8 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self.runner = runner
+        # What an earlier task has settled: each has a runner of its own.
+        runner.add_calibration(runner.store.calibrated())
         self._observed = self._stored_records()
         self.records = self._trusted_records()
         self._left = [pair for pair in pairs if self._is_pending(pair)]

@@ -197,7 +197,6 @@ def test_recall_is_not_asked_of_a_pair_that_is_beyond_by_ordinary_text(deciding)
     deciding.sweep("divergence", "recall")
 
     records = deciding.verdict().run.records
-    print(deciding.verdict().judgements if hasattr(deciding.verdict(),"judgements") else [x for x in dir(deciding.verdict()) if x[0]!="_"]); print([ (str(r.pair), r.status, r.reason, str(r.observation)[:1500]) for r in records if r.probe=="divergence"])
     asked = {str(each.pair) for each in records if each.probe == "recall"}
     read = {str(each.pair) for each in records if each.probe == "divergence"}
     assert "q4_0/q4_0" in read - asked

@@ -608,9 +608,9 @@ def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(
     # In the first pair behind the reference.
     fault = signal_at("write a record", 14, number, times=times)
     told = run(folder, *command, faults=[fault])
-    before = json.loads((folder / RUN / "setup.json").read_text())["order"]
+    before = json.loads((folder / RUN / "settled.json").read_text())["order"]
     ended = called(folder, *command)
-    after = json.loads((folder / RUN / "setup.json").read_text())["order"]
+    after = json.loads((folder / RUN / "settled.json").read_text())["order"]
 
     assert (code, 0) == (told.returncode, ended.returncode), ended.stderr
     assert before == after

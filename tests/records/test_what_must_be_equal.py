@@ -24,7 +24,7 @@ from codeneedle.records.comparability import (
     stamp,
     with_types_and_probes_of,
 )
-from codeneedle.records.record import ForeignRecord, as_json
+from codeneedle.records.record import ForeignRecord, Key, as_json
 
 THROUGHPUT = {"depths": [0], "repetitions": 3}
 
@@ -209,7 +209,7 @@ RECORD = replace(
 
 @pytest.mark.parametrize("setup", [stored(), stored(types_k=("f16",)), None])
 def test_a_record_belongs_to_its_setup(setup):
-    refuse_foreign(RECORD, PAIR, "recall", setup=setup, file="x")
+    refuse_foreign(RECORD, Key(PAIR, "recall"), setup=setup, file="x")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_record_belongs_to_its_setup(setup):
 )
 def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
     with pytest.raises(ForeignRecord, match=of):
-        refuse_foreign(RECORD, pair, probe, setup=setup, file="x")
+        refuse_foreign(RECORD, Key(pair, probe), setup=setup, file="x")
 
 
 def test_a_grid_with_holes_grows_by_the_pairs_of_both():
