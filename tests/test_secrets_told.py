@@ -148,19 +148,19 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
 def test_what_a_server_answers_freely_is_stored_and_shown_without_its_key(
     tmp_path, how
 ):
-    """Answers are in the records, and those of the reference in the setup, too."""
+    """Answers are in the records, and the reference's in what it settles, too."""
     told = ["tells=.choices.0.text", f"tells-how={how}"]
     size = ("--generation-tokens", "16", "--same")
     answered = ("--probe", "generation", *size)
 
     said = swept(tmp_path, {"f16": told, "t1": told}, *answered)
 
-    (setup,) = tmp_path.rglob("setup.json")
-    assert "***" in setup.read_text()
+    (settled,) = tmp_path.rglob("settled.json")
+    assert "***" in settled.read_text()
     for each in said:
         assert [] == telling(each.stdout + each.stderr, KEY), each.args
     for prompt in ("steps", "list"):
-        shown = called(tmp_path, "show", setup.parent, "f16/f16", prompt)
+        shown = called(tmp_path, "show", settled.parent, "f16/f16", prompt)
         assert (0, []) == (shown.returncode, telling(shown.stdout, KEY)), shown.stderr
     assert {} == leaks(tmp_path, KEY, but=("logs",))
 

@@ -364,7 +364,8 @@ def test_what_a_user_has_drafted_is_counted(folder):
     told = called(folder, "sweep", *ONE, "--", *draft)
 
     assert 0 == told.returncode, told.stderr
-    for drafted in written(record(folder, "q8_0-q4_0")["observation"]):
+    for asked in written(record(folder, "q8_0-q4_0")["observation"]):
+        drafted = asked["reply"]
         assert 0 < drafted["accepted"] <= drafted["drafted"]
         assert [] == drafted["gaps"]
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.real
 
 DIVERGENCE = "--probe divergence"
 SWEEPS = {
-    f"{DIVERGENCE} --chunks 99999": "Use --chunks 4 or less",
+    f"{DIVERGENCE} --chunks 99999": "Use --chunks 16 or less",
     "-- --grammar x": "It changes the answers",
     f"{DIVERGENCE} --text /nonexistent": "Name a plain text file",
     f"{DIVERGENCE} --divergence-context 0": "whole number of 2 or more",

@@ -10,8 +10,8 @@ has:
 * ``functions(text)``: the functions of a text whose lines end with newlines, verbatim,
   in the order of their lines. It raises `Unparsable`. Parsers are imported when a text
   is read, since help texts name the languages.
-* ``unconfirmed(text, functions)``, if a second parser can check them: those that it
-  does not find, as a phrase.
+* ``phrase_of_unconfirmed(text, functions)``, if a second parser can check them: those
+  that it does not find, as a phrase; empty without any.
 """
 
 import functools
@@ -115,5 +115,5 @@ def _language(name: str) -> Language:
         suffixes=module.SUFFIXES,
         comment=module.COMMENT,
         functions=module.functions,
-        unconfirmed=getattr(module, "unconfirmed", None),
+        unconfirmed=getattr(module, "phrase_of_unconfirmed", None),
     )

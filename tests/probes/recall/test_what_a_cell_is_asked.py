@@ -391,8 +391,9 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
             asked = chat_messages(text, needle)[0].content
             prompt = f"<|im_start|>user\n{asked}<|im_end|>\n"
             prompt += f"<|im_start|>assistant\n{begun}"
-        assert 1 + len(prompt) == scored.prompt_tokens
-        assert len(right) == len(scored.logprobs) == scored.ends[-1]
+        scores = scored.scores
+        assert 1 + len(prompt) == scores.prompt_tokens
+        assert len(right) == len(scores.logprobs) == scores.ends[-1]
         starts.add(len(needle.before))
     assert 20 == len(found)
     assert {0, 1, 2} == starts
@@ -418,7 +419,7 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
     ]
     rounds = [scored_rounds(*each.records(), each.setup())[0] for each in stores]
 
-    assert 700 == rounds[0].round.predicted_tokens
+    assert 700 == rounds[0].round.reply.predicted_tokens
     first, second = (each.counts for each in rounds)
     assert 20 == first[Mark.MATCHED] == second[Mark.MATCHED]
     assert first[Mark.OVERRUN] >= 10 > second[Mark.OVERRUN]

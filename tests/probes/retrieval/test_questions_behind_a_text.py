@@ -225,5 +225,5 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
     assert 4 == len(pairs)
     for ours, theirs in pairs:
         assert ours.question == theirs.question
-        assert ours.logp < 0 > theirs.logp != ours.logp
-        assert ours.answer.cached_tokens > ours.answer.prompt_tokens - 20
+        assert ours.scores.logp < 0 > theirs.scores.logp != ours.scores.logp
+        assert ours.scores.cached_tokens > ours.scores.prompt_tokens - 20
