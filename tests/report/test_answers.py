@@ -113,6 +113,7 @@ def test_a_cell_shows_its_command_its_log_and_what_that_proved(tmp_path):
     record = replace(
         made_record(PAIR, []),
         probe="divergence",
+        observation={"reference": "bf16/bf16", "answers": {}},
         command=("/bin/llama-server", "--model", "my model.gguf"),
         effective=Effective(kv=(buffer,), flash_attention="enabled", rotation_k=64),
     )

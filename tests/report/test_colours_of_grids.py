@@ -96,7 +96,7 @@ def test_nearly_equal_values_are_not_stretched() -> None:
         ("matched", [1.0], {}, Scale(0, 5)),
         ("matched", [2.0, 20.0], {}, Scale(2, 20)),
         ("pass", [15.0], {"rounds": 16}, Scale(14.25, 15)),
-        ("missing", [20.0], {}, Scale(15, 20)),
+        ("missing", [20.0], {}, Scale(15, 20, is_lighter_low=True)),
         ("decode", [700.0, math.nan, 800.0], {}, Scale(700, 800)),
     ],
 )

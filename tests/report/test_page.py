@@ -222,7 +222,7 @@ def test_pairs_that_were_not_measured_are_named():
     holes = replace(grid, pairs=("bf16/bf16", "bf16/q8_0"))
     with_holes = made_run(lossy, setup=holes, untried=["q8_0/q8_0", "q8_0/bf16"])
 
-    assert '["not run","","q8_0/q8_0: not run"]' in html
+    assert '["not run","","q8_0/q8_0; not run"]' in html
     assert "was not to be measured" not in html
     assert "was not to be measured" in page([with_holes], None, asks_for)
 
