@@ -265,12 +265,15 @@ def test_types_of_a_fork_stand_in_every_table(server, model):
     assert "turbo4  accepted      unknown" in lines
 
 
-def test_an_engine_is_shown_with_its_versions_and_its_own_types(model, monkeypatch):
+def test_an_engine_is_shown_with_its_versions_and_its_own_types(monkeypatch):
+    pytest.importorskip("safetensors", reason="mlx-lm, which brings it, is not here")
+    from made_mlx import nano_folder
+
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
     made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)
     monkeypatch.setitem(ENGINES, "mlx", made)
 
-    found = diagnose(engine="mlx", model=model)
+    found = diagnose(engine="mlx", model=nano_folder())
 
     assert ["f16/f16", "kv4/kv4"] == list(found.model.kv_bytes)
     assert ["mlx 0.32.4", "mlx-lm 0.32.2"] == [
