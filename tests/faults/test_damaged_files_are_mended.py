@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from answers import written
+from answers import forced
 from calls import called
 from injections import GRID, SHORT, Folder, error_line, put_corpus, statuses
 from made_records import made_needle, made_record, made_round, made_setup
@@ -459,6 +459,7 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     lines = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
     source.write_text(f"def first():\n{lines}")
     grid = ("--corpus", "text.py", "--types", "q8_0,q4_0", "--context", "4096")
+    grid = (*grid, "--probe", "recall")
     with going(folder.path, "sweep", *grid) as sweep:
         while not (done := list(folder.path.glob("sweeps/*/*/cells/*.json"))):
             assert sweep.poll() is None
@@ -468,7 +469,7 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     folder.look()
 
     records = [json.loads(path.read_bytes()) for path in folder.finished]
-    first = [written(record["observation"])[0] for record in records]
+    first = [forced(record["observation"])[0] for record in records]
     asked = {each["prompt_sha256"] for each in first}
     assert 0 == sweep.returncode, said
     assert 4 == len(records)

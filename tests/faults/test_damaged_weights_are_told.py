@@ -260,9 +260,13 @@ REPLACED = {
 }
 
 
+RECALL = ("--probe", "recall")
+"""One record for each pair."""
+
+
 def changed_meanwhile(folder, change, *, code):
     """What a sweep said that ended with *code*: *change* came after its first cell."""
-    with going(folder.path, "sweep", *TWO, *SMALL, *CALM) as sweep:
+    with going(folder.path, "sweep", *TWO, *SMALL, *RECALL, *CALM) as sweep:
         while not folder.finished:
             assert sweep.poll() is None
             folder.look()

@@ -119,7 +119,9 @@ def test_lines_and_signatures_of_megabytes_are_read(tree, told, times):
     count = times(1_000_000, quick=20_000)
     names = ", ".join(f"a{at}" for at in range(count // 10))
     put(tree / "line.js", "f(a);" * count)
-    put(tree / "signature.py", python("f").replace("()", f"({names})"))
+    lines = b"x = 1\n" * (count // 50)  # without them it is minified, too
+    signature = python("f").replace("()", f"({names})")
+    put(tree / "signature.py", signature.encode() + lines)
 
     assert told("megabytes in one line", tree).startswith("line.js: minified: ")
     assert ["good", "f"] == names_of(load("tree").functions)

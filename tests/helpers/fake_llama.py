@@ -323,10 +323,10 @@ class Handler(BaseHTTPRequestHandler):
         for at, letter in enumerate(text[:limit]):
             if at == 10:
                 self.break_off(asked)
-                if "error-event" in FAULTS:
-                    error = {"code": 500, "message": "Compute error.", "type": "server"}
-                    self.event({"error": error})
-                    return
+            if (at == 10 or self.forces) and "error-event" in FAULTS:
+                error = {"code": 500, "message": "Compute error.", "type": "server"}
+                self.event({"error": error})
+                return
             event = token(letter, at)
             if self.forces:
                 event["timings"]["cache_n"] = min(3, len(self.prompt) - 1)
