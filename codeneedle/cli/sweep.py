@@ -168,42 +168,48 @@ def sweep(
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
             plans = check_plans(request, execution, console, options)
-            is_joint = bool(
-                together and request.decide and is_one_question(plans, console)
-            )
             with contextlib.ExitStack() as stack:
-                runs = (
-                    [*_set_up_any(plans, console, stack)]
-                    if is_joint
-                    else [(plan, _set_up(plan, console, stack)) for plan in plans]
-                )
-                if phrase := time_phrase(plans):
-                    say(console, phrase)
-                pages_of_runs = [
-                    (
-                        Page(
-                            plan=plan,
-                            console=console,
-                            shown=shown,
-                            options=options,
-                            is_last=plan is plans[-1],
-                            is_alone=len(plans) == 1,
-                            began=began,
-                        ),
-                        run,
-                    )
-                    for plan, run in runs
-                ]
-                if together and is_joint:
-                    is_whole = len(runs) == len(plans)
-                    return together(pages_of_runs) or int(not is_whole)
-                return max(page.sweep(run) for page, run in pages_of_runs)
+                if together and request.decide and is_one_question(plans, console):
+                    runs = [*_set_up_any(plans, console, stack)]
+                    code = together(_pages(runs, plans, console, shown, options, began))
+                    return code or int(len(runs) < len(plans))
+                runs = [(plan, _set_up(plan, console, stack)) for plan in plans]
+                pages = _pages(runs, plans, console, shown, options, began)
+                return max(page.sweep(run) for page, run in pages)
     except KeyboardInterrupt:
         say(
             console,
             "Stopped. Finished cells are saved; run the same command to resume.",
         )
         raise
+
+
+def _pages(
+    runs: Iterable[tuple[Plan, RunContext]],
+    plans: Sequence[Plan],
+    console: Console,
+    shown: Console,
+    options: Options,
+    began: float,
+) -> list[tuple["Page", RunContext]]:
+    """Those of *runs*, which *plans* have become; their time is told first."""
+    if phrase := time_phrase(plans):
+        say(console, phrase)
+    return [
+        (
+            Page(
+                plan=plan,
+                console=console,
+                shown=shown,
+                options=options,
+                is_last=plan is plans[-1],
+                is_alone=len(plans) == 1,
+                began=began,
+            ),
+            run,
+        )
+        for plan, run in runs
+    ]
 
 
 def _set_up_any(

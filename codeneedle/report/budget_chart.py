@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
 from codeneedle.cache_types import Candidate
-from codeneedle.report.charts import LIGHT, POINTS, Theme, pictured
+from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, pictured
 from codeneedle.report.losses import PERCENT, shown_row
 from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
@@ -92,17 +92,7 @@ def paint_budget(
             zorder=3,
         )
     _paint_budget_edge(axes, most, theme)
-    chosen = frame[frame["is_set"]]
-    axes.plot(
-        chosen["memory"],
-        chosen["loss"],
-        "o",
-        markersize=15,
-        markerfacecolor="none",
-        markeredgecolor=theme.ink,
-        markeredgewidth=1.8,
-        zorder=4,
-    )
+    paint_ring(axes, frame, theme)
     axes.axhline(0.0, color=theme.line, linewidth=0.8, zorder=0)
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.8)
     axes.yaxis.set_major_formatter(lambda tick, _: f"{tick:g}")

@@ -137,17 +137,7 @@ def paint_front(
                 label=decision if is_filled else None,
                 zorder=3 if is_filled else 2,
             )
-    chosen = frame[frame["is_set"]]
-    axes.plot(
-        chosen["memory"],
-        chosen["loss"],
-        "o",
-        markersize=15,
-        markerfacecolor="none",
-        markeredgecolor=theme.ink,
-        markeredgewidth=1.8,
-        zorder=4,
-    )
+    paint_ring(axes, frame, theme)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
@@ -160,6 +150,21 @@ def paint_front(
         borderaxespad=0.2,
     )
     return _place_labels(axes, frame, on_front, theme)
+
+
+def paint_ring(axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
+    """Draw a ring round what is set, where *frame* says ``is_set``."""
+    chosen = frame[frame["is_set"]]
+    axes.plot(
+        chosen["memory"],
+        chosen["loss"],
+        "o",
+        markersize=15,
+        markerfacecolor="none",
+        markeredgecolor=theme.ink,
+        markeredgewidth=1.8,
+        zorder=4,
+    )
 
 
 def _paint_limit(
