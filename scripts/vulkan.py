@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from codeneedle.api import LoadedRun, load
 from codeneedle.cache_types import Pair, whole_grid
+from codeneedle.engines.llama_cpp.arguments import comparison
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.engines.llama_cpp.build import build
 from codeneedle.engines.llama_cpp.installation import SERVER, VARIABLE
@@ -256,13 +257,10 @@ class Bench:
     def divergence_of_builds(self, first: LoadedRun, second: LoadedRun) -> float:
         """KLD in nats of the reference of *first*, beside that of *second*."""
         records = {each.probe: each for each in first.records if each.pair == REFERENCE}
-        argv = list(records["divergence"].command)
-        base = argv.index("--kl-divergence-base") + 1
-        other = Path(second.run.folder) / "base" / Path(argv[base]).name
-        argv[base] = str(other)
         # A pair is compared as it writes its rows; here the tool compares.
-        text = argv.index("--file")
-        argv[text : text + 4] = ["--kl-divergence"]
+        argv = comparison(records["divergence"].command)
+        (base,) = (Path(second.run.folder) / "base").glob("*.kld")
+        argv[argv.index("--kl-divergence-base") + 1] = str(base)
         for _ in range(MOST_TRIES):
             done = subprocess.run(
                 argv,

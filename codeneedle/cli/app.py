@@ -621,6 +621,7 @@ def _dialect() -> "Dialect":
     return Dialect(
         base=arguments.base_command,
         compares=arguments.comparison,
+        text=arguments.text_of,
         build=arguments.build_option,
     )
 

@@ -58,6 +58,9 @@ class Dialect:
     compares: Callable[[Sequence[str]], list[str]]
     """The command that compares a pair, from that of its record."""
 
+    text: Callable[[Sequence[str]], str]
+    """The file of the text that the command of a record reads; empty if it has none."""
+
     build: Callable[[Iterable[Pair]], str]
     """The option of a build with kernels for some pairs."""
 
@@ -198,8 +201,11 @@ def _commands(
     """Commands that measure these figures, and the build option for other pairs."""
     settings = verdict.run.setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
-    kept = f"base/{str(settings.get('text_sha256', ''))[:16]}.txt"
-    yield f"# text.txt: {settings.get('text', '')}; {kept} in the run folder"
+    text = f"# text.txt: {settings.get('text', '')}"
+    files = (dialect.text(record.command) for record in records)
+    if kept := next(filter(None, files), ""):
+        text += f"; base/{Path(kept).name} in the run folder"
+    yield text
     for record in records:
         compared = divergence_of(record)
         if str(record.pair) == reference and compared:

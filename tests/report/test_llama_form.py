@@ -12,6 +12,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     base_command,
     build_option,
     comparison,
+    text_of,
 )
 from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput
@@ -27,7 +28,9 @@ from codeneedle.report.llama_form import (
 from codeneedle.verdict.judge import judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
-DIALECT = Dialect(base=base_command, compares=comparison, build=build_option)
+DIALECT = Dialect(
+    base=base_command, compares=comparison, text=text_of, build=build_option
+)
 
 
 @pytest.fixture

@@ -406,16 +406,25 @@ def base_command(command: Sequence[str], chunks: int) -> list[str]:
     What writes the base file of a comparison.
 
     Args:
-        command: What compared the reference with its base file, as a record has it.
+        command: What read the text with the reference, as a record has it.
         chunks: Chunks of text.
     """
-    kept = [word for word in comparison(command) if word != _COMPARES]
-    return [*kept, "--file", TEXT, "--chunks", str(chunks)]
+    return [*_without_text(command), "--file", TEXT, "--chunks", str(chunks)]
+
+
+def text_of(command: Sequence[str]) -> str:
+    """The file of the text that *command* reads; empty if it names none."""
+    return last_value(command, {"--file"})
 
 
 def comparison(command: Sequence[str]) -> list[str]:
-    """*command*, a comparison that a record has, with the base file of this folder."""
-    words = list(command)
+    """What compares with the base file the pair that *command* of a record read."""
+    return [*_without_text(command), _COMPARES]
+
+
+def _without_text(command: Sequence[str]) -> list[str]:
+    """*command* without what it reads, with the base file of this folder."""
+    words = list(without(command, {"--file", "--chunks", _COMPARES}))
     if _BASE in words[:-1]:
         words[words.index(_BASE) + 1] = BASE
     return words

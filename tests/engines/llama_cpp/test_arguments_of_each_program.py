@@ -13,6 +13,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     build_option,
     command,
     comparison,
+    text_of,
     variables,
     waits_passively,
 )
@@ -128,8 +129,10 @@ def test_rotation_is_left_out_where_asked():
 
 STORED = (
     *("/bin/llama-perplexity", "--model", "a.gguf"),
-    *("--kl-divergence-base", "run/base/512.kld", "--kl-divergence"),
+    *("--kl-divergence-base", "/cache/private/tmp1/rows"),
+    *("--file", "run/base/1e792d4f.txt", "--chunks", "8"),
 )
+"""What reads the rows of a pair, as a record has it."""
 
 
 def test_the_base_file_is_written_from_a_text_and_then_compared_with():
@@ -140,6 +143,7 @@ def test_the_base_file_is_written_from_a_text_and_then_compared_with():
         base_command(STORED, 4)
     )
     assert [*model, *base, "--kl-divergence"] == comparison(STORED)
+    assert "run/base/1e792d4f.txt" == text_of(STORED)
 
 
 def test_the_build_option_lists_pairs_as_llama_cpp_spells_them():
