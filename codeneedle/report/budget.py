@@ -3,7 +3,7 @@
 import math
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from rich.text import Text
@@ -19,7 +19,7 @@ from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
     amount,
-    losses_sentence,
+    loss_phrase,
     mean_amount,
     word_phrase,
 )
@@ -29,8 +29,6 @@ from codeneedle.verdict.remarks import joint_remarks
 
 MARK = "*"
 """Before what is set."""
-
-PairFlagsOf = Callable[[str], PairFlags]
 
 
 def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
@@ -132,7 +130,7 @@ def _why_reference_stays(
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
         yield f"     It is the reference, and fits into {where}."
-    elif min(sizes.values()) > most:
+    elif min(sizes.values()) > most and not verdict.fitting:
         yield from _nothing_fits(verdict, sizes, most, where)
     else:
         yield f"No answer yet: nothing that fits into {where} has a bound of its loss."
@@ -146,23 +144,18 @@ def _nothing_fits(
     takes = f"{visible(str(least))} takes {size(sizes[least])}"
     yield f"Nothing fits into {where}: the nearest, {takes}."
     run = run_of(verdict, least)
-    memory = memory_of(run, _cache(least))
-    if context := memory.context(most, _cache(least)):
+    memory = memory_of(run, least.cache)
+    if context := memory.context(most, least.cache):
         yield f"     It would fit at about {context:,} tokens: --at {context}"
     else:
         without = size(memory.fixed)
         yield f"     Without any cache it takes {without}: smaller weights would fit."
 
 
-def _cache(pair: Pair) -> Pair:
-    return pair.cache if isinstance(pair, Candidate) else pair
-
-
 def beside_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % of the right tokens beside Q8_0 with f16/f16, at most 1.4 %``."""
-    sentence = losses_sentence(verdict.limits, result).rpartition(" (limit")[0]
-    loses, comma, most = sentence.partition(", at most")
-    return f"{loses} beside {_with(verdict.reference)}{comma}{most}"
+    what = f"the right tokens beside {_with(verdict.reference)}"
+    return loss_phrase(verdict.limits, result.leading, what) if result.leading else ""
 
 
 def _with(pair: Pair | None) -> str:
@@ -208,9 +201,7 @@ def _context(verdict: Verdict) -> int:
 def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
     """``-m qwen-Q6_K.gguf -ctk q8_0 -ctv q5_1``."""
     run = run_of(verdict, pair)
-    return (
-        f"{pair_flags.model} {shlex.quote(file_name(run))} {pair_flags(_cache(pair))}"
-    )
+    return f"{pair_flags.model} {shlex.quote(file_name(run))} {pair_flags(pair.cache)}"
 
 
 def run_of(verdict: Verdict, pair: Pair) -> Run:
@@ -253,7 +244,7 @@ def _row_order(result: PairResult) -> tuple[float, str, float, str]:
 def _row(verdict: Verdict, result: PairResult) -> Iterator[str]:
     pair, row = result.pair, shown_row(verdict, result)
     yield visible(pair.weights if isinstance(pair, Candidate) else "")
-    yield visible(str(_cache(pair)))
+    yield visible(str(pair.cache))
     memory = result.memory_bytes
     yield size(memory) if memory is not None else NO_VALUE_WORD
     if row is None:
@@ -275,14 +266,8 @@ def _words(verdict: Verdict, result: PairResult) -> Iterator[str]:
         yield result.trouble.partition(":")[0] or "not compared"
     elif result.leading:
         yield word_phrase(result, result.leading)
-    if not fits(verdict, result):
+    if not verdict.fits(result):
         yield "does not fit"
-
-
-def fits(verdict: Verdict, result: PairResult) -> bool:
-    """True unless it is known to be larger than the memory that is limited."""
-    most = verdict.limits.max_memory_bytes
-    return most is None or (result.memory_bytes or 0) <= most
 
 
 # --- beside the answer

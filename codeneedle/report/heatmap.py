@@ -629,12 +629,7 @@ def _notes(
 ) -> tuple[str, ...]:
     return (
         *captions.cautions(run),
-        *(
-            note.replace(REFERENCE_MARK, "Framed", 1)
-            if sign == REFERENCE_MARK
-            else note
-            for sign, note in _mark_notes(shown)
-        ),
+        *(_framed(*each) for each in _mark_notes(shown)),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run)),
         *filter(None, [_capital(reference_note(cells))]),

@@ -301,17 +301,11 @@ def _least(
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
-    fitting = [each for each in verdict.compared if _fits(verdict, each)]
+    fitting = [each for each in verdict.compared if verdict.fits(each)]
     none = "; nothing that fits is shown to be within it"
     if any(each.decision is Decision.WITHIN for each in fitting):
         none = ""
     yield f"     This is {stands}{none}."
-
-
-def _fits(verdict: Verdict, result: PairResult) -> bool:
-    """True unless its cache is known to be larger than the memory that is limited."""
-    most = verdict.limits.max_memory_bytes
-    return most is None or (result.memory_bytes or 0) <= most
 
 
 def _saving(verdict: Verdict, result: PairResult) -> str:
@@ -579,9 +573,7 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     kinds of text were measured, each has a column.
     """
     fitting = [
-        each
-        for each in results
-        if each.pair == verdict.reference or _fits(verdict, each)
+        each for each in results if each.pair == verdict.reference or verdict.fits(each)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
     kinds, parts = kinds_of_text(verdict), _parts(verdict, results)
@@ -689,7 +681,7 @@ def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
         (visible(str(each.pair)), row)
         for name in sorted(names)
         for each in ordered
-        if (row := each.metric_result(name)) and _fits(verdict, each)
+        if (row := each.metric_result(name)) and verdict.fits(each)
         if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
         if not (row.kind is LossKind.CHANGE and has_text_loss(each))
     ]

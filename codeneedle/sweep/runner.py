@@ -165,7 +165,9 @@ class Runner:
             raise queue.error
 
     def read(self) -> Run:
-        """The run as it is stored by now, with derived statuses."""
+        """The run as it is stored by now, with derived statuses and what is settled."""
+        # By tasks before: each has a runner of its own.
+        self.add_calibration(self.store.calibrated())
         setup = self.run.setup
         run = Run(name=self.store.name, setup=setup, records=())
         return trusted(run.holding(self.store.records()))
@@ -583,8 +585,6 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self.runner = runner
-        # What an earlier task has settled: each has a runner of its own.
-        runner.add_calibration(runner.store.calibrated())
         self._observed = self._stored_records()
         self.records = self._trusted_records()
         self._left = [pair for pair in pairs if self._is_pending(pair)]

@@ -110,12 +110,7 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     """
     refuse_apart(runs)
     ordered = sorted(runs, key=_weight_order, reverse=True)
-    # Caches of one model are alike: what one run has told holds of those without.
-    told = next((run for run in ordered if memory_of(run).caches), None)
-    made = [
-        _Candidates(run, name, at or run.setup.context, told)
-        for run, name in zip(ordered, weight_names(ordered), strict=True)
-    ]
+    made = candidates_of(ordered, at)
     records = [record for each in made for record in each.records()]
     first = ordered[0]
     setup = replace(first.setup, order={})
@@ -141,7 +136,7 @@ def _precision(setup: Setup) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Candidates:
+class Candidates:
     """The candidates of one run."""
 
     run: Run
@@ -174,7 +169,17 @@ class _Candidates:
         yield from map(self.of, {*pairs, *(r.pair for r in self.run.records)})
 
 
-def _joint_order(made: Sequence[_Candidates]) -> JointOrder:
+def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
+    """Those of each of *runs*; *at* as of `join_runs`."""
+    # Caches of one model are alike: what one run has told holds of those without.
+    told = next((run for run in runs if memory_of(run).caches), None)
+    return [
+        Candidates(run, name, at or run.setup.context, told)
+        for run, name in zip(runs, weight_names(runs), strict=True)
+    ]
+
+
+def _joint_order(made: Sequence[Candidates]) -> JointOrder:
     """How the error is shared, and after how many functions candidates are judged."""
     orders = [order_in(each.run.setup) for each in made]
     fixed = [each for each in orders if each]
@@ -256,7 +261,7 @@ def why_other_model(first: Setup, other: Setup) -> str:
 def _difference_of_calibrations(
     first: Mapping[str, object], other: Mapping[str, object]
 ) -> str:
-    for probe in sorted(first.keys() & other.keys() - {"order"}):
+    for probe in sorted(first.keys() & other.keys()):
         if first[probe] != other[probe]:
             return f"were asked other questions by {probe}, as each reference set them"
     return ""

@@ -249,7 +249,8 @@ class Verdict:
         can_tell = can_tell and not (self.finer or self.doubted)
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
-        if most is not None and sizes and min(sizes) > most:
+        is_over = most is not None and bool(sizes) and min(sizes) > most
+        if is_over and not self.fitting:
             return Outcome.NOTHING_FITS
         if own is None or self.is_instrument or not can_tell:
             return Outcome.NO_ANSWER
@@ -257,6 +258,11 @@ class Verdict:
             return Outcome.NO_ANSWER if self.unasked else Outcome.KEEP
         fits = (own.memory_bytes or math.inf) <= most
         return Outcome.KEEP if fits else Outcome.NO_ANSWER
+
+    def fits(self, result: PairResult) -> bool:
+        """True unless it is known to be larger than the memory that is limited."""
+        most = self.limits.max_memory_bytes
+        return most is None or (result.memory_bytes or 0) <= most
 
     @property
     def is_instrument(self) -> bool:

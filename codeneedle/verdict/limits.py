@@ -41,7 +41,9 @@ class Limits:
     max_eval_lost: float = MAX_EVAL_LOST
     """Largest loss of the mean score of an evaluation."""
 
-    max_memory_bytes: int | None = None  # largest KV cache; None for any
+    max_memory_bytes: int | None = None
+    """Largest KV cache; of several files of weights, all memory; None for any."""
+
     at: int | None = None  # context of that size, in tokens; None for that of the run
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
         return ""
     if len(rows) < 2 or leading not in rows:  # noqa: PLR2004 - several
         return loss_sentence(limits, leading)
-    parts = [_loss_phrase(limits, row, row.what) for row in rows]
+    parts = [loss_phrase(limits, row, row.what) for row in rows]
     for at in range(len(parts) - 1, 0, -1):
         if parts[at - 1].startswith("loses "):
             parts[at] = parts[at].removeprefix("loses ")
@@ -30,7 +30,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
     return f"{', and '.join(parts)} {limit}"
 
 
-def _loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
+def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
     """``loses 0.1 % of recall, at most 0.3 %``."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
@@ -50,7 +50,7 @@ def loss_sentence(limits: Limits, row: MetricResult) -> str:
     if row.kind.is_graded:
         is_of_text = row.metric.noun == "chunks"
         what = row.what if is_of_text else "the right tokens"
-        return f"{_loss_phrase(limits, row, what)} {limit}"
+        return f"{loss_phrase(limits, row, what)} {limit}"
     if row.kind is LossKind.ANSWERS:
         what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     elif row.kind is LossKind.CHANGE:

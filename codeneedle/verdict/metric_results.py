@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.cache_types import Pair, finer_axes, has_other_weights
+from codeneedle.cache_types import Pair, finer_axes, has_other_weights, most_precise
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -509,8 +509,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             }
             if not metric.loss or not units:
                 continue
-            if is_joint and metric.loss.kind is LossKind.CHANGE:
-                # Each file of weights was held against itself.
+            if not _is_of_all(run, probe, metric.loss):
                 continue
             reference = frames.chosen_reference(
                 [records[pair] for pair in units],
@@ -546,7 +545,27 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
                 order=order,
             )
             measured.append(of_metric)
+    if isinstance(run, JointRun):
+        measured = _beside_one_reference(measured)
     return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
+
+
+def _is_of_all(run: Run, probe: Probe, loss: Loss) -> bool:
+    """Whether what *probe* loses in *run* stands on one scale for all weights."""
+    if not isinstance(run, JointRun):
+        return True
+    # A change is that of each file of weights, held against itself.
+    asked = all(probe.name in each.setup.probes for each in run.runs)
+    return asked and loss.kind is not LossKind.CHANGE
+
+
+def _beside_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
+    """Those of *measured* whose reference is the most precise of all."""
+    references = [each.reference for each in measured if each.reference]
+    if not references:
+        return [*measured]
+    finest = most_precise(references)
+    return [each for each in measured if each.reference == finest]
 
 
 def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:

@@ -312,4 +312,8 @@ def limit_options(verdict: Verdict) -> list[str]:
     ):
         if limit != default:
             options += [flag, f"{100 * limit:.6g}%"]
+    if limits.max_memory_bytes is not None:
+        options += ["--max-memory", str(limits.max_memory_bytes)]
+    if limits.at is not None:
+        options += ["--at", str(limits.at)]
     return options

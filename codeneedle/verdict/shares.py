@@ -89,11 +89,10 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         BadInput: As of `union`.
         BadSetup: If a setup cannot be read.
     """
-    shared = {store.run_name for store in stores if store.is_share}
+    shared = {_whole(store) for store in stores if store.is_share}
     groups: dict[object, list[Store]] = {}
     for store in stores:
-        is_part = store.run_name in shared
-        key = store.run_name if is_part else store.folder.resolve()
+        key = whole if (whole := _whole(store)) in shared else store.folder.resolve()
         groups.setdefault(key, []).append(store)
     runs = []
     for group in groups.values():
@@ -102,6 +101,11 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         elif run := group[0].read():
             runs.append(trusted(run))
     return runs
+
+
+def _whole(store: Store) -> tuple[object, str]:
+    """What *store* is a share of, or is: of one folder of runs alone."""
+    return store.folder.parent.resolve(), store.run_name
 
 
 def _take(joined: Union, store: Store, record: CellRecord) -> bool:
@@ -118,8 +122,9 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
     if record.status is Status.INTERRUPTED:
         if not record.started:  # it could not be read as one of this cell and setup
             joined.left_out.append(f"{store.folder}: {key}: {record.reason}")
+        joined.records.setdefault(key, record)  # a gap with its reason
         return False
-    if other is None or not other.has_numbers:
+    if key not in joined.cells or other is None or not other.has_numbers:
         joined.cells[key], joined.records[key] = store, record
         return False
     if not _is_comparable(record):

@@ -28,7 +28,6 @@ POINTS = {
     ),
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
     "wait for a tool": "codeneedle.system.orphans:ends_within",
-    "read a GGUF header": "codeneedle.models.weights:read_header",
     "select runs for a report": "codeneedle.report.selection:read_runs",
     # what is written
     "sync a file": "os:fsync",

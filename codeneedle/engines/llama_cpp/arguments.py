@@ -418,7 +418,13 @@ def text_of(command: Sequence[str]) -> str:
 
 
 def comparison(command: Sequence[str]) -> list[str]:
-    """What compares with the base file the pair that *command* of a record read."""
+    """
+    What compares with the base file the pair that *command* of a record read.
+
+    That of another engine, which has no base file of llama.cpp, as it is.
+    """
+    if _BASE not in command:
+        return list(command)
     return [*_without_text(command), _COMPARES]
 
 

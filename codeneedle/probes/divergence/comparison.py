@@ -105,8 +105,7 @@ def begun(context: ProbeContext) -> Divergence:
 def calibrated(context: ProbeContext, found: Divergence) -> Json:
     """*found*, to be stored; the first pair is the reference of all others."""
     if reference_of(context.run.setup) is None:
-        unread = next(iter(found.skipped.values()), "")
-        known = ComparedWith(reference=found.reference, unread=unread)
+        known = ComparedWith(reference=found.reference, unread={**found.skipped})
         context.calibrate(as_json(known))
     return as_json(found)
 

@@ -102,7 +102,8 @@ class Divergence:
 
 def _chunks(ends: Sequence[int]) -> list[int]:
     """The chunk of each token, whose *ends* begin anew with each chunk."""
-    begins = [now <= before for before, now in itertools.pairwise(ends)]
+    # Parts of one character may end where it does.
+    begins = [now < before for before, now in itertools.pairwise(ends)]
     return list(itertools.accumulate(begins, initial=0)) if ends else []
 
 
@@ -122,7 +123,8 @@ class ComparedWith:
     """What the setup of a run keeps of it."""
 
     reference: str  # the pair that all are compared with: ``f16/f16``
-    unread: str = ""  # why the engine scores no text; empty if it does
+    unread: dict[str, str] = field(default_factory=dict)
+    """Why the engine scores no text, by the question that the reference has skipped."""
 
 
 def reference_of(setup: Setup) -> Pair | None:
@@ -136,10 +138,10 @@ def reference_of(setup: Setup) -> Pair | None:
     return Pair.parse(known.reference) if known else None
 
 
-def unread(setup: Setup) -> str:
-    """Why no pair is asked, as the reference has shown; empty if all are."""
+def unread(setup: Setup) -> dict[str, str]:
+    """Why pairs are not asked some questions, as the reference has shown, by key."""
     known = calibrated_in(setup, NAME, ComparedWith)
-    return known.unread if known else ""
+    return known.unread if known else {}
 
 
 @cached()

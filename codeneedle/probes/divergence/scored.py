@@ -5,7 +5,6 @@ their log-probabilities, without the distributions that they are of.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain
 
 from codeneedle.engines.messages import BadReply, Forced
@@ -36,8 +35,11 @@ def scored_by_server(
     """
     found = begun(context)
     missing = {key: chunks[key] for key in chunks if key not in found.answers}
-    if reason := unread(context.run.setup):
-        return as_json(replace(found, skipped=dict.fromkeys(missing, reason)))
+    reasons = unread(context.run.setup)
+    found.skipped.update({key: reasons[key] for key in missing if key in reasons})
+    missing = {key: missing[key] for key in missing if key not in reasons}
+    if not missing:
+        return as_json(found)
     context.step(0, 1, "loading")
     with context.serving() as served:
         asker = Asker(served, context)

@@ -138,11 +138,6 @@ def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
     )[-1]
 
 
-def _settings_alone(stored: Json) -> Json:
-    """What a setup has *stored* of recall, without what follows from the text."""
-    return {key: stored[key] for key in stored if key not in FUNCTIONS_KEYS}
-
-
 def _margin_gap(run: Run) -> Iterator[str]:
     """Why no record has margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]

@@ -12,6 +12,7 @@ from codeneedle.probes.answers import USABLE
 from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
+    is_read,
     outcomes,
     survival,
 )
@@ -54,6 +55,12 @@ def _why_not_forced(setup: Setup) -> str:
     return str(setup.probes.get(NAME, {}).get("graded", ""))
 
 
+def _why_not_written(setup: Setup) -> str:
+    """Why no answer is of a kind; empty if answers were written."""
+    is_read = setup.probes.get(NAME, {}).get("reads")
+    return "right answers were read, none was written" if is_read else ""
+
+
 def _right(chosen: _Chosen) -> partial[Metric]:
     return partial(_questions(lambda each: each.score.share, chosen), unit="")
 
@@ -71,8 +78,17 @@ def _until(chosen: _Chosen) -> partial[Metric]:
 
 
 def _mode(mode: Mode) -> Metric:
-    metric = _questions(lambda each: each.score.mode is mode, lambda *_: True)
-    return metric(name=mode.value, unit="answers", better="lower", is_sum=True)
+    metric = _questions(
+        lambda each: None if each.is_read else each.score.mode is mode,
+        lambda *_: True,
+    )
+    return metric(
+        name=mode.value,
+        unit="answers",
+        better="lower",
+        is_sum=True,
+        why_none=_why_not_written,
+    )
 
 
 def _is_informative(each: QuestionOutcome | TextKey, setup: Setup) -> bool:
@@ -89,6 +105,8 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
         (text.prompt_tokens - text.cached_tokens) / text.prompt_ms * 1000
         for text in texts
         if text.prompt_ms > 0
+        # What was read behind its text has waited for a program to start.
+        if not any(map(is_read, text.answers))
     ]
 
 

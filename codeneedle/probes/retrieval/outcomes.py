@@ -34,6 +34,16 @@ class QuestionOutcome:
         """Of the right answer, token by token; None if there are none."""
         return self.asked.answer.scores
 
+    @property
+    def is_read(self) -> bool:
+        """Whether the right answer was scored, and none was written."""
+        return is_read(self.asked)
+
+
+def is_read(asked: TextAnswer) -> bool:
+    """Whether the right answer of *asked* was scored, and none was written."""
+    return asked.answer.reply is None and asked.answer.scores is not None
+
 
 # All records of a large grid: a live one asks for all of them several times a second.
 @cached(most=256)
@@ -65,7 +75,7 @@ def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
     Of a right answer that was read: whether greedy writing would give it.
     """
     scores = asked.answer.scores
-    if asked.answer.reply is None and scores:
+    if scores and is_read(asked):
         is_right = scores.kept_tokens == len(scores.logprobs)
         return AnswerScore(
             mode=Mode.CORRECT if is_right else Mode.DEPARTS, share=float(is_right)
