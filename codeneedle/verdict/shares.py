@@ -89,10 +89,12 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         BadInput: As of `union`.
         BadSetup: If a setup cannot be read.
     """
+    # Shares of several folders of runs are of one run; a whole run is none of theirs.
     shared = {_whole(store) for store in stores if store.is_share}
     groups: dict[object, list[Store]] = {}
     for store in stores:
-        key = whole if (whole := _whole(store)) in shared else store.folder.resolve()
+        is_part = store.is_share or _whole(store) in shared
+        key = store.run_name if is_part else store.folder.resolve()
         groups.setdefault(key, []).append(store)
     runs = []
     for group in groups.values():

@@ -123,6 +123,30 @@ def test_reports_read_shares_as_the_run_that_their_merge_is(tmp_path):
         assert [alone] == read_runs(hosts[0], name)
 
 
+def test_a_whole_run_of_another_folder_is_no_share_of_a_run_of_its_name(tmp_path):
+    name = "made-model"
+    share(tmp_path / "a", finished(F16), finished(Q8), model=f"{name}+share-1-of-2")
+    share(tmp_path / "b", finished(F16), finished(Q4), model=name)
+    paths = [str(next((tmp_path / each).glob("*/*"))) for each in "ab"]
+
+    of_share, whole = read_runs(tmp_path, *paths)
+
+    assert {F16, Q8} == {record.pair for record in of_share.records}
+    assert {F16, Q4} == {record.pair for record in whole.records}
+
+
+def test_a_cell_that_was_interrupted_in_its_share_is_a_gap_with_its_reason(tmp_path):
+    stopped = replace(failed(Q8), status=Status.INTERRUPTED, reason="stopped")
+    for at, records in enumerate([(finished(F16), stopped), (finished(F16),)], 1):
+        out = tmp_path / "all"
+        share(out, *records, model=f"made-model+share-{at}-of-2")
+
+    (run,) = read_runs(tmp_path / "all", None)
+
+    (gap,) = [record for record in run.records if record.pair == Q8]
+    assert (Status.INTERRUPTED, "stopped") == (gap.status, gap.reason)
+
+
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16), finished(Q4))

@@ -17,7 +17,7 @@ from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.metrics import METRICS, TEXT_LOGP, of_parts
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
-from codeneedle.probes.divergence.record import divergence_of
+from codeneedle.probes.divergence.record import ContextComparison, divergence_of
 
 SPEC = ModelSpec(weights=made_weights(), name="made")
 CHUNKS = ["0", "1", "2", "3"]
@@ -97,6 +97,34 @@ def test_a_server_that_scores_no_text_says_so_and_no_further_one_is_asked(made_c
     # The server is gone, and is not missed.
     assert (gap,) == PROBE.gaps_in(
         recorded(other, PROBE.measure(other)), other.run.setup
+    )
+
+
+def test_what_the_reference_was_refused_alone_is_left_out_of_the_others(made_context):
+    reasons = {"128x2": "too long"}
+    known = {NAME: {"reference": "f16/f16", "unread": reasons}}
+    with endpoint("echo") as server:
+        other = made_context(server.url, "q8_0/q8_0", known=known)
+        record = recorded(other, PROBE.measure(other))
+
+    assert CHUNKS == [*TEXT_LOGP.unit_values(record, other.run.setup)]
+
+
+def test_parts_of_a_character_that_end_alike_begin_no_chunk():
+    of_two = comparison_of(ends=(3, 5, 5, 8, 2, 4))
+
+    assert [0, 0, 0, 0, 1, 1] == [chunk for chunk, _ in of_two.by_token()]
+
+
+def comparison_of(*, ends):
+    return ContextComparison(
+        context=64,
+        chunks=2,
+        tokens=len(ends),
+        seconds=1.0,
+        base_seconds=0.0,
+        logprobs=(-0.5,) * len(ends),
+        ends=ends,
     )
 
 

@@ -85,6 +85,8 @@ def test_an_answer_that_was_read_is_right_where_greedy_writing_would_give_it(tmp
         replace(cell.record, observation=stored), made_setup()
     )
     assert [-0.5] * 4 == logp.values(cell.record, made_setup())
+    kinds = [m for m in METRICS if m.name in {"intrusion", "empty", "reading"}]
+    assert [[], [], []] == [m.values(cell.record, made_setup()) for m in kinds]
 
 
 def test_reading_takes_less_than_half_where_a_token_is_read_forty_times_as_fast():
