@@ -165,6 +165,7 @@ def test_a_server_that_hangs_costs_minutes_where_others_took_seconds(folder, led
     command = (*SWEEP, "--llama-server", server(folder.path, faults), "--pairs")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(*place("least patience"), 1.0)
+        patch.setattr(*place("multiple of a silence"), 2.0)
         for pairs in ("f16/f16", "f16/f16,q8_0/q8_0"):
             arguments = (folder.path, *command, pairs)
             told = impatient(*arguments, silence_s=90, load_s=60)

@@ -46,6 +46,7 @@ POINTS = {
     "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
     "least patience": "codeneedle.engines.patience:LEAST_S",
+    "multiple of a silence": "codeneedle.engines.patience:MULTIPLE",
     "load timeout of llama-bench": f"{THROUGHPUT}:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": f"{THROUGHPUT}:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": f"{THROUGHPUT}:SLOWEST_S_PER_TOKEN",
