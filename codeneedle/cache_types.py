@@ -106,9 +106,33 @@ class Pair:
         return self
 
     @property
+    def weights(self) -> str:
+        """What its weights are called beside others; empty of a pair alone."""
+        return ""
+
+    @property
+    def weight_bits(self) -> float:
+        """How precise its weights are; of a pair alone 0, as of all others."""
+        return 0.0
+
+    @property
     def is_plain(self) -> bool:
         """Whether neither K nor V is quantized, by their names."""
         return is_full(self.k) and is_full(self.v)
+
+    @property
+    def size_by_types(self) -> float:
+        """
+        Size of its cache by the bits of its types, of one that is not quantized.
+
+        Infinite if these are unknown. Of a candidate it is that of all its memory.
+        """
+        k, v = bits(self.k), bits(self.v)
+        return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
+
+    def memory_bytes(self, kv_bytes: Callable[[], float | None]) -> float | None:
+        """The size that counts: of a pair alone *kv_bytes*; None if unknown."""
+        return kv_bytes()
 
     @override
     def __str__(self) -> str:
@@ -131,21 +155,18 @@ class Candidate(Pair):
     def cache(self) -> Pair:
         return Pair(self.k, self.v)
 
+    @property
+    @override
+    def size_by_types(self) -> float:
+        return math.inf if math.isnan(self.size) else self.size
+
+    @override
+    def memory_bytes(self, kv_bytes: Callable[[], float | None]) -> float | None:
+        return None if math.isnan(self.size) else self.size
+
     @override
     def __str__(self) -> str:
         return f"{self.weights} {self.k}/{self.v}"
-
-
-def weight_bits(pair: Pair) -> float:
-    """How precise the weights of *pair* are; of a pair alone 0, as of all others."""
-    return pair.weight_bits if isinstance(pair, Candidate) else 0.0
-
-
-def has_other_weights(pair: Pair, reference: Pair) -> bool:
-    """Whether both are candidates, of two files of weights."""
-    both = (pair, reference)
-    names = {each.weights for each in both if isinstance(each, Candidate)}
-    return len(names) > 1
 
 
 FIRST = (Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0"), Pair("q4_0", "q4_0"))
@@ -260,7 +281,7 @@ def _pair_precision(pair: Pair) -> tuple[object, ...]:
     # A pair with 4-bit V loses what 4-bit V loses, however precise its K is. The name
     # decides between types of equal size: never the running order.
     k, v = precision(pair.k), precision(pair.v)
-    return (-weight_bits(pair), max(k, v), min(k, v), k, pair.k, pair.v, str(pair))
+    return (-pair.weight_bits, max(k, v), min(k, v), k, pair.k, pair.v, str(pair))
 
 
 def finer_axes(pair: Pair, reference: Pair) -> list[str]:
@@ -272,7 +293,7 @@ def finer_axes(pair: Pair, reference: Pair) -> list[str]:
     """
     sides = {"K": (pair.k, reference.k), "V": (pair.v, reference.v)}
     axes = [axis for axis, (one, other) in sides.items() if _bits(one) > _bits(other)]
-    has_finer = weight_bits(pair) > weight_bits(reference)
+    has_finer = pair.weight_bits > reference.weight_bits
     return ["weights", *axes] if has_finer else axes
 
 

@@ -61,7 +61,6 @@ from codeneedle.verdict.order import (
     PairState,
     next_target,
     ruled_out,
-    size_by_types,
 )
 from codeneedle.verdict.remarks import KINDS_OF_TEXT
 from codeneedle.verdict.statistics import (
@@ -267,7 +266,7 @@ class Outcomes:
 
 def _share(k: str, v: str) -> float:
     """Size of a cache beside one that is not quantized."""
-    return size_by_types(Pair(k, v))
+    return Pair(k, v).size_by_types
 
 
 def _size(pair: Pair) -> float:

@@ -13,21 +13,21 @@ from codeneedle.cli.engines import asks_for
 from codeneedle.cli.progress import note_lines, say
 from codeneedle.cli.sweep import Page, duration_phrase, step_phrase
 from codeneedle.exit_codes import UNFINISHED
-from codeneedle.models.weights import Weights
 from codeneedle.probes.cell import RunContext
 from codeneedle.sweep.decide import share_order
 from codeneedle.sweep.schedule import Stage, Task, Variant, reference_of
 from codeneedle.system.signals import stop_request
 from codeneedle.text import duration, visible
-from codeneedle.verdict.joint import candidates_of, join_runs, weight_names
+from codeneedle.verdict.joint import (
+    candidates_of,
+    join_runs,
+    weight_names,
+    weight_order,
+)
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.next import FURTHER, PROBE, NextStep, limit_options, next_step
 from codeneedle.verdict.order import JointRun, order_in
 from codeneedle.verdict.trust import trusted
-
-
-def _bits(weights: Weights) -> float:
-    return weights.size_bytes / max(weights.parameters, 1)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +59,7 @@ class JointSweep:
         """
         with stop_request() as stop:
             for page, run in sorted(
-                pages, key=lambda each: -_bits(each[0].plan.weights)
+                pages, key=lambda each: weight_order(each[1].setup), reverse=True
             ):
                 page.begin(run, stop)
                 self.pages.append(page)
@@ -178,7 +178,7 @@ class JointSweep:
                 is_further=True,
                 stage=Stage.STEP,
             )
-            yield places[_weights(pair)], task
+            yield places[pair.weights], task
         for pair in step.new:
             task = Task(
                 probe=PROBE.name,
@@ -186,8 +186,8 @@ class JointSweep:
                 units=step.asked.goal or None,
                 stage=Stage.STEP,
             )
-            if (places[_weights(pair)], task) not in self.taken:
-                yield places[_weights(pair)], task
+            if (places[pair.weights], task) not in self.taken:
+                yield places[pair.weights], task
 
     def _places(self) -> Mapping[str, int]:
         runs = [page.runner.read() for page in self.pages]
@@ -211,7 +211,7 @@ class JointSweep:
             return
         places = self._places()
         for pair in filter(None, (verdict.reference, verdict.chosen)):
-            at, cache = places[_weights(pair)], pair.cache
+            at, cache = places[pair.weights], pair.cache
             runner = self.pages[at].runner
             if any(
                 FURTHER.unchecked(record, runner.run.setup)
@@ -262,10 +262,6 @@ class JointSweep:
         words = ["codeneedle", "verdict", *(str(run.folder) for run in runs)]
         words += limit_options(verdict)
         say(first.console, f"look again: {visible(shlex.join(words))}")
-
-
-def _weights(pair: Pair) -> str:
-    return pair.weights if isinstance(pair, Candidate) else ""
 
 
 def sweep_together(pages: Sequence[tuple[Page, RunContext]]) -> int:

@@ -13,8 +13,10 @@ from codeneedle.cli.progress import note_lines
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.weights import Weights, read_header, sha256
 from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.prepare import facts_of_model
 from codeneedle.sweep.request import Request
 from codeneedle.text import visible
+from codeneedle.verdict.joint import why_other_model
 from codeneedle.verdict.next import PROBE
 
 
@@ -69,21 +71,16 @@ def refuse_same_file(plans: Sequence[Plan]) -> None:
 def why_apart(first: Plan, other: Plan) -> str:
     """Why two plans are not one question, as a phrase; empty if they may be."""
     asked, told = (_besides_model(each) for each in (first, other))
-    ours, theirs = first.weights, other.weights
     if asked != told:
         return "they differ by more than their weights"
+    ours, theirs = first.weights, other.weights
     if not (ours.tokenizer and theirs.tokenizer):
         return "a file does not say what its tokenizer is"
-    if ours.tokenizer != theirs.tokenizer:
-        return (
-            f"{visible(other.model)} has another tokenizer than {visible(first.model)}"
-        )
-    if ours.shape != theirs.shape:
-        return (
-            f"{visible(other.model)} is another model ({visible(theirs.shape)}, not "
-            f"{visible(ours.shape)})"
-        )
-    return ""
+    architectures = (ours.architecture, theirs.architecture)
+    facts = (facts_of_model(ours), facts_of_model(theirs))
+    reason = why_other_model(*facts, architectures)
+    both = f"{visible(first.model)} and {visible(other.model)}"
+    return f"{both} {reason}" if reason else ""
 
 
 def _besides_model(plan: Plan) -> Request:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from codeneedle.cache_types import Candidate, Pair, PairFlags
+from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
@@ -160,7 +160,7 @@ def beside_sentence(verdict: Verdict, result: PairResult) -> str:
 
 def _with(pair: Pair | None) -> str:
     """``Q8_0 with f16/f16``."""
-    if isinstance(pair, Candidate):
+    if pair and pair.weights:
         return visible(f"{pair.weights} with {pair.cache}")
     return visible(str(pair))
 
@@ -168,15 +168,16 @@ def _with(pair: Pair | None) -> str:
 def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
     """How much of the loss is that of the weights, where that was measured."""
     reference, pair = verdict.reference, chosen.pair
-    if not (isinstance(reference, Candidate) and isinstance(pair, Candidate)):
-        return
-    if pair.weights == reference.weights or pair.cache == reference.cache:
+    if (
+        reference is None
+        or pair.weights == reference.weights
+        or pair.cache == reference.cache
+    ):
         return
     alone = next(
         (
             row
             for each in verdict.compared
-            if isinstance(each.pair, Candidate)
             if (each.pair.weights, each.pair.cache) == (pair.weights, reference.cache)
             if (row := shown_row(verdict, each))
         ),
@@ -207,7 +208,7 @@ def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
 def run_of(verdict: Verdict, pair: Pair) -> Run:
     """The run that *pair* was measured in."""
     run = verdict.run
-    if not (isinstance(run, JointRun) and isinstance(pair, Candidate)):
+    if not isinstance(run, JointRun):
         return run
     names = weight_names(run.runs)
     return run.runs[names.index(pair.weights)]
@@ -236,14 +237,17 @@ def candidate_table(verdict: Verdict) -> Table:
 
 def _row_order(result: PairResult) -> tuple[float, str, float, str]:
     pair = result.pair
-    bits = pair.weight_bits if isinstance(pair, Candidate) else 0.0
-    weights = pair.weights if isinstance(pair, Candidate) else ""
-    return (-bits, weights, -(result.memory_bytes or math.inf), str(pair))
+    return (
+        -pair.weight_bits,
+        pair.weights,
+        -(result.memory_bytes or math.inf),
+        str(pair),
+    )
 
 
 def _row(verdict: Verdict, result: PairResult) -> Iterator[str]:
     pair, row = result.pair, shown_row(verdict, result)
-    yield visible(pair.weights if isinstance(pair, Candidate) else "")
+    yield visible(pair.weights)
     yield visible(str(pair.cache))
     memory = result.memory_bytes
     yield size(memory) if memory is not None else NO_VALUE_WORD

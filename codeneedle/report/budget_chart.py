@@ -10,7 +10,6 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from codeneedle.cache_types import Candidate
 from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, pictured
 from codeneedle.report.losses import PERCENT, shown_row
 from codeneedle.text import size, visible
@@ -52,7 +51,7 @@ def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
     for result in verdict.results:
         pair, row = result.pair, shown_row(verdict, result)
         is_reference = pair == verdict.reference
-        if not isinstance(pair, Candidate) or result.memory_bytes is None:
+        if not pair.weights or result.memory_bytes is None:
             continue
         if row is None and not is_reference:
             continue

@@ -7,7 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from codeneedle.cache_types import Candidate, PairFlags
+from codeneedle.cache_types import PairFlags
 from codeneedle.engines.survey import Gain
 from codeneedle.probes.metrics import LossKind, Noun
 from codeneedle.records.record import Attention
@@ -284,7 +284,7 @@ def _pair(each: PairResult) -> PairObject:
     return PairObject(
         k=each.pair.k,
         v=each.pair.v,
-        weights=each.pair.weights if isinstance(each.pair, Candidate) else None,
+        weights=each.pair.weights or None,
         decision=each.decision,
         memory=_number_or_none(each.memory),
         speed=_number_or_none(each.speed),

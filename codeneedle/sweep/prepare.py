@@ -450,6 +450,16 @@ def _refuse_lost_text(
     raise LostText(f"the corpus: {what}")
 
 
+def facts_of_model(header: weights.Weights) -> ModelFacts:
+    """What *header* says of its model, as a setup stores it."""
+    return ModelFacts(
+        tokenizer=header.tokenizer,
+        shape=header.shape,
+        name=header.name,
+        parameters=header.parameters,
+    )
+
+
 def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
     """The setup of *plan*; hashing the weights may take a while."""
     identity = plan.engine.identity()
@@ -481,12 +491,7 @@ def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,
         training_context=plan.weights.training_context,
-        model=ModelFacts(
-            tokenizer=plan.weights.tokenizer,
-            shape=plan.weights.shape,
-            name=plan.weights.name,
-            parameters=plan.weights.parameters,
-        ),
+        model=facts_of_model(plan.weights),
         created=machine.now(),
         python=machine.facts().python,
     )

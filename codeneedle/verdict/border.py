@@ -16,7 +16,6 @@ from codeneedle.verdict.order import (
     Why,
     covers,
     next_look,
-    size_by_types,
 )
 from codeneedle.verdict.statistics import Bounds
 
@@ -94,7 +93,7 @@ def next_on_border(
         return StepTarget((left[0],), look, Why.UNSURE)
     border = border_of(alive)
     if left and all(pair in border for pair in ours):
-        return StepTarget((max(left, key=size_by_types),), look, Why.CHECK)
+        return StepTarget((max(left, key=lambda p: p.size_by_types),), look, Why.CHECK)
     best = best_of(ours)
     goal = next_look(order, seen[best]) if best else None
     return StepTarget((best,), goal, Why.MORE) if best and goal else None

@@ -14,7 +14,7 @@ from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import Caches
 from codeneedle.probes.metrics import caches_of, context_of
 from codeneedle.records.comparability import setup_differences
-from codeneedle.records.record import CellRecord, DeviceMemory, Run, Setup
+from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
 from codeneedle.text import in_words, visible
 from codeneedle.verdict.order import JointOrder, JointRun, order_in
 from codeneedle.verdict.trust import asked_alike
@@ -109,7 +109,7 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
         BadInput: If they do not stand on one scale, with the reason.
     """
     refuse_apart(runs)
-    ordered = sorted(runs, key=_weight_order, reverse=True)
+    ordered = sorted(runs, key=lambda run: weight_order(run.setup), reverse=True)
     made = candidates_of(ordered, at)
     records = [record for each in made for record in each.records()]
     first = ordered[0]
@@ -125,8 +125,8 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     return joint.holding(asked_alike(records, setup))
 
 
-def _weight_order(run: Run) -> tuple[float, int, str]:
-    setup = run.setup
+def weight_order(setup: Setup) -> tuple[float, int, str]:
+    """By what files of weights are ordered, the coarsest first."""
     return (_precision(setup), setup.weights.size_bytes, setup.weights.name)
 
 
@@ -226,7 +226,8 @@ def why_apart(first: Setup, other: Setup) -> str:
     """Why losses of both do not stand on one scale, as a phrase; empty if they do."""
     if first.weights.sha256 == other.weights.sha256:
         return "are of the same file of weights"
-    if reason := why_other_model(first, other):
+    architectures = (first.architecture, other.architecture)
+    if reason := why_other_model(first.model, other.model, architectures):
         return reason
     theirs = replace(
         other,
@@ -239,20 +240,18 @@ def why_apart(first: Setup, other: Setup) -> str:
     return _difference_of_calibrations(first.calibrated, other.calibrated)
 
 
-def why_other_model(first: Setup, other: Setup) -> str:
+def why_other_model(
+    ours: ModelFacts, theirs: ModelFacts, architectures: tuple[str, str]
+) -> str:
     """Why two files are not weights of one model, as a phrase; empty if they may be."""
-    ours, theirs = first.model, other.model
     if ours.tokenizer and theirs.tokenizer and ours.tokenizer != theirs.tokenizer:
         return (
             "have another tokenizer: a right token of one is none of the other, so "
             "that their losses do not stand on one scale"
         )
-    shapes = [
-        ours.shape or first.architecture,
-        theirs.shape or other.architecture,
-    ]
-    if not (ours.shape and theirs.shape):
-        shapes = [first.architecture, other.architecture]
+    shapes = (ours.shape, theirs.shape)
+    if not all(shapes):
+        shapes = architectures
     if all(shapes) and shapes[0] != shapes[1]:
         return f"are of other models: {visible(shapes[0])}, and {visible(shapes[1])}"
     return ""

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from codeneedle.cache_types import (
-    Candidate,
     Pair,
     by_precision,
     finer_axes,
@@ -38,7 +37,6 @@ from codeneedle.verdict.order import (
     JointRun,
     order_of,
     ruled_out,
-    size_by_types,
 )
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import Bounds, Decision
@@ -331,7 +329,9 @@ class Verdict:
     def keeps_reference(self) -> bool:
         """Whether the reference of candidates fits: nothing else is to be known."""
         most, own = self.limits.max_memory_bytes, self.reference
-        return isinstance(own, Candidate) and bool(most) and own.size <= (most or 0)
+        if own is None or not own.weights or not most:
+            return False
+        return own.size_by_types <= most
 
     @property
     def fitting(self) -> tuple[Pair, ...]:
@@ -347,7 +347,7 @@ class Verdict:
         return tuple(
             pair
             for pair in every
-            if pair != self.reference and size_by_types(pair) <= (most or 0)
+            if pair != self.reference and pair.size_by_types <= (most or 0)
         )
 
     @property
@@ -363,9 +363,9 @@ class Verdict:
         order, own = order_of(self.run), self.reference
         known = {own, *self.inferred, *(each.pair for each in self.results)}
         pairs = order.every if order else self.run.setup.grid
-        most = size_by_types(own) if own else math.inf
+        most = own.size_by_types if own else math.inf
         return tuple(
-            pair for pair in pairs if pair not in known and size_by_types(pair) < most
+            pair for pair in pairs if pair not in known and pair.size_by_types < most
         )
 
     @property
@@ -637,9 +637,7 @@ def _memory_bytes(
     pair: Pair, records: Iterable[CellRecord], context: int
 ) -> float | None:
     """Size of the KV cache of *pair*; of a candidate that of all its memory."""
-    if isinstance(pair, Candidate):
-        return None if math.isnan(pair.size) else pair.size
-    return _kv_bytes(pair, records, context)
+    return pair.memory_bytes(lambda: _kv_bytes(pair, records, context))
 
 
 def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
@@ -723,7 +721,7 @@ def cache_size(result: PairResult) -> float:
     """
     if result.memory is not None:
         return result.memory
-    return size_by_types(result.pair)
+    return result.pair.size_by_types
 
 
 def best_by_size(results: Sequence[PairResult]) -> list[PairResult]:

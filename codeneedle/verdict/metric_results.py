@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.cache_types import Pair, finer_axes, has_other_weights, most_precise
+from codeneedle.cache_types import Pair, finer_axes, most_precise
 from codeneedle.corpora.corpus import LIMIT
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
@@ -263,7 +263,7 @@ class MetricUnits:
             for pair, row in rows.items()
             if row.decision is not Decision.BEYOND
             if not (self.reference and finer_axes(pair, self.reference))
-            if not (self.reference and has_other_weights(pair, self.reference))
+            if not (self.reference and pair.weights != self.reference.weights)
         ]
         better = sum(round(row.gain.mean, 9) < -row.limit for row in near)
         gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in near)
@@ -294,7 +294,7 @@ class MetricUnits:
             won = self._units_won(pair)
             gain = _net_loss(bounds, lost_share(won, len(losses), share))
         doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
-        if gain.gains(limit) and has_other_weights(pair, self.reference or pair):
+        if gain.gains(limit) and pair.weights != (self.reference or pair).weights:
             decision = Decision.WITHIN
         elif gain.gains(limit):
             doubt, decision = self._better(pair), Decision.OPEN

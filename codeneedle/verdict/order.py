@@ -13,12 +13,10 @@ from typing_extensions import override
 
 from codeneedle.cache_types import (
     FIRST,
-    FULL_BITS,
     Candidate,
     Pair,
     bits,
     most_precise_first,
-    weight_bits,
 )
 from codeneedle.records.record import Run, Setup, from_json
 from codeneedle.records.store import SETUP
@@ -143,10 +141,8 @@ def covers(finer: Pair, coarser: Pair) -> bool:
 
 
 def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
-    if isinstance(finer, Candidate) and isinstance(coarser, Candidate):
-        is_same = finer.weights == coarser.weights
-        return is_same or weight_bits(finer) > weight_bits(coarser)
-    return True
+    is_same = finer.weights == coarser.weights
+    return is_same or finer.weight_bits > coarser.weight_bits
 
 
 def ruled_out(
@@ -240,14 +236,14 @@ def next_target(
         return StepTarget(first, look, Why.FIRST)
     decisions = {pair: each.decision for pair, each in seen.items() if each.decision}
     within = [
-        size_by_types(p)
+        p.size_by_types
         for p, decision in decisions.items()
         if decision is Decision.WITHIN
     ]
     out = ruled_out(decisions, order.every)
-    largest = min(within, default=size_by_types(reference) if reference else 1.0)
+    largest = min(within, default=reference.size_by_types if reference else 1.0)
     # One of unknown size may be smaller.
-    sizes = {pair: size_by_types(pair) for pair in order.every}
+    sizes = {pair: pair.size_by_types for pair in order.every}
     smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
     looks = _looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
@@ -318,9 +314,9 @@ def _most_settling(new: Collection[Pair]) -> Pair:
     """
 
     def settles(pair: Pair) -> tuple[int, float, str]:
-        within = sum(size_by_types(other) >= size_by_types(pair) for other in new)
+        within = sum(other.size_by_types >= pair.size_by_types for other in new)
         beyond = 1 + sum(covers(pair, other) for other in new)
-        return min(within, beyond), -size_by_types(pair), str(pair)
+        return min(within, beyond), -pair.size_by_types, str(pair)
 
     return max(new, key=settles)
 
@@ -334,17 +330,5 @@ def _is_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
     return any(covers(each, pair) for pair in others for each in beyond)
 
 
-def size_by_types(pair: Pair) -> float:
-    """
-    Size of a pair's cache by the bits of its types, of one that is not quantized.
-
-    Infinite if these are unknown. Of a candidate it is that of all its memory.
-    """
-    if isinstance(pair, Candidate):
-        return math.inf if math.isnan(pair.size) else pair.size
-    k, v = bits(pair.k), bits(pair.v)
-    return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
-
-
 def _by_size(pair: Pair) -> tuple[float, str]:
-    return size_by_types(pair), str(pair)
+    return pair.size_by_types, str(pair)

@@ -214,7 +214,7 @@ class TestOneQuestion:
         several.write("other", "", **{"llama.block_count": 5})
 
         assert not self.asked(several, ("fine", "other"))
-        assert "another model" in several.told.getvalue()
+        assert "other models" in several.told.getvalue()
 
     def test_the_same_file_twice_is_refused(self, several):
         several.engines["again"] = several.engines["fine"]
