@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ from codeneedle.corpora.needles import block_ends
 from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.metrics import TEXT_LOGP
+from codeneedle.probes.divergence.probe import DEFAULT_CHUNKS, DEFAULT_CONTEXT
 from codeneedle.probes.divergence.record import divergence_of, sizes_of
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
@@ -79,6 +80,9 @@ How much longer a text takes whose second half is read with probabilities, about
 
 The output layer, of which a prompt needs the last row alone, is a quarter of SmolLM2.
 """
+
+TOKENS_OF_TEXT = DEFAULT_CONTEXT * DEFAULT_CHUNKS
+"""Of ordinary text, which every pair reads once."""
 
 DATA = Path(__file__).with_name("truth.npz")
 RECALL_LOGP = FORCED[0]
@@ -369,6 +373,11 @@ class Machine:
         return pace.of(Price(read=SCORING * read))
 
     @property
+    def ordinary_s(self) -> float:
+        """What ordinary text takes, which each pair reads once."""
+        return TOKENS_OF_TEXT / self.pp
+
+    @property
     def check_s(self) -> float:
         """What forcing a few functions takes, where others are read; else 0."""
         return (self.way is Way.READ) * (
@@ -378,7 +387,7 @@ class Machine:
     @property
     def first(self) -> int:
         """Functions of the first step, as of `sweep.decide.first_look`."""
-        spent_s = self.check_s + self.cell_s(self.ends[0])
+        spent_s = self.check_s + self.cell_s(self.ends[0]) + 4 * self.ordinary_s
         return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
 
     @property
@@ -433,9 +442,17 @@ class Decided:
         return " | ".join(shares)
 
 
+class AskedCell(NamedTuple):
+    """A cell behind the reference."""
+
+    functions: int  # that it is asked
+    best: Pair | None  # what is set behind it
+    is_new: bool = False  # whether the pair had no numbers
+
+
 def decided(
     losses: Numbers, looks: tuple[int, ...]
-) -> tuple[dict[Pair, PairState], list[tuple[int, Pair | None]]]:
+) -> tuple[dict[Pair, PairState], list[AskedCell]]:
     """
     The words of one sweep that decides, by pair; and its cells, with the best so far.
 
@@ -444,15 +461,17 @@ def decided(
         looks: Numbers of functions after which a pair is judged, ascending.
 
     Returns:
-        Of each cell behind the reference, functions that it is asked, and what is set.
+        Of each cell behind the reference, functions that it is asked, whether the pair
+        is new, and what is set.
     """
     order = Order(pairs=tuple(map(str, OTHERS)), looks=looks)
     seen: dict[Pair, PairState] = {}
-    cells: list[tuple[int, Pair | None]] = []
+    cells: list[AskedCell] = []
     of_reference = looks[0]
     while asked := next_target(order, seen):
         if asked.goal > of_reference:
-            cells.append((asked.goal - of_reference, best_of(seen)))
+            further = asked.goal - of_reference
+            cells.append(AskedCell(further, best_of(seen)))
             of_reference = asked.goal
         for pair in asked.pairs:
             before = seen[pair].units if pair in seen else 0
@@ -465,7 +484,9 @@ def decided(
                 needed=units_needed(values, MAX_LOSS, look=look + 1, pairs=pairs),
                 is_below=bounds.mean < MAX_LOSS,
             )
-            cells.append((asked.goal - before, best_of(seen)))
+            cells.append(
+                AskedCell(asked.goal - before, best_of(seen), is_new=not before)
+            )
     return seen, cells
 
 
@@ -476,17 +497,17 @@ def best_of(seen: Mapping[Pair, PairState]) -> Pair | None:
 
 
 def times_of(
-    cells: Sequence[tuple[int, Pair | None]], machine: Machine
+    cells: Sequence[AskedCell], machine: Machine
 ) -> tuple[float, float, float, float]:
     """
     Seconds until the first three pairs, a pair to set, the last such pair, and the end.
 
     Without a pair to set, those until the end, at which no pair is checked.
     """
-    now = machine.check_s + machine.cell_s(machine.first)
+    now = machine.check_s + machine.cell_s(machine.first) + machine.ordinary_s
     best, turns, of_first = None, list[float](), 0.0
-    for at, (functions, so_far) in enumerate(cells):
-        now += machine.cell_s(functions)
+    for at, (functions, so_far, is_new) in enumerate(cells):
+        now += machine.cell_s(functions) + is_new * machine.ordinary_s
         of_first = now if at < len(FIRST) else of_first
         turns += [now] if so_far != best else []
         best = so_far

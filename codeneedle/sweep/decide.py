@@ -1,6 +1,7 @@
 """The steps of a sweep that decides, and further functions of open pairs of a grid."""
 
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
@@ -9,7 +10,7 @@ from msgspec import structs
 from codeneedle.cache_types import Pair
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
-from codeneedle.probes import probes_named
+from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run, as_json
@@ -151,15 +152,25 @@ def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -
     own = next((r for r in run.records if is_asked(r) and r.pair == reference), None)
     at, order = 0, Order(pairs=tuple(pairs), looks=tuple(ends))
     if ends and own and all(r.pair == reference for r in run.records if is_asked(r)):
-        # The reference is asked for as many as the others.
+        others_s = _seconds_of_other_losses(run, reference)
         at = first_look(
             ends,
             functools.partial(cell_s, own, run.setup),
-            cells=1 + len(order.first),
-            spent_s=own.phases.total_s,
+            cells=1 + len(order.first),  # the reference is asked for as many as others
+            spent_s=own.phases.total_s + (1 + len(order.first)) * others_s,
             most_s=most_s,
         )
     return replace(order, looks=tuple(ends[at:]), skipped=at)
+
+
+def _seconds_of_other_losses(run: Run, pair: Pair) -> float:
+    """What *pair* took for losses of which no more is asked than every pair is."""
+    return math.fsum(
+        record.phases.total_s
+        for record in run.records
+        if record.pair == pair and record.has_numbers and not is_asked(record)
+        if tells_loss(PROBES[record.probe])
+    )
 
 
 # --- before the first cell

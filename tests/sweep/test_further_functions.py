@@ -581,16 +581,16 @@ def test_a_run_that_has_other_pairs_keeps_the_looks_that_it_has(world):
 def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
     world, share, looks
 ):
-    """Of the reference's own record, whatever else has measured it."""
+    """Of each pair, what else tells its loss counts, too."""
     world.sweep(WHOLE)
     own = world.store.record(WHOLE, "recall")
     for answer in own.observation["answers"].values():
         answer["scores"]["wall_s"] = 2.0
     world.store.add(own)
-    slow = replace(own.phases, measure_s=1e6)
-    world.store.add(replace(own, probe="divergence", observation={}, phases=slow))
+    text = replace(diverging(str(WHOLE), [0.004, 0.004]), phases=Phases(measure_s=7.0))
+    world.store.add(text)
     like_s = cell_s(own, world.store.setup(), 16)
-    most_s = own.phases.total_s + share * 3 * like_s
+    most_s = own.phases.total_s + 3 * text.phases.total_s + share * 3 * like_s
     order = fix_order(world.runner(), WHOLE, [WHOLE, GOOD, BAD], most_s=most_s)
 
     assert looks == order.looks
