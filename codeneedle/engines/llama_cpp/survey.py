@@ -56,12 +56,16 @@ from codeneedle.text import MIB
 TIMEOUT_S = 60.0
 """Limit of a call; the first one on a GPU may compile its kernels."""
 
-TRIES = 12
+TRIES = 60
 """
 Calls until the log says why a pair is refused.
 
-The program aborts right after that line, which its logger loses in half of the calls.
+The program aborts right after that line, which its logger loses in half of the calls,
+and in 6 of 7 on a machine that is busy.
 """
+
+TRIES_OF_OTHERS = 12
+"""Calls for each pair behind one that so many calls have told no reason for."""
 
 MOST_FAILURES = 3
 """Calls that end without an answer, after which no further pair is asked."""
@@ -281,6 +285,9 @@ class _SurveyCalls:
     """Why a call told nothing, as a phrase; empty if each told something."""
 
     failures: int = 0  # how many did not
+    tries: int = field(default_factory=lambda: TRIES)
+    """Calls until the log says why a pair is refused."""
+
     is_grown: bool = False  # whether calls were made now
     _kept: dict[str, PairSurvey] = field(init=False)
 
@@ -325,7 +332,7 @@ class _SurveyCalls:
             _NoAnswerError: If it tells nothing.
         """
         level = 5
-        for _ in range(TRIES):
+        for at in range(self.tries):
             said = self._output(pair, *extra, level=level)
             answer = _answer(pair, said)
             if answer:
@@ -335,7 +342,10 @@ class _SurveyCalls:
                     break
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
+            elif at + 1 >= TRIES_OF_OTHERS:
+                break
         if said.returncode and _NO_CONTEXT.search(said.stderr):
+            self.tries = min(self.tries, TRIES_OF_OTHERS)
             return _refusal(pair, "llama.cpp cannot make a context for it")
         raise _NoAnswerError(self._failure_of(said))
 
