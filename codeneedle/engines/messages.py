@@ -95,6 +95,12 @@ class Forced:
     parts of one character.
     """
 
+    untold: Count = 0
+    """
+    Further tokens, which are no scores: parts of characters, whose text the server does
+    not tell.
+    """
+
     prompt_tokens: Count = 0  # length of the prompt before the first of them, in tokens
     cached_tokens: Count = 0  # of these, taken from the cache
     wall_s: Amount = 0.0

@@ -1,7 +1,7 @@
 """Probes: each measures a served model in one way."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from codeneedle.cache_types import Pair, most_precise_first, named_pairs, pairs_by
 from codeneedle.engines.engine import Engine
@@ -16,8 +16,15 @@ from codeneedle.probes.retrieval.probe import PROBE as RETRIEVAL
 from codeneedle.probes.reuse.probe import PROBE as REUSE
 from codeneedle.probes.throughput.probe import PROBE as THROUGHPUT
 from codeneedle.probes.transcript.probe import PROBE as TRANSCRIPT
-from codeneedle.records.record import BadRecord, BadSetup, Run, Setup, from_json
-from codeneedle.text import visible
+from codeneedle.records.record import (
+    BadRecord,
+    BadSetup,
+    CellRecord,
+    Run,
+    Setup,
+    from_json,
+)
+from codeneedle.text import plural, visible
 
 NAMES = re.compile(r"[a-z]+")
 """
@@ -151,10 +158,33 @@ def gaps(run: Run) -> list[tuple[str, list[Pair]]]:
     for record in run.records:
         probe = PROBES.get(record.probe)
         if record.has_numbers and probe:
-            phrases = probe.gaps_in(record, run.setup)
+            phrases = (*probe.gaps_in(record, run.setup), *_untold(record))
             found += [(visible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
     return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
+
+
+def _untold(record: CellRecord) -> Iterator[str]:
+    """How many tokens of *record* are no scores, of whichever probe."""
+    if tokens := sum(_numbers_of("untold", record.observation)):
+        text = "character" if tokens == 1 else "characters"
+        yield (
+            f"{record.probe}: {plural(tokens, 'token')} left out, "
+            f"part of {text} that the server does not tell"
+        )
+
+
+def _numbers_of(name: str, stored: object) -> Iterator[int]:
+    """The numbers of that *name*, wherever they are in what is *stored*."""
+    if isinstance(stored, dict):
+        for key, value in stored.items():
+            if key == name and isinstance(value, int):
+                yield value
+            else:
+                yield from _numbers_of(name, value)
+    elif isinstance(stored, list):
+        for each in stored:
+            yield from _numbers_of(name, each)
 
 
 def gap_lines(run: Run) -> list[str]:

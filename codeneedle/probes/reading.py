@@ -32,6 +32,9 @@ LAYOUT_VERSION = 1
 ROOM = 1.25
 """How much longer questions may turn out than by the characters of a text."""
 
+UNTOLD = "the server tells the text of none of its tokens"
+"""Why an answer whose tokens are all parts of characters has no scores."""
+
 ROUNDS = 12
 """Paddings that are tried before a tokenizer is given up; each is longer."""
 
@@ -340,6 +343,8 @@ def _answers(group: Group, every: Sequence[Forced], text: bytes) -> list[Answer]
     digest = hashlib.sha256(text).hexdigest()
     return [
         Answer(name=passage.name, prompt_sha256=digest, scores=scores)
+        if scores.logprobs
+        else Answer(name=passage.name, prompt_sha256=digest, error=UNTOLD)
         for passage, scores in zip(group.passages, every, strict=True)
     ]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""
+r"""
 A server with OpenAI's API that misbehaves on request, in nothing but the standard
 library.
 
@@ -12,10 +12,14 @@ wanted:
     no-logprobs         tell no probabilities
     echo                tell probabilities of the prompt, too, as vLLM does
     echo-refused=N      answer N to whoever asks for that
+    echo-refused-at=N   answer 400 to whoever asks for the Nth of them
     logprob=X           tell X as each log-probability: 5, NaN, -Infinity
     alone               list no token beside the one that comes
     twice               list the token that comes again, under another text
     mangled             tell tokens that do not spell the text
+    parts=HOW           have a token for each byte of a character beyond ASCII, told as
+                        U+FFFD (unknown), with the last (last), <0xE2> (hex), or
+                        bytes:\xe2 (bytes)
     offsets=HOW         tell places of tokens that are bare (none), zero, minus or
                         falling
     most=N              end each reply after N tokens
@@ -176,6 +180,11 @@ class Handler(BaseHTTPRequestHandler):
         self.server.counted[name] += 1
         return self.server.counted[name] <= int(self.faults.get(name, 0))
 
+    def is_at(self, name):
+        """Whether this is the one question that *name* is about."""
+        self.server.counted[name] += 1
+        return self.server.counted[name] == int(self.faults.get(name, 0))
+
     def is_busy(self):
         if self.count_down("busy"):
             self.refuse(429, "slow down", Retry_After="0.25")
@@ -221,6 +230,8 @@ class Handler(BaseHTTPRequestHandler):
             pass
         elif "echo-refused" in self.faults and body.get("echo"):
             self.refuse(int(self.faults["echo-refused"]), "echo is not implemented")
+        elif body.get("echo") and self.is_at("echo-refused-at"):
+            self.refuse(400, "no echo of this one")
         elif field := self.unwanted(body):
             self.refuse(400, f"Unrecognized request argument supplied: {field}")
         elif body.get("stream"):
@@ -236,7 +247,7 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["prompt"] * ("echo" in self.faults)
         said = continued(body["prompt"])[:4]
         # A token that begins a prompt has a text, which the places count, too.
-        parts = [prompt[at : at + 4] for at in range(0, len(prompt), 4)]
+        parts = [*self.parts(prompt)]
         pieces = [*["<s>"] * bool(prompt), *parts, said]
         places = [sum(map(len, pieces[:at])) for at in range(len(pieces))]
         told = [None, *(self.logprob(at) for at in range(1, len(pieces)))]
@@ -264,8 +275,34 @@ class Handler(BaseHTTPRequestHandler):
             told = dict.fromkeys(told, json.loads(self.faults["counts"]))
         return told
 
+    def parts(self, prompt):
+        """The tokens of *prompt*, four characters each, as their texts are told."""
+        for at in range(0, len(prompt), 4):
+            piece = prompt[at : at + 4]
+            if piece.isascii() or "parts" not in self.faults:
+                yield piece
+                continue
+            for character in piece:
+                yield from self.told_bytes(character)
+
+    def told_bytes(self, character):
+        data = character.encode()
+        yield from (
+            {
+                "unknown": ["\ufffd"] * len(data),
+                "last": [*[""] * (len(data) - 1), character],
+                "hex": [f"<0x{byte:02X}>" for byte in data],
+                "bytes": [f"bytes:\\x{byte:02x}" for byte in data],
+            }[self.faults["parts"]]
+            if data[1:]
+            else character
+        )
+
     def tops(self, piece, own):
         """What is listed beside a token, itself included."""
+        if piece == "\ufffd":
+            # Others that are told alike are one entry of the list with it.
+            return [(piece, own)]
         next_best = -9.0 if "logprob" in self.faults else own - 2
         others = [] if "alone" in self.faults else [("other", next_best)]
         if "twice" in self.faults:

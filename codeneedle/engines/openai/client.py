@@ -8,7 +8,6 @@ import itertools
 import math
 import re
 import time
-from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any
@@ -52,6 +51,7 @@ from codeneedle.engines.openai.retries import (
     WANTS_KEY,
     patiently,
 )
+from codeneedle.engines.openai.spelling import ends_in, is_told
 from codeneedle.errors import CellError
 from codeneedle.records.record import Json, Status
 from codeneedle.scores import (
@@ -101,8 +101,18 @@ BROKEN_OFF = frozenset(
 )
 """Reasons for an end before the model or the limit ended the reply."""
 
-FIRST_ECHO_WAITS_S = WAITS_S[:2]
-"""The same until an echo has come: some servers answer 500 to those, and to no more."""
+REFUSES_PROMPTS = REFUSES_FIELDS | {413}
+"""The same of servers that do not take a prompt."""
+
+REFUSES_ECHOES = NOT_FOUND | REFUSES_PROMPTS | {500, 501}
+"""
+The same of servers that do not echo: some answer 500 to that, and to nothing else.
+
+All others are about the moment, the key or the way to the server.
+"""
+
+FIRST_WAITS_S = WAITS_S[:2]
+"""How long to wait for an echo until one has come, where a server may have none."""
 
 PROBABILITIES = "probabilities of given text"
 
@@ -302,38 +312,66 @@ class OpenAi(Connection):
         """
         The answer to *body*, which ends with *right*.
 
-        A server that does not echo gets no further request.
+        A server that does not echo gets no further request. What fails for a moment
+        says nothing of that.
         """
         if self.no_echo:
             raise _unscorable(self.no_echo)
-        waits_s = WAITS_S if self._echoes else FIRST_ECHO_WAITS_S
-        limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
+        waits_s = WAITS_S if self._echoes else FIRST_WAITS_S
         try:
-            answer = patiently(
-                lambda: self._ask(
-                    "POST",
-                    "completions",
-                    _StatedEvent,
-                    body,
-                    limit_s=self._silence_s,
-                    limit_bytes=limit_bytes,
-                ),
-                sleep=self.sleep,
-                waits_s=waits_s,
-            )
+            answer = self._whole_answer(body, waits_s)
         except Refused as error:
-            is_of_echo = error.code in NOT_FOUND | REFUSES_FIELDS or not self._echoes
-            if error.code in WANTS_KEY or not is_of_echo:
-                raise
-            # Others cost no waiting, and may be about this one prompt: its length.
-            self.no_echo = str(error) if error.code in BUSY else ""
-            raise _unscorable(str(error)) from error
-        choices = answer.choices
-        if not choices or right.strip() not in (choices[0].text or ""):
+            answer = self._echo_after(error, body)
+        if not answer.choices:
+            raise BadReply(expected=PROBABILITIES, answer="a reply without a choice")
+        if right.strip() not in (answer.choices[0].text or ""):
             self.no_echo = "a reply without an echo"
             raise _unscorable(self.no_echo)
         self._echoes = True
         return answer
+
+    def _echo_after(self, failure: Refused, body: Json) -> "_StatedEvent":
+        """
+        The answer to *body* after a *failure*, once the same without an echo has one.
+
+        A server that fails at both is broken or busy, for whatever is asked.
+
+        Raises:
+            BadReply: If it does not echo, or not this prompt: for its length.
+            Refused: If it fails at both, or for a moment.
+        """
+        code = failure.code
+        if self._echoes and code in REFUSES_PROMPTS:
+            raise BadReply(expected=PROBABILITIES, answer=str(failure)) from failure
+        if self._echoes or code not in BUSY | REFUSES_ECHOES:
+            raise failure
+        if code not in BUSY:
+            raise _unscorable(str(failure)) from failure
+        self._whole_answer(self._without(body, ("echo", "logprobs")), WAITS_S)
+        is_busy = code not in REFUSES_ECHOES
+        try:
+            return self._whole_answer(body, WAITS_S if is_busy else FIRST_WAITS_S)
+        except Refused as error:
+            if error.code != code or is_busy:
+                raise
+            self.no_echo = str(error)
+            raise _unscorable(self.no_echo) from error
+
+    def _whole_answer(self, body: Json, waits_s: Sequence[float]) -> "_StatedEvent":
+        """The answer to *body* in one piece, asked for again while it is busy."""
+        limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
+        return patiently(
+            lambda: self._ask(
+                "POST",
+                "completions",
+                _StatedEvent,
+                body,
+                limit_s=self._silence_s,
+                limit_bytes=limit_bytes,
+            ),
+            sleep=self.sleep,
+            waits_s=waits_s,
+        )
 
     def wait_idle(self) -> None:
         """A server that is stopped needs no waiting."""
@@ -609,9 +647,9 @@ def read_echo(
     counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _places(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
-    ends = _ends(read, text)
+    ends = ends_in([each.token for each in read], text, passages[0][0])
     found = passage_tokens(ends, passages)
-    if not (all(at for at, _ in found) and _spells(read, ends, text, passages[0][0])):
+    if not all(at for at, _ in found):
         what = "with other tokens" if every else "without log-probabilities"
         raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
     if cut := _cut("".join(each.token for each in read), text):
@@ -620,17 +658,19 @@ def read_echo(
     for (at, taken), (begin, _) in zip(found, passages, strict=True):
         tokens = read[at.start : at.stop]
         _refuse_nan(tokens, at.start)
-        if fault := _untold(tokens, offsets[at.start : at.stop]):
+        if fault := _fault_of(tokens, offsets[at.start : at.stop]):
             raise BadReply(expected=PROBABILITIES, answer=fault)
         share = taken / len(read) if passages[1:] else 1.0
-        forced.append(
-            _scores_of(
-                tokens,
-                ends=tuple(ends[each] - begin for each in at),
-                prompt_tokens=at.start,
-                wall_s=round(share * wall_s, 6),
-            )
+        scores = _scores_of(
+            tokens,
+            ends=tuple(ends[each] - begin for each in at),
+            prompt_tokens=at.start,
+            wall_s=round(share * wall_s, 6),
         )
+        forced.append(scores)
+    if not any(each.logprobs for each in forced):
+        what = "an echo that tells the text of no token"
+        raise BadReply(expected=PROBABILITIES, answer=what)
     return forced
 
 
@@ -641,7 +681,14 @@ def _scores_of(
     prompt_tokens: int,
     wall_s: float,
 ) -> Forced:
-    """The scores of *tokens*."""
+    """
+    The scores of *tokens*, but for those whose text is not told.
+
+    Beside one of these, others of the same text cannot be told from it.
+    """
+    untold = sum(not is_told(each.token) for each in tokens)
+    ends = tuple(itertools.compress(ends, (is_told(each.token) for each in tokens)))
+    tokens = [each for each in tokens if is_told(each.token)]
     numbers = [log_probability(each.logprob) for each in tokens]
     others = [max(map(log_probability, _others(each))) for each in tokens]
     return Forced(
@@ -649,6 +696,7 @@ def _scores_of(
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
         leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
         ends=ends,
+        untold=untold,
         prompt_tokens=prompt_tokens,
         wall_s=wall_s,
     )
@@ -667,31 +715,21 @@ def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
             raise ComputesNan(token=at)
 
 
-def _untold(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
-    """What is not told of *tokens*, or impossible; empty if nothing is."""
-    steps = [after - before for before, after in itertools.pairwise(offsets)]
-    if fault := next(filter(None, map(_fault, tokens)), ""):
+def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
+    """What is not said of *tokens*, or impossible; empty if nothing is."""
+    told = [each for each in tokens if is_told(each.token)]
+    if fault := next(filter(None, map(_fault, told)), ""):
         return fault
-    if offsets and steps != [len(each.token) for each in tokens[:-1]]:
+    steps = [after - before for before, after in itertools.pairwise(offsets)]
+    if any(
+        step != len(each.token)
+        for step, each in zip(steps, tokens, strict=False)
+        if is_told(each.token)
+    ):
         return "an echo with text offsets that do not fit its tokens"
-    if not all(map(_others, tokens)):
+    if not all(map(_others, told)):
         return "an echo with tokens beside which no other one is listed"
     return ""
-
-
-def _ends(tokens: Sequence["_TokenLogprob"], text: str) -> list[int]:
-    """Where each of *tokens* ends in the *text* that the last of them ends."""
-    sizes = [len(each.token) for each in tokens]
-    beyond = len(text) - sum(sizes)
-    return [beyond + size for size in itertools.accumulate(sizes)]
-
-
-def _spells(
-    tokens: Sequence["_TokenLogprob"], ends: Sequence[int], text: str, begin: int
-) -> bool:
-    """Whether *tokens* spell the *text* from *begin* on."""
-    rest = tokens[bisect_right(ends, begin) :]
-    return "".join(each.token for each in rest).endswith(text[begin:])
 
 
 def _cut(echo: str, prompt: str) -> str:

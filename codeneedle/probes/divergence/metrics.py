@@ -184,9 +184,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 
 def _tokens(
     record: CellRecord, setup: Setup, part: int | None = None
-) -> Iterator[tuple[str, float]]:
+) -> Iterator[tuple[str, float | None]]:
     """
     The right tokens of a text, each with the number of its chunk, the unit of a loss.
+
+    None stands for those of a chunk that has no score.
 
     Of the first context, as all losses are. Stretches of a chunk are no units: where
     much is lost, chunks differ by more than their stretches explain. Source:
@@ -199,7 +201,10 @@ def _tokens(
     """
     compared = _comparison_at(record, setup, None)
     parts = max(1, len(parts_of(setup)))
-    for chunk, logprob in compared.by_token() if compared else ():
+    if compared is None:
+        return
+    unscored = ((int(chunk), None) for chunk in compared.unscored)
+    for chunk, logprob in (*unscored, *compared.by_token()):
         if part in {None, chunk % parts}:
             yield str(chunk), logprob
 
@@ -210,8 +215,14 @@ def _probabilities(
     """Mean probability of the right tokens of each chunk."""
     found: dict[str, list[float]] = {}
     for name, logprob in _tokens(record, setup, part):
-        found.setdefault(name, []).append(math.exp(logprob))
+        if logprob is not None:
+            found.setdefault(name, []).append(math.exp(logprob))
     return {name: fmean(values) for name, values in found.items()}
+
+
+def _names(record: CellRecord, setup: Setup) -> list[str]:
+    """Of all chunks, those without a score among them."""
+    return [*dict.fromkeys(name for name, _ in _tokens(record, setup))]
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
@@ -250,6 +261,7 @@ TEXT_LOGP = _text_logp(
         kind=LossKind.PROBABILITY,
         what="ordinary text",
         by_unit=_probabilities,
+        units=_names,
         able=_first_choices,
         bounded=_bounded,
     ),

@@ -65,11 +65,26 @@ class ContextComparison:
     bounded: Percent = 0.0
     """Tokens of whose probability only an upper bound is known, in percent."""
 
+    by_chunk_tokens: tuple[Count, ...] = ()
+    """How many of the tokens each chunk has, where a server has scored them."""
+
+    untold: Count = 0  # further tokens, as of `messages.Forced`
+    unscored: dict[str, str] = field(default_factory=dict)
+    """Why chunks have no tokens, by their numbers."""
+
     def by_token(self) -> Iterator[tuple[int, float]]:
         """Chunk and log-probability of each token."""
+        yield from zip(self._chunk_numbers(), self.logprobs, strict=True)
+
+    def _chunk_numbers(self) -> Sequence[int]:
+        """The chunk of each token."""
+        if self.by_chunk_tokens:
+            counts = enumerate(self.by_chunk_tokens)
+            return [chunk for chunk, tokens in counts for _ in range(tokens)]
+        if self.ends:
+            return _chunks(self.ends)
         per_chunk = max(1, len(self.logprobs) // max(1, self.chunks))
-        even = [number // per_chunk for number in range(len(self.logprobs))]
-        yield from zip(_chunks(self.ends) or even, self.logprobs, strict=True)
+        return [number // per_chunk for number in range(len(self.logprobs))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,5 +181,8 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
         is_whole = len(each.logprobs) in {0, each.tokens}
         is_whole &= len(each.ends) in {0, len(each.logprobs)}
+        is_whole &= sum(each.by_chunk_tokens) in {0, len(each.logprobs)}
+        is_even = each.ends or each.by_chunk_tokens or not each.chunks
+        is_whole &= bool(is_even) or len(each.logprobs) % each.chunks == 0
         refuse_impossible(is_whole, "tokens are missing or too many", file=file)
     return divergence

@@ -13,6 +13,10 @@ from codeneedle.probes.divergence.comparison import begun, calibrated
 from codeneedle.probes.divergence.record import ContextComparison, unread
 from codeneedle.probes.probe import Asker
 from codeneedle.records.record import Json, Status, as_json
+from codeneedle.text import one_line
+
+MOST_UNSCORED = 0.1
+"""Share of chunks without a score above which a cell has failed."""
 
 BY_SERVER = "an echo of prompts"
 """Stands for the version of a tool."""
@@ -56,11 +60,24 @@ def scored_by_server(
 
 
 def _scored(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
+    """
+    The right tokens of *chunks*, but of those that have no score.
+
+    Raises:
+        CellError: If the server fails; if it scores none of them, or so few.
+    """
     length, started = int(key.partition("x")[0]), time.monotonic()
     every: list[Forced] = []
+    failed: dict[str, BadReply] = {}
     for at, text in enumerate(chunks):
         asker.context.step(at, len(chunks), f"reading at {length:,} tokens")
-        every += asker.score_passages(text, [(len(text) // 2, len(text))])
+        try:
+            every += asker.score_passages(text, [(len(text) // 2, len(text))])
+        except BadReply as error:
+            failed[str(at)] = error
+            every.append(Forced())
+        if len(failed) > MOST_UNSCORED * len(chunks):
+            raise _failure(failed, is_scorer=any(each.logprobs for each in every))
     leads = [*chain.from_iterable(forced.leads for forced in every)]
     bounds = sum(len(forced.bounds) for forced in every)
     return ContextComparison(
@@ -73,7 +90,18 @@ def _scored(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
         ends=tuple(chain.from_iterable(forced.ends for forced in every)),
         first_choices=_percent(sum(lead > 0 for lead in leads), len(leads)),
         bounded=_percent(bounds, len(leads)),
+        by_chunk_tokens=tuple(len(forced.logprobs) for forced in every),
+        untold=sum(forced.untold for forced in every),
+        unscored={at: one_line(str(error)) for at, error in failed.items()},
     )
+
+
+def _failure(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
+    """The first error; of a server that does score text it is no lack of a kind."""
+    error = next(iter(failed.values()))
+    if is_scorer:
+        error.status = Status.CRASHED
+    return error
 
 
 def _percent(part: int, whole: int) -> float:

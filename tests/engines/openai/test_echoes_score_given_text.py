@@ -51,7 +51,6 @@ def test_given_text_is_scored_where_the_server_echoes_it(talk):
         (("chat-only",), QUESTION, "404"),
         (("echo",), CHAT, "--prompt-form completion"),
         (("echo-refused=500",), QUESTION, "echo is not implemented"),
-        (("echo-refused=429",), QUESTION, "echo is not implemented"),
         (("echo-refused=501",), QUESTION, "echo is not implemented"),
     ],
 )
@@ -134,8 +133,34 @@ def test_a_server_that_breaks_at_its_first_echo_is_not_asked_again(talk):
             with pytest.raises(BadReply, match="500"):
                 client.force(QUESTION, "right")
 
-    assert 3 == len(server.bodies)
-    assert [0.5, 2.0] == talk.paused
+    # Three echoes, the same without one, and three again.
+    assert 7 == len(server.bodies)
+    assert [0.5, 2.0] * 2 == talk.paused
+
+
+@pytest.mark.parametrize("fault", ["down=9", "busy=9", "broken=9"])
+def test_a_failure_of_the_moment_is_no_lack_of_echoes(talk, fault):
+    """Whatever fails, with an echo or without, is a failure; it is asked once more."""
+    with endpoint("echo", fault) as server, talk(server) as client:
+        with pytest.raises(Refused):
+            client.force(QUESTION, "right")
+        assert "" == client.no_echo
+        server.faults.pop(fault.partition("=")[0])
+        assert client.force(QUESTION, "right").logprobs
+
+
+@pytest.mark.parametrize("code", [429, 502, 503, 504, 529])
+def test_an_echo_that_a_server_is_too_busy_for_is_a_failure(talk, code):
+    with endpoint(f"echo-refused={code}") as server, talk(server) as client:
+        with pytest.raises(Refused, match=str(code)):
+            client.force(QUESTION, "right")
+        assert "" == client.no_echo
+
+
+@pytest.mark.parametrize("failures", [1, 4, 5])
+def test_an_echo_that_fails_at_first_is_scored(talk, failures):
+    with endpoint("echo", f"broken={failures}") as server, talk(server) as client:
+        assert client.force(QUESTION, "right").logprobs
 
 
 def test_a_server_that_has_echoed_and_breaks_is_a_failure(talk):
@@ -155,6 +180,43 @@ def test_a_wrong_key_is_no_lack_of_echoes(talk):
         pytest.raises(Refused, match="401"),
     ):
         client.force(QUESTION, "right")
+
+
+CURLY = "def \u201cno\u201d: x = '\N{GRINNING FACE}'\n"
+TAIL = (16, 17, 18)
+
+
+@pytest.mark.parametrize(
+    ("how", "untold", "ends"),
+    [
+        ("unknown", 10, (1, 2, 3, 4, 6, 7, 9, 13, 14, 15, 17, 18)),
+        ("last", 7, (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 14, 15, 16, 17, 18)),
+        *[
+            (
+                how,
+                0,
+                (1, 2, 3, *[4] * 3, 5, 6, *[7] * 3, 8, 9, 13, 14, *[15] * 4, *TAIL),
+            )
+            for how in ("hex", "bytes")
+        ],
+    ],
+)
+def test_parts_of_a_character_cost_no_other_token(talk, how, untold, ends):
+    """As vLLM and others tell them; nor does the place of any other move."""
+    with endpoint("echo", f"parts={how}") as server, talk(server) as client:
+        found = client.force(QUESTION, CURLY)
+
+    assert (untold, ends) == (found.untold, found.ends)
+    assert found.is_even
+
+
+def test_an_answer_of_nothing_but_parts_has_no_score(talk):
+    with (
+        endpoint("echo", "parts=unknown") as server,
+        talk(server) as client,
+        pytest.raises(BadReply, match="the text of no token"),
+    ):
+        client.force(replace(QUESTION, prompt="abcd"), "\u201c\u201d")
 
 
 def echoed(*pieces, written, counted):

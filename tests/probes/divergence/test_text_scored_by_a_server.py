@@ -6,18 +6,20 @@ import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
 from made_contexts import made_preparation, run_context
-from made_records import made_record, made_setup
+from made_records import made_record, made_run, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
-from codeneedle.engines.messages import BadReply
+from codeneedle.engines.messages import BadReply, Refused
 from codeneedle.engines.openai.engine import endpoint_of
 from codeneedle.engines.openai.settings import EndpointSettings
+from codeneedle.probes import gap_lines
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.metrics import METRICS, TEXT_LOGP, of_parts
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import ContextComparison, divergence_of
+from codeneedle.records.record import Status
 
 SPEC = ModelSpec(weights=made_weights(), name="made")
 CHUNKS = ["0", "1", "2", "3"]
@@ -28,12 +30,13 @@ def made_context(tmp_path):
     """Makes a cell of an engine that asks the server at a URL."""
 
     def made(url, pair="f16/f16", *, file=texts.ORDINARY, **changes):
+        chunks = changes.pop("chunks", 4)
         settings = EndpointSettings(url=url, pair=pair, served_name=MODEL)
         run = run_context(
             tmp_path,
             endpoint_of(settings, environment={})(SPEC),
             setup=made_setup(),
-            settings={NAME: DivergenceSettings((64,), (4,), file)},
+            settings={NAME: DivergenceSettings((64,), (chunks,), file)},
             preparation=made_preparation(),
         )
         probes = {NAME: PROBE.as_stored(run)}
@@ -108,6 +111,59 @@ def test_what_the_reference_was_refused_alone_is_left_out_of_the_others(made_con
         record = recorded(other, PROBE.measure(other))
 
     assert CHUNKS == [*TEXT_LOGP.unit_values(record, other.run.setup)]
+
+
+def test_curly_quotes_cost_neither_a_chunk_nor_the_sweep(made_context, tmp_path):
+    """They are two tokens or three, which servers tell as U+FFFD."""
+    file = tmp_path / "mine.txt"
+    file.write_text("a line of \u201cthe\u201d text\n" * 60)
+    with endpoint("echo", "parts=unknown", "logprob=-0.5") as server:
+        context = made_context(server.url, file=file)
+        record = recorded(context, PROBE.measure(context))
+
+    (answer,) = divergence_of(record).answers.values()
+    run = replace(made_run(), setup=context.run.setup, records=(record,))
+    assert CHUNKS == [*TEXT_LOGP.unit_values(record, run.setup)]
+    assert answer.untold > 0
+    assert [f"divergence: {answer.untold} tokens left out"] == [
+        line.partition(",")[0] for line in gap_lines(run)
+    ]
+
+
+def test_a_chunk_without_a_score_costs_no_other_one(made_context):
+    """It is counted; a pair is not within the limit for as long as one is missing."""
+    with endpoint("echo", "logprob=-0.5") as server:
+        context = made_context(server.url, chunks=16)
+        server.faults["echo-refused-at"] = "3"
+        record = recorded(context, PROBE.measure(context))
+
+    (answer,) = divergence_of(record).answers.values()
+    setup = context.run.setup
+    assert ["2"] == [*answer.unscored]
+    assert frozenset({"2"}) == TEXT_LOGP.units_without_value(record, setup)
+    assert 15 == len(TEXT_LOGP.by_unit(record, setup))
+    assert 16 == len(TEXT_LOGP.loss.units(record, setup))
+
+
+def test_a_cell_many_of_whose_chunks_have_no_score_has_failed(made_context):
+    with endpoint("echo", "logprob=-0.5") as server:
+        context = made_context(server.url)
+        server.faults["echo-refused-at"] = "3"
+        with pytest.raises(BadReply) as caught:
+            PROBE.measure(context)
+
+    assert Status.CRASHED is caught.value.status
+
+
+def test_a_server_that_is_busy_for_a_moment_is_not_said_to_score_no_text(made_context):
+    known = {}
+    with endpoint("echo") as server:
+        context = made_context(server.url, calibrate=known.update)
+        server.faults["echo-refused"] = "401"
+        with pytest.raises(Refused):
+            PROBE.measure(context)
+
+    assert {} == known
 
 
 def test_parts_of_a_character_that_end_alike_begin_no_chunk():
