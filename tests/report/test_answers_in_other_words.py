@@ -196,7 +196,36 @@ def test_several_runs_are_several_sections():
     assert ["made-model", "other"] == preset.sections()
 
 
-@pytest.mark.parametrize("form", ["command", "env", "preset"])
+@pytest.mark.parametrize(
+    ("model", "arguments", "said"),
+    [
+        ("/m/c#/m.gguf", (), "--model /m/c#/m.gguf"),
+        ("/m/a;b.gguf", (), "a;b"),
+        ("/m.gguf", ("--lora", "a.gguf", "--lora", "b.gguf"), "--lora more than once"),
+        ("/m.gguf", ("--control-vector-layer-range", "1", "5"), "layer-range 1 5"),
+        ("/m.gguf", ("--alias", " b"), "--alias"),
+    ],
+)
+def test_what_a_preset_cannot_hold_is_said_and_not_cut(model, arguments, said):
+    """Behind ; or # stands a comment, and of two settings of a name one counts."""
+    with pytest.raises(NothingToShow, match="cannot say") as caught:
+        lines("preset", answered(model=model, arguments=arguments))
+
+    assert said in str(caught.value)
+    assert "--form command" in caught.value.hint
+
+
+def test_a_name_with_brackets_makes_one_section():
+    run = losing_run(SET)
+    weights = replace(run.setup.weights, name="m[1]")
+    answer = answer_of(
+        judge(replace(run, setup=replace(run.setup, weights=weights)), Limits())
+    )
+
+    assert "[m(1)]" == lines("preset", answer)[1]
+
+
+@pytest.mark.parametrize("form", ["command", "env"])
 def test_names_from_elsewhere_stay_on_their_line_and_in_their_word(form):
     model = "/m/a; rm -rf b\\nreal = 1 $(x)\\u001b[2J.gguf"
     run = replace(losing_run(SET), sweep=f'models = ["{model}"]\n')

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import parse
+from codeneedle.errors import NothingToShow
+from codeneedle.text import visible
 
 ENVIRONMENT = {
     "k": "LLAMA_ARG_CACHE_TYPE_K",
@@ -23,6 +25,11 @@ LM_STUDIO_TYPES = (*("f32", "f16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_
 
 KOBOLD_TYPES = {"f16": "0", "q8_0": "1", "q4_0": "2"}
 """Of ``--quantkv`` of koboldcpp."""
+
+_VALUE = re.compile(r"[^;#\r\n\s](?:[^;#\r\n]*[^;#\s])?")
+"""Of a preset: what is behind ``;`` or ``#`` is a comment (``common/preset.cpp``)."""
+
+_NO_BRACKETS = str.maketrans("[]", "()")
 
 _REPOSITORY = re.compile(r"[\w.-]+/[\w.-]+(?::[\w.-]+)?")
 
@@ -73,20 +80,37 @@ def environment(launch: Launch) -> list[str]:
 
 
 def preset(launch: Launch) -> list[str]:
-    """A section of the file of presets of ``--models-preset`` (``docs/preset.md``)."""
-    given = [_setting(each.name, each.values) for each in parse(launch.arguments)]
-    rows = {
-        launch.source[0]: launch.source[1],
-        "cache-type-k": launch.pair.k,
-        "cache-type-v": launch.pair.v,
-        "flash-attn": "on",
-        **dict(given),
-    }
-    return [f"[{launch.name}]", *(f"{key} = {value}" for key, value in rows.items())]
+    """
+    A section of the file of presets of ``--models-preset`` (``docs/preset.md``).
+
+    Raises:
+        NothingToShow: If its layout cannot say an argument: it knows no quotes.
+    """
+    rows = [
+        launch.source,
+        ("cache-type-k", launch.pair.k),
+        ("cache-type-v", launch.pair.v),
+        ("flash-attn", "on"),
+        *(_setting(each.name, each.values) for each in parse(launch.arguments)),
+    ]
+    for key, value in rows:
+        is_once = [name for name, _ in rows].count(key) == 1
+        if not (is_once and _VALUE.fullmatch(value) and " " not in key):
+            said = f"--{key} {value}" if is_once else f"--{key} more than once"
+            raise NothingToShow(
+                run=visible(launch.name),
+                what=f"words for preset: its layout cannot say {visible(said)}",
+                hint="--form command says all of it.",
+            )
+    name = launch.name.translate(_NO_BRACKETS).strip()
+    return [f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
 
 
 def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
-    return name.lstrip("-"), " ".join(values) or "true"
+    # Two values are "not supported yet" (``common_preset::to_args``).
+    if len(values) > 1:
+        return f"{name.lstrip('-')} {values[0]}", " ".join(values[1:])
+    return name.lstrip("-"), values[0] if values else "true"
 
 
 def of_launchers(pair: Pair) -> Iterator[str]:
