@@ -283,6 +283,9 @@ class Calibrating:
     wait for it: `ProbeContext.calibrate`, `Probe.calibrating`.
     """
 
+    decides: bool = True
+    """Whether it decides what is asked or counts; else what a tool compares with."""
+
     def told(self, _setup: Setup) -> tuple[str, ...]:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()

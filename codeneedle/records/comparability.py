@@ -47,6 +47,9 @@ _NOT_COMPARED = frozenset(
     }
 )
 
+PROGRAM = "program"
+"""Under which `Setup.calibrated` has the program that serves all cells."""
+
 _DIGITS = 16
 
 

@@ -16,7 +16,7 @@ from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import Weights, refuse_replaced
 from codeneedle.probes.cell import ProbeContext, RunContext, Step
 from codeneedle.probes.probe import Probe
-from codeneedle.records.comparability import OtherSetup
+from codeneedle.records.comparability import PROGRAM, OtherSetup
 from codeneedle.records.record import (
     AGAIN,
     CellRecord,
@@ -36,9 +36,6 @@ from codeneedle.verdict.trust import trusted
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
-
-PROGRAM = "program"
-"""Under which `Setup.calibrated` has the program that serves all cells."""
 
 SHORT_HASH = 12
 """Digits of a hash that an error shows."""

@@ -5,7 +5,7 @@ weights with a pair.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -13,10 +13,10 @@ from codeneedle.cache_types import Candidate, Pair
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import Caches
 from codeneedle.probes.metrics import caches_of, context_of
-from codeneedle.records.comparability import setup_differences
+from codeneedle.records.comparability import PROGRAM, setup_differences
 from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
 from codeneedle.text import in_words, visible
-from codeneedle.verdict.order import JointOrder, JointRun, order_in
+from codeneedle.verdict.order import JointOrder, JointRun, order_in, probes_apart
 from codeneedle.verdict.trust import asked_alike
 
 
@@ -39,7 +39,7 @@ class Memory:
     def size(self, context: int, pair: Pair) -> float:
         """All of it with *pair* at so many tokens, in bytes; NaN if unknown."""
         cache = self.caches.size(context, pair) if self.caches else None
-        return math.nan if cache is None else self.fixed + cache
+        return self.fixed + cache if cache and self.weights else math.nan
 
     def context(self, most: int, pair: Pair) -> int:
         """The most tokens that fit into so many bytes with *pair*; 0 if none do."""
@@ -76,7 +76,7 @@ def weight_names(runs: Sequence[Run]) -> list[str]:
     setups = [run.setup for run in runs]
     quants = Counter(setup.quant for setup in setups)
     files = Counter(setup.weights.name for setup in setups)
-    return [
+    names = [
         setup.quant
         if setup.quant and quants[setup.quant] == 1
         else setup.weights.name
@@ -84,6 +84,10 @@ def weight_names(runs: Sequence[Run]) -> list[str]:
         else run.name
         for run, setup in zip(runs, setups, strict=True)
     ]
+    if len({*names}) == len(names):
+        return names
+    # Of folders that lie in different places runs may be called alike, too.
+    return [f"{each.weights.name} {each.weights.sha256[:8]}" for each in setups]
 
 
 def bits_per_weight(setup: Setup) -> float | None:
@@ -109,7 +113,12 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
         BadInput: If they do not stand on one scale, with the reason.
     """
     refuse_apart(runs)
-    ordered = sorted(runs, key=lambda run: weight_order(run.setup), reverse=True)
+    precision = _precision_among([run.setup for run in runs])
+    ordered = sorted(
+        runs,
+        key=lambda run: (precision(run.setup), *weight_order(run.setup)),
+        reverse=True,
+    )
     made = candidates_of(ordered, at)
     records = [record for each in made for record in each.records()]
     first = ordered[0]
@@ -135,6 +144,13 @@ def _precision(setup: Setup) -> float:
     return bits_per_weight(setup) or float(setup.weights.size_bytes)
 
 
+def _precision_among(setups: Sequence[Setup]) -> Callable[[Setup], float]:
+    """What tells how precise weights are: bytes of all where one has no count."""
+    if all(map(bits_per_weight, setups)):
+        return _precision
+    return lambda setup: float(setup.weights.size_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class Candidates:
     """The candidates of one run."""
@@ -143,6 +159,7 @@ class Candidates:
     name: str  # of its weights
     at: int  # context of their memory, in tokens
     told: Run | None  # one whose engine has told its memory; None if none has
+    precision: float  # of its weights, beside those of the other runs
 
     def of(self, pair: Pair) -> Candidate:
         """*pair* with the weights of the run."""
@@ -153,7 +170,7 @@ class Candidates:
             pair.k,
             pair.v,
             weights=self.name,
-            weight_bits=_precision(self.run.setup),
+            weight_bits=self.precision,
             size=memory.size(self.at, pair),
         )
 
@@ -173,8 +190,11 @@ def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
     """Those of each of *runs*; *at* as of `join_runs`."""
     # Caches of one model are alike: what one run has told holds of those without.
     told = next((run for run in runs if memory_of(run).caches), None)
+    precision = _precision_among([run.setup for run in runs])
     return [
-        Candidates(run, name, at or run.setup.context, told)
+        Candidates(
+            run, name, at or run.setup.context, told, precision=precision(run.setup)
+        )
         for run, name in zip(runs, weight_names(runs), strict=True)
     ]
 
@@ -237,7 +257,7 @@ def why_apart(first: Setup, other: Setup) -> str:
     for key, was, now in setup_differences(first, theirs):
         name = key.replace("_", " ")
         return f"have another {name}: {in_words(was)}, and {in_words(now)}"
-    return _difference_of_calibrations(first.calibrated, other.calibrated)
+    return _difference_of_calibrations(first, other)
 
 
 def why_other_model(
@@ -257,10 +277,12 @@ def why_other_model(
     return ""
 
 
-def _difference_of_calibrations(
-    first: Mapping[str, object], other: Mapping[str, object]
-) -> str:
-    for probe in sorted(first.keys() & other.keys()):
-        if first[probe] != other[probe]:
-            return f"were asked other questions by {probe}, as each reference set them"
+def _difference_of_calibrations(first: Setup, other: Setup) -> str:
+    """Why nothing of what both were asked stands on one scale; empty if some does."""
+    programs = [setup.calibrated.get(PROGRAM) for setup in (first, other)]
+    if all(programs) and programs[0] != programs[1]:
+        return "were served by different programs, whatever version they state"
+    apart = probes_apart((first, other))
+    if apart and {*apart} >= first.probes.keys() & other.probes.keys():
+        return f"were asked other questions by {apart[0]}, as each reference set them"
     return ""

@@ -71,6 +71,12 @@ Share of the limit from which on a shown gain counts as one: the last digit that
 show. Rounding makes a text likelier by less.
 """
 
+WEIGHTS_MAY_GAIN = 0.05
+"""
+What coarser weights may gain on one text, as another model may: five of 100 right
+tokens. Beyond it the finest ones are broken.
+"""
+
 MANY = 3
 """Pairs whose gains have the reference in common, and put it in doubt."""
 
@@ -253,27 +259,40 @@ class MetricUnits:
         """
         That the reference is in doubt; empty if it is not.
 
-        It is where half or more of the pairs are measured better by more than the
-        limit, or `MANY` are shown to be better at all. Those beyond the limit do not
-        count, nor those with a finer K or V than the reference, which may gain, nor
-        other weights, which are another model on any one text.
+        It is where half or more of the pairs are measured better by more than they
+        may be, or `MANY` are shown to be better at all. Those beyond the limit do not
+        count, nor those with a finer K or V than the reference, which may gain. Other
+        weights, another model on any one text, are looked at by themselves.
         """
-        near = [
-            row
+        near = {
+            pair: row
             for pair, row in rows.items()
             if row.decision is not Decision.BEYOND
             if not (self.reference and finer_axes(pair, self.reference))
-            if not (self.reference and pair.weights != self.reference.weights)
-        ]
-        better = sum(round(row.gain.mean, 9) < -row.limit for row in near)
-        gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in near)
-        is_half = better > 0 and 2 * better >= len(near)
-        if gaining < MANY and not is_half:
-            return ""
-        most = max(better, gaining)
-        gain = "gains" if most == 1 else "gain"
-        of = plural(len(near), "pair")
-        return f"{most} of {of} {gain}: the reference is in doubt"
+        }
+        own = {p: row for p, row in near.items() if not self._has_other_weights(p)}
+        others = {p: row for p, row in near.items() if p not in own}
+        gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in own.values())
+        for of, shown in ((own, gaining), (others, 0)):
+            better = sum(
+                round(row.gain.mean, 9) < -self._most_gain(pair, row.limit)
+                for pair, row in of.items()
+            )
+            is_half = better > 0 and 2 * better >= len(of)
+            if shown >= MANY or is_half:
+                most = max(better, shown)
+                gain = "gains" if most == 1 else "gain"
+                pairs = plural(len(of), "pair")
+                return f"{most} of {pairs} {gain}: the reference is in doubt"
+        return ""
+
+    def _has_other_weights(self, pair: Pair) -> bool:
+        return self.reference is not None and pair.weights != self.reference.weights
+
+    def _most_gain(self, pair: Pair, limit: float) -> float:
+        """What *pair* may gain beside the reference, as a share."""
+        other = self._has_other_weights(pair)
+        return max(limit, WEIGHTS_MAY_GAIN) if other else limit
 
     def _result(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
@@ -293,10 +312,10 @@ class MetricUnits:
         if kind is LossKind.ANSWERS:
             won = self._units_won(pair)
             gain = _net_loss(bounds, lost_share(won, len(losses), share))
-        doubt, decision = self._doubt(pair, losses, bounds.decision(limit))
-        if gain.gains(limit) and pair.weights != (self.reference or pair).weights:
-            decision = Decision.WITHIN
-        elif gain.gains(limit):
+        is_allowed = gain.gains(limit) and self._has_other_weights(pair)
+        by_bounds = Decision.WITHIN if is_allowed else bounds.decision(limit)
+        doubt, decision = self._doubt(pair, losses, by_bounds)
+        if gain.gains(self._most_gain(pair, limit)):
             doubt, decision = self._better(pair), Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
@@ -351,6 +370,8 @@ class MetricUnits:
         """That *pair* gains more than the limit, and what that says."""
         finer = finer_axes(pair, self.reference) if self.reference else ()
         why = "something is wrong with the reference's cell"
+        if self._has_other_weights(pair):
+            why = f"something is wrong with {self.reference}, or with these weights"
         if finer:
             why = f"{self.reference} has a coarser {' and '.join(finer)}"
         text = f"better than its reference by more than the limit: {why}"
@@ -556,7 +577,7 @@ def _is_of_all(run: Run, probe: Probe, loss: Loss) -> bool:
         return True
     # A change is that of each file of weights, held against itself.
     asked = all(probe.name in each.setup.probes for each in run.runs)
-    return asked and loss.kind is not LossKind.CHANGE
+    return asked and loss.kind is not LossKind.CHANGE and probe.name not in run.apart
 
 
 def _beside_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:

@@ -5,7 +5,7 @@ among them, and which pair is asked next.
 
 import bisect
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -18,6 +18,7 @@ from codeneedle.cache_types import (
     bits,
     most_precise_first,
 )
+from codeneedle.probes import PROBES
 from codeneedle.records.record import Run, Setup, from_json
 from codeneedle.records.store import SETUP
 from codeneedle.verdict.statistics import Decision
@@ -110,6 +111,25 @@ class JointRun(Run):
 
     runs: tuple[Run, ...]  # one of each file, the most precise weights first
     order: JointOrder
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Names of probes that do not stand on one scale: `probes_apart`."""
+        return probes_apart([run.setup for run in self.runs])
+
+
+def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
+    """Names of probes that the reference of each of *setups* has set otherwise."""
+    return tuple(
+        name
+        for name, probe in PROBES.items()
+        if probe.calibrating and probe.calibrating.decides
+        if _differ([s.calibrated[name] for s in setups if name in s.calibrated])
+    )
+
+
+def _differ(values: Sequence[object]) -> bool:
+    return any(each != values[0] for each in values)
 
 
 def order_of(run: Run) -> Order | None:

@@ -20,6 +20,7 @@ from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.metric_phrases import loss_sentence
 from codeneedle.verdict.next import way_on
+from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import ALPHA, Decision
 
@@ -56,11 +57,21 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     return [
         *(_ruled_out(verdict) if is_by_budget else _remarks_on_inference(verdict)),
         *_silent(verdict),
+        *_apart(verdict.run),
         *_remarks_on_repetition(verdict),
         *_population(verdict),
+        *_gaps(verdict),
+        *_left_out(verdict),
         *asked_otherwise_remarks(verdict.run),
         *_troubles(verdict),
     ]
+
+
+def _apart(run: Run) -> Iterator[Remark]:
+    """Probes of several runs that were asked other questions for each file."""
+    for name in run.apart if isinstance(run, JointRun) else ():
+        reason = "each file's own reference has set what is asked"
+        yield Remark(RemarkKind.SILENT, f"{name} has no say: {reason}.")
 
 
 def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:

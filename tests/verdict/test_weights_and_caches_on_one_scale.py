@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from made_losses import losing
 from made_weights import (
     FULL,
     GOOD,
@@ -19,6 +20,8 @@ from codeneedle.verdict.joint import bits_per_weight, join_runs, memory_of, weig
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.order import JointRun, covers
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.remarks import joint_remarks
 
 AT = 32_768
 
@@ -26,6 +29,10 @@ AT = 32_768
 def judged(runs, most=None):
     limits = Limits(max_memory_bytes=most, at=AT)
     return judge(join_runs(runs, AT), limits)
+
+
+def with_calibrated(run, calibrated):
+    return replace(run, setup=replace(run.setup, calibrated=calibrated))
 
 
 def name(pair):
@@ -118,6 +125,29 @@ class TestJudging:
         assert {} == verdict.doubted
         assert "within" == verdict.decision(result_of(verdict, f"Q6_K {FULL}").pair)
 
+    @pytest.mark.parametrize("coarser", [("Q6_K",), ("Q6_K", "Q4_K_M")])
+    def test_finest_weights_that_all_others_beat_by_far_are_in_doubt(self, coarser):
+        """As of a damaged file: with it as the reference everything gains."""
+        runs = [
+            run_of("Q8_0", {FULL: 0.0, GOOD: 0.001}),
+            *(run_of(each, {FULL: -0.3, GOOD: -0.3}) for each in coarser),
+        ]
+
+        verdict = judged(runs)
+
+        assert (None, Outcome.NO_ANSWER) == (verdict.chosen, verdict.outcome)
+        assert ["recall-logp"] == [*verdict.doubted]
+
+    def test_weights_that_gain_on_what_they_answered_are_not_within(self):
+        """The functions without an answer may be the hard ones."""
+        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q6_K", {FULL: -0.03})]
+        record = losing(runs[1].setup, FULL, [-0.03] * 10 + [None] * 6)
+        runs[1] = replace(runs[1], records=(record,))
+
+        row = result_of(judged(runs), f"Q6_K {FULL}")
+
+        assert ("open", 6) == (row.decision, row.leading.left_out)
+
     def test_a_pair_that_has_no_numbers_is_never_set(self):
         runs = three_runs()
         broken = [
@@ -154,8 +184,37 @@ class TestJudging:
 
         assert "mismatched" in result_of(verdict, f"Q4_K_M {FULL}").trouble
 
+    def test_what_each_reference_has_set_has_no_say(self):
+        """The levels of retrieval: others are on one scale all the same."""
+        runs = [
+            with_calibrated(run, {"retrieval": {"reference": FULL, "level": at}})
+            for at, run in enumerate(three_runs())
+        ]
+
+        verdict = judged(runs)
+
+        assert verdict.outcome is Outcome.SET
+        (told,) = [e for e in joint_remarks(verdict) if e.kind is RemarkKind.SILENT]
+        assert told.text.startswith("retrieval has no say")
+
+    def test_what_a_file_is_compared_with_by_a_tool_is_no_other_question(self):
+        runs = [
+            with_calibrated(run, {"divergence": {"reference": pair}})
+            for run, pair in zip(three_runs(), (FULL, GOOD, FULL), strict=True)
+        ]
+
+        assert () == join_runs(runs).apart
+
 
 class TestMemory:
+    def test_weights_of_unknown_size_fit_into_nothing(self):
+        runs = three_runs()
+        weights = replace(runs[2].setup.weights, size_bytes=0)
+        setup = replace(runs[2].setup, weights=weights)
+        runs[2] = replace(runs[2], setup=setup)
+
+        assert not judged(runs, 700_000_000).chosen
+
     def test_it_is_that_of_weights_and_cache(self):
         run = three_runs()[0]
         pair = Pair.parse(FULL)
@@ -202,6 +261,28 @@ class TestWhatIsNoQuestion:
         with pytest.raises(BadInput, match="alone"):
             join_runs(three_runs()[:1])
 
+    def test_runs_that_different_programs_served(self):
+        runs = [
+            with_calibrated(run, {"program": {"sha256": str(at)}})
+            for at, run in enumerate(three_runs())
+        ]
+
+        with pytest.raises(BadInput, match="different programs"):
+            join_runs(runs)
+
+    def test_runs_that_share_no_question_at_all(self):
+        runs = [
+            with_calibrated(run, {"retrieval": {"reference": str(at)}})
+            for at, run in enumerate(three_runs())
+        ]
+        runs = [
+            replace(run, setup=replace(run.setup, probes={"retrieval": {}}))
+            for run in runs
+        ]
+
+        with pytest.raises(BadInput, match="other questions by retrieval"):
+            join_runs(runs)
+
     def test_runs_without_a_stored_tokenizer_are_taken_by_their_questions(self):
         runs = [
             replace(run, setup=replace(run.setup, model=ModelFacts()))
@@ -224,9 +305,29 @@ class TestNames:
         assert ["made-q8_0", "other"] == weight_names(runs)
 
     def test_files_of_one_name_are_called_by_their_runs(self):
-        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q8_0", {FULL: 0.0})]
+        runs = [
+            replace(run_of("Q8_0", {FULL: 0.0}), name=each) for each in ("a/m", "b/m")
+        ]
 
-        assert [run.name for run in runs] == weight_names(runs)
+        assert ["a/m", "b/m"] == weight_names(runs)
+
+    def test_files_that_nothing_tells_apart_are_called_by_their_hash(self):
+        """As of folders of one name at two places: neither may stand for the other."""
+        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q8_0", {FULL: 0.2})]
+        other = replace(runs[1].setup.weights, sha256="f" * 64)
+        setup = replace(runs[1].setup, weights=other)
+        runs[1] = replace(runs[1], setup=setup)
+
+        assert ["made-q8_0 Q8_0", "made-q8_0 ffffffff"] == weight_names(runs)
+        assert 2 == len(judged(runs).results)
+
+    def test_weights_without_a_count_are_not_the_finest_for_it(self):
+        """Bits per weight of some, and bytes of others, are no order."""
+        runs = three_runs()
+        setup = replace(runs[2].setup, model=ModelFacts())
+        runs[2] = replace(runs[2], setup=setup)
+
+        assert f"Q8_0 {FULL}" == name(judged(runs).reference)
 
     def test_bits_per_weight_are_those_of_the_file(self):
         setup = run_of("Q8_0", {FULL: 0.0}, size_bytes=1_062_500_000).setup

@@ -425,7 +425,7 @@ PROBE = DivergenceProbe(
     layout=DivergenceLayout,
     needs=frozenset({Ability.DIVERGENCE}),
     step="chunk",
-    calibrating=Calibrating(),
+    calibrating=Calibrating(decides=False),
 )
 
 
