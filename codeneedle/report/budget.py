@@ -8,13 +8,21 @@ from pathlib import Path
 
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, PairFlags
+from codeneedle.cache_types import RUNS, Pair, PairFlags, named_pairs
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
+from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
 from codeneedle.report.losses import shown_row
-from codeneedle.text import NO_VALUE_WORD, number, plural, size, visible
+from codeneedle.text import (
+    NO_VALUE_WORD,
+    number,
+    plural,
+    size,
+    sweep_command,
+    visible,
+)
 from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
@@ -23,6 +31,7 @@ from codeneedle.verdict.metric_phrases import (
     mean_amount,
     word_phrase,
 )
+from codeneedle.verdict.next import limit_options
 from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
@@ -216,12 +225,17 @@ def run_of(verdict: Verdict, pair: Pair) -> Run:
 
 def file_name(run: Run) -> str:
     """The name of the file of weights, as its sweep has named it."""
+    return Path(_named_file(run)).name
+
+
+def _named_file(run: Run) -> str:
+    """The file of weights as its sweep has named it; what it is called without that."""
     try:
         named = tomllib.loads(run.sweep).get("models")
     except tomllib.TOMLDecodeError:
         named = None
     first = named[0] if isinstance(named, list) and named else None
-    return Path(first).name if isinstance(first, str) else run.setup.weights.name
+    return first if isinstance(first, str) else run.setup.weights.name
 
 
 # --- the table
@@ -279,7 +293,28 @@ def _words(verdict: Verdict, result: PairResult) -> Iterator[str]:
 
 def budget_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer: of the runs, and of their being one question."""
-    return [*joint_remarks(verdict), *_buffers(verdict), *_names(verdict)]
+    return [
+        *_fitting_now(verdict),
+        *joint_remarks(verdict),
+        *_buffers(verdict),
+        *_names(verdict),
+    ]
+
+
+def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
+    """What fits only since more memory is allowed, and how it is measured."""
+    pairs, runs = verdict.fitting_now, _runs(verdict)
+    if pairs:
+        models = [word for run in runs for word in ("--model", _named_file(run))]
+        options = [*models, *limit_options(verdict)]
+        if runs[0].root not in {None, RUNS}:
+            options += ["--out", str(runs[0].root)]
+        command = sweep_command(runs[0].folder / SWEEP, "--decide", *options)
+        text = (
+            f"Not measured, and too large before: {named_pairs(pairs)}. To ask what "
+            f"fits now, too: {command}"
+        )
+        yield Remark(RemarkKind.FITS_NOW, text, pairs)
 
 
 def _runs(verdict: Verdict) -> tuple[Run, ...]:

@@ -185,6 +185,17 @@ class Candidates:
         pairs = order.every if order else self.run.setup.grid
         yield from map(self.of, {*pairs, *(r.pair for r in self.run.records)})
 
+    def too_large(self) -> Iterator[Candidate]:
+        """Those of the grid that are larger than all that may be measured."""
+        order = order_in(self.run.setup)
+        if order is None:
+            return
+        sizes = (self.of(pair).size_by_types for pair in order.every)
+        known, most = {*self.every()}, max(sizes, default=0.0)
+        for candidate in map(self.of, self.run.setup.grid):
+            if candidate not in known and candidate.size_by_types > most:
+                yield candidate
+
 
 def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
     """Those of each of *runs*; *at* as of `join_runs`."""
@@ -212,6 +223,7 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
         looks=fixed[0].looks if is_fixed else (),
         skipped=fixed[0].skipped if is_fixed else 0,
         candidates=candidates,
+        too_large=tuple(sorted(c for each in made for c in each.too_large())),
         is_fixed=bool(fixed),
     )
 

@@ -351,6 +351,20 @@ class Verdict:
         )
 
     @property
+    def fitting_now(self) -> tuple[Pair, ...]:
+        """
+        The candidates that fit, and did not when it was fixed what may be measured.
+
+        But for those that lose no less than one that was measured.
+        """
+        most, order = self.limits.max_memory_bytes, order_of(self.run)
+        if not (isinstance(order, JointOrder) and most) or self.keeps_reference:
+            return ()
+        pairs = [each for each in order.too_large if each.size_by_types <= most]
+        covered = dominated(pairs, self.loss_bounds)
+        return tuple(pair for pair in pairs if pair not in covered)
+
+    @property
     def loss_bounds(self) -> Mapping[Pair, Bounds]:
         """What is known of the loss of each compared pair, by the metric that leads."""
         return {

@@ -83,6 +83,9 @@ class JointOrder(Order):
     """The order of several runs that are judged together, of candidates."""
 
     candidates: tuple[Candidate, ...]  # all that may be measured, the reference, too
+    too_large: tuple[Candidate, ...] = ()
+    """Those of the grids that did not fit when it was fixed, and have no share."""
+
     is_fixed: bool = True
     """Whether it was fixed beforehand; False of grids, whose pairs all share."""
 

@@ -22,6 +22,9 @@ class RemarkKind(StrEnum):
     MEMORY = "memory"
     """Which parts of the memory of candidates are told for another context."""
 
+    FITS_NOW = "fits-now"
+    """Candidates that fit and may not be measured yet, with the command that asks."""
+
     ONE_MODEL = "one-model"
     """What leaves open whether files are weights of one model."""
 
