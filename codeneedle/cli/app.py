@@ -182,6 +182,7 @@ def plan(
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.decide import deciding, with_steps
+    from codeneedle.sweep.measure import with_next_task
     from codeneedle.sweep.prepare import refuse_unfit, refuse_untrimmed
     from codeneedle.system.signals import unwinding_on_signals
 
@@ -196,7 +197,7 @@ def plan(
         with unwinding_on_signals():
             for each in plans:
                 refuse_untrimmed(each)
-    plans = list(map(with_steps, plans))
+    plans = [with_next_task(with_steps(each), options) for each in plans]
     if json:
         write_json(list(map(plan_object, plans)))
         return
@@ -714,10 +715,8 @@ def verdict(
     which pair.
     """
     from codeneedle.cache_types import Pair
-    from codeneedle.cli.engines import asks_for
     from codeneedle.report.selection import one_run, read_runs
-    from codeneedle.report.verdict import check_of, closing, verdicts
-    from codeneedle.report.verdict_data import verdict_objects
+    from codeneedle.report.verdict import check_of
     from codeneedle.verdict.judge import judge
 
     form = one_form(
@@ -728,12 +727,7 @@ def verdict(
     )
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     if names and names[1:]:
-        if check or answer:
-            raise BadInput(
-                source="--check" if check else "--form",
-                reason="is about one run",
-                hint=f"Name one: {', '.join(names)}.",
-            )
+        _refuse_several(names, check=check, answer=answer)
         return _show_budget(read_runs(out, *names), limits, form)
     name = names[0] if names else None
     if check:
@@ -741,16 +735,37 @@ def verdict(
         code, line = check_of(judge(one_run(out, name), limits), pair)
         write_text(f"{line}\n")
         return code
-    runs = read_runs(out, name)
-    every = [judge(run, limits) for run in runs]
+    every = [judge(run, limits) for run in read_runs(out, name)]
     if answer:
         _show_answers(answer, every)
         return 0
-    if json:
+    return _show_verdicts(every, form)
+
+
+def _refuse_several(
+    names: "Sequence[str]", *, check: str | None, answer: str | None
+) -> None:
+    """Stop at several *names* where what is asked for is about one run."""
+    if check or answer:
+        raise BadInput(
+            source="--check" if check else "--form",
+            reason="is about one run",
+            hint=f"Name one: {', '.join(names)}.",
+        )
+
+
+def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
+    """Print the verdict on each run; the exit code."""
+    from codeneedle.cli.engines import asks_for
+    from codeneedle.report.verdict import closing, verdicts
+    from codeneedle.report.verdict_data import verdict_objects
+
+    if form == "json":
         objects = verdict_objects(every, asks_for)
         write_json(objects if objects[1:] else objects[0])
     else:
         show_document(verdicts(every, asks_for), form, closing(every, asks_for))
+    runs = [verdict.run for verdict in every]
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
 

@@ -154,14 +154,14 @@ class SweepCommand(TyperCommand):
 
 
 class RunCommand(SweepCommand):
-    """A command whose context's object has the `cli.sweep.Options`, too."""
+    """A command whose context's object has the `sweep.measure.Options`, too."""
 
     own = RUN_OPTIONS
 
     @override
     def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """Request, execution and options."""
-        from codeneedle.cli.sweep import Options
+        from codeneedle.sweep.measure import Options
 
         names = ("max_loss", "max_lost", "max_eval_lost", "max_memory", "at")
         limits = limits_of(*map(own.get, names))

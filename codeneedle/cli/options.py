@@ -662,4 +662,4 @@ RUN_OPTIONS = {
     "max_memory": MaxMemory,
     "at": AtOption,
 }
-"""What `sweep` and `plan` take of one command alone: its `cli.sweep.Options`."""
+"""What `sweep` and `plan` take of one command alone: its `sweep.measure.Options`."""

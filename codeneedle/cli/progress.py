@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
+from typing_extensions import override
 
 from codeneedle.cache_types import Pair, by_precision
 from codeneedle.document import Document, Facts, Grid, Heading, ShownText
@@ -36,6 +37,7 @@ from codeneedle.report.colours import value_scale
 from codeneedle.report.display import display_of
 from codeneedle.report.shown import Shown, legend, painted, shown
 from codeneedle.report.terminal import render
+from codeneedle.sweep.measure import CellTally
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import unwinding_on_signals
@@ -245,14 +247,12 @@ class RunningCell:
 
 
 @dataclass(slots=True, kw_only=True)
-class SweepProgress:
+class SweepProgress(CellTally):
     """The state of a running sweep, kept up to date by its events."""
 
     setup: Setup  # that of the records
-    pairs: Sequence[Pair]  # all cells, in running order
     probe: Probe  # the probe that runs; its first metric is shown
     variant: str = ""  # as of `CellRecord`
-    records: dict[Pair, CellRecord]  # those on disk, by pair
     running: dict[Pair, RunningCell] = field(default_factory=dict)
     """The cells that are measured now, in the order in which they began."""
 
@@ -264,7 +264,6 @@ class SweepProgress:
     cell_s: float | None = None
     """Estimated seconds of a cell, before the first one; None if unknown."""
 
-    impossible: frozenset[Pair] = frozenset()  # pairs that cannot run here: no failures
     asked_to_stop: Callable[[], bool] = lambda: False
     """
     Whether the sweep stops after the current cell; called with each frame, as a cell
@@ -278,31 +277,17 @@ class SweepProgress:
         """Of the probe, the headline first."""
         return self.probe.metrics_of(self.setup)
 
+    @override
     def note(self, event: Event) -> None:
-        """Update the state."""
+        """Update the state, and what runs."""
+        CellTally.note(self, event)
         match event:
             case CellStarted(pair=pair):
                 self.running[pair] = RunningCell()
             case CellStepped(pair=pair, step=step) if pair in self.running:
                 self.running[pair].note(step)
             case CellEnded(record=record):
-                # There are events for cells of a larger grid, too.
-                if record.pair in self.pairs:
-                    self.records[record.pair] = record
                 self.running.pop(record.pair, None)
-
-    @property
-    def done(self) -> int:
-        """Cells that have ended, in this run of the command or an earlier one."""
-        return sum(
-            record.status is not Status.INTERRUPTED for record in self.records.values()
-        )
-
-    @property
-    def failures(self) -> int:
-        """Cells that have ended without numbers, but for pairs that cannot run."""
-        absent = len(self.records.keys() & self.impossible)
-        return self.done - absent - sum(r.has_numbers for r in self.records.values())
 
     def left_s(self) -> float | None:
         """
@@ -338,7 +323,7 @@ class SweepDisplay:
 
     def __init__(self, console: Console, progress: SweepProgress) -> None:
         self._console = console
-        self._progress = progress
+        self.progress = progress
         self._is_ending = False
         self._waiting = ""
         self._live = (
@@ -353,7 +338,7 @@ class SweepDisplay:
         )
 
     def __enter__(self) -> Self:
-        for line in opening_lines(self._progress):
+        for line in opening_lines(self.progress):
             show_words(self._console, line)
         if self._live:
             self._live.start()
@@ -362,21 +347,21 @@ class SweepDisplay:
     def __exit__(self, *_: object) -> None:
         if self._live:
             self._live.stop()
-            self._console.print(render(titled_grid(self._progress)))
+            self._console.print(render(titled_grid(self.progress)))
 
     def show(self, event: Event) -> None:
         """Take in *event*; print a line if the grid does not show it."""
         if self._live is None and isinstance(event, CellStepped):
             self._print_wait(event)
-        self._progress.note(event)
-        is_new = not self._is_ending and self._progress.asked_to_stop()
+        self.progress.note(event)
+        is_new = not self._is_ending and self.progress.asked_to_stop()
         if self._live is None and is_new:
             self._is_ending = True
-            self._console.print(ending_phrase(self._progress))
+            self._console.print(ending_phrase(self.progress))
         if isinstance(event, CellEnded) and (
             self._live is None or not event.record.has_numbers
         ):
-            self._console.print(cell_line(event.record, self._progress))
+            self._console.print(cell_line(event.record, self.progress))
 
     def _print_wait(self, event: CellStepped) -> None:
         """What the cell waits for, once; where there is a grid, its line says so."""

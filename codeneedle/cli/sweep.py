@@ -51,8 +51,16 @@ from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.decide import (
     deciding,
-    first_answer_s,
     tells_loss,
+)
+from codeneedle.sweep.measure import (
+    CellTally,
+    Ending,
+    Options,
+    TaskLoop,
+    TimeLimit,
+    may_extend,
+    task_loop,
 )
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import (
@@ -68,17 +76,13 @@ from codeneedle.sweep.runner import (
     Runner,
 )
 from codeneedle.sweep.schedule import (
-    Schedule,
     Stage,
     Task,
     Turn,
     Variant,
-    Wanted,
-    candidates,
-    is_short,
     reference_of,
 )
-from codeneedle.sweep.workers import agreement, share_of_array
+from codeneedle.sweep.workers import share_of_array
 from codeneedle.system.machine import overload
 from codeneedle.system.signals import (
     StopRequest,
@@ -87,45 +91,13 @@ from codeneedle.system.signals import (
 )
 from codeneedle.text import duration, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, judge
-from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
-    PROBE,
     NextStep,
     pairs_to_extend,
 )
 from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """Options of the command, beside what is to be measured."""
-
-    retry_failed: bool = False  # whether cells that failed are measured again
-    more: bool | None = None
-    """
-    Whether open pairs are measured with further functions; None: for at most a third of
-    the time of the sweep.
-    """
-
-    budget_s: float | None = None
-    """Seconds after which no cell starts; None for no limit."""
-
-    wait: bool = True
-    """Whether a cell waits for other sweeps if one of them takes times."""
-
-    calibration: bool = True
-    """Whether a reference that has nothing to lose ends a long sweep."""
-
-    limits: Limits  # largest losses that the user accepts
-
-    def ends_at(self, began: float) -> str:
-        """The time of day at which the budget ends, of what *began*, monotonic."""
-        if self.budget_s is None:
-            return ""
-        left_s = self.budget_s - (time.monotonic() - began)
-        return time.strftime("%H:%M:%S", time.localtime(time.time() + left_s))
 
 
 def sweep(
@@ -164,7 +136,7 @@ def sweep(
     try:
         with unwinding_on_signals():
             if options.budget_s is not None:
-                ends = options.ends_at(began)
+                ends = end_time(TimeLimit(began, options.budget_s))
                 budget = f"budget {duration(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
             plans = check_plans(request, execution, console, options)
@@ -375,8 +347,7 @@ class Page:
     is_last_stage: bool = field(default=False, init=False)
     """Whether pairs without a kernel were said to come."""
 
-    schedule: Schedule = field(init=False)  # what is measured next
-    runner: Runner = field(init=False)  # measures its cells, once it is set up
+    loop: TaskLoop = field(init=False)  # measures, once it is set up
     stop: StopRequest = field(init=False)
     """Whether the user has asked to stop since then."""
 
@@ -396,10 +367,42 @@ class Page:
             note_lines(self.console, [f"share {shard} of the grid: {cells}"])
         with stop_request() as stop:
             self.begin(run, stop)
-            code = self._measure_tasks()
+            ending = self.measure()
+        return self.finish(ending)
+
+    def begin(self, run: RunContext, stop: StopRequest) -> None:
+        """Get ready to measure *run*, until the user asks to *stop*."""
+        self.stop = stop
+        self.loop = task_loop(
+            self.plan,
+            run,
+            self.options,
+            began=self.began,
+            observer=self,
+            stops=lambda: stop.asked_to_stop,
+        )
+
+    def measure(self) -> Ending:
+        """Measure all tasks, and say how that has ended."""
+        ending = self.loop.measure()
+        if self.plan.request.decide and ending.missing:
+            self._say_missing(ending.missing)
+        elif self.plan.request.decide and not self.runner.asked_to_stop():
+            self._say_end(ending)
+        return ending
+
+    def finish(self, ending: Ending) -> int:
+        """
+        Show the verdict, and what follows from *ending*; the exit code.
+
+        Raises:
+            KeyboardInterrupt: If the user asked to stop and a page is left.
+        """
+        plan, code = self.plan, 0 if ending.is_whole else UNFINISHED
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
-        if self._is_spent() and not plan.request.decide and (code or self._is_open()):
+        is_over = self.loop.limit.is_over and not plan.request.decide
+        if is_over and (code or self._is_open()):
             self._say_spent()
         self._show_verdict()
         if plan.request.receipt:
@@ -408,34 +411,10 @@ class Page:
             say(self.console, line)
         return code
 
-    def begin(self, run: RunContext, stop: StopRequest) -> None:
-        """Get ready to measure *run*, until the user asks to *stop*."""
-        plan = self.plan
-        self.stop = stop
-        self.runner = Runner(
-            run=run,
-            store=plan.store,
-            retry_failed=self.options.retry_failed,
-            asked_to_stop=lambda: self.stop.asked_to_stop or self._is_spent(),
-            may_wait=self.options.wait,
-            tries_reference=self._tries_reference,
-            workers=plan.workers,
-            timing_worker=plan.timing_worker,
-        )
-        self.schedule = self._made_schedule()
-
     @property
-    def _tries_reference(self) -> bool:
-        return self.options.calibration and self.plan.tries_reference
-
-    def _is_spent(self) -> bool:
-        budget = self.options.budget_s
-        return budget is not None and time.monotonic() - self.began >= budget
-
-    @property
-    def _may_extend(self) -> bool:
-        """Whether open pairs may be measured with further functions."""
-        return self.plan.execution.shard is None and self.options.more is not False
+    def runner(self) -> Runner:
+        """What measures its cells."""
+        return self.loop.runner
 
     def _read(self) -> Run | None:
         stored = self.plan.store.read()
@@ -445,106 +424,15 @@ class Page:
         """Whether the same command would measure pairs with further functions."""
         run = self._read()
         return bool(
-            self._may_extend
+            may_extend(self.plan, self.options)
             and run
             and pairs_to_extend(judge(run, self.options.limits))
         )
 
-    def _measure_tasks(self) -> int:
-        """Measure task by task until nothing is left; the exit code."""
-        decides = self.plan.request.decide
-        codes, is_over = [0], False
-        for turn in self.schedule.turns(self.left_s):
-            if self.stop.asked_to_stop:
-                raise KeyboardInterrupt
-            if self._is_spent() and not decides:
-                is_asked = turn.task.stage is not Stage.FURTHER
-                codes.append(UNFINISHED if is_asked else 0)
-                break
-            if decides and not self._fits(turn):
-                self._say_missing(turn)
-                codes.append(1)
-                is_over = True
-                break
-            self._say_turn(turn)
-            codes.append(self.take(turn.task))
-        codes += self._untaken()
-        if self.schedule.taken.failed or self.schedule.taken.silent:
-            codes.append(1)
-        if decides and not is_over:
-            self._say_end(codes)
-        return max(codes)
+    # --- what is told while it measures
 
-    def _made_schedule(self) -> Schedule:
-        # Of a budget, half is kept for what follows the first answer.
-        half_s = (self.options.budget_s or math.inf) / 2
-        return Schedule(
-            runner=self.runner,
-            wanted=self._request_to_measure(),
-            limits=self.options.limits,
-            first_answer_s=min(first_answer_s(self.plan), half_s),
-            left_out=lambda error: say(self.console, f"{error}: left out"),
-        )
-
-    def _request_to_measure(self) -> Wanted:
-        """What this command is to measure."""
-        plan, decides = self.plan, self.plan.request.decide
-        first = plan.workers[0].engine
-        return Wanted(
-            probes=plan.probes,
-            pairs=plan.may_measure if decides else plan.pairs,
-            without_kernel=frozenset(plan.without_kernel),
-            decides=decides,
-            retries=self.options.retry_failed,
-            may_extend=self._may_extend,
-            more=self.options.more,
-            repeats=frozenset(p.name for p in plan.probes if plan.pair_to_repeat(p)),
-            can_be_on_cpu=lambda pair: first.on_cpu(pair) is not None,
-            devices=tuple(worker.device for worker in plan.workers),
-        )
-
-    def take(self, task: Task) -> int:
-        """Measure *task*; the exit code."""
-        probe = self._probe(task)
-        if task.variant is Variant.CHECK:
-            return self._measure_otherwise(task)
-        if task.is_further:
-            return self._ask_further(task)
-        try:
-            queue = self._queue(
-                probe, task.pairs, self.schedule.runner_of(task), task.recorded_as
-            )
-            code = self._swept(queue)
-        except NothingToLose as error:
-            self.schedule.leave_out(task.probe, error)
-            return 1
-        if task.variant is Variant.ELSEWHERE:
-            kind, store = task.recorded_as, self.plan.store
-            if note := agreement(probe, kind, task.pairs, store=store):
-                note_lines(self.console, [note])
-        return code
-
-    def _probe(self, task: Task) -> Probe:
-        return next(probe for probe in self.plan.probes if probe.name == task.probe)
-
-    def _untaken(self) -> Iterator[int]:
-        """The exit codes of what was done already; a grid says that it was."""
-        tasks = self.schedule.taken.tasks
-        if self.runner.asked_to_stop():
-            return
-        for probe in self.plan.probes:
-            is_plain = any(t.probe == probe.name and not t.variant for t in tasks)
-            if is_plain or probe.name in self.schedule.taken.silent:
-                continue
-            pairs = self.plan.pairs
-            if self.plan.request.decide:
-                pairs = candidates(self.schedule.wanted)[:1]
-            queue = self._queue(probe, pairs)
-            if not queue.left:
-                yield self._swept(queue)
-
-    def _say_turn(self, turn: Turn) -> None:
-        """What the task of *turn* is a part of, where that is not said yet."""
+    def begin_task(self, turn: Turn) -> None:
+        """Say what the task of *turn* is a part of, where that is not said yet."""
         task, stage = turn.task, turn.task.stage
         if task.step and task.step.asked != self.stepped:
             self.stepped = task.step.asked
@@ -572,48 +460,104 @@ class Page:
             return ""
         return f", about {duration(math.fsum(times) * len(pairs))}"
 
-    def _say_end(self, codes: list[int]) -> None:
-        """Why a sweep that decides has ended, where its time is not up."""
-        reference = reference_of(self.runner.read(), self.schedule.wanted)
-        if self.runner.asked_to_stop():
+    @contextlib.contextmanager
+    def watch_cells(
+        self, task: Task, queue: CellQueue
+    ) -> Iterator[Callable[[Event], None]]:
+        """Show the cells of *queue* while *task* measures them."""
+        if task.variant is Variant.CHECK:
+            names = visible(", ".join(map(str, task.pairs)))
+            say(self.console, f"checking what was read: {names}, forced token by token")
+        progress = self._progress(queue)
+        if task.asks_more:
+            progress.records.clear()
+        else:
+            self.is_described = True
+        with SweepDisplay(self.console, progress) as display:
+            yield display.show if task.asks_more else self._noting(queue, display)
+
+    def _noting(
+        self, queue: CellQueue, display: SweepDisplay
+    ) -> Callable[[Event], None]:
+        """Shows events in *display*, and notes what the reference has calibrated."""
+        calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
+        known = {*calibrating.told(runner.run.setup)}
+
+        def show(event: Event) -> None:
+            display.progress.setup = runner.run.setup
+            display.show(event)
+            if isinstance(event, CellEnded):
+                told = calibrating.told(runner.run.setup)
+                if {*told} - known:
+                    known.update(told)
+                    note_lines(self.console, told)
+
+        return show
+
+    def end_cells(self, queue: CellQueue, tally: CellTally, *, is_old: bool) -> None:
+        """Show a summary of the cells of *queue*, where no step of more follows."""
+        if self.plan.request.decide:
             return
-        if reference is None:
+        cells = plural(len(tally.pairs), "cell")
+        result = f"{cells} done already: nothing to do"
+        if not is_old:
+            finished = tally.done - tally.failures
+            result = f"{finished} of {len(tally.pairs)} cells finished"
+        self._summarize(queue, tally, result)
+
+    def note_short(self, task: Task, records: Sequence[CellRecord]) -> None:
+        """Show why *records* lack what *task* has asked for."""
+        is_check = task.variant is Variant.CHECK
+        what = "checked" if is_check else "measured further"
+        note_lines(
+            self.console,
+            (
+                f"{r.pair} was not {what}: {r.reason}"
+                for r in records
+                if r.reason or not is_check
+            ),
+        )
+
+    def note(self, what: str) -> None:
+        """Show a sentence on the numbers."""
+        note_lines(self.console, [what])
+
+    def leave_out(self, error: NothingToLose) -> None:
+        """Show that a probe is asked no further."""
+        say(self.console, f"{error}: left out")
+
+    # --- what is said once nothing is left, or the time is up
+
+    def _say_end(self, ending: Ending) -> None:
+        """Say why a sweep that decides has ended, where its time is not up."""
+        if ending.lacks_reference:
             again = sweep_command(self.plan.store.folder, "--retry-failed")
             none = "No answer yet: no pair that could be the reference has numbers."
             say(self.shown, f"{none} Mend what failed, then:\n  {again}")
-            codes.append(1)
             return
-        silent = self.schedule.taken.silent
-        telling = [p for p in self.plan.probes if tells_loss(p)]
-        telling = [probe for probe in telling if probe.name not in silent]
+        run, taken = self.runner.read(), self.loop.schedule.taken
+        telling = [
+            probe
+            for probe in filter(tells_loss, self.plan.probes)
+            if probe.name not in taken.silent
+        ]
         names = {probe.name for probe in telling}
-        tried = {r.pair for r in self.runner.read().records if r.probe in names}
-        progress = self._progress(self._queue(telling[0], tuple(tried)))
+        tried = {r.pair for r in run.records if r.probe in names}
         over = "nothing is left in this run that could change it"
-        if reference in self.schedule.taken.failed:
+        reference = reference_of(run, self.loop.schedule.wanted)
+        if reference in taken.failed:
             over = f"{reference} was not measured further, so nothing else was"
+        queue = self.loop.queue_of(telling[0], tried)
         cells = plural(len(tried), "pair")
-        self._summarize(progress, f"{over}: {cells} asked")
-
-    def left_s(self) -> float:
-        """Seconds until the time is up; infinite without a budget."""
-        budget = self.options.budget_s
-        if budget is None:
-            return math.inf
-        return budget - (time.monotonic() - self.began)
-
-    def _fits(self, turn: Turn) -> bool:
-        """Whether the task of *turn* ends before the time is up, as far as is known."""
-        left_s, step = self.left_s(), turn.task.step
-        return left_s > 0 and not (step and step.time_s > left_s)
+        self._summarize(queue, self.loop.tally_of(queue), f"{over}: {cells} asked")
 
     def _say_missing(self, turn: Turn) -> None:
-        """That the time is up before the task of *turn*."""
+        """Say that the time is up before the task of *turn*."""
         task, verdict = turn.task, turn.verdict
         if task.step:
             self._say_so_far(verdict)
             self._say_over(step_phrase(task.step, verdict), task.step.time_s)
-        elif reference_of(verdict.run, self.schedule.wanted) is None:
+        elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
             self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
 
     def _say_so_far(self, verdict: Verdict) -> None:
@@ -621,7 +565,7 @@ class Page:
         if not verdict.compared:
             return
         first, *rest = headline(verdict, asks_for(verdict.run.setup.engine))
-        spent = duration(time.monotonic() - self.began)
+        spent = duration(self.loop.limit.spent_s)
         when = f"after {spent}" if self.has_stepped else "by what is stored"
         say(self.console, f"so far, {when}: {first}")
         for line in rest[:1]:
@@ -650,91 +594,6 @@ class Page:
         missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
         say(console, f"{missing} To go on:\n  {again}")
 
-    def _measure_otherwise(self, task: Task) -> int:
-        """Measure the pairs of *task* another way, too; the exit code."""
-        names = visible(", ".join(map(str, task.pairs)))
-        say(self.console, f"checking what was read: {names}, forced token by token")
-        with self._shown_further(task.pairs) as tell:
-            records = [
-                self.runner.check(PROBE, pair, tell=tell)
-                for pair in task.pairs
-                if not self.runner.asked_to_stop()
-            ]
-        failed = [r for r in records if is_short(r, task, self.runner.run.setup)]
-        note_lines(
-            self.console,
-            (f"{r.pair} was not checked: {r.reason}" for r in failed if r.reason),
-        )
-        return int(bool(failed))
-
-    def _ask_further(self, task: Task) -> int:
-        """Ask the pair of *task* for further functions; the exit code."""
-        (pair,) = task.pairs
-        with self._shown_further(task.pairs) as tell:
-            record = self.runner.extend(PROBE, pair, task.units or 0, tell=tell)
-        if is_short(record, task, self.runner.run.setup):
-            self.schedule.fail(pair)
-            self._note_failed([record])
-            return 1
-        return 0
-
-    @contextlib.contextmanager
-    def _shown_further(
-        self, pairs: tuple[Pair, ...]
-    ) -> Iterator[Callable[[Event], None]]:
-        """Show *pairs* while they are asked for more than all others."""
-        progress = self._progress(self._queue(PROBE, pairs))
-        progress.records.clear()
-        with SweepDisplay(self.console, progress) as display:
-            yield display.show
-
-    def _note_failed(self, failed: Iterable[CellRecord]) -> None:
-        note_lines(
-            self.console,
-            (f"{r.pair} was not measured further: {r.reason}" for r in failed),
-        )
-
-    def _swept(self, queue: CellQueue) -> int:
-        runner, probe = queue.runner, queue.probe
-        progress = self._progress(queue)
-        if not queue.left:
-            cells = plural(len(progress.pairs), "cell")
-            return self._exit_code(progress, f"{cells} done already: nothing to do")
-        if not self.stop.asked_to_stop:
-            self.is_described = True
-            with SweepDisplay(self.console, progress) as display:
-                calibrating = probe.calibrating or Calibrating()
-                known = {*calibrating.told(runner.run.setup)}
-
-                def show(event: Event) -> None:
-                    progress.setup = runner.run.setup
-                    display.show(event)
-                    if isinstance(event, CellEnded):
-                        told = calibrating.told(progress.setup)
-                        if {*told} - known:
-                            known.update(told)
-                            note_lines(self.console, told)
-
-                runner.measure(queue, tell=show)
-        # Asked to stop, and cells are left: of this probe, or all of a later one.
-        if self.stop.asked_to_stop and progress.done < len(progress.pairs):
-            raise KeyboardInterrupt
-        finished = progress.done - progress.failures
-        cells = f"{finished} of {len(progress.pairs)} cells finished"
-        return self._exit_code(progress, cells)
-
-    def _queue(
-        self,
-        probe: Probe,
-        pairs: Sequence[Pair],
-        runner: Runner | None = None,
-        variant: str = "",
-    ) -> CellQueue:
-        """The cells of *probe* on *pairs*, for *runner* or that of the page."""
-        tries = self.options.calibration
-        ordered = self.plan.order(probe, pairs, tries_reference=tries)
-        return CellQueue(runner or self.runner, probe, ordered, variant)
-
     def _progress(self, queue: CellQueue) -> SweepProgress:
         """What is shown of a new *queue*."""
         probe = queue.probe
@@ -749,34 +608,27 @@ class Page:
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, queue.pairs)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
-            until=self.options.ends_at(self.began),
+            until=end_time(self.loop.limit),
         )
 
-    def _exit_code(self, progress: SweepProgress, result: str) -> int:
-        """The exit code of *progress*; its summary, where no step of more follows."""
-        if not self.plan.request.decide:
-            self._summarize(progress, result)
-        is_whole = progress.done >= len(progress.pairs)
-        return UNFINISHED if progress.failures or not is_whole else 0
-
-    def _summarize(self, progress: SweepProgress, result: str) -> None:
+    def _summarize(self, queue: CellQueue, tally: CellTally, result: str) -> None:
         """Show the *result* of a probe, and the commands that follow."""
         folder = self.plan.store.folder
-        phrase = probe_phrase(progress.probe.name, progress.variant)
+        phrase = probe_phrase(queue.probe.name, queue.variant)
         lines = [f"{phrase}: {result}", "look at them:"]
-        metric = self._metric_to_name(progress)
+        metric = self._metric_to_name(queue.probe)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
-        if progress.failures:
+        if tally.failures:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
 
-    def _metric_to_name(self, progress: SweepProgress) -> str:
+    def _metric_to_name(self, probe: Probe) -> str:
         """The headline; empty if reports show it by default, also once all is done."""
-        metric = progress.metrics[0].name
+        metric = probe.metrics_of(self.runner.run.setup)[0].name
         names = {probe.name for probe in self.plan.probes}
         first = next(name for name in PROBES if name in names)
-        if progress.probe.name != first:
+        if probe.name != first:
             return metric
         run = self._read()
         is_default = run is not None and metric == default_metric([run])
@@ -839,6 +691,13 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
         return f"{asked}, {phrase}"
     has_within = any(each.decision is Decision.WITHIN for each in verdict.compared)
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
+
+
+def end_time(limit: TimeLimit) -> str:
+    """The time of day from which on no cell starts; empty without a limit."""
+    if limit.budget_s is None:
+        return ""
+    return time.strftime("%H:%M:%S", time.localtime(time.time() + limit.left_s))
 
 
 def duration_phrase(seconds: float) -> str:

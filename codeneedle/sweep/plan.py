@@ -84,6 +84,16 @@ class PlannedStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedTask:
+    """What a run that there is goes on with."""
+
+    probe: str  # name of what measures
+    pairs: tuple[Pair, ...]  # those that are left
+    units: int | None  # up to how many; None for what every pair is asked
+    how: str = ""  # how it is measured again, as a phrase; empty of the first time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What one page of a sweep would do: checked, but nothing started yet."""
 
@@ -121,6 +131,9 @@ class Plan:
 
     steps: tuple[PlannedStep, ...] = ()
     """Of a sweep that decides, where they are to be told: `decide.with_steps`."""
+
+    going_on: PlannedTask | None = None
+    """Of a run that there is, where that is to be told: `measure.with_next_task`."""
 
     def refusal(self, pair: Pair) -> str:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""
@@ -376,21 +389,13 @@ def plan(
         registry.refuse_missing(request.corpus)
     spec = _spec(request, header, form)
     engine = engine_for(spec)
-    named, unread_text = request.probes, ""
-    if not named:
-        named, unread_text = usual_probes(
-            engine,
-            is_built_in=spec.is_tiny,
-            is_set=USUAL[0] in request.settings,
-        )
-        request = structs.replace(request, probes=named)
+    request, unread_text = _with_probes(request, engine, spec)
     has_types = bool(request.rows and request.columns)
-    probes, refused = _able_probes(engine, probes_named(named))
+    probes, refused = _able_probes(engine, probes_named(request.probes))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers(execution, spec, engine_for)
-    is_stretched = engine.stretches_context
-    context = chosen_context(request, header, stretched=is_stretched)
+    context = chosen_context(request, header, stretched=engine.stretches_context)
     corpus = read(chosen_corpus(request))
     name = _filed_under(request, engine, probes) or corpus.name
     draft = Plan(
@@ -414,6 +419,20 @@ def plan(
         unread_text=unread_text,
     )
     return _with_grid(_with_settings(draft), has_types=has_types)
+
+
+def _with_probes(
+    request: Request, engine: Engine, spec: ModelSpec
+) -> tuple[Request, str]:
+    """*request* with the usual probes if it names none; as of `Plan.unread_text`."""
+    if request.probes:
+        return request, ""
+    named, unread_text = usual_probes(
+        engine,
+        is_built_in=spec.is_tiny,
+        is_set=USUAL[0] in request.settings,
+    )
+    return structs.replace(request, probes=named), unread_text
 
 
 def _with_settings(draft: Plan) -> Plan:

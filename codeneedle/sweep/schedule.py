@@ -8,7 +8,7 @@ on with the task at which it was ended.
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -43,7 +43,7 @@ from codeneedle.verdict.next import (
     pairs_to_extend,
     spent_share,
 )
-from codeneedle.verdict.order import order_in
+from codeneedle.verdict.order import JointRun, order_of
 
 
 class Variant(StrEnum):
@@ -81,6 +81,11 @@ class Task:
     stage: Stage = Stage.GRID
     step: NextStep | None = field(default=None, compare=False)
     """Which a sweep that decides takes with it, and why."""
+
+    @property
+    def asks_more(self) -> bool:
+        """Whether its pairs have numbers, and are asked for more or another way."""
+        return self.is_further or self.variant is Variant.CHECK
 
     @property
     def recorded_as(self) -> str:
@@ -209,8 +214,20 @@ class _Now:
     @cached_property
     def first_units(self) -> int | None:
         """Units of the first step of a sweep that decides; None for the usual ones."""
-        order = order_in(self.setup)
+        order = order_of(self.run)
         return next(iter(order.looks), None) if order else None
+
+    def grouped(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
+        """
+        *pairs* by the tasks that they are measured in: all of a run in one.
+
+        Each candidate of several runs is one by itself, as it has its own weights.
+        """
+        every = (*pairs,)
+        if isinstance(self.run, JointRun):
+            yield from ((pair,) for pair in every)
+        elif every:
+            yield every
 
 
 # --- a grid
@@ -268,7 +285,7 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
     """The reference, steps until nothing could change the answer, then what is left."""
     telling = [probe for probe in now.wanted.probes if tells_loss(probe)]
     yield from _references(now, telling)
-    if reference_of(now.run, now.wanted) is None or order_in(now.setup) is None:
+    if reference_of(now.run, now.wanted) is None or order_of(now.run) is None:
         return
     telling = now.probes_with_something_to_lose(telling)
     if now.wanted.retries:
@@ -323,9 +340,9 @@ def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
             for pair in now.pairs_tried([probe])
             if pair not in before and now.is_left(probe, pair)
         )
-        if pairs:
-            units = now.first_units
-            yield Task(probe=probe.name, pairs=pairs, units=units, stage=Stage.RETRIED)
+        units = now.first_units
+        for own in now.grouped(pairs):
+            yield Task(probe=probe.name, pairs=own, units=units, stage=Stage.RETRIED)
 
 
 def _step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
@@ -354,13 +371,15 @@ def _tasks_of_step(
         if any(now.is_left(probe, pair, retries=False) for pair in step.new):
             # Not what other probes alone were asked: they may have ruled it out.
             pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new))
-            yield Task(
-                probe=probe.name,
-                pairs=tuple(pairs),
-                units=step.asked.goal or None,
-                stage=Stage.STEP,
-                step=step,
-            )
+            for own in now.grouped(pairs):
+                if any(now.is_left(probe, pair, retries=False) for pair in own):
+                    yield Task(
+                        probe=probe.name,
+                        pairs=own,
+                        units=step.asked.goal or None,
+                        stage=Stage.STEP,
+                        step=step,
+                    )
 
 
 # --- behind both
@@ -377,8 +396,8 @@ def _checks(now: _Now) -> Iterator[Task]:
         if record.pair in both and FURTHER.unchecked(record, now.setup)
     )
     is_asked = any(probe is PROBE for probe in now.wanted.probes)
-    if pairs and is_asked:
-        yield Task(probe=PROBE.name, pairs=pairs, variant=Variant.CHECK)
+    for own in now.grouped(pairs) if is_asked else ():
+        yield Task(probe=PROBE.name, pairs=own, variant=Variant.CHECK)
 
 
 def _behind(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
@@ -447,6 +466,15 @@ class Turn:
     verdict: Verdict
 
 
+def turn_of(
+    run: Run, wanted: Wanted, limits: Limits, taken: Taken, left_s: float
+) -> Turn | None:
+    """The `next_task` of *run*, which is judged once for it; None if none is left."""
+    verdict = judge(run, limits)
+    task = next_task(run, wanted, verdict, taken, left_s=left_s)
+    return None if task is None else Turn(task, verdict)
+
+
 @dataclass(slots=True, kw_only=True)
 class Schedule:
     """The tasks of a run until nothing is left."""
@@ -476,11 +504,9 @@ class Schedule:
         """What is next; None if nothing is left."""
         run = self.runner.read()
         if self.wanted.decides and not self.is_settled and self.has_reference(run):
-            self._settle(run)
+            self.settle(run)
             run = replace(run, setup=self.runner.run.setup)
-        verdict = judge(run, self.limits)
-        task = next_task(run, self.wanted, verdict, self.taken, left_s=left_s)
-        return None if task is None else Turn(task, verdict)
+        return turn_of(run, self.wanted, self.limits, self.taken, left_s)
 
     def has_reference(self, run: Run) -> bool:
         """Whether all that tell losses have measured the reference, or tried to."""
@@ -489,7 +515,7 @@ class Schedule:
         tried = {record.probe for record in run.records if record.pair == reference}
         return reference is not None and names <= tried
 
-    def _settle(self, run: Run) -> None:
+    def settle(self, run: Run) -> None:
         """
         Leave out what the reference shows to be silent, and fix the order.
 

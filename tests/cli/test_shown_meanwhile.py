@@ -107,8 +107,8 @@ def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(progress
     within = Step(0, 16, "f_a", Progress(30, 60))
     progress.note(CellStepped(PAIRS[0], within))
 
-    assert "f_a, token 30 of 60" in printed(live_view(progress), width=120)
     assert progress.left_s() == pytest.approx(36 * (60 + 32 * 60) - 120, abs=60)
+    assert "f_a, token 30 of 60" in printed(live_view(progress), width=120)
 
 
 def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress):

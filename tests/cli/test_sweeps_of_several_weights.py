@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_engine import TYPES, FakeEngine, forced_to
+from fake_engine import TYPES, ByteTokenizer, FakeEngine, forced_to
 from gguf_files import SHAPE, write_gguf
 from made_plans import CORPUS, made_world, planned
 from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
+from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.budget import sweep_together
 from codeneedle.cli.one_model import (
     beside_line,
@@ -21,14 +22,21 @@ from codeneedle.cli.one_model import (
     of_one_budget,
     other_weights,
 )
-from codeneedle.cli.sweep import Options, Page
+from codeneedle.cli.sweep import Page
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.records.record import Effective, KvBuffer
+from codeneedle.report.budget import budget_remarks
+from codeneedle.sweep import schedule
+from codeneedle.sweep.measure import Options
 from codeneedle.sweep.prepare import prepare
-from codeneedle.sweep.request import Request
+from codeneedle.sweep.request import Execution, Request
+from codeneedle.verdict.joint import join_runs
+from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.trust import trusted
 
 FILES = {"fine": 0.0, "middle": 0.004, "coarse": 0.02}
 """Loss of the weights, the finest first."""
@@ -53,7 +61,7 @@ class Several:
         made_world(folder, monkeypatch)
         many = CORPUS.replace("functions = 6", "functions = 12")
         Path("corpora", "many.toml").write_text(many, encoding="utf-8")
-        self.engines, self.failing = {}, set()
+        self.engines, self.failing, self.losses = {}, set(), dict(FILES)
         for at, name in enumerate(FILES):
             self.write(name, "x" * 1000 * (len(FILES) - at))
         self.told, self.shown = io.StringIO(), io.StringIO()
@@ -62,6 +70,10 @@ class Several:
         """A file of weights; the longer the *padding* the more bits per weight."""
         more = {**TOKENIZER, "general.description": padding, **keys}
         write_gguf(Path(f"{name}.gguf"), {**SHAPE, **more})
+        self.serve(name)
+
+    def serve(self, name):
+        """An engine for the file of that *name*."""
         types = CacheTypes(k=TYPES, v=TYPES)
         engine = FakeEngine(types=types, stretches_context=True)
         engine.effective = CACHE
@@ -74,18 +86,18 @@ class Several:
         if (name, pair) in self.failing:
             return CellError("it died", hint="Look.")
         at = len(engine.served) % 2
-        loss = FILES[name] + CACHES[pair.k] + CACHES[pair.v] / 4
+        loss = self.losses[name] + CACHES[pair.k] + CACHES[pair.v] / 4
         chance = math.log(0.6 - loss * (1 + 0.01 * at))
         return forced_to(question, right, logprob=chance, wall_s=0.0)
 
-    def plans(self, names=tuple(FILES)):
+    def plans(self, names=tuple(FILES), probes=("recall",)):
         return [
             planned(
                 corpus="many",
                 contexts=(65536,),
                 models=(f"{name}.gguf",),
                 types=tuple(CACHES),
-                probes=("recall",),
+                probes=probes,
                 recall=RecallSettings(way=(Way.FORCE,), functions=12, lines=5),
                 decide=True,
                 engine=self.engines[name],
@@ -110,6 +122,44 @@ class Several:
         limits = Limits(max_memory_bytes=most)
         pages = self.pages(self.plans(names), limits, **options)
         return sweep_together([(page, prepare(page.plan)) for page in pages])
+
+    def command(self, monkeypatch, *names, probes=("recall",)):
+        """Sweep the files of these *names* as the command does; the exit code."""
+
+        def check_plans(request, *_):
+            plans = self.plans(names, request.probes)
+            return [replace(plan, kept=Request()) for plan in plans]
+
+        monkeypatch.setattr(sweep_module, "check_plans", check_plans)
+        models = tuple(f"{name}.gguf" for name in names)
+        return sweep_module.sweep(
+            Request(models=models, decide=True, probes=probes),
+            Execution(),
+            Console(file=self.told, width=200),
+            Options(limits=Limits()),
+            Console(file=self.shown, width=100),
+            sweep_together,
+        )
+
+    def joined(self):
+        """The stored runs as one."""
+        return join_runs([trusted(plan.store.read()) for plan in self.plans()])
+
+    def remarks(self, most):
+        """What is said of candidates that fit into so much memory alone."""
+        verdict = judge(self.joined(), Limits(max_memory_bytes=most))
+        remarks = budget_remarks(verdict)
+        return [each for each in remarks if each.kind is RemarkKind.FITS_NOW]
+
+    def shares(self):
+        """Among how many candidates the error is shared."""
+        joined = self.joined()
+        return joined.order.sharing(joined.order.candidates[-1])
+
+    def probes_asked(self, name):
+        """Names of the probes that the file of that *name* has records of."""
+        (plan,) = self.plans((name,))
+        return {record.probe for record in plan.store.records()}
 
     @property
     def asked(self):
@@ -193,6 +243,144 @@ def test_weights_none_of_which_run_leave_the_reference_to_the_next(several):
     assert 1 == code
     assert "left out" in several.told.getvalue()
     assert "middle" in several.shown.getvalue()
+
+
+def test_a_file_that_cannot_be_set_up_is_left_out_and_the_others_go_on(
+    several, monkeypatch
+):
+    several.engines["coarse"].tokenizer = Unloadable()
+
+    code = several.command(monkeypatch, *FILES)
+
+    assert 1 == code
+    assert "coarse: it cannot be loaded" in several.told.getvalue()
+    assert {"fine", "middle"} == {name for name, _ in several.asked}
+    assert "Set: --model middle q8_0/q8_0" in several.shown.getvalue()
+
+
+def test_the_one_file_that_can_be_set_up_is_swept_alone(several, monkeypatch):
+    for name in ("fine", "coarse"):
+        several.engines[name].tokenizer = Unloadable()
+
+    code = several.command(monkeypatch, *FILES)
+
+    assert 1 == code
+    assert {("middle", "f16/f16"), ("middle", "q8_0/q8_0")} <= several.asked
+    assert "nothing is left in this run" in several.told.getvalue()
+    assert "--model" not in several.shown.getvalue() != ""
+
+
+def test_files_that_are_no_one_budget_keep_all_their_probes(several, monkeypatch):
+    several.losses["other"] = 0.0
+    several.write("other", "", **{"tokenizer.ggml.pre": "llama-bpe"})
+
+    code = several.command(
+        monkeypatch, "fine", "other", probes=("recall", "divergence")
+    )
+
+    assert 0 == code
+    assert "each by itself, not one budget" in several.told.getvalue()
+    both = {"recall", "divergence"}
+    assert [both, both] == [several.probes_asked(name) for name in ("fine", "other")]
+
+
+def test_one_budget_is_asked_by_recall_whatever_was_named(several, monkeypatch):
+    several.command(monkeypatch, "fine", "middle", probes=("recall", "divergence"))
+
+    assert [{"recall"}, {"recall"}] == [
+        several.probes_asked(name) for name in ("fine", "middle")
+    ]
+
+
+def test_a_split_model_is_one_of_the_files(several):
+    first, second = (f"coarse-{at:05}-of-00002" for at in (1, 2))
+    several.losses |= {first: FILES["coarse"]}
+    keys = {**SHAPE, **TOKENIZER, "split.count": 2}
+    for name in (first, second):
+        write_gguf(Path(f"{name}.gguf"), keys)
+    several.serve(first)
+
+    code = several.sweep(names=("fine", first))
+
+    assert 0 == code
+    assert {"fine", first} == {name for name, _ in several.asked}
+    assert "coarse" in several.shown.getvalue()
+
+
+def test_a_second_command_with_more_memory_asks_what_fits_now(several):
+    several.sweep(most=70 * MIB)
+    before = several.asked
+
+    several.sweep(most=100 * MIB)
+
+    new = {pair for _, pair in several.asked - before}
+    assert new
+    assert new <= {"f16/q8_0", "f16/q4_0", "q8_0/f16", "q4_0/f16"}
+
+
+def test_a_verdict_with_more_memory_names_what_may_be_asked_now(several):
+    several.sweep(most=70 * MIB)
+
+    few, more = (several.remarks(most * MIB) for most in (70, 100))
+    assert ([], 1) == (few, len(more))
+    assert {"f16/q8_0", "q8_0/f16"} <= {str(pair.cache) for pair in more[0].pairs}
+    files = " ".join(f"--model {name}" for name in FILES)
+    command = f"--decide {files} --max-memory {100 * MIB}"
+    assert command in more[0].text
+    several.sweep(most=100 * MIB)
+    assert [] == several.remarks(100 * MIB)
+
+
+def test_candidates_are_judged_once_a_turn(several, monkeypatch):
+    counts = {"judge": 0, "next_task": 0}
+
+    def counted(name):
+        function = getattr(schedule, name)
+
+        def called(*given, **named):
+            counts[name] += 1
+            return function(*given, **named)
+
+        monkeypatch.setattr(schedule, name, called)
+
+    counted("judge")
+    counted("next_task")
+    several.sweep()
+
+    assert counts["judge"] == counts["next_task"] > 3
+
+
+def test_candidates_that_failed_are_measured_again_where_that_is_asked_for(several):
+    bad = ("middle", Pair("q8_0", "q8_0"))
+    several.failing = {bad}
+    codes = [several.sweep(), several.sweep(), several.sweep(retry_failed=True)]
+    several.failing = set()
+    codes.append(several.sweep(retry_failed=True))
+
+    served = [cell.pair for cell in several.engines["middle"].served]
+    assert [1, 0, 1, 0] == codes
+    assert 3 == served.count(bad[1])
+
+
+def test_what_fits_with_more_memory_shares_in_the_error(several):
+    several.sweep(most=70 * MIB)
+    few = several.shares()
+    several.sweep(most=100 * MIB)
+    grown = several.shares()
+    several.sweep(most=70 * MIB)
+
+    assert (3 * 4, 3 * 8) == (few, grown)
+    assert grown == several.shares()
+
+
+class Unloadable(ByteTokenizer):
+    """Of weights that no server loads."""
+
+    def count_tokens(self, text):
+        raise CellError("it cannot be loaded", hint="Look.")
+
+    def counts(self, texts):
+        raise CellError("it cannot be loaded", hint="Look.")
 
 
 class TestOneQuestion:

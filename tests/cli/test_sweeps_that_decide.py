@@ -15,12 +15,15 @@ from made_reading import HalfTool, ReadingEngine
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.sweep import Options, Page, _set_up
+from codeneedle.cli import sweep as sweep_module
+from codeneedle.cli.sweep import Page, _set_up
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall import probe as recall_probe
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.sweep import schedule
+from codeneedle.sweep.measure import Options
 from codeneedle.sweep.request import Request
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -202,6 +205,28 @@ def test_recall_is_not_asked_of_a_pair_that_is_beyond_by_ordinary_text(deciding)
     assert "q4_0/q4_0" in read - asked
     assert {"f16/f16", "q8_0/q8_0", "q8_0/q4_0"} <= asked & read
     assert Pair("q5_1", "q4_0") == deciding.verdict().chosen
+
+
+def test_a_run_is_judged_once_a_turn_and_once_at_its_end(deciding, monkeypatch):
+    calls = []
+
+    def counted(module, name):
+        function = getattr(module, name)
+
+        def called(*given, **named):
+            calls.append(f"{module.__name__.rpartition('.')[2]}.{name}")
+            return function(*given, **named)
+
+        monkeypatch.setattr(module, name, called)
+
+    counted(schedule, "judge")
+    counted(schedule, "next_task")
+    counted(sweep_module, "judge")
+    deciding.sweep()
+
+    turns = calls.count("schedule.next_task")
+    assert turns > 3
+    assert (turns, 1) == (calls.count("schedule.judge"), calls.count("sweep.judge"))
 
 
 def test_another_probe_is_asked_of_a_run_that_is_decided(deciding):

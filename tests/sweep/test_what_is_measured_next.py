@@ -1,6 +1,7 @@
 """What a sweep measures next, by what was measured so far."""
 
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -12,7 +13,6 @@ from made_verdicts import BELOW, without_kernel
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.records.record import (
-    AGAIN,
     CellRecord,
     Key,
     Run,
@@ -20,15 +20,18 @@ from codeneedle.records.record import (
     Status,
     key_of,
 )
+from codeneedle.sweep.measure import TimeLimit
 from codeneedle.sweep.schedule import (
     Stage,
     Taken,
     Task,
-    Variant,
+    Turn,
     Wanted,
     next_task,
 )
 from codeneedle.verdict.judge import judge
+from codeneedle.verdict.next import NextStep
+from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.trust import trusted
 
 NAMES = ("bf16/bf16", "q8_0/q8_0", "q4_0/q4_0")
@@ -300,9 +303,29 @@ def cells(task: Task) -> Iterator[tuple[Pair, int]]:
         yield pair, task.units or 16
 
 
-@pytest.mark.parametrize("wanted", [replace(GRID, more=True), DECIDING])
+BEHIND = replace(
+    GRID,
+    more=True,
+    repeats=frozenset({"recall"}),
+    can_be_on_cpu=lambda _pair: True,
+    devices=("L4, 1 thread", "A1, 1 thread"),
+)
+"""A grid with all that is measured behind it."""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "variants"),
+    [
+        (replace(GRID, more=True), set()),
+        (DECIDING, {"again"}),
+        (BEHIND, {"again", "on-cpu", "on-a1"}),
+        (replace(BEHIND, decides=True), {"again", "on-cpu", "on-a1"}),
+        (replace(DECIDING, retries=True), {"again"}),
+    ],
+    ids=["grid", "decides", "grid and behind", "decides and behind", "again once"],
+)
 def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
-    wanted: Wanted,
+    wanted: Wanted, variants: set[str]
 ) -> None:
     setup = setup_of(forced=64, decides=wanted.decides)
     losses = {WHOLE: NOTHING, GOOD: BELOW * 4, BAD: BEYOND * 4}
@@ -310,7 +333,9 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
     taken, turns = Taken(), 0
 
     def stored() -> Run:
-        return trusted(Run(name="made", setup=setup, records=(*records.values(),)))
+        run = Run(name="made", setup=setup, records=())
+        run = trusted(run.holding(tuple(records.values())))
+        return without_kernel(run, "q4_0/q4_0") if wanted.devices else run
 
     while task := next_of(stored(), wanted, taken):
         assert task == next_of(stored(), wanted), "a fresh command"
@@ -320,8 +345,8 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
             if known and not (task.is_further or task.variant):
                 continue
             record = losing(setup, str(pair), losses[pair][:units])
-            if task.variant is Variant.AGAIN:
-                record = repeated(record)
+            device = task.device or next(iter(wanted.devices), "")
+            record = replace(record, variant=task.recorded_as, device=device)
             records[key_of(record)] = record
             if next_of(stored(), wanted) != task:
                 break
@@ -329,6 +354,29 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
         turns += 1
 
     assert turns > 2
-    assert (AGAIN in {key.variant for key in records}) == wanted.decides
+    assert variants == {key.variant for key in records} - {""}
     assert next_of(stored(), wanted) is None
     assert Stage.GRID == Task(probe="recall", pairs=PAIRS).stage
+
+
+@pytest.mark.parametrize(
+    ("spent_s", "time_s", "may_begin"),
+    [
+        (0.0, 10.0, True),
+        (0.0, 101.0, False),
+        (0.0, math.nan, True),
+        (0.0, None, True),
+        (101.0, None, False),
+    ],
+)
+def test_a_task_begins_if_its_step_ends_in_time_as_far_as_is_known(
+    spent_s: float, time_s: float | None, *, may_begin: bool
+) -> None:
+    limit = TimeLimit(time.monotonic() - spent_s, 100.5)
+    asked = StepTarget((GOOD,), 16, Why.SMALLER)
+    step = None if time_s is None else NextStep(asked, {}, time_s)
+    task = Task(probe="recall", pairs=(GOOD,), step=step)
+    turn = Turn(task, judge(run_of({}, setup_of())))
+
+    assert may_begin == limit.allows(turn)
+    assert TimeLimit(0.0).allows(turn)

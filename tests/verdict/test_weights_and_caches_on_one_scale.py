@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from made_losses import losing
+from made_losses import losing, text_read
 from made_weights import (
     FULL,
     GOOD,
@@ -41,6 +41,12 @@ def name(pair):
 
 def result_of(verdict, text):
     return next(each for each in verdict.results if str(each.pair) == text)
+
+
+def outcome_of(result):
+    """What was decided of a candidate, and by which numbers."""
+    row = result.leading
+    return (str(result.pair), result.decision, row and row.bounds, result.lacking)
 
 
 class TestCandidates:
@@ -147,6 +153,32 @@ class TestJudging:
         row = result_of(judged(runs), f"Q6_K {FULL}")
 
         assert ("open", 6) == (row.decision, row.leading.left_out)
+
+    @pytest.mark.parametrize("files", [(0, 1), (0, 2), (1, 2), (0,)])
+    @pytest.mark.parametrize("losses", [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0)])
+    def test_ordinary_text_that_some_files_alone_were_asked_changes_nothing(
+        self, files, losses
+    ):
+        """The setup of a file that was not asked names no such probe."""
+        runs = three_runs()
+        plain = judged(runs)
+        for at in files:
+            read = [
+                text_read(pair, [loss] * 8, reference=FULL)
+                for pair, loss in zip((FULL, GOOD), losses, strict=True)
+            ]
+            asked = {**runs[at].setup.probes, "divergence": {"contexts": [512]}}
+            setup = replace(runs[at].setup, probes=asked)
+            runs[at] = replace(runs[at], setup=setup).holding(
+                (*runs[at].records, *read)
+            )
+        verdict = judged(runs)
+
+        assert plain.reference == verdict.reference
+        assert [outcome_of(each) for each in plain.results] == [
+            outcome_of(each) for each in verdict.results
+        ]
+        assert (plain.chosen, plain.doubted) == (verdict.chosen, verdict.doubted)
 
     def test_a_pair_that_has_no_numbers_is_never_set(self):
         runs = three_runs()

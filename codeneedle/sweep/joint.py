@@ -1,0 +1,166 @@
+"""A sweep of several files of weights that decides: one schedule of candidates."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from codeneedle.cache_types import Candidate, Pair
+from codeneedle.records.record import Run
+from codeneedle.sweep.decide import share_order
+from codeneedle.sweep.measure import Ending, TaskLoop
+from codeneedle.sweep.schedule import Taken, Task, Turn, Wanted, turn_of
+from codeneedle.verdict.joint import (
+    candidates_of,
+    join_runs,
+    weight_names,
+    weight_order,
+)
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.next import PROBE
+from codeneedle.verdict.order import order_in
+
+
+class JointObserver(Protocol):
+    """What is told of several files of weights, beside what is told of each."""
+
+    def begin_reference(self, loop: TaskLoop, task: Task) -> None:
+        """Take in that *task* of *loop* is to measure the reference."""
+
+    def begin_task(self, turn: Turn) -> None:
+        """Take in that the task of *turn*, of candidates, begins."""
+
+    def leave_out(self, loop: TaskLoop, reason: str) -> None:
+        """Take in that the weights of *loop* are measured no further, and why."""
+
+
+@dataclass(slots=True, kw_only=True)
+class JointLoop:
+    """Measures the candidates of several files of weights, with a loop for each."""
+
+    loops: list[TaskLoop]
+    """Once they are measured those whose weights run, the finest first."""
+
+    observer: JointObserver
+    taken: Taken = field(default_factory=Taken, init=False)
+
+    def measure(self) -> Ending:
+        """
+        Measure candidate by candidate until nothing could change the answer.
+
+        Raises:
+            BadInput: If the runs do not stand on one scale.
+            KeyboardInterrupt: If the user asked to stop and something is left.
+        """
+        self.loops.sort(
+            key=lambda loop: weight_order(loop.runner.run.setup), reverse=True
+        )
+        is_whole = all([*self._measure_references()])
+        if len(self.loops) < 2:  # noqa: PLR2004 - several
+            return Ending(is_whole=is_whole)
+        self._fix_orders()
+        wanted = self._wanted()
+        while turn := self._next_turn(wanted):
+            self._first.refuse_to_go_on()
+            if not self._first.limit.allows(turn):
+                return Ending(is_whole=False, missing=turn)
+            self.observer.begin_task(turn)
+            is_whole &= self._take(turn.task)
+        return Ending(is_whole=is_whole)
+
+    @property
+    def _first(self) -> TaskLoop:
+        """That of the finest weights, which has the reference."""
+        return self.loops[0]
+
+    @property
+    def _limits(self) -> Limits:
+        return self._first.options.limits
+
+    def _runs(self) -> list[Run]:
+        """The run of each loop as it is stored by now."""
+        return [loop.runner.read() for loop in self.loops]
+
+    def _measure_references(self) -> Iterator[bool]:
+        """
+        Measure the most precise pair of the finest weights, or of the next that run.
+
+        Yields:
+            For each task, and each file that is left out, whether it is whole.
+        """
+        while self.loops:
+            loop = self._first
+            yield from self._measure_reference(loop)
+            if loop.schedule.has_reference(loop.runner.read()):
+                return
+            why = "no pair that could be the reference has numbers"
+            self.observer.leave_out(loop, why)
+            self.loops.remove(loop)
+            yield False
+
+    def _measure_reference(self, loop: TaskLoop) -> Iterator[bool]:
+        """Measure pairs of *loop* until one has numbers that others can lose."""
+        schedule = loop.schedule
+        while not schedule.has_reference(loop.runner.read()):
+            turn = schedule.next_turn(loop.limit.left_s)
+            loop.refuse_to_go_on()
+            if turn is None:
+                return
+            self.observer.begin_reference(loop, turn.task)
+            yield loop.take(turn.task)
+            schedule.taken.tasks.add(turn.task)
+
+    def _fix_orders(self) -> None:
+        """Which candidates may be measured, before one beside the reference is."""
+        fitting, schedule = self._fitting(), self._first.schedule
+        own = dict.fromkeys(filter(None, (self._first.reference(), *fitting[0])))
+        schedule.wanted = replace(schedule.wanted, pairs=tuple(own))
+        # It also fixes after how many functions a pair is judged.
+        schedule.settle(self._first.runner.read())
+        order = order_in(self._first.runner.run.setup)
+        if order is not None:
+            for loop, pairs in zip(self.loops[1:], fitting[1:], strict=True):
+                share_order(loop.runner, order, pairs)
+
+    def _fitting(self) -> list[list[Pair]]:
+        """Of each file of weights, the pairs that fit into the memory."""
+        most = self._limits.max_memory_bytes
+        return [
+            [
+                pair
+                for pair in loop.plan.may_measure
+                if most is None or of_file.of(pair).size <= most
+            ]
+            for of_file, loop in zip(
+                candidates_of(self._runs(), self._limits.at), self.loops, strict=True
+            )
+        ]
+
+    def _wanted(self) -> Wanted:
+        """What is measured beside the reference: the candidates of the orders."""
+        options, reference = self._first.options, self._first.reference()
+        name, *_ = weight_names(self._runs())
+        own = [Candidate(pair.k, pair.v, weights=name) for pair in [reference] if pair]
+        return Wanted(
+            probes=(PROBE,),
+            pairs=tuple(own),
+            decides=True,
+            retries=options.retry_failed,
+            more=options.more,
+        )
+
+    def _next_turn(self, wanted: Wanted) -> Turn | None:
+        joined = join_runs(self._runs(), self._limits.at)
+        left_s = self._first.limit.left_s
+        return turn_of(joined, wanted, self._limits, self.taken, left_s)
+
+    def _take(self, task: Task) -> bool:
+        """Measure *task* of candidates by the loop of their weights."""
+        names = weight_names(self._runs())
+        loop = self.loops[names.index(task.pairs[0].weights)]
+        own = replace(task, pairs=tuple(pair.cache for pair in task.pairs))
+        is_whole = loop.take(own)
+        loop.schedule.taken.tasks.add(own)
+        self.taken.tasks.add(task)
+        if task.is_further and not is_whole:
+            self.taken.failed |= {*task.pairs}
+        return is_whole

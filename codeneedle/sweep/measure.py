@@ -1,0 +1,446 @@
+"""
+The loop of a sweep: takes the task that is next, measures it, notes what became of it.
+
+Nothing is shown here: an `Observer` is told.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from codeneedle.cache_types import Pair
+from codeneedle.probes.cell import RunContext
+from codeneedle.probes.probe import Probe
+from codeneedle.records.record import CellRecord, Run, Status
+from codeneedle.sweep.decide import first_answer_s
+from codeneedle.sweep.plan import Plan, PlannedTask
+from codeneedle.sweep.runner import (
+    CellEnded,
+    CellQueue,
+    Event,
+    NothingToLose,
+    Runner,
+    is_left,
+)
+from codeneedle.sweep.schedule import (
+    Schedule,
+    Stage,
+    Taken,
+    Task,
+    Turn,
+    Variant,
+    Wanted,
+    candidates,
+    is_short,
+    reference_of,
+    turn_of,
+)
+from codeneedle.sweep.workers import agreement
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.next import PROBE
+from codeneedle.verdict.trust import trusted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """Options of the command, beside what is to be measured."""
+
+    retry_failed: bool = False  # whether cells that failed are measured again
+    more: bool | None = None
+    """
+    Whether open pairs are measured with further functions; None: for at most a third of
+    the time of the sweep.
+    """
+
+    budget_s: float | None = None
+    """Seconds after which no cell starts; None for no limit."""
+
+    wait: bool = True
+    """Whether a cell waits for other sweeps if one of them takes times."""
+
+    calibration: bool = True
+    """Whether a reference that has nothing to lose ends a long sweep."""
+
+    limits: Limits  # largest losses that the user accepts
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """The time after which no cell starts."""
+
+    began: float  # when the command began, in monotonic seconds
+    budget_s: float | None = None  # None for no limit
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; infinite without a limit."""
+        if self.budget_s is None:
+            return math.inf
+        return self.budget_s - self.spent_s
+
+    @property
+    def spent_s(self) -> float:
+        """Seconds since the command began."""
+        return time.monotonic() - self.began
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no cell may start any more."""
+        return self.left_s <= 0
+
+    def allows(self, turn: Turn) -> bool:
+        """Whether the task of *turn* ends before, as far as is known."""
+        left_s, step = self.left_s, turn.task.step
+        return left_s > 0 and not (step and step.time_s > left_s)
+
+
+@dataclass(slots=True, kw_only=True)
+class CellTally:
+    """The cells of a queue that have ended, kept up to date by its events."""
+
+    pairs: Sequence[Pair]  # all cells, in running order
+    records: dict[Pair, CellRecord]  # those on disk, by pair
+    impossible: frozenset[Pair] = frozenset()  # pairs that cannot run here: no failures
+
+    def note(self, event: Event) -> None:
+        """Update the state."""
+        # There are events for cells of a larger grid, too.
+        if isinstance(event, CellEnded) and event.record.pair in self.pairs:
+            self.records[event.record.pair] = event.record
+
+    @property
+    def done(self) -> int:
+        """Cells that have ended, in this run of the command or an earlier one."""
+        return sum(
+            record.status is not Status.INTERRUPTED for record in self.records.values()
+        )
+
+    @property
+    def failures(self) -> int:
+        """Cells that have ended without numbers, but for pairs that cannot run."""
+        absent = len(self.records.keys() & self.impossible)
+        return self.done - absent - sum(r.has_numbers for r in self.records.values())
+
+    @property
+    def is_through(self) -> bool:
+        """Whether all cells have ended."""
+        return self.done >= len(self.pairs)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all cells that can run have numbers."""
+        return self.is_through and not self.failures
+
+
+class Observer(Protocol):
+    """What is told of a sweep while it measures."""
+
+    def begin_task(self, turn: Turn) -> None:
+        """Take in that the task of *turn* begins."""
+
+    def watch_cells(
+        self, task: Task, queue: CellQueue
+    ) -> AbstractContextManager[Callable[[Event], None]]:
+        """Take the events of *task*, whose cells are those of *queue*, as they come."""
+
+    def end_cells(self, queue: CellQueue, tally: CellTally, *, is_old: bool) -> None:
+        """Take in what became of the cells of *queue*; nothing new if it *is_old*."""
+
+    def note_short(self, task: Task, records: Sequence[CellRecord]) -> None:
+        """Take in the *records* that lack what *task* has asked for."""
+
+    def note(self, what: str) -> None:
+        """Take in a sentence on the numbers."""
+
+    def leave_out(self, error: NothingToLose) -> None:
+        """Take in that a probe is asked no further, and why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the measuring of a run has ended."""
+
+    is_whole: bool  # whether all that was asked for has numbers
+    missing: Turn | None = None  # whose time was up; None if the time was not
+    lacks_reference: bool = False
+    """Whether one that decides has found no pair to compare others with."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TaskLoop:
+    """Measures the tasks of one run, one after the other."""
+
+    plan: Plan  # what it does
+    schedule: Schedule  # what is measured next
+    options: Options
+    limit: TimeLimit
+    observer: Observer
+    stops: Callable[[], bool]  # whether the user has asked to stop
+
+    @property
+    def runner(self) -> Runner:
+        """What measures the cells."""
+        return self.schedule.runner
+
+    @property
+    def decides(self) -> bool:
+        """Whether outcomes choose the pair that is measured next."""
+        return self.schedule.wanted.decides
+
+    def measure(self) -> Ending:
+        """
+        Measure task by task until nothing is left, or the time is up.
+
+        Raises:
+            KeyboardInterrupt: If the user asked to stop and something is left.
+        """
+        is_whole, missing = True, None
+        for turn in self.schedule.turns(lambda: self.limit.left_s):
+            self.refuse_to_go_on()
+            if not self._may_begin(turn):
+                missing = turn
+                # A grid is whole without further functions of open pairs.
+                is_whole &= turn.task.stage is Stage.FURTHER
+                break
+            self.observer.begin_task(turn)
+            is_whole &= self.take(turn.task)
+        is_whole &= all([*self._take_up_old()])
+        taken = self.schedule.taken
+        is_whole &= not (taken.failed or taken.silent)
+        is_through = missing is None and not self.runner.asked_to_stop()
+        lacks_reference = self.decides and is_through and self.reference() is None
+        return Ending(
+            is_whole=is_whole and not lacks_reference,
+            missing=missing,
+            lacks_reference=lacks_reference,
+        )
+
+    def reference(self) -> Pair | None:
+        """The pair that others are compared with; None before one has numbers."""
+        return reference_of(self.runner.read(), self.schedule.wanted)
+
+    def refuse_to_go_on(self) -> None:
+        """
+        Stop if the user asked to.
+
+        Raises:
+            KeyboardInterrupt: If so.
+        """
+        if self.stops():
+            raise KeyboardInterrupt
+
+    def _may_begin(self, turn: Turn) -> bool:
+        return self.limit.allows(turn) if self.decides else not self.limit.is_over
+
+    def take(self, task: Task) -> bool:
+        """Measure *task*; whether all that it asks for has numbers."""
+        if task.variant is Variant.CHECK:
+            return self._check(task)
+        if task.is_further:
+            return self._extend(task)
+        try:
+            is_whole = self._sweep_cells(task)
+        except NothingToLose as error:
+            self.schedule.leave_out(task.probe, error)
+            return False
+        if task.variant is Variant.ELSEWHERE:
+            kind, store = task.recorded_as, self.plan.store
+            if told := agreement(self._probe(task), kind, task.pairs, store=store):
+                self.observer.note(told)
+        return is_whole
+
+    def _probe(self, task: Task) -> Probe:
+        return next(probe for probe in self.plan.probes if probe.name == task.probe)
+
+    def _sweep_cells(self, task: Task) -> bool:
+        """Measure the cells of *task* that are left."""
+        queue, tally = self._queue_and_tally(task)
+        if not queue.left:
+            self.observer.end_cells(queue, tally, is_old=True)
+            return tally.is_whole
+        if not self.stops():
+            with self.observer.watch_cells(task, queue) as tell:
+
+                def note(event: Event) -> None:
+                    tally.note(event)
+                    tell(event)
+
+                queue.runner.measure(queue, tell=note)
+        # Asked to stop, and cells are left: of this probe, or all of a later one.
+        if self.stops() and not tally.is_through:
+            raise KeyboardInterrupt
+        self.observer.end_cells(queue, tally, is_old=False)
+        return tally.is_whole
+
+    def _queue_and_tally(self, task: Task) -> tuple[CellQueue, CellTally]:
+        runner = self.schedule.runner_of(task)
+        queue = self.queue_of(
+            self._probe(task), task.pairs, runner=runner, variant=task.recorded_as
+        )
+        return queue, self.tally_of(queue)
+
+    def tally_of(self, queue: CellQueue) -> CellTally:
+        """The cells of a new *queue*."""
+        return CellTally(
+            pairs=queue.pairs,
+            records=queue.done,
+            impossible=frozenset(filter(self.plan.refusal, queue.pairs)),
+        )
+
+    def queue_of(
+        self,
+        probe: Probe,
+        pairs: Iterable[Pair],
+        *,
+        runner: Runner | None = None,
+        variant: str = "",
+    ) -> CellQueue:
+        """The cells of *probe* on *pairs*, for *runner* or that of the run."""
+        tries = self.options.calibration
+        ordered = self.plan.order(probe, (*pairs,), tries_reference=tries)
+        return CellQueue(runner or self.runner, probe, ordered, variant)
+
+    def _extend(self, task: Task) -> bool:
+        """Ask the pair of *task* for further units."""
+        (pair,) = task.pairs
+        with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
+            record = self.runner.extend(PROBE, pair, task.units or 0, tell=tell)
+        if is_short(record, task, self.runner.run.setup):
+            self.schedule.fail(pair)
+            self.observer.note_short(task, [record])
+            return False
+        return True
+
+    def _check(self, task: Task) -> bool:
+        """Measure the pairs of *task* another way, too."""
+        with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
+            records = [
+                self.runner.check(PROBE, pair, tell=tell)
+                for pair in task.pairs
+                if not self.runner.asked_to_stop()
+            ]
+        short = [r for r in records if is_short(r, task, self.runner.run.setup)]
+        self.observer.note_short(task, short)
+        return not short
+
+    def _take_up_old(self) -> Iterator[bool]:
+        """Whether what an earlier command has done is whole, of probes without task."""
+        tasks, silent = self.schedule.taken.tasks, self.schedule.taken.silent
+        if self.runner.asked_to_stop():
+            return
+        for probe in self.plan.probes:
+            is_plain = any(t.probe == probe.name and not t.variant for t in tasks)
+            if is_plain or probe.name in silent:
+                continue
+            pairs = self.plan.pairs
+            if self.decides:
+                pairs = candidates(self.schedule.wanted)[:1]
+            queue, tally = self._queue_and_tally(Task(probe=probe.name, pairs=pairs))
+            if not queue.left:
+                self.observer.end_cells(queue, tally, is_old=True)
+                yield tally.is_whole
+
+
+def task_loop(
+    plan: Plan,
+    run: RunContext,
+    options: Options,
+    *,
+    began: float,
+    observer: Observer,
+    stops: Callable[[], bool],
+) -> TaskLoop:
+    """
+    The loop of *plan*, which is set up as *run*.
+
+    Args:
+        plan: What it does.
+        run: What is the same for every cell.
+        options: Of the command.
+        began: When the command began, in monotonic seconds.
+        observer: Is told what is measured.
+        stops: Whether the user has asked to stop.
+    """
+    limit = TimeLimit(began, options.budget_s)
+    runner = Runner(
+        run=run,
+        store=plan.store,
+        retry_failed=options.retry_failed,
+        asked_to_stop=lambda: stops() or limit.is_over,
+        may_wait=options.wait,
+        tries_reference=options.calibration and plan.tries_reference,
+        workers=plan.workers,
+        timing_worker=plan.timing_worker,
+    )
+    # Of a budget, half is kept for what follows the first answer.
+    half_s = (options.budget_s or math.inf) / 2
+    schedule = Schedule(
+        runner=runner,
+        wanted=wanted_of(plan, options),
+        limits=options.limits,
+        first_answer_s=min(first_answer_s(plan), half_s),
+        left_out=observer.leave_out,
+    )
+    return TaskLoop(
+        plan=plan,
+        schedule=schedule,
+        options=options,
+        limit=limit,
+        observer=observer,
+        stops=stops,
+    )
+
+
+def wanted_of(plan: Plan, options: Options) -> Wanted:
+    """What a command is to measure of *plan*."""
+    decides, first = plan.request.decide, plan.workers[0].engine
+    return Wanted(
+        probes=plan.probes,
+        pairs=plan.may_measure if decides else plan.pairs,
+        without_kernel=frozenset(plan.without_kernel),
+        decides=decides,
+        retries=options.retry_failed,
+        may_extend=may_extend(plan, options),
+        more=options.more,
+        repeats=frozenset(p.name for p in plan.probes if plan.pair_to_repeat(p)),
+        can_be_on_cpu=lambda pair: first.on_cpu(pair) is not None,
+        devices=tuple(worker.device for worker in plan.workers),
+    )
+
+
+def with_next_task(plan: Plan, options: Options) -> Plan:
+    """*plan* with what its run goes on with; nothing of a folder without one."""
+    stored = plan.store.read() if plan.store.intact_setup() else None
+    if stored is None:
+        return plan
+    run, wanted = trusted(stored), wanted_of(plan, options)
+    turn = turn_of(run, wanted, options.limits, Taken(), math.inf)
+    task = _planned_task(turn.task, run, wanted) if turn else None
+    return replace(plan, going_on=task)
+
+
+_HOW = {
+    Variant.AGAIN: ", once more",
+    Variant.ON_CPU: ", with its attention on the CPU",
+    Variant.CHECK: ", forced for a check",
+}
+
+
+def _planned_task(task: Task, run: Run, wanted: Wanted) -> PlannedTask:
+    """*task* of *run* with the pairs that are left alone."""
+    pairs, how = task.pairs, _HOW.get(task.variant, "")
+    if task.variant is Variant.ELSEWHERE:
+        how = f", on {task.device}"
+    if not (task.asks_more or task.variant):
+        records = {r.pair: r for r in run.records if r.probe == task.probe}
+        retries = wanted.retries
+        pairs = tuple(p for p in pairs if is_left(records.get(p), retries=retries))
+    return PlannedTask(probe=task.probe, pairs=pairs, units=task.units, how=how)
+
+
+def may_extend(plan: Plan, options: Options) -> bool:
+    """Whether open pairs may be measured with further functions."""
+    return plan.execution.shard is None and options.more is not False
