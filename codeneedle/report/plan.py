@@ -13,6 +13,7 @@ from codeneedle.cache_types import (
     bits,
     most_precise,
     most_precise_first,
+    named_pairs,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.pace import Price
@@ -424,9 +425,10 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     Keys: ``model``, ``corpus``, ``context`` (tokens), ``prompt_form``, ``engine``,
     ``folder``, ``order`` (pairs), ``probes`` (``name``, ``cells``, ``finished``,
     ``cell_s``, ``left_s``, ``read_tokens`` and ``written_tokens`` of a cell),
-    ``left_s``, ``steps`` of a sweep that decides (``what``, ``read_tokens``,
-    ``forced_tokens``, ``time_s``), ``memory`` (``k``, ``v``, ``kv_bytes`` by context,
-    ``longest_context``, ``misfit``) and ``notes``.
+    ``left_s``, ``next`` (what a run that there is goes on with: ``probe``, ``pairs``,
+    ``how`` and ``units``; else null), ``steps`` of a sweep that decides (``what``,
+    ``read_tokens``, ``forced_tokens``, ``time_s``), ``memory`` (``k``, ``v``,
+    ``kv_bytes`` by context, ``longest_context``, ``misfit``) and ``notes``.
     """
     every = [_cells_of(plan, probe) for probe in plan.probes]
     memory = planned_memory(plan)
@@ -440,6 +442,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "order": list(map(str, plan.order(plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
         "left_s": _left_in_all(plan, every),
+        "next": _going_on_object(plan),
         "steps": _steps_object(plan),
         "memory": [
             {
@@ -457,6 +460,18 @@ def plan_object(plan: Plan) -> dict[str, Any]:
             for each in memory.pairs
         ],
         "notes": list(plan.notes),
+    }
+
+
+def _going_on_object(plan: Plan) -> dict[str, Any] | None:
+    task = plan.going_on
+    if task is None:
+        return None
+    return {
+        "probe": task.probe,
+        "pairs": list(map(str, task.pairs)),
+        "how": task.how.removeprefix(", "),
+        "units": task.units,
     }
 
 
@@ -537,9 +552,18 @@ def _facts(
         yield "cells", f"{most}{_count_of_finished(cells)}"
         yield "time", f"{most}{_time(plan, cells)}"
         yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
+    yield from _going_on(plan)
     yield from _steps(plan)
     if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
         yield "all", f"about {duration(left_s)} left"
+
+
+def _going_on(plan: Plan) -> Iterator[tuple[str, str]]:
+    """What a run that there is goes on with: ``recall of q8_0/q8_0``."""
+    if task := plan.going_on:
+        most = f", up to {plural(task.units, 'function')}" if task.units else ""
+        what = f"{task.probe} of {named_pairs(task.pairs)}{most}{visible(task.how)}"
+        yield "next", what
 
 
 def _steps(plan: Plan) -> Iterator[tuple[str, str]]:

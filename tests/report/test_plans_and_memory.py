@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fake_engine import FakeEngine
 from gguf_files import SHAPE, gguf_bytes, write_gguf
-from made_plans import asking, made_world, planned
+from made_plans import asking, made_world, measured, planned
 from made_records import failed_record, made_record, made_run, made_setup
 from printing import printed
 
@@ -24,6 +24,7 @@ from codeneedle.models.kv_cache import (
     predict_memory,
 )
 from codeneedle.models.weights import weights_of
+from codeneedle.probes import PROBES
 from codeneedle.records.record import (
     AGAIN,
     Attention,
@@ -44,8 +45,10 @@ from codeneedle.report.plan import (
     time_phrase,
 )
 from codeneedle.sweep.decide import with_steps
+from codeneedle.sweep.measure import Options, with_next_task
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution
+from codeneedle.verdict.limits import Limits
 
 SETUP = made_setup(needles=2)
 GIB = 1 << 30
@@ -64,6 +67,23 @@ def world(tmp_path, monkeypatch):
 def shown(plan, *, width=100):
     """The screen of *plan*, as one text."""
     return printed(plan_document(plan), width=width)
+
+
+def test_a_plan_of_a_run_that_goes_on_names_what_is_measured_next():
+    asked = {"types": ("f16", "q8_0")}
+    options = Options(limits=Limits())
+    fresh = with_next_task(planned(**asked), options)
+    assert plan_object(fresh)["next"] is None
+    assert "next" not in [line.split()[0] for line in shown(fresh).split("\n") if line]
+
+    measured(fresh)
+    going_on = with_next_task(planned(**asked), options)
+    task = plan_object(going_on)["next"]
+
+    left = [str(pair) for pair in going_on.order(PROBES["recall"])]
+    assert ("recall", "", None) == (task["probe"], task["how"], task["units"])
+    assert [pair for pair in left if pair != "f16/f16"] == task["pairs"]
+    assert f"recall of {', '.join(task['pairs'])}" in shown(going_on)
 
 
 def test_the_smallest_pair_is_so_by_both_of_its_types():
