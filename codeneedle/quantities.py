@@ -89,6 +89,15 @@ def memory_size(source: str, text: str) -> int:
     return int(count)
 
 
+def memory_word(count: int) -> str:
+    """*count* bytes, above 0, so that `memory_size` reads the same number: ``2GiB``."""
+    for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
+        if count % _BYTES[unit.lower()] == 0:
+            return f"{count // _BYTES[unit.lower()]}{unit}"
+    # Of 1,024ths the decimals end.
+    return f"{count // 1024}{str(count % 1024 / 1024)[1:]}KiB"
+
+
 def percent(source: str, text: str) -> float:
     """
     A share between 0 and 1: ``3%``, ``3`` and ``0.03`` are the same.

@@ -2,9 +2,17 @@
 
 import pytest
 import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
 
 from codeneedle.errors import BadInput
-from codeneedle.quantities import memory_size, percent, time_span, token_count
+from codeneedle.quantities import (
+    memory_size,
+    memory_word,
+    percent,
+    time_span,
+    token_count,
+)
 from codeneedle.sweep.request import Request, decoded_request, with_options
 
 
@@ -51,6 +59,24 @@ def test_what_is_no_time_is_refused(text):
 )
 def test_a_size_of_memory_is_binary_or_decimal(text, size):
     assert size == memory_size("--max-memory", text)
+
+
+@pytest.mark.parametrize(
+    ("size", "word"),
+    [
+        (2 << 30, "2GiB"),
+        (900 * 10**6, "900MB"),
+        (3 << 29, "1536MiB"),
+        (1537, "1.5009765625KiB"),
+    ],
+)
+def test_a_size_of_memory_is_written_so_that_it_can_be_read(size, word):
+    assert word == memory_word(size)
+
+
+@given(st.integers(min_value=1, max_value=1 << 50))
+def test_a_size_of_memory_is_read_as_it_was_written(size):
+    assert size == memory_size("--max-memory", memory_word(size))
 
 
 @pytest.mark.parametrize("text", ["2", "2X", "GiB", "0GiB", "-1GiB", "nanGiB", ""])

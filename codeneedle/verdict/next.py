@@ -8,6 +8,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
 from codeneedle.probes.observations import Observed, observed
+from codeneedle.quantities import memory_word
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
@@ -313,7 +314,7 @@ def limit_options(verdict: Verdict) -> list[str]:
         if limit != default:
             options += [flag, f"{100 * limit:.6g}%"]
     if limits.max_memory_bytes is not None:
-        options += ["--max-memory", str(limits.max_memory_bytes)]
+        options += ["--max-memory", memory_word(limits.max_memory_bytes)]
     if limits.at is not None:
         options += ["--at", str(limits.at)]
     return options

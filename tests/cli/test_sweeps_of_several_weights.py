@@ -325,7 +325,7 @@ def test_a_verdict_with_more_memory_names_what_may_be_asked_now(several):
     assert ([], 1) == (few, len(more))
     assert {"f16/q8_0", "q8_0/f16"} <= {str(pair.cache) for pair in more[0].pairs}
     files = " ".join(f"--model {name}" for name in FILES)
-    command = f"--decide {files} --max-memory {100 * MIB}"
+    command = f"--decide {files} --max-memory 100MiB"
     assert command in more[0].text
     several.sweep(most=100 * MIB)
     assert [] == several.remarks(100 * MIB)

@@ -901,6 +901,10 @@ def test_a_plan_without_recall_has_no_functions(world, pace):
             {"max_loss": 0.005, "max_eval_lost": 0.03},
             ["--max-loss", "0.5%", "--max-eval-lost", "3%"],
         ),
+        (
+            {"max_memory_bytes": 9 << 30, "at": 32_768},
+            ["--max-memory", "9GiB", "--at", "32768"],
+        ),
     ],
 )
 def test_a_command_has_the_limits_that_are_not_the_default(limits, options):
