@@ -11,9 +11,9 @@ from codeneedle.sweep.measure import Ending, TaskLoop
 from codeneedle.sweep.schedule import Taken, Task, Turn, Wanted, turn_of
 from codeneedle.verdict.joint import (
     candidates_of,
+    finest_first,
     join_runs,
     weight_names,
-    weight_order,
 )
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE
@@ -51,9 +51,8 @@ class JointLoop:
             BadInput: If the runs do not stand on one scale.
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
-        self.loops.sort(
-            key=lambda loop: weight_order(loop.runner.run.setup), reverse=True
-        )
+        setups = [loop.runner.run.setup for loop in self.loops]
+        self.loops = [self.loops[at] for at in finest_first(setups)]
         is_whole = all([*self._measure_references()])
         if len(self.loops) < 2:  # noqa: PLR2004 - several
             return Ending(is_whole=is_whole)

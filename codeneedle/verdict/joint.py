@@ -113,12 +113,8 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
         BadInput: If they do not stand on one scale, with the reason.
     """
     refuse_apart(runs)
-    precision = _precision_among([run.setup for run in runs])
-    ordered = sorted(
-        runs,
-        key=lambda run: (precision(run.setup), *weight_order(run.setup)),
-        reverse=True,
-    )
+    setups = [run.setup for run in runs]
+    ordered = [runs[at] for at in finest_first(setups)]
     made = candidates_of(ordered, at)
     records = [record for each in made for record in each.records()]
     first = ordered[0]
@@ -134,9 +130,15 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     return joint.holding(asked_alike(records, setup))
 
 
-def weight_order(setup: Setup) -> tuple[float, int, str]:
-    """By what files of weights are ordered, the coarsest first."""
-    return (_precision(setup), setup.weights.size_bytes, setup.weights.name)
+def finest_first(setups: Sequence[Setup]) -> list[int]:
+    """The places of *setups* by their weights, the most precise ones first."""
+    precision = _precision_among(setups)
+
+    def order(at: int) -> tuple[float, int, str]:
+        weights = setups[at].weights
+        return (precision(setups[at]), weights.size_bytes, weights.name)
+
+    return sorted(range(len(setups)), key=order, reverse=True)
 
 
 def _precision(setup: Setup) -> float:
