@@ -290,6 +290,10 @@ class Calibrating:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
 
+    def recovered(self, _records: Sequence[CellRecord]) -> Json | None:
+        """What *records* of the probe tell of it after a loss; None if nothing."""
+        return None
+
 
 class NoSettings(Struct, frozen=True, forbid_unknown_fields=True):
     """The settings of a probe that has none."""

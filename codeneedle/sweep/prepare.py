@@ -26,12 +26,13 @@ from codeneedle.records.record import (
     WeightsFacts,
     as_json,
 )
+from codeneedle.records.store import SETTLED
 from codeneedle.sweep.plan import Plan, afresh
 from codeneedle.sweep.request import given_as, keep, words_that_give
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
 from codeneedle.system.variables import deciding_variables
-from codeneedle.text import sweep_command, visible
+from codeneedle.text import plural, sweep_command, visible
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +94,34 @@ def _prepare(plan: Plan) -> RunContext:
     with contextlib.ExitStack() as stack:
         run, stored = _made(plan, _Counting(plan, stack))
     setup = plan.store.widen(stored, run.setup)
-    finished = {r.probe for r in plan.store.records() if r.has_numbers}
-    for probe in plan.probes:
-        # These records depend on a calibration that was lost.
-        is_set = probe.name in setup.calibrated or probe.calibrating is None
-        if not is_set and probe.name in finished:
-            plan.store.set_probe_aside(probe.name)
+    notes = [*_mended_calibrations(plan, setup)]
     keep(plan.kept, plan.store)
-    return replace(run, setup=setup, preparation=None)
+    setup = replace(setup, calibrated=plan.store.calibrated() or setup.calibrated)
+    notes = [*run.notes, *notes]
+    return replace(run, setup=setup, preparation=None, notes=tuple(notes))
+
+
+def _mended_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
+    """
+    Restore what references have set and the folder has lost, by what records tell.
+
+    Records of a probe that tell nothing of it depend on what is unknown: they are moved
+    aside. Notes for the user say so.
+    """
+    finished = [r for r in plan.store.records() if r.has_numbers and not r.variant]
+    for probe in plan.probes:
+        records = [r for r in finished if r.probe == probe.name]
+        if probe.name in setup.calibrated or not (probe.calibrating and records):
+            continue
+        if facts := probe.calibrating.recovered(records):
+            plan.store.calibrate(probe.name, facts)
+            continue
+        plan.store.set_probe_aside(probe.name)
+        yield (
+            f"{probe.name}: what its reference has set for all pairs is lost "
+            f"({plan.store.folder / SETTLED}): {plural(len(records), 'cell')} moved "
+            "aside, as *.uncalibrated, and measured anew"
+        )
 
 
 def _made(

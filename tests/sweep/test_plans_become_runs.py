@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine
 from gguf_files import SHAPE, write_gguf
+from made_losses import diverging
 from made_metrics import made_probe
 from made_plans import CORPUS, made_world, measured
 from made_plans import planned as plan_of
@@ -691,6 +692,39 @@ def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
 
     assert ["divergence", "recall"] == left_without("setup.json")
     assert ["recall"] == left_without("settled.json")
+
+
+def test_records_that_name_their_reference_stay_without_what_was_settled():
+    """Else the next pair would be the reference, compared with itself."""
+    probe = replace(
+        made_probe("divergence"), calibrating=PROBES["divergence"].calibrating
+    )
+    plan = planned(RECALL, probe)
+    prepare(plan)
+    for pair in ("f16/f16", "q8_0/q8_0"):
+        plan.store.add(diverging(pair, [0.01] * 4, reference="f16/f16"))
+
+    run = prepare(planned(RECALL, probe))
+
+    assert 2 == len([*plan.store.records()])
+    known = {"reference": "f16/f16", "unread": {}}
+    assert known == run.setup.calibrated["divergence"]
+    assert known == plan.store.calibrated()["divergence"]
+
+
+def test_records_of_several_references_are_moved_aside_and_said_to_be():
+    probe = replace(
+        made_probe("divergence"), calibrating=PROBES["divergence"].calibrating
+    )
+    plan = planned(RECALL, probe)
+    prepare(plan)
+    for pair in ("f16/f16", "q8_0/q8_0"):
+        plan.store.add(diverging(pair, [0.01] * 4, reference=pair))
+
+    run = prepare(planned(RECALL, probe))
+
+    assert () == tuple(plan.store.records())
+    assert any("2 cells moved aside" in note for note in run.notes)
 
 
 def test_a_setup_is_compared_once_and_all_of_it_with_the_stored_one(monkeypatch):

@@ -30,6 +30,7 @@ from codeneedle.probes.divergence.metrics import (
 )
 from codeneedle.probes.divergence.record import (
     NAME,
+    ComparedWith,
     divergence_of,
     key,
     sizes_of,
@@ -417,6 +418,21 @@ class DivergenceProbe(Probe):
         return compared_with_reference(context, data, name=chosen.text, sizes=sizes)
 
 
+class OneReference(Calibrating):
+    """The pair that all are compared with, which each record names."""
+
+    @override
+    def recovered(self, records: Sequence[CellRecord]) -> Json | None:
+        every = [found for each in records if (found := divergence_of(each))]
+        names = {each.reference for each in every}
+        if len(names) != 1:
+            return None
+        (name,) = names
+        own = [divergence_of(each) for each in records if str(each.pair) == name]
+        unread = next((each.skipped for each in own if each), {})
+        return as_json(ComparedWith(reference=name, unread=unread))
+
+
 PROBE = DivergenceProbe(
     name=NAME,
     purpose="next-token distributions beside the reference's",
@@ -425,7 +441,7 @@ PROBE = DivergenceProbe(
     layout=DivergenceLayout,
     needs=frozenset({Ability.DIVERGENCE}),
     step="chunk",
-    calibrating=Calibrating(decides=False),
+    calibrating=OneReference(decides=False),
 )
 
 

@@ -222,6 +222,17 @@ class EvaluationProbe(Probe):
         return as_json(replace(evaluation, samples=samples, against=first.against))
 
 
+class FirstScores(Calibrating):
+    """The samples and scores of the reference, which each record names."""
+
+    @override
+    def recovered(self, records: Sequence[CellRecord]) -> Json | None:
+        names = {evaluation_of(each).against for each in records}
+        own = [each for each in records if {str(each.pair)} == names]
+        is_one = len(own) == 1 and own[0].has_numbers
+        return own[0].observation if is_one else None
+
+
 PROBE = EvaluationProbe(
     name=NAME,
     purpose="any evaluation program",
@@ -231,7 +242,7 @@ PROBE = EvaluationProbe(
     needs=frozenset({Ability.ADDRESS}),
     repeats=True,
     asked_by="command",
-    calibrating=Calibrating(),
+    calibrating=FirstScores(),
 )
 
 
