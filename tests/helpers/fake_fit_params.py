@@ -71,6 +71,11 @@ def misbehave(rule, k, v):
         sys.stderr.write("a graph was made, of two parts\n")
         sys.stdout.write("Vulkan0: 92 MiB of weights\n")
         sys.exit(0)
+    if rule == "full" and k != v:
+        abort(
+            "E ggml_backend_cuda_buffer_type_alloc_buffer: cudaMalloc failed: "
+            "out of memory"
+        )
     if rule == "mute" and k != v:
         abort("D create_tensor: loading tensor")
     if rule == "mla" and k != v:

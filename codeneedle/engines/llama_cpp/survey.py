@@ -67,6 +67,9 @@ and in 6 of 7 on a machine that is busy.
 TRIES_OF_OTHERS = 12
 """Calls for each pair behind one that so many calls have told no reason for."""
 
+UNTOLD_REFUSAL = "llama.cpp cannot make a context for it"
+"""Why a pair is refused whose log never says it."""
+
 MOST_FAILURES = 3
 """Calls that end without an answer, after which no further pair is asked."""
 
@@ -321,8 +324,10 @@ class _SurveyCalls:
 
     def keep(self) -> None:
         """Write down what was answered, for later surveys."""
+        # A refusal without its reason may be one of the moment.
+        told = {n: p for n, p in self._kept.items() if p.evidence != UNTOLD_REFUSAL}
         if self.is_grown:
-            write_note(self._file, _KeptCalls(pairs=self._kept))
+            write_note(self._file, _KeptCalls(pairs=told))
 
     def _ask_program(self, pair: Pair, *extra: str) -> PairSurvey:
         """
@@ -338,15 +343,15 @@ class _SurveyCalls:
             if answer:
                 return answer
             if said.returncode:
-                if not _NO_CONTEXT.search(said.stderr):
+                if _is_full(said) or not _NO_CONTEXT.search(said.stderr):
                     break
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
             elif at + 1 >= TRIES_OF_OTHERS:
                 break
-        if said.returncode and _NO_CONTEXT.search(said.stderr):
+        if said.returncode and _NO_CONTEXT.search(said.stderr) and not _is_full(said):
             self.tries = min(self.tries, TRIES_OF_OTHERS)
-            return _refusal(pair, "llama.cpp cannot make a context for it")
+            return _refusal(pair, UNTOLD_REFUSAL)
         raise _NoAnswerError(self._failure_of(said))
 
     def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
@@ -378,6 +383,12 @@ class _SurveyCalls:
         trouble = logs.trouble(said.stderr)
         why = f": {trouble.reason}" if trouble else f"; see {self.log}"
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
+
+
+def _is_full(said: processes.Answer) -> bool:
+    """Whether a call ended for lack of memory, which another one may not."""
+    trouble = logs.trouble(said.stderr)
+    return trouble is not None and trouble.status is Status.OUT_OF_MEMORY
 
 
 def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:

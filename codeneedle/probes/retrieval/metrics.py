@@ -62,7 +62,7 @@ def _why_not_written(setup: Setup) -> str:
 
 
 def _right(chosen: _Chosen) -> partial[Metric]:
-    return partial(_questions(lambda each: each.score.share, chosen), unit="")
+    return partial(_questions(lambda each: each.share, chosen), unit="")
 
 
 def _logp(chosen: _Chosen) -> partial[Metric]:
@@ -79,7 +79,9 @@ def _until(chosen: _Chosen) -> partial[Metric]:
 
 def _mode(mode: Mode) -> Metric:
     metric = _questions(
-        lambda each: None if each.is_read else each.score.mode is mode,
+        lambda each: (
+            None if each.is_read or each.share is None else each.score.mode is mode
+        ),
         lambda *_: True,
     )
     return metric(
@@ -128,7 +130,8 @@ def _able(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, of informative tasks where there are any."""
     answers = outcomes(record)
     chosen = [each for each in answers if _is_informative(each, setup)] or answers
-    return fmean([each.score.share for each in chosen] or [0])
+    shares = [each.share for each in chosen if each.share is not None]
+    return fmean(shares or [0])
 
 
 LEAST_LOSS = 1e-9

@@ -35,6 +35,11 @@ class QuestionOutcome:
         return self.asked.answer.scores
 
     @property
+    def share(self) -> float | None:
+        """How much of the answer is right, from 0 to 1; None if there is none."""
+        return None if is_unanswered(self.asked) else self.score.share
+
+    @property
     def is_read(self) -> bool:
         """Whether the right answer was scored, and none was written."""
         return is_read(self.asked)
@@ -43,6 +48,11 @@ class QuestionOutcome:
 def is_read(asked: TextAnswer) -> bool:
     """Whether the right answer of *asked* was scored, and none was written."""
     return asked.answer.reply is None and asked.answer.scores is not None
+
+
+def is_unanswered(asked: TextAnswer) -> bool:
+    """Whether nothing came to *asked*: no answer was written, and none has scores."""
+    return asked.answer.reply is None and asked.answer.scores is None
 
 
 # All records of a large grid: a live one asks for all of them several times a second.

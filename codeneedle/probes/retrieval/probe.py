@@ -52,7 +52,7 @@ from codeneedle.probes.retrieval.dial import (
     turn_dial,
 )
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
-from codeneedle.probes.retrieval.outcomes import score_of
+from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
 from codeneedle.probes.retrieval.prompts import (
     WORDING,
     messages,
@@ -462,6 +462,8 @@ class _Texts:
     def _answered(self, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
         calibration, shares = self.calibration, self._shares(size.task, size.length)
+        if not shares:
+            return
         right = fmean(itertools.chain.from_iterable(shares.values()))
         place = (size.task, size.length)
         others = (e for e in calibration.answered if (e.task, e.length) != place)
@@ -489,8 +491,9 @@ class _Texts:
                 continue
             text = self._texts.get(key.name) or self._text_of(key.name)
             for each in text.answers:
-                share = score_of(text, each).share
-                shares.setdefault(each.depth, []).append(share)
+                if not is_unanswered(each):
+                    share = score_of(text, each).share
+                    shares.setdefault(each.depth, []).append(share)
         return shares
 
     def _text_of(self, name: str) -> TextRead:

@@ -199,6 +199,25 @@ def test_a_pair_whose_refusal_is_never_told_is_refused_after_twelve_calls(tmp_pa
     assert 12 == sum("q4_0" in call for call in calls(tmp_path))
 
 
+@pytest.mark.parametrize(
+    ("rule", "refusal"),
+    [("mute", "llama.cpp cannot make a context for it"), ("full", "")],
+)
+def test_a_failure_that_may_be_one_of_the_moment_is_asked_for_again(
+    tmp_path, monkeypatch, rule, refusal
+):
+    """No refusal without its reason is kept, and a full device refuses no pair."""
+    monkeypatch.setattr(survey, "TRIES", 2)
+    same, pair = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
+    first = surveyed(tmp_path, rule, pairs=[same, pair])
+    before = len(calls(tmp_path))
+    again = surveyed(tmp_path, rule, pairs=[same, pair])
+
+    assert refusal == first.refusal(pair) == again.refusal(pair)
+    assert before < len(calls(tmp_path))
+    assert ("out of memory" in first.unknown) is (not refusal)
+
+
 def test_answers_are_kept_by_pair_context_and_arguments(tmp_path):
     asked, log = surveyor(tmp_path, "vulkan"), tmp_path / "log"
     asked.survey(GRID[:2], context=512, log=log)

@@ -16,6 +16,7 @@ from made_retrieval import (
 )
 
 from codeneedle.probes import gap_lines
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
@@ -159,6 +160,20 @@ def test_a_task_is_informative_at_the_lengths_at_which_the_reference_answers():
     setup = with_calibration(setup_of(lengths=(512, 1024)), calibration)
 
     assert [0.0] * 6 == values(BY_NAME["retrieval"], record, setup)
+
+
+def test_a_question_without_an_answer_is_no_wrong_answer():
+    """Nothing was written, and nothing scored: its text has no value."""
+    texts = made_texts(questions=2)
+    first, *rest = texts[0].answers
+    lost = replace(first, answer=Answer(name=first.answer.name, error="no reply"))
+    texts[0] = replace(texts[0], answers=(lost, *rest))
+    record = retrieval_record("f16/f16", texts)
+    setup = with_calibration(made_setup(), made_calibration(made_dial()))
+    metric = METRICS[0]
+
+    assert frozenset({texts[0].key.name}) == metric.units_without_value(record, setup)
+    assert texts[0].key.name not in metric.by_unit(record, setup)
 
 
 def test_modes_are_counted_over_all_tasks():
