@@ -47,6 +47,9 @@ _NOT_COMPARED = frozenset(
     }
 )
 
+_MAY_BE_UNTOLD = frozenset({"cpu_features"})
+"""What a program may fail to tell for a moment: then it is no difference."""
+
 PROGRAM = "program"
 """Under which `Setup.calibrated` has the program that serves all cells."""
 
@@ -152,6 +155,8 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
     arguments, now_given = facts.pop("server_args"), others.pop("server_args")
     hashes, now_hashed = facts.pop("files"), others.pop("files")
     for name in facts:
+        if name in _MAY_BE_UNTOLD and not (facts[name] and others[name]):
+            continue
         difference = _first_difference({name: facts[name]}, {name: others[name]})
         if difference is not None:
             yield difference

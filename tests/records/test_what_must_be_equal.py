@@ -231,3 +231,11 @@ def test_a_grid_with_holes_grows_by_the_pairs_of_both():
 
     assert ("f16/f16", "q8_0/q4_0") == with_types_and_probes_of(chosen, other).pairs
     assert ("q8_0/q4_0", "f16/f16") == with_types_and_probes_of(other, chosen).pairs
+
+
+@pytest.mark.parametrize(("told", "count"), [("", 0), ("AVX", 0), ("AVX2", 1)])
+def test_features_that_a_server_has_failed_to_tell_are_no_others(told, count):
+    first, second = (replace(made_setup(), cpu_features=each) for each in ("AVX", told))
+
+    assert count == len([*setup_differences(first, second)])
+    assert count == len([*setup_differences(second, first)])

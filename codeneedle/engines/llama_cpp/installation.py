@@ -192,7 +192,7 @@ def server_facts(server: Program) -> ServerFacts:
             f"build {OLDEST_BUILD} on",
             hint="Install a newer one, or build it with 'codeneedle llama'.",
         )
-    told = system_info(server, facts.options)
+    told = _repeated_info(server, facts.options)
     facts = replace(
         facts, cpu_features=cpu_features(told), fa_quants=compiled_pairs(told)
     )
@@ -200,6 +200,16 @@ def server_facts(server: Program) -> ServerFacts:
         return facts
     return replace(facts, devices=devices(server))
 
+
+_INFO = "system_info:"
+"""Begins the line that says what is used of the machine."""
+
+INFO_TRIES = 3
+"""
+Calls until a server is one that tells nothing of its system.
+
+Its log is written by a thread that ends with it: llama.cpp #22142.
+"""
 
 OLDEST_BUILD = 6325
 """The first whose ``--flash-attn`` takes ``on``: llama.cpp #15434, 2025-08-30."""
@@ -253,6 +263,16 @@ def devices(server: Program) -> tuple[str, ...]:
         for match in matches
         if match
     )
+
+
+def _repeated_info(server: Program, options: Collection[str]) -> str:
+    """`system_info`, asked for again where its line is missing."""
+    told = ""
+    for _ in range(INFO_TRIES):
+        told = system_info(server, options)
+        if _INFO in told:
+            break
+    return told
 
 
 def system_info(server: Program, options: Collection[str]) -> str:

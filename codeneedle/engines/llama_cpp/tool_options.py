@@ -4,11 +4,13 @@ that its own help lists; of the others some change nothing there, and with the r
 would measure something else than the server runs.
 """
 
+import contextlib
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.llama_cpp.arguments import (
     ADAPTERS,
     ALL_LAYERS,
@@ -25,7 +27,7 @@ from codeneedle.engines.llama_cpp.installation import (
     Program,
     option_names,
 )
-from codeneedle.errors import MachineError
+from codeneedle.errors import MachineError, ToolFailed
 from codeneedle.system import processes
 from codeneedle.system.files import identity
 
@@ -121,23 +123,35 @@ def is_harmless(name: str, tool: str) -> bool:
     return name in HARMLESS | _HARMLESS_TO[tool] or is_speculation
 
 
+HELP_TRIES = 3
+"""Calls until a program is one that has no help."""
+
+
 def own_options(tool: Program) -> frozenset[str]:
     """Names, short and long, of the options that the help of *tool* lists."""
     return option_names(help_text(tool))
 
 
 def help_text(tool: Program) -> str:
-    """What *tool* prints for ``--help``, asked once; empty if it cannot be asked."""
-    try:
-        return _help_text(tool, identity(tool.path))
-    except (OSError, MachineError):
-        return ""
+    """
+    What *tool* prints for ``--help``, asked once; empty if it cannot be asked.
+
+    A call that fails is repeated: a busy machine says nothing of a program.
+    """
+    for _ in range(HELP_TRIES):
+        with contextlib.suppress(OSError, MachineError):
+            return _help_text(tool, identity(tool.path))
+    return ""
 
 
 @functools.lru_cache(maxsize=16)
 def _help_text(tool: Program, _identity: str) -> str:
     answer = processes.output_of((*tool.words, "--help"), timeout_s=ASK_TIMEOUT_S)
-    return answer.stdout + answer.stderr
+    told = answer.stdout + answer.stderr
+    if answer.returncode < 0 or not told.strip():
+        reason = f"--help ended with {exit_phrase(answer.returncode)}"
+        raise ToolFailed(tool=tool.name, reason=reason, hint="Build it again.")
+    return told
 
 
 def shared_arguments(
@@ -173,6 +187,8 @@ def why_unlike(tool: Program, lacking: Collection[str]) -> str:
     """Why *tool* is not used without the options that it is *lacking*; or empty."""
     if not lacking:
         return ""
+    if not help_text(tool):
+        return f"{tool.name} does not say what it takes: its --help fails"
     return (
         f"{tool.name} does not take {' '.join(lacking)}, which the server is given: it "
         "would measure something else"

@@ -219,6 +219,21 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
     assert ("CUDA0 NVIDIA L4 (Ada) (22563 MiB)",) == facts.devices
 
 
+def test_a_line_of_the_log_that_is_lost_once_is_asked_for_again(tmp_path):
+    """The thread that writes it ends with the program, which ends at once."""
+    line = "system_info: n = 1 / 2 | CPU : AVX = 1 | "
+    server = llama_like(tmp_path / "llama-server", system_info=line)
+    text = server.read_text().replace(
+        "#!/bin/sh\n",
+        f"#!/bin/sh\n[ $1 = --model ] && mkdir {tmp_path}/once 2>/dev/null && exit 1\n",
+        1,
+    )
+    server.write_text(text)
+
+    assert "AVX" == server_facts(Program(server)).cpu_features
+    assert (tmp_path / "once").exists()
+
+
 @pytest.mark.parametrize(
     ("system_info", "expected"),
     [

@@ -32,6 +32,7 @@ from codeneedle.engines.llama_cpp.tool_options import (
     own_options,
     shared_arguments,
     translate_arguments,
+    why_unlike,
 )
 from codeneedle.errors import BadInput
 
@@ -265,3 +266,20 @@ def test_each_option_of_the_pinned_server_is_passed_harmless_or_refuses(name):
 
     assert LOOKED_AT[name] == refusing
     assert option_names(help_text(tools.server)) == own_options(tools.server)
+
+
+def test_a_help_that_fails_once_is_asked_for_again(tmp_path):
+    """Else a busy machine had no tool for the options of the server."""
+    once = f"mkdir {tmp_path}/once 2>/dev/null && kill -9 $$"
+    body = f"{once}\necho '--swa-full   all of it'"
+    tool = Program(script(tmp_path / "llama-perplexity", body))
+
+    assert {"--swa-full"} == own_options(tool)
+    assert (tmp_path / "once").exists()
+
+
+def test_a_program_without_a_help_is_not_said_to_lack_an_option(tmp_path):
+    tool = Program(script(tmp_path / "llama-perplexity", "kill -9 $$"))
+
+    assert frozenset() == own_options(tool)
+    assert "its --help fails" in why_unlike(tool, ["--swa-full"])
