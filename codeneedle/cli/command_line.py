@@ -303,7 +303,7 @@ def _of_settings(described: Sequence[Any]) -> Any:
     """
     The annotation of the option for one setting, or several, by their metadata.
 
-    It is read as a text; `sweep.request.overruled` checks and converts that.
+    It is read as a text; `sweep.request.with_options` checks and converts that.
     """
     extra = described[0].extra
     flag, text = (

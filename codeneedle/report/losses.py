@@ -112,15 +112,6 @@ class Losses:
             evidence=result.evidence,
         )
 
-    def word(self, pair: Pair) -> str:
-        """``within``, ``open``, ``beyond``; ``reference``; ``set`` of what to set."""
-        if pair == self.verdict.reference:
-            return "reference"
-        word = self.verdict.decision(pair)
-        if pair != self.verdict.chosen:
-            return word
-        return "set" if word == Decision.WITHIN else f"set, {word}"
-
     def shown(self) -> list[Shown]:
         """Every pair of the grid: its loss, and below it what the verdict says."""
         display = Display(label=self.label, digits=self.digits)

@@ -104,8 +104,8 @@ def test_types_that_were_recorded_but_not_asked_for_are_shown() -> None:
 
     cells = frames.cells_frame(run, MATCHED)
 
-    assert ["turbo3", "t2"] == frames.k_types(cells)
-    assert ["f16", "t3", "t2", "t1"] == frames.v_types(cells)
+    of_k, of_v = (["turbo3", "t2"], ["f16", "t3", "t2", "t1"])
+    assert [Pair(k, v) for k in of_k for v in of_v] == [cell.pair for cell in cells]
 
 
 def test_records_of_other_probes_are_left_out() -> None:

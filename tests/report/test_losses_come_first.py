@@ -11,7 +11,6 @@ from made_records import failed_record, made_run, stored_run
 from made_verdicts import ABOVE, BELOW, NEAR
 from printing import printed
 
-from codeneedle.cache_types import Pair
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
@@ -49,8 +48,8 @@ def losses(run: Run = RUN, limits: Limits | None = None) -> Losses:
 def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
     """The loss of each pair with a record, to one decimal, and its word."""
     return {
-        str(cell.pair): (f"{cell.value:.1f}", found.word(cell.pair))
-        for cell in found.cells()
+        str(cell.pair): (f"{cell.value:.1f}", square.below)
+        for cell, square in zip(found.cells(), found.shown(), strict=True)
         if cell.status
     }
 
@@ -263,7 +262,6 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
     picture = loss_picture(found, pair_flags_of(""))
     below = {each.below: each.style for row in picture.squares for each in row}
 
-    assert "open" == found.word(Pair("q8_0", "q5_0"))
     assert Style.OPEN in below["open cpu"]
     assert "open cpu" in shown(run)
     assert "cpu attention on the CPU" in " ".join(shown(run).split())

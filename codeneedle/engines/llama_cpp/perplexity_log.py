@@ -98,14 +98,9 @@ _PRESENT = re.compile(rf"tokenizes to only ({COUNT}) tokens")
 
 _FAILURE = re.compile(
     r"failed to decode"
-    r"|failed reading"
-    r"|does not look like a file containing log-probabilities"
     r"|you need at least \d+ tokens"
     r"|failed to open"
     r"|Unexpected negative standard deviation"
-    # The tool prints these two and goes on.
-    r"|has been computed with \d+, while the current context is"
-    r"|inconsistent vocabulary"
 )
 
 

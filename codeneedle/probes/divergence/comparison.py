@@ -84,7 +84,6 @@ def compared_with_reference(
                 context,
                 tool,
                 replace(task, patience=patience),
-                previous=found.at(task.context, {}),
                 done=sum(steps[:at]),
                 total=sum(steps),
             )
@@ -122,15 +121,10 @@ def _compare(
     tool: DivergenceTool,
     task: DivergenceTask,
     *,
-    previous: ContextComparison | None,
     done: int,
     total: int,
 ) -> ContextComparison:
-    """
-    One context, the reference's distributions computed first if need be.
-
-    What is *previous* stays if the text has no more chunks.
-    """
+    """One context, the reference's distributions computed first if need be."""
 
     def tell(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)
@@ -151,8 +145,6 @@ def _compare(
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
-    if previous and previous.chunks == reference.chunks:
-        return previous
     behind = done
     tell("comparing", behind, 0)
     started = time.monotonic()

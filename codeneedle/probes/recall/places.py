@@ -1,7 +1,6 @@
 """Where lines of an answer stand in the text that was sent: found, or only copied."""
 
 import base64
-import bisect
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,11 +34,6 @@ class TextLines(Struct, frozen=True, omit_defaults=True):
             raise ValueError(f"digests have {DIGEST_BYTES} bytes a line")
         if list(self.functions) != sorted(set(self.functions)):
             raise ValueError("first lines of functions ascend")
-
-    def function_at(self, line: int) -> int:
-        """The first line of the function around *line*; 0 before all functions."""
-        at = bisect.bisect_right(self.functions, line)
-        return self.functions[at - 1] if at else 0
 
 
 NO_LINES = TextLines()

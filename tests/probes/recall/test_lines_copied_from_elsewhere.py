@@ -61,11 +61,6 @@ def test_white_space_around_a_line_does_not_make_it_another():
     assert [("one", Mark.MISPLACED, 2)] == placed("one\n" + "\n".join(TEXT[6:]))
 
 
-@pytest.mark.parametrize(("line", "first"), [(1, 1), (5, 1), (6, 6), (10, 6), (0, 0)])
-def test_the_function_of_a_place_is_the_last_that_begins_before_it(line, first):
-    assert first == LINES.function_at(line)
-
-
 @pytest.mark.parametrize(
     "stored",
     [
