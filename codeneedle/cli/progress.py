@@ -33,9 +33,8 @@ from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import corpus_line, label_with_unit, setup_line
-from codeneedle.report.colours import value_scale
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import Shown, legend, painted, shown
+from codeneedle.report.shown import Shown, legend, painted, shown, values_of
 from codeneedle.report.terminal import render
 from codeneedle.sweep.measure import CellTally
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
@@ -432,9 +431,11 @@ def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
         for pair in progress.pairs
         if pair not in progress.running
     ]
-    scale = value_scale(metric, [cell.value for cell in cells])
-    display = replace(display_of(metric), shows_error=False)
-    return {c.pair: painted(shown(c, display), c.value, scale) for c in cells}
+    numbers = values_of(metric, cells, replace(display_of(metric), shows_error=False))
+    return {
+        cell.pair: painted(shown(cell, numbers.display), cell.value, numbers.scale)
+        for cell in cells
+    }
 
 
 def _cell_value(
@@ -446,7 +447,15 @@ def _cell_value(
     if record.has_numbers:
         value = value_of(progress.metrics[0], record, progress.setup)
     status = record.status.value
-    return CellValue(pair=pair, status=status, reason=record.reason, value=value)
+    return CellValue(
+        pair=pair,
+        status=status,
+        reason=record.reason,
+        value=value,
+        attention=record.attention,
+        evidence=record.effective.attention_evidence,
+        is_ranked=progress.metrics[0].quantity != "speed" or record.in_kernel,
+    )
 
 
 def status_view(progress: SweepProgress) -> Iterator[RenderableType]:

@@ -153,16 +153,6 @@ def _over_floor(metric: Metric, cells: Cells) -> Cells:
     ]
 
 
-def k_types(cells: Cells) -> list[str]:
-    """The K types, down the grid."""
-    return list(dict.fromkeys(cell.pair.k for cell in cells))
-
-
-def v_types(cells: Cells) -> list[str]:
-    """The V types, across the grid."""
-    return list(dict.fromkeys(cell.pair.v for cell in cells))
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """A summary of the values of a grid, one row of the published table."""
@@ -245,6 +235,19 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
         if first and is_it and record.has_numbers:
             return abs(difference(_cell(record, run, metric), first))
     return math.nan
+
+
+def change(cell: CellValue, other: CellValue) -> CellValue:
+    """*cell* with its `difference` from *other*, over the units that both have."""
+    both = len(cell.by_unit.keys() & other.by_unit.keys()) or cell.units
+    is_whole = not (cell.left_out or other.left_out)
+    return replace(
+        cell,
+        value=difference(cell, other),
+        error=math.nan,
+        units=both,
+        left_out=0 if is_whole else cell.units + cell.left_out - both,
+    )
 
 
 def difference(cell: CellValue, other: CellValue) -> float:

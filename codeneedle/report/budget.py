@@ -1,9 +1,11 @@
 """The verdict on several files of weights: which of them with which pair to set."""
 
+import itertools
 import math
 import shlex
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from rich.text import Text
@@ -15,8 +17,18 @@ from codeneedle.records.record import Run
 from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
 from codeneedle.report.losses import shown_row
+from codeneedle.report.shown import (
+    REFERENCE,
+    SET,
+    UNFIT,
+    UNTOLD_SIZE,
+    NumberMark,
+    Shown,
+    decision_mark,
+    legend,
+    trouble_mark,
+)
 from codeneedle.text import (
-    NO_VALUE_WORD,
     number,
     plural,
     size,
@@ -43,8 +55,7 @@ MARK = "*"
 def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set of all candidates, and a row for each of them."""
     yield budget_lines(verdict, pair_flags)
-    if verdict.compared:
-        yield candidate_table(verdict)
+    yield from candidate_blocks(verdict)
     yield Lines([each.text for each in budget_remarks(verdict)])
     yield Facts(weight_facts(verdict), is_quiet=True)
 
@@ -241,12 +252,19 @@ def _named_file(run: Run) -> str:
 # --- the table
 
 
-def candidate_table(verdict: Verdict) -> Table:
-    """A row for each candidate, by weights, the largest cache first."""
+def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
+    """
+    A row for each candidate, by weights, the largest cache first; and its legend.
+
+    Nothing where nothing was compared.
+    """
+    if not verdict.compared:
+        return
     heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
-    ordered = sorted(verdict.results, key=_row_order)
-    rows = [[*_row(verdict, each)] for each in ordered]
-    return Table(heading, rows, words={*heading[:2], heading[-1]})
+    rows = [_row(verdict, each) for each in sorted(verdict.results, key=_row_order)]
+    texts = [[each.text for each in row] for row in rows]
+    yield Table(heading, texts, words={*heading[:2], heading[-1]})
+    yield Facts(legend(itertools.chain(*rows)))
 
 
 def _row_order(result: PairResult) -> tuple[float, str, float, str]:
@@ -259,33 +277,42 @@ def _row_order(result: PairResult) -> tuple[float, str, float, str]:
     )
 
 
-def _row(verdict: Verdict, result: PairResult) -> Iterator[str]:
+def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
     pair, row = result.pair, shown_row(verdict, result)
-    yield visible(pair.weights)
-    yield visible(str(pair.cache))
-    memory = result.memory_bytes
-    yield size(memory) if memory is not None else NO_VALUE_WORD
-    if row is None:
-        yield from ("", "", "")
-    else:
-        yield mean_amount(verdict.limits, row)
-        yield amount(verdict.limits, row, row.bounds.low)
-        yield amount(verdict.limits, row, row.bounds.high)
-    yield ", ".join(_words(verdict, result))
+    memory, limits = result.memory_bytes, verdict.limits
+    bounds = ["", "", ""]
+    if row:
+        ends = (row.bounds.low, row.bounds.high)
+        bounds = [mean_amount(limits, row), *(amount(limits, row, end) for end in ends)]
+    said = [*_words(verdict, result)]
+    texts = [visible(pair.weights), visible(str(pair.cache))]
+    return [
+        *(Shown(pair=pair, text=text) for text in texts),
+        Shown(pair=pair, text=size(memory))
+        if memory is not None
+        else Shown(pair=pair, text=UNTOLD_SIZE.sign, marks=(UNTOLD_SIZE,)),
+        *(Shown(pair=pair, text=text) for text in bounds),
+        Shown(
+            pair=pair,
+            text=", ".join(text for text, _ in said),
+            marks=tuple(mark for _, mark in said),
+        ),
+    ]
 
 
-def _words(verdict: Verdict, result: PairResult) -> Iterator[str]:
+def _words(verdict: Verdict, result: PairResult) -> Iterator[tuple[str, NumberMark]]:
     """What is to be said of a row: ``reference``, ``does not fit``, ``* set``."""
     if result.pair == verdict.chosen:
-        yield f"{MARK} set"
+        yield f"{MARK} {SET.sign}", replace(SET, sign=MARK)
     if result.pair == verdict.reference:
-        yield "reference"
+        yield "reference", replace(REFERENCE, sign="reference")
     elif result.decision is None:
-        yield result.trouble.partition(":")[0] or "not compared"
+        mark = trouble_mark(result.trouble or "not compared")
+        yield mark.sign, mark
     elif result.leading:
-        yield word_phrase(result, result.leading)
+        yield word_phrase(result, result.leading), decision_mark(result.decision)
     if not verdict.fits(result):
-        yield "does not fit"
+        yield UNFIT.sign, UNFIT
 
 
 # --- beside the answer

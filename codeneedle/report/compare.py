@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from codeneedle.cache_types import Pair, named_pairs
-from codeneedle.document import Document, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
 from codeneedle.probes.metrics import LossKind, Metric
@@ -15,7 +15,7 @@ from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import place_marks
+from codeneedle.report.shown import NOT_IN_BOTH, place_marks
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.tidy import cell_rows
 from codeneedle.text import NO_VALUE_WORD, in_words, number, visible
@@ -245,14 +245,11 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
             {change.metric.name: change for change in each.changes}
             for each in comparisons
         ]
-        yield Table(
-            ["metric", *columns],
-            [
-                [name, *(_brief(of_run.get(name)) for of_run in changes)]
-                for name in dict.fromkeys(name for each in changes for name in each)
-            ],
-            words={"metric", *columns},
-        )
+        names = dict.fromkeys(name for of_run in changes for name in of_run)
+        rows = [[name, *(_brief(run.get(name)) for run in changes)] for name in names]
+        yield Table(["metric", *columns], rows, words={"metric", *columns})
+        if any(name not in of_run for of_run in changes for name in names):
+            yield Facts([(NOT_IN_BOTH.sign, NOT_IN_BOTH.meaning)])
     for each in comparisons:
         yield from comparison_document(each)
 
@@ -260,7 +257,7 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
 def _brief(change: Change | None) -> str:
     """``-2.5 % worse``; ``not compared``, the reason of which stands below."""
     if change is None:
-        return NO_VALUE_WORD
+        return NOT_IN_BOTH.sign
     if change.bounds is None:
         return change.words.partition(":")[0]
     return f"{_change_text(change, change.bounds.mean)} {change.words}"

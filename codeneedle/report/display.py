@@ -39,6 +39,7 @@ class Display:
 
     relative: bool = False  # True if tables show its ratio to the reference
     shows_error: bool = False  # True if reports show its standard error
+    has_sign: bool = False  # True of a difference: one above 0 has a plus
     companions: tuple[str, ...] = ()
     """Metrics that reports show beside it, where they have values."""
 

@@ -6,8 +6,8 @@ import itertools
 import math
 import textwrap
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +41,8 @@ from codeneedle.report.colours import (
     RAMP,
     LossScale,
     Scale,
-    difference_scale,
     loss_colour,
     text_colour,
-    value_scale,
 )
 from codeneedle.report.display import display_of
 from codeneedle.report.losses import Losses
@@ -55,11 +53,12 @@ from codeneedle.report.shown import (
     SET,
     Shown,
     Style,
+    changes_of,
     legend,
-    painted,
     rows_of,
     shown_cells,
     types_of,
+    values_of,
 )
 from codeneedle.report.verdict import headline, metric_entries
 from codeneedle.system.files import write_whole
@@ -429,8 +428,6 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
     shown, verdict = losses.shown(), losses.verdict
     k_types, v_types = types_of(shown)
-    # The frame and the first lines say these.
-    said = {REFERENCE_MARK, SET.sign}
     return Picture(
         k_types=tuple(k_types),
         v_types=tuple(v_types),
@@ -443,19 +440,26 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
             *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
             *(visible(line.strip()) for line in headline(verdict, pair_flags)[:2]),
-            *(note for sign, note in _mark_notes(shown) if sign not in said),
+            *mark_notes(shown, {REFERENCE_MARK: "", SET.sign: ""}),
         ),
         facts=captions.conditions(verdict.run),
         framed=verdict.chosen,
     )
 
 
-def _mark_notes(shown: Sequence[Shown]) -> Iterator[tuple[str, str]]:
-    """Each mark with its note, but for those that a square spells itself."""
+def mark_notes(shown: Sequence[Shown], drawn: Mapping[str, str]) -> Iterator[str]:
+    """
+    A line for each mark, but for those that a square spells itself.
+
+    Args:
+        shown: What has them.
+        drawn: By sign, how marks look that are drawn and not written; empty for those
+            that other lines tell of.
+    """
     for sign, meaning in legend(shown):
-        word = NOT_RUN.meaning if sign == NOT_RUN.sign else sign
-        if meaning != NOT_RUN.meaning:
-            yield sign, f"{word}: {meaning}"
+        word = drawn.get(sign, NOT_RUN.meaning if sign == NOT_RUN.sign else sign)
+        if word and meaning != NOT_RUN.meaning:
+            yield f"{word}: {meaning}"
 
 
 def draw(
@@ -560,37 +564,34 @@ def picture_of(
     are no differences, and values are shown.
     """
     cells = frames.cells_frame(run, metric)
-    rounds, reference = frames.most_observations(cells), frames.reference(cells)
-    first = next((each for each in cells if each.pair == reference), None)
-    decisions = {each.pair: verdict.decision(each.pair, metric.name) for each in cells}
+    reference, display = frames.reference(cells), display_of(metric)
+    numbers = values_of(metric, cells)
+    first = next((cell for cell in cells if cell.pair == reference), None)
+    decisions = {cell.pair: verdict.decision(cell.pair, metric.name) for cell in cells}
+    caption = metric.unit or metric.name
+    if first and difference:
+        numbers = changes_of(metric, cells, first)
+        colours, caption = "around zero", f"difference, {caption}"
+        label = number(first.value, digits=display.digits)
+        title = f"{display.label}: difference from {reference} ({label})"
+    else:
+        is_lighter_low = numbers.scale.is_lighter_low
+        colours = f"lighter is {'lower' if is_lighter_low else 'higher'}"
+        title = display.label + captions.combination_phrase(metric, cells)
     shown = shown_cells(
         metric,
         cells,
+        numbers=numbers,
         setup=run.setup,
         inferred=verdict.inferred,
         beyond={p for p, word in decisions.items() if word == Decision.BEYOND},
     )
-    caption = metric.unit or metric.name
-    if first and difference:
-        changes = [frames.difference(cell, first) for cell in cells]
-        scale = difference_scale(metric, changes, reference=first.value, rounds=rounds)
-        shown = [
-            _changed(*each, metric, scale) for each in zip(shown, changes, strict=True)
-        ]
-        colours, caption = "around zero", f"difference, {caption}"
-        label = number(first.value, digits=display_of(metric).digits)
-        title = f"{display_of(metric).label}: difference from {reference} ({label})"
-    else:
-        ranked = [cell.value for cell in cells if cell.is_ranked]
-        scale = value_scale(metric, ranked, rounds=rounds)
-        colours = f"lighter is {'lower' if scale.is_lighter_low else 'higher'}"
-        title = display_of(metric).label + captions.combination_phrase(metric, cells)
     k_types, v_types = types_of(shown)
     return Picture(
         k_types=tuple(k_types),
         v_types=tuple(v_types),
         squares=rows_of(shown, len(v_types)),
-        scale=scale,
+        scale=numbers.scale,
         colours=colours,
         caption=caption,
         title=_capital(f"{title}{better(metric)}"),
@@ -598,14 +599,6 @@ def picture_of(
         facts=picture_facts(run),
         framed=reference,
     )
-
-
-def _changed(each: Shown, change: float, metric: Metric, scale: Scale) -> Shown:
-    """*each* with its *change* from the reference's in place of its value."""
-    if math.isnan(change):
-        return each
-    text = number(change, digits=display_of(metric).digits, sign=True)
-    return painted(replace(each, text=text, below=""), change, scale)
 
 
 def better(metric: Metric) -> str:
@@ -629,17 +622,12 @@ def _notes(
 ) -> tuple[str, ...]:
     return (
         *captions.cautions(run),
-        *(_framed(*each) for each in _mark_notes(shown)),
+        *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run)),
         *filter(None, [_capital(reference_note(cells))]),
         *(_word_note(*each) for each in metric_entries(verdict, metric.name)),
     )
-
-
-def _framed(sign: str, note: str) -> str:
-    """The *note* on a mark; that of the reference is a frame in pictures."""
-    return note.replace(sign, "Framed", 1) if sign == REFERENCE_MARK else note
 
 
 def _word_note(word: str, phrase: str) -> str:

@@ -8,38 +8,25 @@ from rich.text import Text
 from codeneedle.cache_types import Pair, most_precise
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
 from codeneedle.engines.survey import Gain, Survey
-from codeneedle.records.record import Attention, DeviceMemory
+from codeneedle.records.record import DeviceMemory
 from codeneedle.report import data
-from codeneedle.report.shown import PAIRS, NumberMark, Shown, legend, rows_of
+from codeneedle.report.shown import (
+    REFUSED_SIGN,
+    UNKNOWN_KERNEL,
+    Shown,
+    kernel_mark,
+    legend,
+    refusal_mark,
+    rows_of,
+)
 from codeneedle.text import duration, mib, plural, size, visible
-
-WORDS = {
-    Attention.KERNEL: "kernel",
-    Attention.CPU: "cpu",
-    Attention.CONVERTED: "f16",
-    Attention.PLAIN: "plain",
-}
-"""What stands in the grid."""
-
-REFUSED = "-"
-"""Shown for a pair that the engine cannot run."""
-
-UNKNOWN = NumberMark("?", "known after the first cell")
-"""Shown for a pair that nothing tells of."""
 
 _STYLES = {
     "kernel": "green",
     "cpu": "yellow",
     "f16": "yellow",
     "plain": "green",
-    REFUSED: "red",
-}
-
-_MEANINGS = {
-    Attention.KERNEL: "in a fast kernel of the backend",
-    Attention.CPU: "on the CPU: losses count, speeds are compared with none{why}",
-    Attention.CONVERTED: "converted to f16 at each step: slower; losses count{why}",
-    Attention.PLAIN: "without flash attention, which this model does not have{why}",
+    REFUSED_SIGN: "red",
 }
 
 
@@ -78,14 +65,13 @@ def _device(memory: DeviceMemory) -> tuple[str, str]:
 
 def _place_text(survey: Survey, pair: Pair) -> Shown:
     """Where attention of *pair* runs; nothing if it was not asked."""
-    mark, told = UNKNOWN, survey.pairs.get(pair)
+    mark, told = UNKNOWN_KERNEL, survey.pairs.get(pair)
     if told is None and not survey.unknown:
         return Shown(pair=pair, text="")
     if attention := survey.attention(pair):
-        evidence = told.evidence if told else ""
-        mark = NumberMark(WORDS[attention], _MEANINGS[attention], evidence)
+        mark = kernel_mark(attention, told.evidence if told else "")
     elif reason := survey.refusal(pair):
-        mark = NumberMark(REFUSED, f"{PAIRS}: {visible(reason)}")
+        mark = refusal_mark(REFUSED_SIGN, reason)
     return Shown(pair=pair, text=mark.sign, marks=(mark,))
 
 

@@ -22,6 +22,7 @@ from codeneedle.report.receipt import (
     is_graded,
     is_loss,
     probe_of_column,
+    receipt_legend,
     receipt_objects,
     receipt_text,
     receipts_in,
@@ -135,6 +136,8 @@ def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)
+    texts = (each for receipt in numbered.values() for each in receipt.numbers)
+    yield Facts(receipt_legend(texts))
     yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
     if rows[1:]:
         yield Lines(list(_comparable(numbered)))

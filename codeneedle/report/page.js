@@ -72,7 +72,8 @@ function drawMap(id, title, map, values, steps, place) {
   const table = element("table", undefined, "heat");
   const shown = values.map((row) => row.map((value) => (value === null ? ["–"] : [number(value, 2), "", "", ...mixed(steps, place(value))])));
   heat(table, map.columns, map.rows, shown).textContent = "tokens";
-  byId(id).replaceChildren(element("h3", title), table, element("p", "depth", "note"));
+  const gaps = values.flat().includes(null) ? "; –: not asked, or without an answer" : "";
+  byId(id).replaceChildren(element("h3", title), table, element("p", `depth${gaps}`, "note"));
 }
 
 function showMaps() {

@@ -14,14 +14,14 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from codeneedle.cache_types import Pair, PairFlags
-from codeneedle.document import Document, Facts, Lines, Table
+from codeneedle.document import Document, Facts, Lines
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import usual_contexts
 from codeneedle.probes import PROBES
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
-from codeneedle.report.budget import budget_lines, candidate_table
+from codeneedle.report.budget import budget_lines, candidate_blocks
 from codeneedle.report.budget_chart import budget_chart
 from codeneedle.report.charts import front_chart, memory_chart
 from codeneedle.report.colours import RAMP, hex_of, text_colour
@@ -121,13 +121,10 @@ def one_budget(runs: Sequence[Run], limits: Limits) -> Verdict | None:
         return None
 
 
-def _budget(
-    verdict: Verdict, asks_for: Callable[[str], PairFlags]
-) -> Iterator[Lines | Table]:
+def _budget(verdict: Verdict, asks_for: Callable[[str], PairFlags]) -> Document:
     """Which weights with which pair to set, and a row for each candidate."""
     yield budget_lines(verdict, asks_for(verdict.run.setup.engine))
-    if verdict.compared:
-        yield candidate_table(verdict)
+    yield from candidate_blocks(verdict)
 
 
 def _passed_on(runs: Sequence[Run]) -> Iterator[Run]:

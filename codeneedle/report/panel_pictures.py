@@ -30,6 +30,7 @@ from codeneedle.report.heatmap import (
     better,
     figure_of,
     ink_on,
+    mark_notes,
     paint_gap,
     paint_scale,
     picture_facts,
@@ -46,7 +47,9 @@ from codeneedle.report.panels import (
     panels_heading,
     panels_of,
     refuse_without_reference,
+    shown_panels,
 )
+from codeneedle.report.shown import NO_ANSWER, REFERENCE_MARK
 from codeneedle.report.tidy import KINDS
 from codeneedle.text import number, plural, visible
 
@@ -158,11 +161,16 @@ def _of_how_many(panels: Panels) -> str:
 
 
 def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
-    """What was left out; that no pair differs, where that is so."""
+    """Marks; what was left out; that no pair differs, where that is so."""
     spots = [each.whole for each in panels.panels]
     same = difference and not any(spot.counts[1] or spot.counts[2] for spot in spots)
     none = "No pair differs from the reference in any answer."
-    return [*([none] if same else []), *map(visible, panels.left_out)]
+    shown = shown_panels(panels, difference=difference)
+    return [
+        *([none] if same else []),
+        *mark_notes(shown, {REFERENCE_MARK: "Framed", NO_ANSWER.sign: "Hatched"}),
+        *map(visible, panels.left_out),
+    ]
 
 
 def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) -> None:

@@ -3,6 +3,7 @@ Panels: for each pair, a map of the answers to a task by length and depth; and w
 each pair lost and gained there against the reference.
 """
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,15 @@ import msgspec
 from rich.text import Text
 
 from codeneedle.cache_types import Pair, named_pairs
-from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
+from codeneedle.document import (
+    Block,
+    Document,
+    Facts,
+    Grid,
+    Heading,
+    Lines,
+    ShownText,
+)
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES, frames, gap_lines
 from codeneedle.probes.frames import CellValue
@@ -21,7 +30,14 @@ from codeneedle.report import captions
 from codeneedle.report.colours import Scale, cell_style, value_scale
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import REFERENCE, REFERENCE_MARK, Shown, legend, shown
+from codeneedle.report.shown import (
+    NO_ANSWER,
+    REFERENCE,
+    REFERENCE_MARK,
+    Shown,
+    legend,
+    shown,
+)
 from codeneedle.report.tidy import (
     KINDS,
     NOT_RUN_STATUS,
@@ -31,7 +47,7 @@ from codeneedle.report.tidy import (
     column_of,
     place_rows,
 )
-from codeneedle.text import NO_VALUE_WORD, number, sweep_command
+from codeneedle.text import number, sweep_command
 
 _LOGP = "-logp"
 _KIB = 1024
@@ -339,25 +355,43 @@ def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
     rows = [[texts.get(Pair(k, v), "") for v in v_types] for k in k_types]
     yield Grid(k_types, v_types, rows)
     yield Lines(panels.notes, style="dim")
-    yield Lines(_legend() if difference else [])
-    yield Facts(legend(panel_shown(panels, each) for each in panels.panels))
+    yield Facts(_change_legend() if difference else [])
+    yield Facts(legend(shown_panels(panels, difference=difference)))
 
 
-def panel_shown(panels: Panels, panel: Panel) -> Shown:
-    """The word of a pair without answers; the reference's mark."""
+def shown_panels(panels: Panels, *, difference: bool) -> list[Shown]:
+    """Each with its marks: those of values, or with *difference* of what changed."""
+    return [panel_shown(panels, each, difference=difference) for each in panels.panels]
+
+
+def panel_shown(panels: Panels, panel: Panel, *, difference: bool = False) -> Shown:
+    """The word of a pair without answers; the reference's mark, and that of gaps."""
     if not panel.spots:
         missing = CellValue(pair=panel.pair, status=panel.status, reason=panel.reason)
         return shown(missing, display_of(panels.metric))
-    marks = (REFERENCE,) if panel.pair == panels.reference else ()
-    return Shown(pair=panel.pair, text=_number(panels, panel.whole), marks=marks)
+    places = itertools.product(panels.lengths, panels.depths)
+    spots = [panel.spots.get(place, NOTHING) for place in places]
+    gaps = [not spot.n if difference else math.isnan(spot.value) for spot in spots]
+    said = (
+        (REFERENCE, panel.pair == panels.reference),
+        (NO_ANSWER, any(gaps)),
+    )
+    return Shown(
+        pair=panel.pair,
+        text=_number(panels, panel.whole),
+        marks=tuple(mark for mark, occurs in said if occurs),
+    )
 
 
-def _legend() -> list[Text]:
-    text = Text()
-    for kind, (letter, style) in LETTERS.items():
-        text.append(f"{letter}", style=style).append(f" {kind}   ")
-    text.append(f"{UNCHANGED} nothing lost or gained   {WRONG} all wrong with both")
-    return [text, Text("right, wrong: questions with which both pairs were so")]
+def _change_legend() -> list[tuple[str, ShownText]]:
+    """What letters and words mean, in the colours that they have in maps."""
+    return [
+        *((letter, Text(kind, style)) for kind, (letter, style) in LETTERS.items()),
+        (UNCHANGED, "nothing lost or gained"),
+        (WRONG, "all wrong with both"),
+        ("right", "questions that both pairs answered right"),
+        ("wrong", "questions that both pairs answered wrong"),
+    ]
 
 
 def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
@@ -393,7 +427,7 @@ def _number(panels: Panels, spot: Spot) -> str:
 
 def _value(panels: Panels, spot: Spot) -> Text:
     if math.isnan(spot.value):
-        return Text(NO_VALUE_WORD, style="dim")
+        return Text(NO_ANSWER.sign, style="dim")
     style = cell_style(spot.value, panels.scale)
     return Text(_number(panels, spot), style=style)
 
@@ -401,7 +435,7 @@ def _value(panels: Panels, spot: Spot) -> Text:
 def _letters(spot: Spot) -> Text:
     """``3L1G``, or that nothing changed."""
     if not spot.n:
-        return Text(NO_VALUE_WORD, style="dim")
+        return Text(NO_ANSWER.sign, style="dim")
     text = Text()
     for kind, count in zip(KINDS, spot.counts, strict=True):
         if count and kind in LETTERS:

@@ -1,5 +1,6 @@
 """The plan of a sweep with the memory it takes, and that which was measured."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,10 +41,17 @@ from codeneedle.report.captions import (
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.kernels import gain_line, kernels_document
 from codeneedle.report.shown import (
-    PAIRS,
+    CANNOT_SIGN,
+    DONE,
+    TRAINED,
+    TWICE,
+    UNKNOWN_SIGN,
+    UNKNOWN_SIZE,
+    UNTOLD_SIZE,
     NumberMark,
     Shown,
     legend,
+    refusal_mark,
     rows_of,
     status_mark,
 )
@@ -51,7 +59,6 @@ from codeneedle.report.tidy import cell_rows
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import (
-    NO_VALUE_WORD,
     duration,
     mib,
     number,
@@ -60,9 +67,6 @@ from codeneedle.text import (
     visible,
 )
 from codeneedle.verdict.trust import trusted_records
-
-UNKNOWN = "?"
-"""Shown for a size that cannot be predicted."""
 
 COLUMNS = {
     "kv-k": "K",
@@ -149,12 +153,16 @@ def predicted_memory(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
     yield Heading("predicted KV cache, MiB, by context in tokens")
     heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
-    rows = [
-        [str(each.pair), *map(_predicted_text, each.kv_bytes), _longest(each, memory)]
-        for each in memory.pairs
-    ]
-    yield Table(heading, rows, words={"K/V"})
+    rows = [_predicted_row(each, memory) for each in memory.pairs]
+    yield _table_of(heading, rows)
+    yield Facts(legend(itertools.chain(*rows)))
     yield Lines(list(_memory_notes(memory)))
+
+
+def _table_of(heading: Sequence[str], rows: Sequence[Sequence[Shown]]) -> Table:
+    """A line for each pair with a row, behind its name."""
+    lines = [[str(row[0].pair), *(each.text for each in row)] for row in rows]
+    return Table(heading, lines, words={"K/V"})
 
 
 def measured_memory(run: Run) -> Document:
@@ -174,17 +182,9 @@ def measured_memory(run: Run) -> Document:
         if name not in OPTIONAL or any(each.sizes_mib[name] > 0 for each in sizes)
     }
     yield Heading(f"{run.name}: measured memory, MiB{where}")
-    yield Table(
-        ["K/V", *columns.values()],
-        [
-            [
-                str(each.pair),
-                *(_measured_text(name, each.sizes_mib[name]) for name in columns),
-            ]
-            for each in sizes
-        ],
-        words={"K/V"},
-    )
+    rows = [[_measured_size(each, name) for name in columns] for each in sizes]
+    yield _table_of(["K/V", *columns.values()], rows)
+    yield Facts(legend(itertools.chain(*rows)))
     none = "no finished cell has the size of its KV cache in its log"
     left_out = (f"left out: {line}" for line in _left_out(run))
     yield Lines([*([] if sizes else [none]), *left_out])
@@ -251,9 +251,19 @@ def _rank(record: CellRecord) -> tuple[bool, int]:
     return record.peak_rss_bytes is not None, context_of(record.effective)
 
 
-def _measured_text(name: str, size_mib: float) -> str:
+def _measured_size(each: Measured, name: str) -> Shown:
+    size_mib = each.sizes_mib[name]
     if math.isnan(size_mib):
-        return NO_VALUE_WORD
+        return _mark_alone(each.pair, UNTOLD_SIZE)
+    return Shown(pair=each.pair, text=_measured_text(name, size_mib))
+
+
+def _mark_alone(pair: Pair, mark: NumberMark) -> Shown:
+    """A mark in place of a number."""
+    return Shown(pair=pair, text=mark.sign, marks=(mark,))
+
+
+def _measured_text(name: str, size_mib: float) -> str:
     if name == "kv-per-1k":
         return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
     usual = 2 if name in {"kv-k", "kv-v"} else 1
@@ -270,19 +280,30 @@ def _tokens(context: int) -> str:
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
 
-def _predicted_text(count: float | None) -> str:
+def _predicted_row(each: PairMemory, memory: MemoryPlan) -> list[Shown]:
+    """Its size at each context, and the longest one."""
+    sizes = [_predicted_size(each, count) for count in each.kv_bytes]
+    return [*sizes, _longest(each, memory)]
+
+
+def _predicted_size(each: PairMemory, count: float | None) -> Shown:
     if count is None:
-        return UNKNOWN
-    return f"{mib(count):,.{_digits(mib(count), 1)}f}"
+        # Of a pair that cannot run, the last column says why.
+        marks = () if each.misfit else (UNKNOWN_SIZE,)
+        return Shown(pair=each.pair, text=UNKNOWN_SIGN, marks=marks)
+    size_mib = mib(count)
+    return Shown(pair=each.pair, text=f"{size_mib:,.{_digits(size_mib, 1)}f}")
 
 
-def _longest(each: PairMemory, memory: MemoryPlan) -> str:
+def _longest(each: PairMemory, memory: MemoryPlan) -> Shown:
     if each.misfit:
-        return "cannot"
-    if each.longest_context is None:
-        return UNKNOWN
-    limit = "*" if each.longest_context == memory.training_context else " "
-    return f"{each.longest_context:,}{limit}"
+        return _mark_alone(each.pair, refusal_mark(CANNOT_SIGN, each.misfit))
+    longest = each.longest_context
+    if longest is None:
+        return _mark_alone(each.pair, UNKNOWN_SIZE)
+    marks = (TRAINED,) if longest == memory.training_context else ()
+    sign = TRAINED.sign if marks else " "
+    return Shown(pair=each.pair, text=f"{longest:,}{sign}", marks=marks)
 
 
 def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
@@ -292,31 +313,12 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
         f"{memory.room.where} with {size(memory.weights_bytes)} of weights and "
         f"{size(low)} to {size(high)} for compute buffers and a reserve, in tokens"
     )
-    longest = {each.longest_context for each in memory.pairs}
-    if memory.training_context and memory.training_context in longest:
-        yield "* the context that the weights were trained for"
-    yield from (
-        f"cannot: {why}" for why in sorted({p.misfit for p in memory.pairs if p.misfit})
-    )
-    if any(each.kv_bytes[-1] is None and not each.misfit for each in memory.pairs):
-        yield f"{UNKNOWN} known after the first start"
     if memory.is_by_header:
         yield (
             "sizes are those of the header alone, at most so much: an architecture may "
             "have sliding windows that it does not state"
         )
 
-
-DONE = NumberMark("+", "finished")
-"""Behind the size of a cell that has finished."""
-
-TWICE = NumberMark("=", "measured first and last: two values that differ by noise")
-"""Behind that of the cell that is measured again after all others."""
-
-UNTOLD = NumberMark(UNKNOWN, "known after the first start")
-
-CANNOT = "cannot"
-"""In place of the size of a pair that cannot run."""
 
 ROOM_TOKENS = 1024
 """Of a context, for a question and its answer."""
@@ -692,17 +694,17 @@ def _shown(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
         return Shown(pair=pair, text="")
     record, reason = cells.records.get(pair), plan.refusal(pair)
     if reason or (record and not record.has_numbers):
-        mark = NumberMark(CANNOT, f"{PAIRS}: {visible(reason)}")
+        mark = refusal_mark(CANNOT_SIGN, reason)
         if record and not reason:
             mark = status_mark(record.status, record.reason)
-        return Shown(pair=pair, text=mark.sign, marks=(mark,))
+        return _mark_alone(pair, mark)
     predicted = _kv_bytes(plan, pair)
-    size_mib = UNTOLD.sign if predicted is None else f"{mib(predicted):,.1f}"
+    size_mib = UNKNOWN_SIGN if predicted is None else f"{mib(predicted):,.1f}"
     is_done = record is not None
     # Blanks align digits with those that have marks.
     twice = (TWICE.sign if pair == cells.repeated else " ") if cells.repeated else ""
     said = (
-        (UNTOLD, predicted is None),
+        (UNKNOWN_SIZE, predicted is None),
         (TWICE, pair == cells.repeated),
         (DONE, is_done),
     )

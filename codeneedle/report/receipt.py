@@ -17,14 +17,22 @@ from typing import Any
 import msgspec
 
 from codeneedle.cache_types import Pair, most_precise_first
-from codeneedle.document import Document, Heading, Lines, Table
+from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
 from codeneedle.records.record import CellRecord, Effective, Json, Run, Setup
 from codeneedle.report.compare import WALL
 from codeneedle.report.display import display_of
-from codeneedle.report.kernels import WORDS
-from codeneedle.report.shown import ERROR, NOT_RUN_WORD, count_mark, shown
+from codeneedle.report.shown import (
+    ERROR,
+    KERNEL_WORDS,
+    NOT_RUN_WORD,
+    Shown,
+    count_mark,
+    legend,
+    marks_in,
+    shown,
+)
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
 from codeneedle.verdict.judge import Verdict, judge
@@ -52,6 +60,9 @@ ALWAYS = ("model", "engine", "context", "limit")
 PAIR = "K/V"
 """Heading of the pairs."""
 
+ATTENTION = "attention"
+"""Heading of where attention ran, in words."""
+
 _START = re.compile(rf"{TITLE} (\d{{1,9}}): ")
 
 
@@ -64,6 +75,14 @@ class Receipt:
 
     columns: tuple[str, ...]  # headings of the numbers and words of a pair
     rows: Mapping[Pair, tuple[str, ...]]  # these of each pair, as reports show them
+
+    @property
+    def numbers(self) -> Iterator[tuple[Pair, str]]:
+        """What stands in a column of a pair, of all pairs."""
+        for pair, row in self.rows.items():
+            for column, text in zip(self.columns, row, strict=True):
+                if column != ATTENTION:
+                    yield pair, text
 
     def text(self) -> str:
         """The receipt as it is printed."""
@@ -224,9 +243,9 @@ def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     places: dict[Pair, str] = {}
     for (pair, _), record in table.records.items():
         if record.has_numbers and record.attention:
-            places.setdefault(pair, WORDS[record.attention])
+            places.setdefault(pair, KERNEL_WORDS[record.attention])
     if places:
-        yield "attention", [places.get(pair, "") for pair in table.pairs]
+        yield ATTENTION, [places.get(pair, "") for pair in table.pairs]
 
 
 def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
@@ -402,6 +421,8 @@ def compared_receipts(receipts: Sequence[Receipt]) -> Document:
         for group in _comparable(column, having):
             yield Heading(column)
             yield _table(column, group)
+    texts = ((pair, text) for each in receipts for pair, text in each.numbers)
+    yield Facts(receipt_legend(texts))
     of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
     lines = [NOT_TESTED, WALL] if len({*map(_base, of_distance)}) > 1 else [NOT_TESTED]
     yield Lines(lines)
@@ -487,6 +508,13 @@ def _table(column: str, receipts: Mapping[str, Receipt]) -> Table:
         for pair in pairs
     ]
     return Table([PAIR, *receipts], rows, words={PAIR})
+
+
+def receipt_legend(texts: Iterable[tuple[Pair, str]]) -> list[tuple[str, str]]:
+    """What the marks in *texts* of pairs mean."""
+    return legend(
+        Shown(pair=pair, text=text, marks=tuple(marks_in(text))) for pair, text in texts
+    )
 
 
 def receipt_objects(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:

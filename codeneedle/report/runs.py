@@ -7,8 +7,15 @@ from codeneedle.cache_types import Pair, by_precision, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Table
 from codeneedle.report import captions
 from codeneedle.report.losses import PERCENT, Losses, losses_of
-from codeneedle.report.shown import NOT_RUN, REFERENCE_MARK, Shown, Style, legend
-from codeneedle.text import NO_VALUE_WORD, number, visible
+from codeneedle.report.shown import (
+    FEW_PAIRS,
+    NOT_RUN,
+    REFERENCE_MARK,
+    Shown,
+    Style,
+    legend,
+)
+from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
 
 FEWEST_PAIRS = 2
@@ -24,6 +31,8 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     if by_type:
         yield Heading("loss, mean over the pairs of a type, of 100")
         yield Table(["type", *columns], by_type, words={"type"})
+        if any(FEW_PAIRS.sign in row for row in by_type):
+            yield Facts([(FEW_PAIRS.sign, FEW_PAIRS.meaning)])
     shown = [
         {each.pair: each for each in losses.shown()} if losses else {}
         for losses in of_runs
@@ -49,7 +58,7 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
         for name in by_precision(getattr(pair, axis) for pair in pairs):
             is_of_type = _of_type(axis, name)
             means = [_mean_loss(losses, is_of_type) for losses in of_runs]
-            if {*means} != {NO_VALUE_WORD}:
+            if {*means} != {FEW_PAIRS.sign}:
                 yield [f"{axis.upper()} {visible(name)}", *means]
 
 
@@ -60,7 +69,7 @@ def _of_type(axis: str, name: str) -> Callable[[Pair], bool]:
 def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str:
     rows = [row for p, row in losses.rows.items() if is_of_type(p)] if losses else []
     if losses is None or len(rows) < FEWEST_PAIRS:
-        return NO_VALUE_WORD
+        return FEW_PAIRS.sign
     mean = fmean(row.bounds.mean for row in rows)
     return number(PERCENT * mean, digits=losses.digits)
 

@@ -5,6 +5,7 @@ A mark is made here, with what it means: reports place marks, and know none them
 """
 
 import math
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Flag, auto
@@ -22,6 +23,7 @@ from codeneedle.report.colours import (
     LossScale,
     Rgb,
     Scale,
+    difference_scale,
     hex_of,
     text_colour,
     value_scale,
@@ -161,6 +163,8 @@ SET = NumberMark("set", f"the pair to set, {PAIRS}")
 
 ERROR = NumberMark("±", "standard error")
 
+ALONE = NumberMark(NO_VALUE_WORD, f"nothing in common with the reference: {PAIRS}")
+
 DECISIONS = {
     "within": "its loss is at most the limit, by all that was measured",
     "beyond": "its loss is above the limit, by a metric at least",
@@ -212,15 +216,26 @@ def place_marks(cell: CellValue) -> Iterator[NumberMark]:
     marks = [*attention_marks(cell.attention, cell.evidence, is_ranked=cell.is_ranked)]
     yield from marks
     if cell.is_elsewhere and not marks:
-        meaning = f"{PAIRS}: {frames.OTHER_DEVICE}; compared with none"
-        yield NumberMark("other", meaning)
+        yield _elsewhere_mark()
+
+
+OTHER_SIGN = "other"
+"""Behind a speed of another device than the reference's."""
+
+
+def _elsewhere_mark() -> NumberMark:
+    meaning = f"{PAIRS}: {frames.OTHER_DEVICE}; compared with none"
+    return NumberMark(OTHER_SIGN, meaning)
+
+
+_OF_THOSE_SCORED = "over those of all that have a score of each answer"
 
 
 def count_mark(cell: CellValue) -> NumberMark:
     """``of 6``, or ``of 6/8`` where two of eight units have no score."""
     if cell.left_out:
-        meaning = "over those of all that have a score of each answer"
-        return NumberMark(f"of {cell.units:,}/{cell.units + cell.left_out:,}", meaning)
+        sign = f"of {cell.units:,}/{cell.units + cell.left_out:,}"
+        return NumberMark(sign, _OF_THOSE_SCORED)
     return NumberMark(
         f"of {cell.units:,}", "over so many, other pairs over more or fewer"
     )
@@ -229,6 +244,110 @@ def count_mark(cell: CellValue) -> NumberMark:
 def decision_mark(word: str) -> NumberMark:
     """``within``, ``beyond`` or ``open``."""
     return NumberMark(word, DECISIONS[word])
+
+
+KERNEL_WORDS = {
+    Attention.KERNEL: "kernel",
+    Attention.CPU: "cpu",
+    Attention.CONVERTED: "f16",
+    Attention.PLAIN: "plain",
+}
+"""Where attention of a pair runs."""
+
+_KERNEL_MEANINGS = {
+    Attention.KERNEL: "in a fast kernel of the backend",
+    Attention.CPU: "on the CPU: losses count, speeds are compared with none",
+    Attention.CONVERTED: "converted to f16 at each step: slower; losses count",
+    Attention.PLAIN: "without flash attention, which this model does not have",
+}
+
+
+def kernel_mark(attention: Attention, evidence: str) -> NumberMark:
+    """Where attention of a pair would run."""
+    meaning = f"{_KERNEL_MEANINGS[attention]}{WHY}"
+    return NumberMark(KERNEL_WORDS[attention], meaning, evidence)
+
+
+UNKNOWN_SIGN = "?"
+"""In place of what nothing tells before a start."""
+
+UNKNOWN_KERNEL = NumberMark(UNKNOWN_SIGN, "known after the first cell")
+
+UNKNOWN_SIZE = NumberMark(UNKNOWN_SIGN, "known after the first start")
+
+UNTOLD_SIZE = NumberMark(NO_VALUE_WORD, "not known of this cell")
+
+REFUSED_SIGN = "-"
+"""In place of where attention of a pair would run that the engine refuses."""
+
+CANNOT_SIGN = "cannot"
+"""In place of the size of a pair that cannot run."""
+
+
+def refusal_mark(sign: str, reason: str) -> NumberMark:
+    """In place of what a pair cannot have, with why."""
+    return NumberMark(sign, f"{PAIRS}: {visible(reason)}")
+
+
+DONE = NumberMark("+", "finished")
+"""Behind the size of a cell that has finished."""
+
+TWICE = NumberMark("=", "measured first and last: two values that differ by noise")
+"""Behind that of the cell that is measured again after all others."""
+
+TRAINED = NumberMark("*", "the context that the weights were trained for")
+"""Behind a longest context."""
+
+UNFIT = NumberMark("does not fit", "takes more memory than the budget")
+
+NOT_IN_BOTH = NumberMark(NO_VALUE_WORD, "no value in both runs")
+
+FEW_PAIRS = NumberMark(NO_VALUE_WORD, "the mean of fewer than two pairs")
+
+NO_ANSWER = NumberMark(NO_VALUE_WORD, "not asked, or without a score of its answer")
+
+NO_WHOLE_CACHE = NumberMark(
+    NO_VALUE_WORD, "of a cache: not every layer keeps the whole context, or is known to"
+)
+
+NO_BIASES = NumberMark(NO_VALUE_WORD, "of biases: there are none")
+
+UNTOLD_HEADER = NumberMark(NO_VALUE_WORD, "of the rest: its file does not tell")
+
+MLX_FOLDER = NumberMark("(mlx)", "a folder, for --engine mlx")
+
+NO_INTERVAL = NumberMark(NO_VALUE_WORD, "no interval: of too few")
+
+
+def trouble_mark(trouble: str) -> NumberMark:
+    """In place of a decision, of what is told as ``crashed: exit code 1``."""
+    word, _, reason = trouble.partition(": ")
+    why = f": {visible(reason)}" if reason else ", for want of numbers"
+    return NumberMark(word, f"{PAIRS}{why}")
+
+
+def marks_in(text: str) -> Iterator[NumberMark]:
+    """The marks in a *text* of a number that somebody else was shown."""
+    words = text.translate(str.maketrans("()", "  ")).split()
+    signs = {sign: status for status, sign in STATUS_WORDS.items()}
+    places = {each.mark: each for each in Attention if each.mark}
+    for word in dict.fromkeys(words):
+        if word == NO_VALUE_WORD and words[1:]:
+            yield NO_INTERVAL
+        elif word in signs:
+            yield status_mark(signs[word], "")
+        elif word in places:
+            yield from attention_marks(places[word], "")
+        elif word == OTHER_SIGN:
+            yield _elsewhere_mark()
+        elif word in DECISIONS:
+            yield decision_mark(word)
+    yield from (mark for mark in (ERROR, NOT_RUN) if mark.sign in words)
+    if found := _LEFT_OUT.search(text):
+        yield NumberMark(found[0], _OF_THOSE_SCORED)
+
+
+_LEFT_OUT = re.compile(r"\bof [\d,]+/[\d,]+")
 
 
 def _lacking_marks(cell: CellValue) -> Iterator[NumberMark]:
@@ -261,8 +380,9 @@ def shown(
         return _gap(cell, [*below], inferred or {}, where)
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
     error = cell.error if display.shows_error else math.nan
-    text, places = with_error(cell.value, error, digits=digits), [*place_marks(cell)]
-    signs, words = [mark.sign for mark in places], [*below]
+    text = with_error(cell.value, error, digits=digits, has_sign=display.has_sign)
+    places, words = [*place_marks(cell)], [*below]
+    signs = [mark.sign for mark in places]
     return Shown(
         pair=cell.pair,
         text=text if words else " ".join([text, *signs]),
@@ -304,10 +424,15 @@ def _gap(
 
 
 def with_error(
-    value: float, error: float | None, *, digits: int, mark: str = ERROR.sign
+    value: float,
+    error: float | None,
+    *,
+    digits: int,
+    mark: str = ERROR.sign,
+    has_sign: bool = False,
 ) -> str:
     """``16.52±0.31``; ``16.52`` where the *error* is unknown."""
-    text = number(value, digits=digits)
+    text = number(value, digits=digits, sign=has_sign)
     if error is None or not math.isfinite(error):
         return text
     return f"{text}{mark}{number(error, digits=digits)}"
@@ -320,11 +445,40 @@ def painted(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
     return replace(value, place=scale.place(level), ground=scale.colour(level))
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """What is shown of the cells of a grid, how it is written, and its colours."""
+
+    cells: Cells  # values, or differences from the reference's
+    display: Display
+    scale: Scale
+
+
+def values_of(metric: Metric, cells: Cells, display: Display | None = None) -> Numbers:
+    """The values of *cells*; the colours are of those that are compared."""
+    ranked = [cell.value for cell in cells if cell.is_ranked]
+    rounds = frames.most_observations(cells) or 1
+    scale = value_scale(metric, ranked, rounds=rounds)
+    return Numbers(cells, display or display_of(metric), scale)
+
+
+def changes_of(metric: Metric, cells: Cells, first: CellValue) -> Numbers:
+    """By how much each of *cells* differs from *first*, with its sign."""
+    changes = [frames.change(cell, first) for cell in cells]
+    scale = difference_scale(
+        metric,
+        [change.value for change in changes if change.is_ranked],
+        reference=first.value,
+        rounds=frames.most_observations(cells),
+    )
+    return Numbers(changes, replace(display_of(metric), has_sign=True), scale)
+
+
 def shown_cells(
     metric: Metric,
     cells: Cells,
     *,
-    display: Display | None = None,
+    numbers: Numbers | None = None,
     setup: Setup | None = None,
     inferred: Mapping[Pair, Pair] | None = None,
     beyond: Collection[Pair] = (),
@@ -336,33 +490,30 @@ def shown_cells(
     Args:
         metric: What is shown.
         cells: All cells of a grid.
-        display: How; as usual if None.
+        numbers: What is shown of them; their values if None.
         setup: Says why finished cells have no value.
         inferred: Pairs that are beyond as finer ones are, and were not measured.
         beyond: Pairs that are beyond the limit by this metric.
         where: Names the part of the run that did not finish.
     """
-    reference = frames.reference(cells)
-    counts = _units_differ(metric, cells)
-    ranked = [cell.value for cell in cells if cell.is_ranked]
-    scale = value_scale(metric, ranked, rounds=frames.most_observations(cells))
+    reference, numbers = frames.reference(cells), numbers or values_of(metric, cells)
+    counts = _units_differ(metric, numbers.cells)
     found = []
-    for cell in cells:
-        how = display or display_of(metric)
-        value = shown(cell, how, inferred=inferred, where=where)
-        if cell.status == Status.FINISHED and not cell.has_value:
-            marks = (no_value_mark(metric, setup), *_lacking_marks(cell))
-            value = replace(value, marks=marks)
-        if counts and cell.has_value:
-            mark = count_mark(cell)
+    for cell, seen in zip(cells, numbers.cells, strict=True):
+        value = shown(seen, numbers.display, inferred=inferred, where=where)
+        if cell.status == Status.FINISHED and not seen.has_value:
+            mark = ALONE if cell.has_value else no_value_mark(metric, setup)
+            value = replace(value, marks=(mark, *_lacking_marks(cell)))
+        if counts and seen.has_value:
+            mark = count_mark(seen)
             value = replace(value, below=mark.sign, marks=(*value.marks, mark))
-        if cell.has_value:
+        if seen.has_value:
             value = replace(value, note=f"n {cell.n}")
         if cell.pair == reference:
             value = _as_reference(value, metric, cell)
         if cell.pair in beyond:
             value = replace(value, style=value.style | Style.BEYOND)
-        found.append(painted(value, cell.value, scale))
+        found.append(painted(value, seen.value, numbers.scale))
     return found
 
 

@@ -29,6 +29,7 @@ from codeneedle.report.shown import (
     legend,
     shown_cells,
     small_number,
+    values_of,
 )
 from codeneedle.report.tidy import TableRow, cell_rows
 from codeneedle.text import NO_VALUE_WORD, number, visible
@@ -309,11 +310,13 @@ def column_shown(column: Column, table: PairTable) -> list[Shown]:
     """Each pair of *table* in *column*; its note is its ratio to the reference."""
     metric, usual = column.metric, display_of(column.metric)
     is_graded = metric.loss is not None and metric.loss.kind.is_graded
+    # Losses are computed of the error of such a mean.
+    display = replace(usual, shows_error=usual.shows_error or is_graded)
+    cells = [column.cell(pair) for pair in table.pairs]
     found = shown_cells(
         metric,
-        [column.cell(pair) for pair in table.pairs],
-        # Losses are computed of the error of such a mean.
-        display=replace(usual, shows_error=usual.shows_error or is_graded),
+        cells,
+        numbers=values_of(metric, cells, display),
         setup=table.run.setup,
         where=column.probe,
     )

@@ -1,10 +1,10 @@
 """Models that other programs keep on this machine, as a table and as JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from codeneedle.document import Document, Lines, Table
+from codeneedle.document import Document, Facts, Lines, Table
 from codeneedle.models.headers import AT, SAVING, HeaderFacts
 from codeneedle.models.stores import (
     StoredModel,
@@ -13,9 +13,16 @@ from codeneedle.models.stores import (
     ollama_folders,
     words,
 )
-from codeneedle.text import plural, size
+from codeneedle.report.shown import (
+    MLX_FOLDER,
+    NO_BIASES,
+    NO_WHOLE_CACHE,
+    UNTOLD_HEADER,
+    NumberMark,
+)
+from codeneedle.text import NO_VALUE_WORD, plural, size
 
-NONE = "-"
+NONE = NO_VALUE_WORD
 
 
 class WeightsRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +81,10 @@ def weights_document(rows: list[WeightsRow]) -> Document:
     )
     told = ("--model", "weights", "architecture", "path")
     yield Table(heading, [_cells_of(row) for row in usable], words=told)
-    yield Lines(list(_ends(usable)), style="dim")
+    yield Facts([(mark.sign, mark.meaning) for mark in _marks(usable)], is_quiet=True)
+    if usable:
+        total = size(sum(row.size_bytes for row in usable))
+        yield Lines([f"{plural(len(usable), 'model')}, {total}."], style="dim")
     yield Table(
         ("not usable", "why", "path"),
         [(row.name, row.problem, row.path) for row in rows if row.problem],
@@ -97,7 +107,7 @@ def _cells_of(row: WeightsRow) -> tuple[str, ...]:
         row.name,
         row.quantization or NONE,
         size(row.size_bytes),
-        row.architecture + (" (mlx)" if row.is_folder else ""),
+        row.architecture + (f" {MLX_FOLDER.sign}" if row.is_folder else ""),
         f"{row.training_context:,}" if row.training_context else NONE,
         f"{cache}{shorter}",
         NONE if row.saved_bytes is None else size(row.saved_bytes),
@@ -112,10 +122,13 @@ def _biases(row: WeightsRow) -> str:
     return f"up to {row.k_bias:,.3g}, median {row.k_bias_median:,.3g}"
 
 
-def _ends(rows: list[WeightsRow]) -> list[str]:
-    if not rows:
-        return []
-    total = size(sum(row.size_bytes for row in rows))
-    unknown = any(row.cache_bytes is None for row in rows)
-    why = f" {NONE}: not every layer keeps the whole context, or is known to."
-    return [f"{plural(len(rows), 'model')}, {total}.{why if unknown else ''}"]
+def _marks(rows: list[WeightsRow]) -> Iterator[NumberMark]:
+    """Those that occur in *rows*."""
+    if any(row.is_folder for row in rows):
+        yield MLX_FOLDER
+    if any(row.cache_bytes is None for row in rows):
+        yield NO_WHOLE_CACHE
+    if any(not (row.k_bias or row.has_sinks) for row in rows):
+        yield NO_BIASES
+    if any(not (row.quantization and row.training_context) for row in rows):
+        yield UNTOLD_HEADER

@@ -11,7 +11,7 @@ from codeneedle.records.record import ModelFacts
 from codeneedle.report.budget import (
     budget_headline,
     budget_remarks,
-    candidate_table,
+    candidate_blocks,
     file_name,
     whole_document,
 )
@@ -78,13 +78,13 @@ class TestFirstLines:
 
 class TestTable:
     def test_there_is_a_row_for_each_candidate_by_weights(self):
-        table = candidate_table(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = candidate_blocks(judged(size_of("Q6_K q8_0/q8_0")))
 
         weights = ["Q8_0"] * 3 + ["Q6_K"] * 3 + ["Q4_K_M"] * 3
         assert weights == [row[0] for row in table.rows]
 
     def test_a_row_says_what_is_set_and_what_does_not_fit(self):
-        table = candidate_table(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = candidate_blocks(judged(size_of("Q6_K q8_0/q8_0")))
 
         words = {f"{row[0]} {row[1]}": row[-1] for row in table.rows}
         assert "reference, does not fit" == words[f"Q8_0 {FULL}"]
