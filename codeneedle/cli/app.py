@@ -215,11 +215,8 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which pairs have a kernel here, and their memory."""
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import working
-    from codeneedle.report.kernels import (
-        kernels_document,
-        kernels_object,
-        memory_document,
-    )
+    from codeneedle.report.kernels import kernels_object
+    from codeneedle.report.plan import plan_survey
 
     request, execution = context.obj
     with working(stderr_console(), "asking the engine") as tell:
@@ -235,10 +232,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
         write_json([kernels_object(survey) for _, survey in surveyed])
         return
     for plan, survey in surveyed:
-        rows, columns = plan.request.rows, plan.request.columns
-        show_document(
-            (*kernels_document(survey, rows, columns), *memory_document(survey))
-        )
+        show_document(plan_survey(plan, survey))
 
 
 @app.command(cls=TranscriptCommand)

@@ -32,7 +32,8 @@ from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.stores import stored_models
 from codeneedle.models.weights import Weights
 from codeneedle.report.data import attributes
-from codeneedle.report.kernels import kernels_document, kernels_object
+from codeneedle.report.kernels import kernels_object
+from codeneedle.report.served import model_lines, program_line, survey_document
 from codeneedle.sweep.contexts import chosen_context
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
@@ -136,10 +137,8 @@ def diagnose(
         UnknownName: If there is no such engine.
     """
     problems: list[Problem] = []
-    request, execution = (
-        Request(engine=engine, env=env),
-        Execution(llama_server=llama_server),
-    )
+    request = Request(engine=engine, env=env)
+    execution = Execution(llama_server=llama_server)
     entry = engine_entry(request, execution)
     programs = _value_or_problem(lambda: entry.find(request, execution), problems)
     tools = programs if isinstance(programs, Tools) else None
@@ -149,21 +148,15 @@ def diagnose(
             lambda: installation.server_facts(tools.server), problems
         )
     loaded = _value_or_problem(lambda: _model(model, entry), problems)
-    facts = machine.facts()
-    own = _fork_types(server)
+    own = _fork_types(server) if engine == ENGINE else ()
     names = (*DEFAULT_TYPES, *own) if engine == ENGINE else ()
     types = tuple(_type(name, server, loaded) for name in names)
     survey = _survey(tools, server, loaded, types)
     if loaded:
-        sized = (*entry.types, *(own if engine == ENGINE else ()))
-        loaded = replace(loaded, kv_bytes=_sizes(loaded, survey, sized))
-    problems += _program_problems(tools, server)
-    problems += _type_problems(types)
-    problems += _cache_problems(loaded)
-    problems += _memory_problems(loaded, server, facts)
-    problems += _orphan_problems()
-    return Diagnosis(
-        machine=facts,
+        sizes = _sizes(loaded, survey, (*entry.types, *own))
+        loaded = replace(loaded, kv_bytes=sizes)
+    diagnosis = Diagnosis(
+        machine=machine.facts(),
         cache=cache_folder(),
         cache_free_bytes=free_disk_bytes(cache_folder()),
         engine=engine,
@@ -174,8 +167,23 @@ def diagnose(
         types=types,
         survey=survey,
         kept=Counter(m.store for m in stored_models() if not m.problem),
-        problems=tuple(sorted(problems, key=lambda problem: not problem.stops)),
+        problems=(),
     )
+    return _with_problems(diagnosis, problems)
+
+
+def _with_problems(diagnosis: Diagnosis, problems: Sequence[Problem]) -> Diagnosis:
+    """*diagnosis* with *problems* and its own; those that stop a sweep first."""
+    found = [
+        *problems,
+        *_program_problems(diagnosis.tools, diagnosis.server),
+        *_type_problems(diagnosis.types),
+        *_cache_problems(diagnosis.model),
+        *_memory_problems(diagnosis.model, diagnosis.server, diagnosis.machine),
+        *_orphan_problems(),
+    ]
+    found.sort(key=lambda problem: not problem.stops)
+    return replace(diagnosis, problems=tuple(found))
 
 
 def _value_or_problem(
@@ -404,9 +412,10 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     )
     heading = ("type", "llama-server", "head size")
     yield Table(heading, [_type_row(facts) for facts in diagnosis.types], words=heading)
-    if diagnosis.survey:
+    if diagnosis.survey and diagnosis.model:
         names = [facts.name for facts in diagnosis.types if facts.is_accepted]
-        yield from kernels_document(diagnosis.survey, names, names)
+        weights = diagnosis.model.weights
+        yield from survey_document(diagnosis.survey, names, names, weights)
     yield Lines(list(_problem_lines(diagnosis)))
 
 
@@ -424,14 +433,13 @@ def _program_lines(
     if tools is None:
         yield "llama-server", MISSING
         return
-    yield "llama-server", f"{tools.server} (from {tools.source})"
+    version = server.version if server else ""
+    yield program_line(ENGINE, version, f"{tools.server} (from {tools.source})")
     yield "llama-perplexity", str(tools.perplexity or MISSING)
     yield "llama-bench", str(tools.bench or MISSING)
     yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
     if server is None:
-        yield "build", "unknown"
         return
-    yield "build", server.version or "unknown"
     yield "cache types", ", ".join(server.k_types) or "not stated"
     if server.v_types != server.k_types:
         yield "for V", ", ".join(server.v_types)
@@ -451,19 +459,14 @@ def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
 
 def _model_lines(model: ModelCheck | None) -> Iterator[tuple[str, str]]:
     if model is None:
-        yield "weights", MISSING
+        yield "model", MISSING
         return
     header = model.weights
-    if not header.is_read:
-        yield "weights", f"{header.path}, known to its server alone"
-        return
     if model.is_built_in:
         yield "--model", "not given: what follows is of the built-in test fixture"
-    built_in = "built in, " if model.is_built_in else ""
-    yield "weights", f"{header.path} ({built_in}{size(header.size_bytes)})"
-    yield "model", _shape(header)
-    trained = f"{header.training_context:,}" if header.training_context else "unknown"
-    yield "trained for", f"{trained} tokens; vocabulary {header.vocabulary:,}"
+    yield from model_lines(str(header.path), header)
+    if not header.is_read:
+        return
     yield "chat template", "no" if header.chat_template is None else "yes"
     sizes = (
         f"{pair} {'unknown' if count is None else size(count)}"
@@ -485,17 +488,6 @@ def _kept_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     shown = ", ".join(f"{count} of {store}" for store, count in kept.items())
     if shown:
         yield "models here", f"{shown} (codeneedle weights)"
-
-
-def _shape(header: Weights) -> str:
-    heads = " or ".join(map(str, sorted(set(header.kv_heads))))
-    sizes = f"{header.key_length}"
-    if header.value_length != header.key_length:
-        sizes = f"{header.key_length} (K) and {header.value_length} (V)"
-    kind = f"{header.architecture} {header.file_type}".strip()
-    noun = "KV head" if heads == "1" else "KV heads"
-    layers = plural(header.layers, "layer")
-    return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
 
 
 def _type_row(facts: TypeFacts) -> list[ShownText]:

@@ -9,16 +9,14 @@ from typing import Any
 import msgspec
 
 from codeneedle.cache_types import (
-    FULL_BITS,
     Pair,
-    bits,
     most_precise,
     most_precise_first,
     named_pairs,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.pace import Price
-from codeneedle.engines.survey import Survey, gain, survey_log
+from codeneedle.engines.survey import Survey, survey_log
 from codeneedle.models import pretrained
 from codeneedle.models.kv_cache import (
     Buffers,
@@ -35,11 +33,16 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Run, Setup, Status
 from codeneedle.report.captions import (
     corpus_line,
-    engine_line,
     names_of,
 )
 from codeneedle.report.data import RunTable, run_tables
-from codeneedle.report.kernels import gain_line, kernels_document
+from codeneedle.report.kernels import kernels_document, memory_document
+from codeneedle.report.served import (
+    gain_document,
+    model_lines,
+    program_line,
+    survey_document,
+)
 from codeneedle.report.shown import (
     CANNOT_SIGN,
     DONE,
@@ -348,44 +351,32 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def gain_document(plan: Plan, at: int | None = None) -> Document:
-    """
-    What there is to gain: q8_0 for both and the smallest pair, beside the reference.
+def _gain(plan: Plan, at: int | None) -> Document:
+    """What there is to gain at the context *at*; None for that of the plan."""
+    if plan.survey is None:
+        return ()
+    engine = plan.workers[0].engine
 
-    Args:
-        plan: A checked plan.
-        at: Context, in tokens; None for that of the plan.
-    """
-    possible = plan.possible
-    if plan.survey is None or not possible[1:]:
-        return
-    reference = most_precise(possible)
-    pairs = list(dict.fromkeys([*_EXAMPLES & {*possible}, _smallest(possible)]))
-    survey: Survey | None = plan.survey
-    if at and at != plan.context:
-        engine = plan.workers[0].engine
-        survey = engine.survey([reference, *pairs], context=at, log=survey_log())
-    weights = plan.weights.size_bytes
-    gains = {
-        pair: gain(survey, pair, reference=reference, weights=weights)
-        for pair in pairs
-        if survey and pair != reference
-    }
-    lines = [f"{pair}: {gain_line(each)}" for pair, each in gains.items() if each]
-    if lines:
-        yield Heading(f"what there is to gain beside {reference}")
-        yield Lines(lines)
+    def ask(pairs: Sequence[Pair]) -> Survey | None:
+        if not at or at == plan.context:
+            return plan.survey
+        return engine.survey(pairs, context=at, log=survey_log())
+
+    return gain_document(plan.possible, plan.weights, ask)
 
 
-_EXAMPLES = frozenset({Pair("q8_0", "q8_0")})
-"""Pairs that everybody asks about first."""
+def plan_survey(plan: Plan, survey: Survey) -> Document:
+    """What the *survey* of *plan* tells, and of what."""
+    yield Facts([*_served(plan)], is_quiet=True)
+    rows, columns = plan.request.rows, plan.request.columns
+    yield from survey_document(survey, rows, columns, plan.weights)
 
 
-def _smallest(pairs: Sequence[Pair]) -> Pair:
-    """The pair whose K and V together have the fewest bits, as far as is known."""
-    return min(
-        pairs, key=lambda pair: sum(bits(t) or FULL_BITS for t in (pair.k, pair.v))
-    )
+def _served(plan: Plan) -> Iterator[tuple[str, str]]:
+    """The model and what serves it."""
+    yield from model_lines(_name_of_model(plan), plan.weights)
+    engine = plan.engine.identity()
+    yield program_line(engine.name, engine.version, engine.program)
 
 
 def plan_document(
@@ -402,7 +393,7 @@ def plan_document(
         at: Context for what there is to gain, in tokens; None for that of the plan.
         tries_reference: Whether the reference of a long grid is measured first.
     """
-    yield from gain_document(plan, at)
+    yield from _gain(plan, at)
     every = [_cells_of(plan, probe) for probe in plan.probes]
     cells, request = every[0], plan.request
     facts = _facts(plan, every, tries_reference=tries_reference)
@@ -416,6 +407,7 @@ def plan_document(
     yield Facts(legend(shown))
     if plan.survey:
         yield from kernels_document(plan.survey, request.rows, request.columns)
+        yield from memory_document(plan.survey)
     yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
     yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
@@ -535,7 +527,7 @@ def _facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
-    yield "model", f"{_name_of_model(plan)}, {size(plan.weights.size_bytes)}"
+    yield from _served(plan)
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
         yield "corpus", known or _corpus_estimate(plan)
@@ -545,8 +537,6 @@ def _facts(
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
     )
-    engine = plan.engine.identity()
-    yield engine_line(engine.name, f"{engine.version}, {engine.program}")
     yield "records", str(plan.store.folder)
     most = "at most, " if plan.request.decide else ""
     for cells in every:

@@ -1,0 +1,93 @@
+"""
+What would be served: its model, its engine, where attention runs, and memory.
+
+`plan`, `kernels` and `doctor` show it, in the same lines.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from codeneedle.cache_types import FULL_BITS, Pair, bits, most_precise
+from codeneedle.document import Document, Heading, Lines
+from codeneedle.engines.survey import Survey, gain
+from codeneedle.models.weights import Weights
+from codeneedle.report.captions import engine_line
+from codeneedle.report.kernels import gain_line, kernels_document, memory_document
+from codeneedle.text import plural, size
+
+EXAMPLE = Pair("q8_0", "q8_0")
+"""The pair that everybody asks about first."""
+
+
+def model_lines(name: str, weights: Weights) -> Iterator[tuple[str, str]]:
+    """What the weights called *name* are, and for how long a text."""
+    if not weights.is_read:
+        yield "model", f"{name}, known to its server alone"
+        return
+    yield "model", f"{name}, {size(weights.size_bytes)}"
+    trained = weights.training_context
+    known = plural(trained, "token") if trained else "a context that it does not state"
+    yield "shape", _shape(weights)
+    yield "trained for", f"{known}; vocabulary {weights.vocabulary:,}"
+
+
+def _shape(weights: Weights) -> str:
+    heads = " or ".join(map(str, sorted(set(weights.kv_heads))))
+    sizes = f"{weights.key_length}"
+    if weights.value_length != weights.key_length:
+        sizes = f"{weights.key_length} (K) and {weights.value_length} (V)"
+    kind = f"{weights.architecture} {weights.file_type}".strip()
+    noun = "KV head" if heads == "1" else "KV heads"
+    layers = plural(weights.layers, "layer")
+    return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
+
+
+def program_line(engine: str, version: str, program: object) -> tuple[str, str]:
+    """What serves it: ``llama.cpp``, with its version and its path."""
+    name, phrase = engine_line(engine, version)
+    return name, ", ".join(filter(None, (phrase, str(program))))
+
+
+def survey_document(
+    survey: Survey, k_types: Sequence[str], v_types: Sequence[str], weights: Weights
+) -> Document:
+    """Where attention of each pair runs, its memory, and what there is to gain."""
+    yield from kernels_document(survey, k_types, v_types)
+    yield from memory_document(survey)
+    pairs = [pair for pair, each in survey.pairs.items() if not each.refusal]
+    yield from gain_document(pairs, weights, lambda _pairs: survey)
+
+
+def gain_document(
+    pairs: Sequence[Pair],
+    weights: Weights,
+    ask: Callable[[Sequence[Pair]], Survey | None],
+) -> Document:
+    """
+    What there is to gain: `EXAMPLE` and the smallest pair, beside the most precise.
+
+    Args:
+        pairs: Those that can run.
+        weights: Of the model.
+        ask: Asks the engine about some of them.
+    """
+    if not pairs[1:]:
+        return
+    reference = most_precise(pairs)
+    small = dict.fromkeys(p for p in (EXAMPLE, smallest(pairs)) if p in pairs)
+    survey = ask([reference, *small])
+    gains = {
+        pair: gain(survey, pair, reference=reference, weights=weights.size_bytes)
+        for pair in small
+        if survey and pair != reference
+    }
+    lines = [f"{pair}: {gain_line(each)}" for pair, each in gains.items() if each]
+    if lines:
+        yield Heading(f"what there is to gain beside {reference}")
+        yield Lines(lines)
+
+
+def smallest(pairs: Sequence[Pair]) -> Pair:
+    """The pair whose K and V together have the fewest bits, as far as is known."""
+    return min(
+        pairs, key=lambda pair: sum(bits(t) or FULL_BITS for t in (pair.k, pair.v))
+    )
