@@ -253,7 +253,8 @@ class Verdict:
         if own is None or self.is_instrument or not can_tell:
             return Outcome.NO_ANSWER
         if most is None:
-            return Outcome.NO_ANSWER if self.unasked else Outcome.KEEP
+            is_open = self.unasked or self.fitting_now
+            return Outcome.NO_ANSWER if is_open else Outcome.KEEP
         fits = (own.memory_bytes or math.inf) <= most
         return Outcome.KEEP if fits else Outcome.NO_ANSWER
 
@@ -355,13 +356,20 @@ class Verdict:
         """
         The candidates that fit, and did not when it was fixed what may be measured.
 
-        But for those that lose no less than one that was measured.
+        Without a limited memory those that are smaller than what is set, or the
+        reference. Not those that lose no less than one that was measured.
         """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
-        if not (isinstance(order, JointOrder) and most) or self.keeps_reference:
+        if not isinstance(order, JointOrder) or self.keeps_reference:
             return ()
-        pairs = [each for each in order.too_large if each.size_by_types <= most]
-        covered = dominated(pairs, self.loss_bounds)
+        largest, best = most or math.inf, self.chosen or self.reference
+        if most is None and best:
+            largest = math.nextafter(best.size_by_types, 0)
+        pairs = [each for each in order.too_large if each.size_by_types <= largest]
+        decisions = {e.pair: e.decision for e in self.compared if e.decision}
+        covered = (
+            dominated(pairs, self.loss_bounds) if most else ruled_out(decisions, pairs)
+        )
         return tuple(pair for pair in pairs if pair not in covered)
 
     @property

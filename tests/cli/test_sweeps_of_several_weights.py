@@ -33,7 +33,7 @@ from codeneedle.sweep.measure import Options
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.joint import join_runs
-from codeneedle.verdict.judge import judge
+from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.trust import trusted
@@ -329,6 +329,18 @@ def test_a_verdict_with_more_memory_names_what_may_be_asked_now(several):
     assert command in more[0].text
     several.sweep(most=100 * MIB)
     assert [] == several.remarks(100 * MIB)
+
+
+def test_a_verdict_without_a_limit_names_what_was_too_large_before(several):
+    several.sweep(most=40 * MIB)
+
+    verdict = judge(several.joined())
+    (remark,) = several.remarks(None)
+    assert (None, Outcome.NO_ANSWER) == (verdict.chosen, verdict.outcome)
+    assert "fine q8_0/q8_0" in map(str, remark.pairs)
+    # All but the reference, and q4_0/q4_0 of each.
+    assert 3 * 9 - 1 - 3 == len(remark.pairs)
+    assert "--max-memory" not in remark.text
 
 
 def test_candidates_are_judged_once_a_turn(several, monkeypatch):
