@@ -34,7 +34,7 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import corpus_line, label_with_unit, setup_line
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import Shown, legend, painted, shown, values_of
+from codeneedle.report.shown import Shown, legend, paint_value, show_value, values_of
 from codeneedle.report.terminal import render
 from codeneedle.sweep.measure import CellTally
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
@@ -433,7 +433,9 @@ def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
     ]
     numbers = values_of(metric, cells, replace(display_of(metric), shows_error=False))
     return {
-        cell.pair: painted(shown(cell, numbers.display), cell.value, numbers.scale)
+        cell.pair: paint_value(
+            show_value(cell, numbers.display), cell.value, numbers.scale
+        )
         for cell in cells
     }
 

@@ -274,7 +274,8 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         super().__init__(
             f"the server's answer is longer than {size(limit_bytes)}"
             if limit_bytes
-            else f"the server did not answer with {expected}: {quoted(answer)}",
+            else f"the server did not answer with {expected}: "
+            f"{quote_beginning(answer)}",
             hint="Is it the kind of server that --engine names? Its log may tell more.",
         )
 
@@ -322,7 +323,7 @@ class Refused(CellError):  # noqa: N818 - named after the fact
         counts: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(
-            f"the server refused with {code} {kind}: {quoted(message)}",
+            f"the server refused with {code} {kind}: {quote_beginning(message)}",
             hint="The server's log may tell more.",
         )
         self.code = code
@@ -416,7 +417,7 @@ def check_shape(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout
         raise BadReply(expected=expected, answer=str(error)) from error
 
 
-def quoted(text: str) -> str:
+def quote_beginning(text: str) -> str:
     """The beginning of *text*, in one line and without control characters."""
     start = harmless(text[:QUOTE_CHARACTERS])
     line = " ".join("".join(c if c.isprintable() else " " for c in start).split())
@@ -578,9 +579,9 @@ class _PartialReply:
             self.unscored = self.unscored or str(error)
             return
         others = [number for other, number in listed.items() if other != token.id]
-        self.logprobs.append(rounded(listed[token.id]))
+        self.logprobs.append(round_score(listed[token.id]))
         is_told = others and token.id != NO_ID
-        gap = rounded(listed[token.id] - max(others)) if is_told else None
+        gap = round_score(listed[token.id] - max(others)) if is_told else None
         self.gaps.append(gap)
 
     @property
@@ -643,11 +644,11 @@ LONGEST_MS = 1e12
 
 def _stated_ms(number: float | None) -> float:
     """A time that a server states; 0 where it cannot be."""
-    number = rounded(number or 0.0)
+    number = round_score(number or 0.0)
     return number if 0 <= number <= LONGEST_MS else 0.0
 
 
-def rounded(number: float) -> float:
+def round_score(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0

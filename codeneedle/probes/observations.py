@@ -94,7 +94,7 @@ def file_of(record: CellRecord) -> str:
     return f"{record.pair.slug}.{what}.json"
 
 
-def observed(record: CellRecord, layout: type[_Layout]) -> _Layout:
+def observation_of(record: CellRecord, layout: type[_Layout]) -> _Layout:
     """
     The observation of *record*.
 
@@ -162,7 +162,7 @@ class _ByIdentity:
         return isinstance(other, _ByIdentity) and self.value is other.value
 
 
-def cached(
+def keep_results(
     most: int = 16,
 ) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
     """

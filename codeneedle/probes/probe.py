@@ -539,7 +539,7 @@ class Probe:
 def previous_answers(context: ProbeContext) -> Observed:
     """What an earlier server of the cell was asked; nothing without one."""
     if context.previous_record and context.previous_record.observation:
-        return observations.observed(context.previous_record, Observed)
+        return observations.observation_of(context.previous_record, Observed)
     return Observed(answers={})
 
 

@@ -172,7 +172,7 @@ def laid_out(
     front, behind = 0, len(text)
     for _ in range(ROUNDS):
         before = padding(front)
-        body, ranges = _composed(f"{before}\n" if before else "", text, passages)
+        body, ranges = _compose_text(f"{before}\n" if before else "", text, passages)
         whole = f"{body}\n\n{padding(behind)}end"
         pieces = tokenizer.tokens(whole)
         ends = _ends(pieces, whole)
@@ -194,7 +194,7 @@ def laid_out(
     raise _unsuitable("no padding makes a chunk of it")
 
 
-def _composed(
+def _compose_text(
     before: str, text: str, passages: Sequence[Passage]
 ) -> tuple[str, list[tuple[Passage, tuple[int, int]]]]:
     """All of it, and where each right answer is, in characters."""
@@ -276,7 +276,7 @@ def reader(context: ProbeContext) -> Iterator[Read]:
         starts_s = [time.monotonic() - began]
 
         def read_there(group: Group, text: str) -> tuple[list[Answer], float]:
-            answers, text_s = _echoed(context, served, group, text)
+            answers, text_s = _read_by_echo(context, served, group, text)
             # The first text has waited for the server, as that of a tool has.
             return answers, round(text_s + (starts_s.pop() if starts_s else 0.0), 4)
 
@@ -285,11 +285,11 @@ def reader(context: ProbeContext) -> Iterator[Read]:
         context.phases = context.phases.after(before)
 
 
-def _echoed(
+def _read_by_echo(
     context: ProbeContext, served: Served, group: Group, text: str
 ) -> tuple[list[Answer], float]:
     """As of `read`, by one request to a server that scores its prompts."""
-    body, ranges = _composed("", text, group.passages)
+    body, ranges = _compose_text("", text, group.passages)
     started = time.monotonic()
     every = Asker(served, context).score_passages(
         body, [passage for _, passage in ranges]

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, pictured
+from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, picture_element
 from codeneedle.report.losses import PERCENT, shown_row
 from codeneedle.text import size, visible
 from codeneedle.verdict.judge import Verdict
@@ -25,7 +25,7 @@ def budget_chart(verdict: Verdict) -> Markup:
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
     most = verdict.limits.max_memory_bytes
-    return pictured(
+    return picture_element(
         lambda axes, theme: paint_budget(axes, frame, most, theme),
         about="Memory of weights and cache against loss, a line for each file",
     )

@@ -70,7 +70,7 @@ def front_chart(losses: Losses) -> Markup:
     frame = front_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
-    return pictured(
+    return picture_element(
         lambda axes, theme: paint_front(axes, frame, losses, theme),
         about=f"Memory of each pair against its loss: {losses.label}",
     )
@@ -313,7 +313,7 @@ def memory_chart(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Mar
     if frame.empty:
         return Markup()
     chosen = visible(str(verdict.chosen))
-    chart = pictured(
+    chart = picture_element(
         lambda axes, theme: paint_memory(axes, frame, chosen, theme),
         about="Size of the KV cache by context, of three pairs",
     )
@@ -422,7 +422,7 @@ def _memory_table(contexts: Sequence[int], sizes: Sizes) -> Table:
 # --- as pictures
 
 
-def pictured(paint: Callable[[Axes, Theme], object], *, about: str) -> Markup:
+def picture_element(paint: Callable[[Axes, Theme], object], *, about: str) -> Markup:
     """
     What *paint* draws, as one element: a browser takes the picture that fits.
 
@@ -433,7 +433,7 @@ def pictured(paint: Callable[[Axes, Theme], object], *, about: str) -> Markup:
         about: What is drawn, for those who do not see it.
     """
     drawn = {
-        " and ".join(filter(None, [screen, scheme])): _drawn(paint, inches, theme)
+        " and ".join(filter(None, [screen, scheme])): _picture_url(paint, inches, theme)
         for (screen, inches), (scheme, theme) in itertools.product(
             FORMATS.items(), THEMES.items()
         )
@@ -448,7 +448,7 @@ def pictured(paint: Callable[[Axes, Theme], object], *, about: str) -> Markup:
     )
 
 
-def _drawn(
+def _picture_url(
     paint: Callable[[Axes, Theme], object], inches: tuple[float, float], theme: Theme
 ) -> str:
     """The picture as the text of an address."""

@@ -19,8 +19,8 @@ from codeneedle.report.shown import (
     Shown,
     Style,
     decision_mark,
-    painted,
-    shown,
+    paint_value,
+    show_value,
 )
 from codeneedle.verdict.judge import PairResult, Verdict
 from codeneedle.verdict.limits import Limits
@@ -118,11 +118,11 @@ class Losses:
         cells, inferred = self.cells(), self.verdict.inferred
         scale = self.scale
         values = (
-            shown(cell, display, below=self._marks(cell.pair), inferred=inferred)
+            show_value(cell, display, below=self._marks(cell.pair), inferred=inferred)
             for cell in cells
         )
         return [
-            painted(self._with_style(value), cell.value, scale)
+            paint_value(self._with_style(value), cell.value, scale)
             for cell, value in zip(cells, values, strict=True)
         ]
 

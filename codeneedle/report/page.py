@@ -222,11 +222,11 @@ def _grid(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
         "k": list(map(visible, k_types)),
         "v": list(map(visible, v_types)),
         "cells": list(map(_cell, shown)),
-        "legend": [[_spelled(sign), meaning] for sign, meaning in legend(shown)],
+        "legend": [[_sign_on_page(sign), meaning] for sign, meaning in legend(shown)],
     }
 
 
-def _spelled(sign: str) -> str:
+def _sign_on_page(sign: str) -> str:
     """A mark as the page has it: the reference is spelled, not starred."""
     return "reference" if sign == REFERENCE_MARK else sign
 

@@ -36,7 +36,7 @@ from codeneedle.report.shown import (
     REFERENCE_MARK,
     Shown,
     legend,
-    shown,
+    show_value,
 )
 from codeneedle.report.tidy import (
     KINDS,
@@ -368,7 +368,7 @@ def panel_shown(panels: Panels, panel: Panel, *, difference: bool = False) -> Sh
     """The word of a pair without answers; the reference's mark, and that of gaps."""
     if not panel.spots:
         missing = CellValue(pair=panel.pair, status=panel.status, reason=panel.reason)
-        return shown(missing, display_of(panels.metric))
+        return show_value(missing, display_of(panels.metric))
     places = itertools.product(panels.lengths, panels.depths)
     spots = [panel.spots.get(place, NOTHING) for place in places]
     gaps = [not spot.n if difference else math.isnan(spot.value) for spot in spots]

@@ -367,12 +367,12 @@ def _gain(plan: Plan, at: int | None) -> Document:
 
 def plan_survey(plan: Plan, survey: Survey) -> Document:
     """What the *survey* of *plan* tells, and of what."""
-    yield Facts([*_served(plan)], is_quiet=True)
+    yield Facts([*_served_lines(plan)], is_quiet=True)
     rows, columns = plan.request.rows, plan.request.columns
     yield from survey_document(survey, rows, columns, plan.weights)
 
 
-def _served(plan: Plan) -> Iterator[tuple[str, str]]:
+def _served_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     """The model and what serves it."""
     yield from model_lines(_name_of_model(plan), plan.weights)
     engine = plan.engine.identity()
@@ -400,7 +400,9 @@ def plan_document(
     yield Facts(list(facts), is_quiet=True)
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     shown = [
-        _shown(plan, Pair(k, v), cells) for k in request.rows for v in request.columns
+        _shown_size(plan, Pair(k, v), cells)
+        for k in request.rows
+        for v in request.columns
     ]
     texts = rows_of([each.text for each in shown], len(request.columns))
     yield Grid(request.rows, request.columns, texts)
@@ -527,7 +529,7 @@ def _facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
     setup = plan.store.setup()
-    yield from _served(plan)
+    yield from _served_lines(plan)
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
         yield "corpus", known or _corpus_estimate(plan)
@@ -678,7 +680,7 @@ def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
-def _shown(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
+def _shown_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
     """The size of a cell, or why it has no numbers."""
     if pair not in plan.request.grid:
         return Shown(pair=pair, text="")

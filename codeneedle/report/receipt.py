@@ -31,7 +31,7 @@ from codeneedle.report.shown import (
     count_mark,
     legend,
     marks_in,
-    shown,
+    show_value,
 )
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.text import NO_VALUE_WORD, plural, visible
@@ -258,7 +258,7 @@ def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 def _number(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
     cell, usual = column.cell(pair), display_of(column.metric)
-    each = shown(cell, replace(usual, shows_error=True))
+    each = show_value(cell, replace(usual, shows_error=True))
     count = count_mark(cell).sign if cell.has_value and cell.left_out else ""
     text = each.text.replace(ERROR.sign, f" {ERROR.sign} ")
     return " ".join(filter(None, (text, count)))

@@ -358,7 +358,7 @@ def _lacking_marks(cell: CellValue) -> Iterator[NumberMark]:
 # --- cells
 
 
-def shown(
+def show_value(
     cell: CellValue,
     display: Display,
     *,
@@ -386,7 +386,7 @@ def shown(
     return Shown(
         pair=cell.pair,
         text=text if words else " ".join([text, *signs]),
-        below=_joined([*words, *places]) if words else "",
+        below=_join_signs([*words, *places]) if words else "",
         marks=(
             *words,
             *places,
@@ -397,7 +397,7 @@ def shown(
     )
 
 
-def _joined(marks: Sequence[NumberMark]) -> str:
+def _join_signs(marks: Sequence[NumberMark]) -> str:
     """Words below a number: ``set, open cpu``; the reference's mark stands above."""
     return visible(" ".join(mark.sign for mark in marks if mark != REFERENCE))
 
@@ -417,7 +417,7 @@ def _gap(
     return Shown(
         pair=cell.pair,
         text=mark.sign if is_asked else "",
-        below=_joined(words),
+        below=_join_signs(words),
         marks=(mark, *words, *_lacking_marks(cell)) if is_asked else (),
         style=Style.PLAIN if cell.status else Style.QUIET,
     )
@@ -438,7 +438,7 @@ def with_error(
     return f"{text}{mark}{number(error, digits=digits)}"
 
 
-def painted(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
+def paint_value(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
     """*value* in the colour of *level*; a gap where it is compared with none."""
     if math.isnan(level) or Style.QUIET in value.style:
         return value
@@ -500,7 +500,7 @@ def shown_cells(
     counts = _units_differ(metric, numbers.cells)
     found = []
     for cell, seen in zip(cells, numbers.cells, strict=True):
-        value = shown(seen, numbers.display, inferred=inferred, where=where)
+        value = show_value(seen, numbers.display, inferred=inferred, where=where)
         if cell.status == Status.FINISHED and not seen.has_value:
             mark = ALONE if cell.has_value else no_value_mark(metric, setup)
             value = replace(value, marks=(mark, *_lacking_marks(cell)))
@@ -513,7 +513,7 @@ def shown_cells(
             value = _as_reference(value, metric, cell)
         if cell.pair in beyond:
             value = replace(value, style=value.style | Style.BEYOND)
-        found.append(painted(value, seen.value, numbers.scale))
+        found.append(paint_value(value, seen.value, numbers.scale))
     return found
 
 

@@ -20,7 +20,7 @@ from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import SPEEDS, Display
-from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, shown
+from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, show_value
 from codeneedle.report.tidy import NOT_RUN_STATUS, TableRow, cell_rows, data_frame
 from codeneedle.text import visible
 
@@ -166,10 +166,10 @@ def speed_legend(table: SpeedTable) -> list[tuple[str, str]]:
             ("98%", "of the reference's speed at this depth"),
             ("faster", f"the depths at which it is faster than {reference}"),
         ]
-    return [*entries, *legend(map(_shown, table.frame.itertuples()))]
+    return [*entries, *legend(map(_shown_speed, table.frame.itertuples()))]
 
 
-def _shown(row: Any) -> Shown:
+def _shown_speed(row: Any) -> Shown:
     """A row of a frame; speeds with depths have the error of their repetitions."""
     attention = Attention(row.attention) if row.attention else None
     is_apart = row.status == Status.FINISHED and not row.compared
@@ -184,7 +184,7 @@ def _shown(row: Any) -> Shown:
         is_ranked=row.compared,
         is_elsewhere=is_apart,
     )
-    return shown(cell, _SPEED)
+    return show_value(cell, _SPEED)
 
 
 _SPEED = Display(label="", digits=1, shows_error=True)
@@ -205,7 +205,7 @@ def _texts(table: SpeedTable) -> Iterator[list[str]]:
 def _text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
     has = has_ratio and row.compared and math.isfinite(row.ratio)
-    return f"{_shown(row).text}{f' {row.ratio:.0%}' if has else ''}"
+    return f"{_shown_speed(row).text}{f' {row.ratio:.0%}' if has else ''}"
 
 
 def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:

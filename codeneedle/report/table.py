@@ -289,7 +289,7 @@ def tables_document(
 
 def _rows(table: PairTable, *, has_memory: bool) -> Table:
     """A row for each pair: metrics, with ratios, and the verdict if there is any."""
-    columns = [_aligned(column, table) for column in table.shown]
+    columns = [_aligned_texts(column, table) for column in table.shown]
     heading = ["K/V", *(column.metric.name for column in table.shown)]
     if has_memory:
         heading.insert(1, MEMORY)
@@ -342,7 +342,7 @@ def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
     return NumberMark(f"{ratio:.0%}", "of the reference's value")
 
 
-def _aligned(column: Column, table: PairTable) -> list[str]:
+def _aligned_texts(column: Column, table: PairTable) -> list[str]:
     """Values and ratios, aligned where there are any ratios."""
     shown = column_shown(column, table)
     right = max((len(each.note) for each in shown), default=0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
-from codeneedle.probes.observations import Observed, observed
+from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.quantities import memory_word
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
@@ -88,7 +88,7 @@ def _further_s(record: CellRecord, setup: Setup) -> float:
     if not looks:
         return 0.0
     # A reference may pass over a look: one server for several.
-    servers = min(looks, observed(record, Observed).starts - 1)
+    servers = min(looks, observation_of(record, Observed).starts - 1)
     text = FURTHER.price(setup, ends[0], ends[0])
     price = FURTHER.price(setup, units, ends[0]) + text * (servers - 1)
     return FURTHER.pace(record, setup).of(price)

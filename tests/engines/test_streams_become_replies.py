@@ -15,7 +15,7 @@ from codeneedle.engines.messages import (
     check_shape,
     json_object,
     passage_tokens,
-    quoted,
+    quote_beginning,
     reply_of,
     stated_refusal,
 )
@@ -210,7 +210,7 @@ def test_an_error_that_is_a_page_is_quoted_in_one_line():
 
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)
-    assert 203 == len(quoted("x" * 10_000_000))
+    assert 203 == len(quote_beginning("x" * 10_000_000))
 
 
 def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():

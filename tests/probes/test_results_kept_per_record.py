@@ -1,6 +1,6 @@
 """What is computed of a record is kept for that record alone."""
 
-from codeneedle.probes.observations import cached
+from codeneedle.probes.observations import keep_results
 
 
 def test_a_result_is_kept_for_the_same_value_and_no_equal_one():
@@ -8,7 +8,7 @@ def test_a_result_is_kept_for_the_same_value_and_no_equal_one():
     seen = []
     first, second = [1], [1]
 
-    @cached()
+    @keep_results()
     def total(values):
         seen.append(values)
         return sum(values)

@@ -30,7 +30,7 @@ from codeneedle.engines.messages import (
     Token,
     TokenPiece,
     check_shape,
-    quoted,
+    quote_beginning,
     reply_of,
 )
 from codeneedle.records.record import Json
@@ -121,7 +121,7 @@ class Client(Connection):
             self._refuse_early(limit_s)
         except Refused as error:
             is_loading = error.code == HTTPStatus.SERVICE_UNAVAILABLE
-            self.refusal = f"{error.code} {quoted(error.message)}"
+            self.refusal = f"{error.code} {quote_beginning(error.message)}"
             return Readiness.LOADING if is_loading else Readiness.STRANGER
         except (ServerGone, ServerSilent):
             return Readiness.SILENT

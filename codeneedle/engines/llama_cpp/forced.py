@@ -14,7 +14,7 @@ from codeneedle.engines.messages import (
     Token,
     TokenPiece,
     listed_logprobs,
-    rounded,
+    round_score,
 )
 from codeneedle.scores import LOWEST, NoScore
 
@@ -80,9 +80,9 @@ def score_of(right: int, came: Token) -> TokenScore:
     others = [logprob for token, logprob in listed.items() if token != right]
     logprob = listed.get(right, min(others))
     return TokenScore(
-        logprob=rounded(logprob),
+        logprob=round_score(logprob),
         is_bound=right not in listed or logprob <= LOWEST,
-        lead=rounded(logprob - max(others)),
+        lead=round_score(logprob - max(others)),
     )
 
 

@@ -37,7 +37,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     scored_tokens,
     written_text,
 )
-from codeneedle.engines.messages import rounded
+from codeneedle.engines.messages import round_score
 from codeneedle.engines.tools import (
     ChunkValues,
     Comparison,
@@ -263,9 +263,9 @@ class Rows(RowStream):
         others = (values[:right], values[right + 1 :])
         runner_up = max(int(each.max()) for each in others if len(each))
         self._kept[place] = (
-            rounded(log_probability(low + scale * value)),
+            round_score(log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.
-            rounded(scale * (value - runner_up)),
+            round_score(scale * (value - runner_up)),
             value == 0,
         )
 

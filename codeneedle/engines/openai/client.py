@@ -41,7 +41,7 @@ from codeneedle.engines.messages import (
     check_shape,
     passage_tokens,
     reply_of,
-    rounded,
+    round_score,
 )
 from codeneedle.engines.openai.retries import (
     BUSY,
@@ -692,9 +692,9 @@ def _scores_of(
     numbers = [log_probability(each.logprob) for each in tokens]
     others = [max(map(log_probability, _others(each))) for each in tokens]
     return Forced(
-        logprobs=tuple(map(rounded, numbers)),
+        logprobs=tuple(map(round_score, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
-        leads=tuple(rounded(a - b) for a, b in zip(numbers, others, strict=True)),
+        leads=tuple(round_score(a - b) for a, b in zip(numbers, others, strict=True)),
         ends=ends,
         untold=untold,
         prompt_tokens=prompt_tokens,

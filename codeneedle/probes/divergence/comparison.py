@@ -61,7 +61,7 @@ def compared_with_reference(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    found = begun(context)
+    found = earlier_comparison(context)
     reference = Pair.parse(found.reference)
     tasks = [
         DivergenceTask(
@@ -88,10 +88,10 @@ def compared_with_reference(
                 total=sum(steps),
             )
             context.keep(as_json(found))
-    return calibrated(context, found)
+    return store_reference(context, found)
 
 
-def begun(context: ProbeContext) -> Divergence:
+def earlier_comparison(context: ProbeContext) -> Divergence:
     """What an earlier server of the cell was compared by, beside the same reference."""
     reference = str(reference_of(context.run.setup) or context.pair)
     record = context.previous_record
@@ -101,7 +101,7 @@ def begun(context: ProbeContext) -> Divergence:
     return Divergence(reference=reference, answers=answers)
 
 
-def calibrated(context: ProbeContext, found: Divergence) -> Json:
+def store_reference(context: ProbeContext, found: Divergence) -> Json:
     """*found*, to be stored; the first pair is the reference of all others."""
     if reference_of(context.run.setup) is None:
         known = ComparedWith(reference=found.reference, unread={**found.skipped})

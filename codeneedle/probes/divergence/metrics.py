@@ -230,7 +230,7 @@ def _first_choices(record: CellRecord, setup: Setup) -> float:
     return compared.first_choices / 100 if compared else 0.0
 
 
-def _bounded(record: CellRecord) -> float:
+def _bounded_share(record: CellRecord) -> float:
     """By the first context that there is, as all are of one server."""
     divergence = divergence_of(record)
     every = divergence.answers.values() if divergence else ()
@@ -263,7 +263,7 @@ TEXT_LOGP = _text_logp(
         by_unit=_probabilities,
         units=_names,
         able=_first_choices,
-        bounded=_bounded,
+        bounded=_bounded_share,
     ),
 )
 """How likely the right tokens of ordinary text are: what a pair loses of them."""

@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Percent, Statistics
-from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
+from codeneedle.probes.observations import (
+    calibrated_in,
+    file_of,
+    keep_results,
+    observation_of,
+)
 from codeneedle.records.record import (
     Amount,
     CellRecord,
@@ -159,7 +164,7 @@ def unread(setup: Setup) -> dict[str, str]:
     return known.unread if known else {}
 
 
-@cached()
+@keep_results()
 def divergence_of(record: CellRecord) -> Divergence | None:
     """
     What *record* holds of this probe; None if it is another's, or holds nothing.
@@ -169,7 +174,7 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     """
     if record.probe != NAME or record.observation is None:
         return None
-    divergence, file = observed(record, Divergence), file_of(record)
+    divergence, file = observation_of(record, Divergence), file_of(record)
     for name, each in divergence.answers.items():
         context, _, chunks = name.partition("x")
         is_possible = context == str(each.context) and chunks.isdecimal()

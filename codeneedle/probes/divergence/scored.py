@@ -9,7 +9,7 @@ from itertools import chain
 
 from codeneedle.engines.messages import BadReply, Forced
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.probes.divergence.comparison import begun, calibrated
+from codeneedle.probes.divergence.comparison import earlier_comparison, store_reference
 from codeneedle.probes.divergence.record import ContextComparison, unread
 from codeneedle.probes.probe import Asker
 from codeneedle.records.record import Json, Status, as_json
@@ -37,7 +37,7 @@ def scored_by_server(
     Raises:
         CellError: If the server fails, or cannot score what others could.
     """
-    found = begun(context)
+    found = earlier_comparison(context)
     missing = {key: chunks[key] for key in chunks if key not in found.answers}
     reasons = unread(context.run.setup)
     found.skipped.update({key: reasons[key] for key in missing if key in reasons})
@@ -49,17 +49,17 @@ def scored_by_server(
         asker = Asker(served, context)
         for key, of_key in missing.items():
             try:
-                found.answers[key] = _scored(asker, key, of_key)
+                found.answers[key] = _scored_chunks(asker, key, of_key)
             except BadReply as error:
                 if error.status is not Status.UNSUPPORTED or context.others:
                     raise
                 found.skipped[key] = str(error)
             context.keep(as_json(found))
         asker.settle()
-    return calibrated(context, found)
+    return store_reference(context, found)
 
 
-def _scored(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
+def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
     """
     The right tokens of *chunks*, but of those that have no score.
 

@@ -4,7 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from codeneedle.probes.observations import cached, calibrated_in, file_of, observed
+from codeneedle.probes.observations import (
+    calibrated_in,
+    file_of,
+    keep_results,
+    observation_of,
+)
 from codeneedle.records.record import CellRecord, Setup, refuse_impossible
 
 NAME = "eval"
@@ -72,7 +77,7 @@ def is_unscored(samples: Sequence[Sample]) -> bool:
     return without > MOST_UNSCORED * len(samples)
 
 
-@cached()
+@keep_results()
 def evaluation_of(record: CellRecord) -> Evaluation:
     """
     The observation of the probe in *record*.
@@ -80,7 +85,7 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     Raises:
         BadRecord: If it has another layout, or a score that cannot be.
     """
-    evaluation = observed(record, Evaluation)
+    evaluation = observation_of(record, Evaluation)
     for sample in evaluation.samples:
         what = f"the score of {sample.id} is {sample.score:g}"
         refuse_impossible(0 <= sample.score <= 1, what, file=file_of(record))

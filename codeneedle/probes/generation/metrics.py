@@ -13,7 +13,7 @@ from codeneedle.probes.generation.record import (
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell, of_units
-from codeneedle.probes.observations import Observed, observed
+from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.records.record import CellRecord, Setup
 
 LEAST_LOST = 0.10
@@ -118,7 +118,7 @@ def _median(values: Values) -> Values:
 
 def compared_with(record: CellRecord) -> str | None:
     """The pair whose answers those of *record* are compared with."""
-    return observed(record, Observed).facts.get("against")
+    return observation_of(record, Observed).facts.get("against")
 
 
 def _accepted_share(record: CellRecord) -> float | None:

@@ -12,10 +12,10 @@ from codeneedle.engines.messages import Reply
 from codeneedle.probes.generation.loops import Loop, find_loop
 from codeneedle.probes.observations import (
     Observed,
-    cached,
     calibrated_in,
     file_of,
-    observed,
+    keep_results,
+    observation_of,
     settings_in,
 )
 from codeneedle.records.record import (
@@ -257,7 +257,7 @@ def first_of(setup: Setup) -> First | None:
     return calibrated_in(setup, NAME, First)
 
 
-@cached()
+@keep_results()
 def written_of(record: CellRecord) -> dict[str, Written]:
     """
     The answers of *record*, by the name of the prompt.
@@ -265,12 +265,12 @@ def written_of(record: CellRecord) -> dict[str, Written]:
     Raises:
         BadRecord: If it has another layout.
     """
-    stored = observed(record, Observed).answers
+    stored = observation_of(record, Observed).answers
     file = file_of(record)
     return {name: from_json(each, Written, file=file) for name, each in stored.items()}
 
 
-@cached()
+@keep_results()
 def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison, ...]:
     """
     The answers of *record* beside those of the reference, in asking order.

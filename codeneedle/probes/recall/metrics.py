@@ -91,7 +91,7 @@ def _first_choices(record: CellRecord, setup: Setup) -> float:
     return fmean([each.scores.first_choices for each in answers] or [0])
 
 
-def _bounded(record: CellRecord) -> float:
+def _bounded_share(record: CellRecord) -> float:
     """Share of right tokens of which a bound alone is known."""
     return bounded_share(answer.scores for answer in recall_of(record).scored)
 
@@ -216,7 +216,7 @@ FORCED: tuple[Metric, ...] = (
             what="recall",
             by_unit=_probabilities,
             units=_every_name,
-            bounded=_bounded,
+            bounded=_bounded_share,
             able=_first_choices,
             crosschecked=_forced_probabilities,
         ),

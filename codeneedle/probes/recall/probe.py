@@ -25,7 +25,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import ABLE, Metric
-from codeneedle.probes.observations import Observed, chosen_over, observed
+from codeneedle.probes.observations import Observed, chosen_over, observation_of
 from codeneedle.probes.probe import (
     Further,
     Probe,
@@ -158,7 +158,7 @@ def _gaps(record: CellRecord) -> Iterator[str]:
         errors = {answer.error for answer in answers}
         if errors and "" not in errors:
             yield f"no {name} recall: {min(errors)}"
-    skipped = observed(record, Observed).skipped
+    skipped = observation_of(record, Observed).skipped
     if skipped and not recall.rounds:
         yield f"no written recall: {min(skipped.values())}"
 

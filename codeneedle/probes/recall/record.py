@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from codeneedle.probes.observations import (
     Answer,
     Observed,
-    cached,
     file_of,
-    observed,
+    keep_results,
+    observation_of,
     refuse_faults,
 )
 from codeneedle.records.record import Amount, CellRecord, from_json
@@ -72,7 +72,7 @@ class Recall:
         return self.read or self.forced
 
 
-@cached()
+@keep_results()
 def recall_of(record: CellRecord) -> Recall:
     """
     The observation of the probe in *record*.
@@ -80,7 +80,7 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it has another layout, or scores of other tokens.
     """
-    return recall_in(observed(record, Observed), file=file_of(record))
+    return recall_in(observation_of(record, Observed), file=file_of(record))
 
 
 def recall_in(stored: Observed, *, file: str) -> Recall:

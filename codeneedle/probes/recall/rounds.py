@@ -10,7 +10,7 @@ from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced, Reply
-from codeneedle.probes.observations import Answer, cached, file_of
+from codeneedle.probes.observations import Answer, file_of, keep_results
 from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
 from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
 from codeneedle.probes.recall.record import recall_of
@@ -133,7 +133,7 @@ def margins(gaps: Sequence[float]) -> Margins | None:
     return Margins(least=ordered[0], fifth=fifth, mean=fmean(gaps))
 
 
-@cached()
+@keep_results()
 def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     """
     The rounds of *record*, in asking order.

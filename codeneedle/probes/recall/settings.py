@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, structs
 
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, NeedleFacts
-from codeneedle.probes.observations import cached, settings_in
+from codeneedle.probes.observations import keep_results, settings_in
 from codeneedle.probes.recall.places import NO_LINES, TextLines
 from codeneedle.probes.recall.record import NAME
 from codeneedle.records.record import MOST_TOKENS, Setup
@@ -180,7 +180,7 @@ FUNCTIONS_KEYS = frozenset({"wording", "written", "forced", "text"})
 """Keys of what is stored beside settings."""
 
 
-@cached()
+@keep_results()
 def functions_in(setup: Setup) -> RecallLayout:
     """
     The functions that *setup* asks for; none where it says nothing of recall.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.observations import cached, file_of
+from codeneedle.probes.observations import file_of, keep_results
 from codeneedle.probes.retrieval.record import (
     TextAnswer,
     TextRead,
@@ -56,7 +56,7 @@ def is_unanswered(asked: TextAnswer) -> bool:
 
 
 # All records of a large grid: a live one asks for all of them several times a second.
-@cached(most=256)
+@keep_results(most=256)
 def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
     """
     What became of each question of *record*, in asking order; scored anew.

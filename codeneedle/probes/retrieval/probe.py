@@ -653,7 +653,7 @@ class _Examiner(_Questioner):
         if not self.texts.chosen.graded:
             right = self.right(text, question)
             answer = replace(answer, scores=right.scores, error=right.error)
-        return _stored(named, answer, decoys)
+        return _stored_answer(named, answer, decoys)
 
 
 def read_text(
@@ -678,7 +678,7 @@ def read_text(
         cached_tokens=0,
         prompt_ms=1000 * text_s,
         answers=tuple(
-            _stored(question, answer, _decoys(text))
+            _stored_answer(question, answer, _decoys(text))
             for question, answer in zip(named, answers, strict=True)
         ),
     )
@@ -689,7 +689,7 @@ def _decoys(text: TaskText) -> tuple[Decoy, ...]:
     return tuple(dict.fromkeys(d for each in text.questions for d in each.decoys))
 
 
-def _stored(
+def _stored_answer(
     question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
 ) -> TextAnswer:
     return TextAnswer(

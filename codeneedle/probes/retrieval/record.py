@@ -9,10 +9,10 @@ from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.observations import (
     Answer,
     Observed,
-    cached,
     calibrated_in,
     file_of,
-    observed,
+    keep_results,
+    observation_of,
     refuse_faults,
 )
 from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
@@ -211,7 +211,7 @@ class Retrieval:
         return tuple(Skipped(*place, reason) for place, reason in lengths.items())
 
 
-@cached()
+@keep_results()
 def calibration_of(setup: Setup) -> Calibration | None:
     """
     What the reference has set for all cells; None before it has.
@@ -232,7 +232,7 @@ def calibration_of(setup: Setup) -> Calibration | None:
     return calibration
 
 
-@cached()
+@keep_results()
 def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     What *record* holds of this probe; None if it holds nothing of it.
@@ -242,7 +242,7 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     """
     if record.probe != NAME or record.observation is None:
         return None
-    stored = observed(record, Observed)
+    stored = observation_of(record, Observed)
     answers = {
         name: from_json(answer, TextRead, file=file_of(record))
         for name, answer in stored.answers.items()

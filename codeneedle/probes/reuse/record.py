@@ -10,7 +10,7 @@ from codeneedle.probes.observations import (
     Answer,
     Observed,
     file_of,
-    observed,
+    observation_of,
     refuse_faults,
     settings_in,
 )
@@ -158,7 +158,7 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    return reuse_in(observed(record, Observed), file=file_of(record))
+    return reuse_in(observation_of(record, Observed), file=file_of(record))
 
 
 def reuse_in(stored: Observed, *, file: str) -> Reuse:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from codeneedle.probes.observations import observed, settings_in
+from codeneedle.probes.observations import observation_of, settings_in
 from codeneedle.records.record import Amount, CellRecord, Count, Length, Setup
 
 NAME = "throughput"
@@ -123,4 +123,4 @@ def throughput_of(record: CellRecord) -> Throughput:
     Raises:
         BadRecord: If it has another layout.
     """
-    return observed(record, Throughput)
+    return observation_of(record, Throughput)

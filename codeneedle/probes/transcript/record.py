@@ -13,9 +13,9 @@ from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
     Answer,
     Observed,
-    cached,
     file_of,
-    observed,
+    keep_results,
+    observation_of,
     refuse_faults,
     settings_in,
 )
@@ -148,7 +148,7 @@ class ForcedConversation:
     turns: tuple[Answer, ...]  # in the order of the setup
 
 
-@cached()
+@keep_results()
 def transcript_layout(setup: Setup) -> TranscriptLayout:
     """
     What *setup* stores of the probe.
@@ -184,14 +184,14 @@ def turns_of(record: CellRecord) -> tuple[Answer, ...]:
     file = file_of(record)
     turns = tuple(
         turn
-        for answer in observed(record, Observed).answers.values()
+        for answer in observation_of(record, Observed).answers.values()
         for turn in from_json(answer, ForcedConversation, file=file).turns
     )
     refuse_faults(turns, file=file)
     return turns
 
 
-@cached()
+@keep_results()
 def scored_turns(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     """
     The scores of each turn of *record* that has some, by the name of the turn.

@@ -12,7 +12,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput
-from codeneedle.probes.observations import Observed, observed
+from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
@@ -188,7 +188,7 @@ def test_no_pair_writes_where_the_reference_writes_too_little(
         len(recall_of(record).rounds) for record in (reference, other)
     ]
     assert [4, 4] == [len(recall_of(record).scored) for record in (reference, other)]
-    reasons = {*observed(other, Observed).skipped.values()}
+    reasons = {*observation_of(other, Observed).skipped.values()}
     assert reasons == (set() if is_asked else {"f16/f16 wrote 3.0 of 20 lines back"})
     assert before is first.run.setup
 
