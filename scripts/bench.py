@@ -448,7 +448,7 @@ def _scored(bench: Bench, context: int, way: str) -> Scored:
     (record,), setup = store.records(), store.setup()
     assert setup is not None  # noqa: S101 - it has just been written
     chunks, right = {}, 0
-    for answer in recall_of(record).scored:
+    for answer in recall_of(record).scored_answers:
         if scores := answer.scores:
             right += len(scores.logprobs)
             # The last function of each chunk ends what is read of it.

@@ -233,7 +233,7 @@ def read_chunk(data: bytes) -> None:
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         chunk = msgspec.json.decode(data, type=Chunk)
         if chunk.is_of(_FORCED, _HALF_TOOL):
-            count = len(chunk.wanted)
+            count = len(chunk.wanted_places)
             read = ReadTokens(logprobs=(0.0,) * count, leads=(0.0,) * count)
             for span in chunk.spans:
                 claim(chunk.own_tokens(span) > 0, "a function has tokens")

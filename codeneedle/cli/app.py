@@ -420,11 +420,18 @@ def grid(
         else:
             write_json(run_tables(chosen.whole, rows))
     elif chosen.asks_loss:
-        losses = (chosen.runs, chosen.shown, chosen.also, chosen.verdicts, asks_for)
+        losses = (
+            chosen.runs,
+            chosen.shown_metrics,
+            chosen.also,
+            chosen.verdicts,
+            asks_for,
+        )
         show_document(loss_report(*losses), form)
     else:
         show_document(
-            report(chosen.runs, chosen.shown, chosen.also, chosen.verdicts), form
+            report(chosen.runs, chosen.shown_metrics, chosen.also, chosen.verdicts),
+            form,
         )
     if not (chosen.asks_loss or chosen.has_values):
         run, metric_name = chosen.whole[0], chosen.metric.name

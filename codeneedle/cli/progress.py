@@ -538,7 +538,7 @@ def _cell(
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
         return Text(done, style="bold reverse")
-    return shown[pair].styled() if pair in shown else ""
+    return shown[pair].styled_text() if pair in shown else ""
 
 
 def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:

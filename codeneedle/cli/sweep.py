@@ -481,13 +481,13 @@ class Page:
     ) -> Callable[[Event], None]:
         """Shows events in *display*, and notes what the reference has calibrated."""
         calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
-        known = {*calibrating.told(runner.run.setup)}
+        known = {*calibrating.settled_lines(runner.run.setup)}
 
         def show(event: Event) -> None:
             display.progress.setup = runner.run.setup
             display.show(event)
             if isinstance(event, CellEnded):
-                told = calibrating.told(runner.run.setup)
+                told = calibrating.settled_lines(runner.run.setup)
                 if {*told} - known:
                     known.update(told)
                     note_lines(self.console, told)

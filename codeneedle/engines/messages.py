@@ -529,7 +529,11 @@ def reply_of(
         partial.add(event)
         tell(event.progress or Progress(partial.tokens, max_tokens))
         refuse_beyond(LONGEST_TOKEN * max_tokens, partial.characters)
-        if "\n" in event.text and event.finish is None and enough(partial.joined()):
+        if (
+            "\n" in event.text
+            and event.finish is None
+            and enough(partial.joined_text())
+        ):
             partial.finish = "cut"
             break
     if partial.finish is None:
@@ -589,7 +593,7 @@ class _PartialReply:
         """Tokens that have come, as the server counts them or else by their scores."""
         return max(self.timings.predicted_n, len(self.lengths))
 
-    def joined(self) -> str:
+    def joined_text(self) -> str:
         """The text so far; only joined on request, as that copies all of it."""
         self.texts[:] = ["".join(self.texts)]
         return self.texts[0]
@@ -600,7 +604,7 @@ class _PartialReply:
         gaps = [gap for gap in self.gaps if gap is not None]
         is_scored = not self.unscored
         return Reply(
-            text=self.joined(),
+            text=self.joined_text(),
             reasoning="".join(self.reasonings),
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,

@@ -55,7 +55,7 @@ class Estimates:
     """Functions of a cell, in place of those that were chosen; None for these."""
 
     @property
-    def trained(self) -> int | None:
+    def trained_tokens(self) -> int | None:
         """Tokens that the weights were trained for; None if that does not bind."""
         if self.engine.stretches_context:
             return None

@@ -172,19 +172,19 @@ def keep_results(
     entry may hold tens of thousands of numbers.
     """
 
-    def decorated(
+    def decorate(
         function: Callable[_Arguments, _Result],
     ) -> Callable[_Arguments, _Result]:
         @functools.lru_cache(maxsize=most)
-        def kept(*keys: _ByIdentity) -> _Result:
+        def result_of(*keys: _ByIdentity) -> _Result:
             return function(*(key.value for key in keys))  # type: ignore[call-arg, arg-type]
 
         @functools.wraps(function)
         def by_identity(
             *values: _Arguments.args, **_none: _Arguments.kwargs
         ) -> _Result:
-            return kept(*map(_ByIdentity, values))
+            return result_of(*map(_ByIdentity, values))
 
         return by_identity
 
-    return decorated
+    return decorate

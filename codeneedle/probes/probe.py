@@ -141,14 +141,14 @@ class Asker:
             )
         return ask() if tokens else reply
 
-    def written(
+    def write_reply(
         self, question: Chat | Completion, enough: Callable[[str], bool]
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
         with self.context.asking():
-            return self.ask_again(lambda: self.sent(question, enough))
+            return self.ask_again(lambda: self.send(question, enough))
 
-    def scored(self, name: str, question: Chat | Completion, right: str) -> Answer:
+    def score_reply(self, name: str, question: Chat | Completion, right: str) -> Answer:
         """
         The answer with the scores of the *right* reply to *question*, token by token.
 
@@ -171,7 +171,7 @@ class Asker:
         """What an answer says of the *error* that it has in place of scores."""
         return one_line(str(error))
 
-    def sent(
+    def send(
         self,
         question: Chat | Completion,
         enough: Callable[[str], bool] = lambda _so_far: False,
@@ -267,7 +267,7 @@ class Further(ABC):
         The reference is asked the same. Empty where there is no other way.
         """
 
-    def unchecked(self, record: CellRecord, setup: Setup) -> bool:
+    def lacks_check(self, record: CellRecord, setup: Setup) -> bool:
         """Whether *record* lacks an answer to one of `checks`."""
         return not {each.key for each in self.checks(setup)} <= answered_keys(record)
 
@@ -286,7 +286,7 @@ class Calibrating:
     decides: bool = True
     """Whether it decides what is asked or counts; else what a tool compares with."""
 
-    def told(self, _setup: Setup) -> tuple[str, ...]:
+    def settled_lines(self, _setup: Setup) -> tuple[str, ...]:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
 

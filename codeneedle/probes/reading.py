@@ -123,7 +123,7 @@ class Chunk:
 
     def is_of(self, passages: Sequence[Passage], tool: ReadingTool) -> bool:
         """Whether it has these *passages*, at places that *tool* scores."""
-        wanted, scored = self.wanted, tool.places(len(self.ids))
+        wanted, scored = self.wanted_places, tool.places(len(self.ids))
         return (
             [span.name for span in self.spans] == [each.name for each in passages]
             and all(0 < len(span.places) == len(span.ends) for span in self.spans)
@@ -132,7 +132,7 @@ class Chunk:
         )
 
     @property
-    def wanted(self) -> tuple[int, ...]:
+    def wanted_places(self) -> tuple[int, ...]:
         """Places of all right tokens."""
         return tuple(place for span in self.spans for place in span.places)
 
@@ -144,7 +144,7 @@ class Chunk:
 
     def forced(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
         """The scores of *span*, as a server that forces tokens gives them."""
-        at = self.wanted.index(span.places[0])
+        at = self.wanted_places.index(span.places[0])
         end = at + len(span.places)
         return Forced(
             logprobs=read.logprobs[at:end],
@@ -319,7 +319,7 @@ def read(context: ProbeContext, group: Group, text: str) -> tuple[list[Answer], 
         task = ReadingTask(
             pair=context.pair,
             ids=chunk.ids,
-            wanted=chunk.wanted,
+            wanted=chunk.wanted_places,
             text=chunk.text.encode(errors="replace"),
             text_name=run.setup.corpus.name,
             folder=run.folder,

@@ -78,7 +78,7 @@ def loss_report(
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:
-            values = losses.shown()
+            values = losses.squares()
             yield Heading(f"{run.name}: {losses.label}")
             yield pivot(values)
             yield headline_lines(verdict, pair_flags_of(run.setup.engine))

@@ -320,7 +320,7 @@ def _write(
     axes: Axes, square: Shown, at_k: int, at_v: int, *, ink: str, grown: float
 ) -> None:
     """Draw the text of a cell, as large as fits; *grown* times the usual size."""
-    text = square.spelled.replace(ERROR.sign, f"\n{ERROR.sign}")
+    text = square.spelled_text.replace(ERROR.sign, f"\n{ERROR.sign}")
     longest = max(map(len, text.split("\n")))
     fits = 0.86 * CELL * POINTS_PER_INCH / (DIGIT_EM * max(longest, 1))
     how: dict[str, Any] = {"color": ink, "ha": "center", "va": "center"}
@@ -426,7 +426,7 @@ def draw_losses(losses: Losses, pair_flags: PairFlags, files: Files) -> list[Pat
 
 def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
-    shown, verdict = losses.shown(), losses.verdict
+    shown, verdict = losses.squares(), losses.verdict
     k_types, v_types = types_of(shown)
     return Picture(
         k_types=tuple(k_types),

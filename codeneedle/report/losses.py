@@ -112,7 +112,7 @@ class Losses:
             evidence=result.evidence,
         )
 
-    def shown(self) -> list[Shown]:
+    def squares(self) -> list[Shown]:
         """Every pair of the grid: its loss, and below it what the verdict says."""
         display = Display(label=self.label, digits=self.digits)
         cells, inferred = self.cells(), self.verdict.inferred

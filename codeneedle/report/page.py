@@ -206,7 +206,7 @@ def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
     """The loss as the first metric of the switch."""
-    shown = losses.shown()
+    shown = losses.squares()
     label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
     if any(not each.text for each in shown):
         label += "; an empty cell was not to be measured"
@@ -255,7 +255,7 @@ def _cell(each: Shown) -> list[Any]:
     """Text, text below, tip, ground, ink and classes: shorter than names for each."""
     own = (meaning for _, meaning in legend([each]))
     tip = "; ".join(filter(None, [visible(str(each.pair)), each.note, *own]))
-    cell = [each.spelled, each.below, tip if each.text else ""]
+    cell = [each.spelled_text, each.below, tip if each.text else ""]
     if each.ground is None:
         return cell
     classes = (letter for style, letter in _LETTERS.items() if style in each.style)

@@ -255,7 +255,7 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     axes.text(
         len(panels.lengths) / 2,
         len(panels.depths) / 2,
-        panel_shown(panels, panel).spelled,
+        panel_shown(panels, panel).spelled_text,
         size=TYPE_POINTS,
         style="italic",
         color=QUIET,

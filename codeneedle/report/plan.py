@@ -346,7 +346,7 @@ class _Cells:
     total: int  # how many there are, the repeated one included
 
     @property
-    def tried(self) -> list[CellRecord]:
+    def tried_records(self) -> list[CellRecord]:
         """All records."""
         return [*self.records.values(), *([self.again] if self.again else [])]
 
@@ -486,7 +486,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     left_s, cell_s = _left(plan, cells)
     bill = plan.bill(cells.probe)
-    finished = [each for each in cells.tried if each.has_numbers]
+    finished = [each for each in cells.tried_records if each.has_numbers]
     return {
         "name": cells.probe.name,
         "cells": cells.total,
@@ -617,8 +617,8 @@ def _corpus_estimate(plan: Plan) -> str:
 
 
 def _count_of_finished(cells: _Cells) -> str:
-    finished = sum(record.has_numbers for record in cells.tried)
-    failed = len(cells.tried) - finished
+    finished = sum(record.has_numbers for record in cells.tried_records)
+    failed = len(cells.tried_records) - finished
     return "".join(
         (
             f"{finished} of {cells.total} finished",
@@ -630,9 +630,11 @@ def _count_of_finished(cells: _Cells) -> str:
 
 def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     """Seconds of the cells that are left, and of one; None if nothing is known."""
-    cell_s = plan.cell_s(cells.probe, cells.tried)
+    cell_s = plan.cell_s(cells.probe, cells.tried_records)
     # An interrupted cell runs again.
-    done = sum(record.status is not Status.INTERRUPTED for record in cells.tried)
+    done = sum(
+        record.status is not Status.INTERRUPTED for record in cells.tried_records
+    )
     if cell_s is None:
         return None, None
     workers = 1 if cells.probe.is_timed else len(plan.workers)
@@ -667,7 +669,7 @@ def _time(plan: Plan, cells: _Cells) -> str:
     if left_s is None or mean is None:
         return "known after the first cell"
     remaining = f"about {duration(left_s)} left" if left_s else "nothing left"
-    if any(record.has_numbers for record in cells.tried):
+    if any(record.has_numbers for record in cells.tried_records):
         return f"{remaining}, {duration(mean)} a cell"
     note = " (an estimate; the first cell tells more)"
     return f"{remaining}, {duration(mean)} a cell{note}"

@@ -34,7 +34,7 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
         if any(FEW_PAIRS.sign in row for row in by_type):
             yield Facts([(FEW_PAIRS.sign, FEW_PAIRS.meaning)])
     shown = [
-        {each.pair: each for each in losses.shown()} if losses else {}
+        {each.pair: each for each in losses.squares()} if losses else {}
         for losses in of_runs
     ]
     pairs = [*_measured_pairs(of_runs)]

@@ -50,14 +50,16 @@ class Selection:
     """Whether to show the loss instead of *metric* where a run has one."""
 
     @property
-    def shown(self) -> tuple[Metric, ...]:
+    def shown_metrics(self) -> tuple[Metric, ...]:
         """The metrics to show, what was written first."""
         return (*self.companions, self.metric)
 
     @property
     def has_values(self) -> bool:
         """Whether any pair has a value of a metric that is shown."""
-        return any(_is_measured(self.probe, each, self.runs) for each in self.shown)
+        return any(
+            _is_measured(self.probe, each, self.runs) for each in self.shown_metrics
+        )
 
     @property
     def verdicts(self) -> list["Verdict"]:

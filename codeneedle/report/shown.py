@@ -76,11 +76,11 @@ class Shown:
     style: Style = Style.PLAIN
 
     @property
-    def spelled(self) -> str:
+    def spelled_text(self) -> str:
         """The text where there is room for words: ``not run``, not a dot."""
         return "not run" if self.text == NOT_RUN_WORD else self.text
 
-    def styled(self) -> Text:
+    def styled_text(self) -> Text:
         """The text for a grid; what is set in brackets, the reference with its mark."""
         # The blank aligns digits with those that have a mark.
         mark = REFERENCE_MARK if Style.REFERENCE in self.style else " "
@@ -116,7 +116,7 @@ def _meaning(mark: NumberMark, pairs: Sequence[Pair]) -> str:
 def pivot(shown: Sequence[Shown]) -> Grid:
     """*shown*, in the order of cells, as a grid: K down and V across."""
     k_types, v_types = types_of(shown)
-    texts = [value.styled() for value in shown]
+    texts = [value.styled_text() for value in shown]
     return Grid(k_types, v_types, rows_of(texts, len(v_types)))
 
 

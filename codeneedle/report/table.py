@@ -120,7 +120,7 @@ class PairTable:
         return {pair: word for pair, word in words.items() if word}
 
     @property
-    def shown(self) -> tuple[Column, ...]:
+    def shown_columns(self) -> tuple[Column, ...]:
         """The columns that the table shows."""
         return tuple(column for column in self.columns if column.is_shown)
 
@@ -289,8 +289,8 @@ def tables_document(
 
 def _rows(table: PairTable, *, has_memory: bool) -> Table:
     """A row for each pair: metrics, with ratios, and the verdict if there is any."""
-    columns = [_aligned_texts(column, table) for column in table.shown]
-    heading = ["K/V", *(column.metric.name for column in table.shown)]
+    columns = [_aligned_texts(column, table) for column in table.shown_columns]
+    heading = ["K/V", *(column.metric.name for column in table.shown_columns)]
     if has_memory:
         heading.insert(1, MEMORY)
         columns.insert(0, [_memory(table.verdict, pair) for pair in table.pairs])
@@ -360,11 +360,13 @@ def table_legend(
     """Each column, mark and word of *table*, with its meaning."""
     entries = [
         (each.metric.name, captions.label_with_unit(each.metric))
-        for each in table.shown
+        for each in table.shown_columns
     ]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
-    shown = [each for column in table.shown for each in column_shown(column, table)]
+    shown = [
+        each for column in table.shown_columns for each in column_shown(column, table)
+    ]
     words = {*table.words.values()}
     memory = [_memory(table.verdict, pair) for pair in table.pairs if has_memory]
     is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
@@ -386,7 +388,7 @@ def _times(ratio: float) -> str:
 
 def _references(table: PairTable) -> Iterator[tuple[str, str]]:
     """Columns without a reference, with another one, or without a noise floor."""
-    for column in table.shown:
+    for column in table.shown_columns:
         name = column.metric.name
         if note := captions.reference_note(list(column.cells.values())):
             yield name, note

@@ -204,7 +204,7 @@ def _preparation(
     return Preparation(
         corpus=cut_to_text(plan.corpus, sent.text),
         whole=plan.corpus,
-        trained=plan.estimates.trained,
+        trained=plan.estimates.trained_tokens,
         prompts=prompts,
         notes=[],
     )
@@ -437,7 +437,7 @@ def _fit(plan: Plan, prompts: Prompts) -> Fit:
     return Fit(
         corpus=plan.corpus,
         context=plan.context,
-        trained=plan.estimates.trained,
+        trained=plan.estimates.trained_tokens,
         may_trim=plan.request.fit,
         rooms=rooms,
     )

@@ -393,7 +393,7 @@ def _checks(now: _Now) -> Iterator[Task]:
         record.pair
         for record in now.run.records
         if record.probe == PROBE.name and record.has_numbers
-        if record.pair in both and FURTHER.unchecked(record, now.setup)
+        if record.pair in both and FURTHER.lacks_check(record, now.setup)
     )
     is_asked = any(probe is PROBE for probe in now.wanted.probes)
     for own in now.grouped(pairs) if is_asked else ():
@@ -572,5 +572,5 @@ class Schedule:
 def is_short(record: CellRecord, task: Task, setup: Setup) -> bool:
     """Whether *record* lacks what *task* has asked of its pair."""
     if task.variant is Variant.CHECK:
-        return FURTHER.unchecked(record, setup)
+        return FURTHER.lacks_check(record, setup)
     return not record.has_numbers or FURTHER.units(record) < (task.units or 0)

@@ -106,7 +106,7 @@ NAMES_OF_ROWS = ("K/V", "weights", "--model", "type")
 def unexplained_in_picture(picture: Picture) -> set[str]:
     """The marks in the squares of *picture* that no note below it explains."""
     squares = [square for row in picture.squares for square in row]
-    texts = [f"{square.spelled} {square.below}" for square in squares]
+    texts = [f"{square.spelled_text} {square.below}" for square in squares]
     found = {sign for text in texts for sign in signs(text.replace("not run", ""))}
     known = {note.partition(":")[0].partition(" ")[0] for note in picture.notes}
     return found - known - {"reference", "set"}
@@ -328,7 +328,7 @@ def test_what_stands_below_a_loss_is_explained(name):
     run = without_kernel(run, "q8_0/q4_0") if name == "slow" else run
     losses = losses_of(judge(run))
     assert losses
-    found = losses.shown()
+    found = losses.squares()
 
     words = {word.rstrip(",") for each in found for word in each.below.split()}
     assert set() == words - {sign for sign, _ in legend(found)} - {"reference"}

@@ -143,7 +143,7 @@ def test_differences_are_signed_and_centred() -> None:
     squares = [square for row in shown.squares for square in row]
 
     assert ["0.00", "0.00", "0.00", "not run", "oom", "-9.50"] == [
-        square.spelled for square in squares
+        square.spelled_text for square in squares
     ]
     assert Scale(-9.5, 9.5) == shown.scale
     assert Pair("bf16", "bf16") == shown.framed

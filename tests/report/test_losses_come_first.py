@@ -49,7 +49,7 @@ def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
     """The loss of each pair with a record, to one decimal, and its word."""
     return {
         str(cell.pair): (f"{cell.value:.1f}", square.below)
-        for cell, square in zip(found.cells(), found.shown(), strict=True)
+        for cell, square in zip(found.cells(), found.squares(), strict=True)
         if cell.status
     }
 
@@ -126,7 +126,7 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
 
 def test_a_grid_says_why_pairs_are_open() -> None:
     run = losing_run({"q8_0/q8_0": ABOVE, "q4_0/q4_0": NEAR, "q8_0/q4_0": BELOW})
-    entries = legend(losses(run).shown())
+    entries = legend(losses(run).squares())
 
     assert {
         ("open", "q8_0/q4_0: further functions would decide it"),
@@ -191,7 +191,7 @@ def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
     run = replace(run, setup=replace(run.setup, pairs=()))
     picture = loss_picture(losses(run), pair_flags_of(""))
 
-    assert "not run" in {each.spelled for row in picture.squares for each in row}
+    assert "not run" in {each.spelled_text for row in picture.squares for each in row}
     assert not any("not run" in note for note in picture.notes)
     assert not any("codeneedle sweep" in note for note in picture.notes)
 

@@ -56,7 +56,7 @@ def ratio(table, name, pair):
 
 def shown(table):
     """Names of the columns that a terminal shows."""
-    return [each.metric.name for each in table.shown]
+    return [each.metric.name for each in table.shown_columns]
 
 
 def lines_of(run=None, *, width=100, probes=PROBES, sort=None):

@@ -318,7 +318,7 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
 
     ready = prepare(asking("many", contexts=(65536,)))
 
-    assert RecallSettings().decided == settings_of(ready.setup)
+    assert RecallSettings().with_defaults == settings_of(ready.setup)
     assert (16, 96) == (len(written_of(ready.setup)), len(forced_of(ready.setup)))
     assert () == ready.notes
     assert {5} == {len(needle.lines) for needle in forced_of(ready.setup)}

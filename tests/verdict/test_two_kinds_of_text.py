@@ -154,7 +154,7 @@ def test_pictures_show_the_worse_of_both_and_say_which():
     losses = losses_of(judge(with_text(run, {GOOD: 0.002, MIDDLE: 0.09, COARSE: 0.02})))
 
     cells = {str(cell.pair): cell for cell in losses.cells()}
-    below = {str(each.pair): each.below for each in losses.shown()}
+    below = {str(each.pair): each.below for each in losses.squares()}
     assert (9.0, 10.0) == tuple(
         round(cells[pair].value, 1) for pair in (MIDDLE, COARSE)
     )

@@ -243,7 +243,9 @@ class BaseFileTool(ABC):
     arguments: tuple[str, ...] = ()  # as of `tools.DivergenceTool`
 
     @abstractmethod
-    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
+    def write_base(
+        self, job: Job, note: Notify, progress: Progress
+    ) -> BaseFileStatistics:
         """
         Run *job* to its end; it writes its draft.
 
@@ -303,7 +305,9 @@ class BaseFileTool(ABC):
             text = written_text(base.path.parent, task.text)
         started = time.monotonic()
         try:
-            written = self.written(Job(task=task, text=text, log=log), note, progress)
+            written = self.write_base(
+                Job(task=task, text=text, log=log), note, progress
+            )
             fault = base.fault(base.draft, identity, chunks=written.chunks)
             if fault is not None:
                 raise CellError(

@@ -161,7 +161,7 @@ class Bench:
 
         began = time.monotonic()
 
-        def grown() -> None:
+        def tell_phase() -> None:
             progress(_phase(log))
             # One that says something again and again ends all the same.
             if time.monotonic() - began > PHASES * silence_s:
@@ -171,7 +171,7 @@ class Bench:
             command,
             env=env,
             log=log,
-            grown=grown,
+            grown=tell_phase,
             silence_s=silence_s,
         )
         if returncode is None:

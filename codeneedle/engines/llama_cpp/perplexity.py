@@ -164,7 +164,9 @@ class Perplexity(BaseFileTool):
         self._refuse_overflow(context)
 
     @override
-    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
+    def write_base(
+        self, job: Job, note: Notify, progress: Progress
+    ) -> BaseFileStatistics:
         log_text, _ = self._run_to_end(job, note, progress)
         lengths = too_short(log_text)
         if lengths is not None:
@@ -340,7 +342,7 @@ class Perplexity(BaseFileTool):
         patience = job.task.patience
         silence_s, known = patience.limit_and_cause(SILENCE_S)
 
-        def grown() -> None:
+        def read_on() -> None:
             patience.note_event()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
@@ -354,7 +356,7 @@ class Perplexity(BaseFileTool):
             argv,
             env=env,
             log=job.log,
-            grown=grown,
+            grown=read_on,
             written=job.written_bytes,
             silence_s=silence_s,
             # A base file is larger than any log.

@@ -124,14 +124,14 @@ class RowStream(ABC):
         return row_fault(stored, self.vocabulary)
 
     @property
-    def expected(self) -> int:
+    def expected_rows(self) -> int:
         """Rows of a whole file."""
         return scored_tokens(chunks=self.chunks, context=self.context)
 
     @property
     def has_all_rows(self) -> bool:
         """Whether all rows have come, and nothing behind them."""
-        return self._row == self.expected and not self._rest
+        return self._row == self.expected_rows and not self._rest
 
     @property
     def is_whole(self) -> bool:
@@ -143,7 +143,7 @@ class RowStream(ABC):
         """What is wrong with a file that has ended, as a phrase; empty if nothing."""
         if self.is_whole:
             return ""
-        rows = f"{max(self._row, 0):,} of {self.expected:,} rows"
+        rows = f"{max(self._row, 0):,} of {self.expected_rows:,} rows"
         over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
         return self.fault or f"it ended after {rows}{over}"
 
@@ -153,8 +153,10 @@ class RowStream(ABC):
         self._rest += data
         while part := self._next():
             self._part(part)
-        if self._row > self.expected or (self._row == self.expected and self._rest):
-            self.fault = f"it has more than {plural(self.expected, 'row')}"
+        if self._row > self.expected_rows or (
+            self._row == self.expected_rows and self._rest
+        ):
+            self.fault = f"it has more than {plural(self.expected_rows, 'row')}"
 
     def _next(self) -> bytes:
         """Header and tokens, or a row, once all of it has come; else empty."""
@@ -174,7 +176,7 @@ class RowStream(ABC):
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
             stated = HEADER.unpack(part[: HEADER.size])
             self.fault = self.header_fault(stated, ids)
-        elif self._row < self.expected:
+        elif self._row < self.expected_rows:
             self.take_row(self._row, np.frombuffer(part, dtype=np.uint16))
         self._row += 1
 

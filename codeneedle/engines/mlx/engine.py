@@ -544,7 +544,9 @@ class MlxDivergence(BaseFileTool):
     engine: Mlx
 
     @override
-    def written(self, job: Job, note: Notify, progress: Progress) -> BaseFileStatistics:
+    def write_base(
+        self, job: Job, note: Notify, progress: Progress
+    ) -> BaseFileStatistics:
         log_text = self._run_to_end(job, note, progress)
         wrote = logs.last(log_text, logs.Wrote)
         if wrote is not None:

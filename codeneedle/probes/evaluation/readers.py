@@ -533,7 +533,7 @@ class _PromptfooResult(Struct, rename="camel"):
     test_case: _PromptfooCase | None = None
 
     @property
-    def asked(self) -> str:
+    def question_hash(self) -> str:
         """Hash of the variables, else of the prompt: the same of repeats."""
         variables = self.vars or (self.test_case and self.test_case.vars)
         return _sha256(variables) or _sha256(self.prompt and self.prompt.raw)
@@ -581,7 +581,7 @@ def _of_promptfoo(path: Path) -> Iterator[Result] | None:
                 group=f"test {result.test_idx}",
                 error=result.failure(is_graded=is_graded),
             ),
-            result.asked,
+            result.question_hash,
         )
         for result in results
     )

@@ -88,7 +88,7 @@ class FirstAnswers(Calibrating):
     """The answers of the reference."""
 
     @override
-    def told(self, setup: Setup) -> tuple[str, ...]:
+    def settled_lines(self, setup: Setup) -> tuple[str, ...]:
         # The prompts that are out.
         return tuple(f"{NAME}: {line}" for line in _left_out(setup))
 
@@ -119,7 +119,7 @@ class GenerationProbe(Probe):
                 for each in _prompts_by_name(
                     _Form.of_plan(estimates), settings
                 ).values():
-                    each.refuse_too_long(tokens, context, estimates.trained)
+                    each.refuse_too_long(tokens, context, estimates.trained_tokens)
             return settings
         option = f"--generation-tokens {settings.tokens}"
         room = context - (0 if settings.file else ROOM)
@@ -127,7 +127,7 @@ class GenerationProbe(Probe):
             source=option if settings.tokens else f"--probe {NAME}",
             needed=needed,
             context=context,
-            trained=estimates.trained,
+            trained=estimates.trained_tokens,
             beside="a prompt",
             ways=_shorter(room),
         )
@@ -544,7 +544,7 @@ class _Writer(Asker):
         reply = self.ask_after_priming(
             sent.text or sent.prompt.text,
             sent.facts.tokens,
-            lambda: self.written(request, lambda _so_far: False),
+            lambda: self.write_reply(request, lambda _so_far: False),
         )
         written = written_from(reply)
         if not written.ends and 0 < written.tokens < tokens - 1:
@@ -563,7 +563,7 @@ class _Writer(Asker):
         So an answer is the same whichever prompts its server was asked before: those of
         a cell that was interrupted, and those of a whole one.
         """
-        self.ask_again(lambda: self.sent(Completion(prompt="\n", max_tokens=1)))
+        self.ask_again(lambda: self.send(Completion(prompt="\n", max_tokens=1)))
 
 
 def _message(said: Json) -> Message:

@@ -33,7 +33,7 @@ class FunctionAsker(Asker):
         if way is Way.WRITE:
             return self.round(needle, tokens=needle.budget)
         asked = self._question(needle, tokens=needle.budget)
-        return self.scored(needle.name, asked, "\n".join(needle.lines))
+        return self.score_reply(needle.name, asked, "\n".join(needle.lines))
 
     def round(self, needle: NeedleFacts, *, tokens: int) -> Answer:
         """
@@ -45,7 +45,7 @@ class FunctionAsker(Asker):
         question = self._question(needle, tokens=tokens)
         blank = Answer(name=needle.name, prompt_sha256=prompt_sha256(question))
         try:
-            reply = self.written(question, self._enough_for(needle))
+            reply = self.write_reply(question, self._enough_for(needle))
         except BrokenOff as error:
             # Of this function alone: a filter reads what is asked for.
             return replace(blank, error=one_line(str(error)), retries=self.retries)

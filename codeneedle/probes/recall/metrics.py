@@ -93,7 +93,7 @@ def _first_choices(record: CellRecord, setup: Setup) -> float:
 
 def _bounded_share(record: CellRecord) -> float:
     """Share of right tokens of which a bound alone is known."""
-    return bounded_share(answer.scores for answer in recall_of(record).scored)
+    return bounded_share(answer.scores for answer in recall_of(record).scored_answers)
 
 
 def _lines_matched(answer: ScoredRound) -> int:
@@ -178,7 +178,7 @@ METRICS: tuple[Metric, ...] = (
     of_units(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
-    _lines(lambda answer: answer.misplaced)(name="misplaced", better="lower"),
+    _lines(lambda answer: answer.misplaced_lines)(name="misplaced", better="lower"),
     _lines(lambda each: each.counts[Mark.HALLUCINATED])(
         name="hallucinated", better="lower"
     ),

@@ -154,7 +154,10 @@ def _margin_gap(run: Run) -> Iterator[str]:
 def _gaps(record: CellRecord) -> Iterator[str]:
     """What *record* has no answer of at all, and why."""
     recall = recall_of(record)
-    for name, answers in (("forced", recall.scored), ("written", recall.rounds)):
+    for name, answers in (
+        ("forced", recall.scored_answers),
+        ("written", recall.rounds),
+    ):
         errors = {answer.error for answer in answers}
         if errors and "" not in errors:
             yield f"no {name} recall: {min(errors)}"
@@ -192,7 +195,7 @@ def _why_unwritten(context: ProbeContext) -> str:
     if reference == context.pair or not (chosen.writes and chosen.scores):
         return ""
     recall = recall_of(by_pair[reference])
-    is_scored = any(answer.scores for answer in recall.scored)
+    is_scored = any(answer.scores for answer in recall.scored_answers)
     if not (recall.rounds and is_scored):
         return ""
     share = matched_share(by_pair[reference], context.run.setup)
@@ -358,7 +361,7 @@ class FurtherFunctions(Further):
 
     @override
     def units(self, record: CellRecord) -> int:
-        return len(recall_of(record).scored)
+        return len(recall_of(record).scored_answers)
 
     @override
     def checks(self, setup: Setup) -> Sequence[Question]:
@@ -498,7 +501,7 @@ class RecallProbe(Probe):
         if functions.forced:
             most = min(chosen.function_count, len(functions.forced))
             chosen = structs.replace(chosen, functions=most)
-        asked = structs.asdict(chosen.decided)
+        asked = structs.asdict(chosen.with_defaults)
         return as_json(structs.replace(functions, wording=WORDING, **asked))
 
     @override

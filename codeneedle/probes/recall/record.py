@@ -67,7 +67,7 @@ class Recall:
         return math.fsum((*self.texts_s, *(each.wall_s for each in self.read)))
 
     @property
-    def scored(self) -> tuple[Answer, ...]:
+    def scored_answers(self) -> tuple[Answer, ...]:
         """Right lines that were read, where any were; else those forced."""
         return self.read or self.forced
 

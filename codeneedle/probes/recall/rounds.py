@@ -56,7 +56,7 @@ class ScoredRound:
         return _counts(self.needle, self.round.text, self.text)
 
     @property
-    def misplaced(self) -> int | None:
+    def misplaced_lines(self) -> int | None:
         """Wrong lines that stand elsewhere in the text; None if that is not known."""
         return self.counts[Mark.MISPLACED] if self.text.digests else None
 

@@ -149,7 +149,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return "read" if self.reads else "forced"
 
     @property
-    def decided(self) -> "RecallSettings":
+    def with_defaults(self) -> "RecallSettings":
         """These, with the defaults of what was left open, as they are stored."""
         return structs.replace(
             self,

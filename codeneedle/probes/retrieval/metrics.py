@@ -40,14 +40,14 @@ def _questions(
 ) -> partial[Metric]:
     """A metric with one value for each chosen question that has one."""
 
-    def found(
+    def outcomes_by_unit(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, QuestionOutcome]]:
         for each in outcomes(record):
             if chosen(each, setup):
                 yield each.text, each
 
-    return partial(of_units(found, number), noun="texts", better="higher")
+    return partial(of_units(outcomes_by_unit, number), noun="texts", better="higher")
 
 
 def _why_not_forced(setup: Setup) -> str:
@@ -208,22 +208,22 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
 
 
 def _of_task(task: str, length: int | None) -> Iterator[Metric]:
-    def chosen(each: QuestionOutcome, _setup: Setup) -> bool:
+    def is_of_task(each: QuestionOutcome, _setup: Setup) -> bool:
         return each.task == task and length in {None, each.length}
 
     at = "" if length is None else f"@{length}"
     facet = f"task={task}" if length is None else f"task={task} length={length}"
-    yield _right(chosen)(
+    yield _right(is_of_task)(
         name=f"{task}{at}",
         of=NAME,
         facet=facet,
     )
-    yield _logp(chosen)(
+    yield _logp(is_of_task)(
         name=f"{task}-logp{at}",
         of=f"{NAME}-logp",
         facet=facet,
     )
-    yield _until(chosen)(
+    yield _until(is_of_task)(
         name=f"{task}-until{at}",
         of=f"{NAME}-until",
         facet=facet,

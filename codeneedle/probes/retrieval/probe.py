@@ -195,7 +195,7 @@ class RetrievalProbe(Probe):
             refuse_reading(
                 estimates, wanted="--read-answers", otherwise="--no-read-answers"
             )
-        _refuse_unfit(settings, estimates.context, estimates.trained)
+        _refuse_unfit(settings, estimates.context, estimates.trained_tokens)
         return settings
 
     @override
@@ -376,11 +376,11 @@ PROBE = RetrievalProbe(
 class _Questioner(Asker):
     """Sends questions of tasks."""
 
-    def begun(self, text: TaskText, question: TextQuestion) -> Reply:
+    def begin_reply(self, text: TaskText, question: TextQuestion) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
         return self._reply(text, question, tokens=PRIMING_TOKENS)
 
-    def answered(self, text: TaskText, question: TextQuestion) -> Reply:
+    def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
         """The reply to *question* about *text*."""
         tokenizer = self.served.tokenizer
         right = question.payload
@@ -391,11 +391,11 @@ class _Questioner(Asker):
     def right(self, text: TaskText, question: TextQuestion) -> Answer:
         """The scores of the right answer to *question*."""
         asked = self._request(text, question, tokens=1)
-        return self.scored(question.name, asked, right_text(question))
+        return self.score_reply(question.name, asked, right_text(question))
 
     def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
         enough = enough_for_question(question, self.context.run.setup.prompt_form)
-        return self.written(self._request(text, question, tokens=tokens), enough)
+        return self.write_reply(self._request(text, question, tokens=tokens), enough)
 
     def _request(
         self, text: TaskText, question: TextQuestion, *, tokens: int
@@ -440,7 +440,7 @@ class _Texts:
         is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
         # A reference that is measured once more sets nothing.
         if is_last and self._is_reference and not self.context.variant:
-            self._answered(key)
+            self._settle_gate(key)
         return read
 
     def why_pointless(self, key: TextKey) -> str:
@@ -459,7 +459,7 @@ class _Texts:
                 )
         return ""
 
-    def _answered(self, size: TextKey) -> None:
+    def _settle_gate(self, size: TextKey) -> None:
         """Set what the reference's answers at the length of *size* tell of others."""
         calibration, shares = self.calibration, self._shares(size.task, size.length)
         if not shares:
@@ -506,10 +506,10 @@ class _Texts:
         """The text of *key*, the same for every pair."""
         size = self.calibration.size(key.task, key.length)
         level = self.calibration.levels[key.task]
-        (text,) = self.made(size, level, self.chosen.questions, only=key.number)
+        (text,) = self.texts_of(size, level, self.chosen.questions, only=key.number)
         return text
 
-    def made(
+    def texts_of(
         self,
         size: Fitted,
         level: int,
@@ -540,7 +540,7 @@ class _Examiner(_Questioner):
     def calibrate(self) -> None:
         """Set for all pairs what is not set yet."""
         if calibration_of(self.context.run.setup) is None:
-            self.texts.settle(self.dialled())
+            self.texts.settle(self.find_levels())
 
     @override
     def ask(self, question: Question) -> TextRead:
@@ -551,7 +551,7 @@ class _Examiner(_Questioner):
     def why_pointless(self, question: Question) -> str:
         return self.texts.why_pointless(question.body)
 
-    def dialled(self) -> Calibration:
+    def find_levels(self) -> Calibration:
         """The settings for all pairs, found on questions that are not scored."""
         dials = [self._dial_of(task) for task in self.texts.chosen.tasks]
         sizes = [
@@ -584,12 +584,12 @@ class _Examiner(_Questioner):
         length = self.texts.chosen.lengths[0]
         size = Fitted(task, length, self._characters(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
-        self.texts.made(size, level, self.texts.chosen.questions)
+        self.texts.texts_of(size, level, self.texts.chosen.questions)
         depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
         tried = -(-DIAL_QUESTIONS // depths)
         shares = [
-            score_answer(question, self.answered(text, question).text).share
-            for text in self.texts.made(size, level, tried, purpose="dial")
+            score_answer(question, self.reply_to(text, question).text).share
+            for text in self.texts.texts_of(size, level, tried, purpose="dial")
             for question in text.questions
         ]
         return DialStep(level, round(fmean(shares), 4), len(shares))
@@ -622,7 +622,7 @@ class _Examiner(_Questioner):
         priming = self.ask_after_priming(
             text.text,
             round((1 - TOLERANCE) * key.length),
-            lambda: self.begun(text, text.questions[-1]),
+            lambda: self.begin_reply(text, text.questions[-1]),
         )
         decoys = _decoys(text)
         answers = []
@@ -648,7 +648,7 @@ class _Examiner(_Questioner):
         decoys: Sequence[Decoy],
     ) -> TextAnswer:
         named = replace(question, name=f"{length}-{question.name}")
-        reply = self.answered(text, question)
+        reply = self.reply_to(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
         if not self.texts.chosen.graded:
             right = self.right(text, question)

@@ -250,17 +250,17 @@ class _ReuseAsker(Asker):
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
         right = "\n".join(needle.lines)
 
-        def replied() -> Reply:
+        def write() -> Reply:
             self._prepare(way, turn.needle, other)
-            return self.sent(question)
+            return self.send(question)
 
-        def forced() -> Forced:
+        def force() -> Forced:
             self._prepare(way, turn.needle, other)
             return self.served.client.force(question, right)
 
         try:
             with self.context.asking():
-                reply, scored = self.ask_again(replied), self.ask_again(forced)
+                reply, scored = self.ask_again(write), self.ask_again(force)
         except (CannotSave, NoScores) as error:
             return Answer(name=way, error=one_line(str(error)))
         prompt = reply.prompt_tokens
@@ -305,7 +305,7 @@ class _ReuseAsker(Asker):
     def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
         """The reply to the first question of a conversation."""
         run, text = self.context.run, self.text.text
-        return self.sent(asking(run, text, needle, tokens=tokens))
+        return self.send(asking(run, text, needle, tokens=tokens))
 
 
 # --- remarks

@@ -164,11 +164,11 @@ class ThroughputProbe(Probe):
         estimates.engine.speed_tool()
         deepest = _deepest(estimates.weights)
         for depth in settings.depths:
-            if estimates.trained and deepest is not None and depth > deepest:
+            if estimates.trained_tokens and deepest is not None and depth > deepest:
                 raise BadInput(
                     source=f"--depths {depth}",
                     reason="these weights were trained for "
-                    f"{estimates.trained:,} tokens",
+                    f"{estimates.trained_tokens:,} tokens",
                     hint=f"Use {deepest} or less; or stretch the context with rope "
                     "arguments after --.",
                 )

@@ -72,7 +72,7 @@ class Call:
     """Verbatim from the recording: JSON, or text where the model wrote no JSON."""
 
     @property
-    def parsed(self) -> Any:
+    def argument_values(self) -> Any:
         """The arguments, decoded; the text itself where it is no JSON."""
         return json.loads(self.arguments) if self.is_json else self.arguments
 

@@ -471,7 +471,7 @@ class _Forcer(Asker):
             prompt=rendered.prompt, max_tokens=1, seed=self.context.run.setup.seed
         )
         try:
-            return self.scored(turn.name, question, rendered.text)
+            return self.score_reply(turn.name, question, rendered.text)
         except Refused as refused:
             raise CellError(
                 f"the server refused turn {turn.name} with {refused.code} "

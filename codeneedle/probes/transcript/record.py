@@ -57,7 +57,7 @@ class TurnFacts:
         return self.name.partition(".")[0]
 
     @property
-    def asked(self) -> tuple[str, str]:
+    def question_key(self) -> tuple[str, str]:
         """What makes it another turn than others: hashes of its prompt and text."""
         return self.prompt_sha256, self.text_sha256
 
@@ -170,7 +170,9 @@ def transcript_layout(setup: Setup) -> TranscriptLayout:
 def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
     """Names of the *turns* that were said before, behind the same prompt."""
     firsts: dict[tuple[str, str], str] = {}
-    names = ((turn.name, firsts.setdefault(turn.asked, turn.name)) for turn in turns)
+    names = (
+        (turn.name, firsts.setdefault(turn.question_key, turn.name)) for turn in turns
+    )
     return frozenset(name for name, first in names if name != first)
 
 

@@ -354,14 +354,16 @@ def _json_forms(call: Call) -> Iterator[str]:
         return
     for separators in ((", ", ": "), (",", ":")):
         for is_ascii in (False, True):
-            yield json.dumps(call.parsed, separators=separators, ensure_ascii=is_ascii)
+            yield json.dumps(
+                call.argument_values, separators=separators, ensure_ascii=is_ascii
+            )
     for indent in (2, 4):
-        yield json.dumps(call.parsed, indent=indent, ensure_ascii=False)
+        yield json.dumps(call.argument_values, indent=indent, ensure_ascii=False)
 
 
 def _argument_fields(call: Call, number: int) -> Iterator[_Field]:
     """The arguments one by one, for templates that do not write JSON."""
-    values = call.parsed if isinstance(call.parsed, dict) else {}
+    values = call.argument_values if isinstance(call.argument_values, dict) else {}
     for at, value in enumerate(values.values()):
         is_text = isinstance(value, str)
         form = value if is_text else json.dumps(value, ensure_ascii=False)

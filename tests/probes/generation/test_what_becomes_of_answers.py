@@ -179,7 +179,7 @@ def test_prompts_that_are_out_are_told_once_the_reference_has_written():
     assert [100.0] == named["ends"]
     assert "left out, as f16/f16 itself writes nothing: two" in PROBE.remarks(run)
     assert (f"{NAME}: left out, as f16/f16 itself writes nothing: two",) == (
-        PROBE.calibrating.told(setup)
+        PROBE.calibrating.settled_lines(setup)
     )
 
 

@@ -310,7 +310,7 @@ def test_lines_are_read_without_a_server(tmp_path):
     names = [needle.name for needle in forced_of(context.run.setup)[:4]]
     assert names == [each.name for each in found.read]
     assert ((), (), 0) == (found.forced, found.rounds, len(engine.served))
-    assert found.read == found.scored
+    assert found.read == found.scored_answers
     assert (1,) == found.read[0].scores.bounds
     assert ("read", str(tmp_path / "q8_0-q4_0.reading.log")) == context.command
     (task,) = engine.tool.tasks
@@ -561,7 +561,7 @@ def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_pat
     context = really_read(tmp_path)
     run, setup = context.run, context.run.setup
     previous = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
-    assert FURTHER.unchecked(previous, setup)
+    assert FURTHER.lacks_check(previous, setup)
     check = ProbeContext(
         run=run,
         pair=previous.pair,

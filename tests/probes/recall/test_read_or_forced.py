@@ -187,7 +187,9 @@ def test_no_pair_writes_where_the_reference_writes_too_little(
     assert [asked, asked * is_asked] == [
         len(recall_of(record).rounds) for record in (reference, other)
     ]
-    assert [4, 4] == [len(recall_of(record).scored) for record in (reference, other)]
+    assert [4, 4] == [
+        len(recall_of(record).scored_answers) for record in (reference, other)
+    ]
     reasons = {*observation_of(other, Observed).skipped.values()}
     assert reasons == (set() if is_asked else {"f16/f16 wrote 3.0 of 20 lines back"})
     assert before is first.run.setup
@@ -218,7 +220,7 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     setup = first.run.setup
     cell = cell_of(first, "q8_0/q8_0")
     record = replace(made_record("q8_0/q8_0", []), observation=PROBE.measure(cell))
-    assert FURTHER.unchecked(record, setup)
+    assert FURTHER.lacks_check(record, setup)
 
     read_before = len(engine.tool.tasks)
     again = cell_of(first, "q8_0/q8_0")
@@ -228,7 +230,7 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     found = recall_of(checked)
     assert [4, 4] == [len(found.forced), len(found.read)]
     assert read_before == len(engine.tool.tasks)
-    assert not FURTHER.unchecked(checked, setup)
+    assert not FURTHER.lacks_check(checked, setup)
     assert [] == list(FURTHER.checks(asking_recall(setup, {"way": ["force"]})))
 
 

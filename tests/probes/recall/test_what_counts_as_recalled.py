@@ -229,7 +229,11 @@ def of_recall(**conditions: object) -> Setup:
 def test_a_setup_that_says_nothing_of_recall_has_the_defaults() -> None:
     expected = RecallSettings((Way.WRITE, Way.FORCE), functions=32, lines=5)
 
-    assert expected == settings_of(SETUP).decided == settings_of(of_recall()).decided
+    assert (
+        expected
+        == settings_of(SETUP).with_defaults
+        == settings_of(of_recall()).with_defaults
+    )
     assert (Way.FORCE,) == settings_of(of_recall(way=["force"])).way
 
 
