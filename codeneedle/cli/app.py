@@ -796,7 +796,7 @@ def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:
 
     answers = [report.answer_of(verdict) for verdict in verdicts]
     if form == "json":
-        of_engines = [(each, words_of(each.run.setup.engine)) for each in answers]
+        of_engines = [(answer, words_of(answer.run.setup.engine)) for answer in answers]
         objects = [report.answer_object(*each) for each in of_engines]
         write_json(objects if objects[1:] else objects[0])
     elif form == "badge":

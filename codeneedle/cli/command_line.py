@@ -132,7 +132,7 @@ class SweepCommand(TyperCommand):
         """Options in groups; rich would take longer to import than all the rest."""
         params = self.get_params(ctx)
         if self.usual:
-            params = [each for each in params if each.name in self.usual]
+            params = [param for param in params if param.name in self.usual]
         for title, rows in _texts_by_group(params, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)

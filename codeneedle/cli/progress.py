@@ -273,7 +273,7 @@ class SweepProgress(CellTally):
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """Of the probe, the headline first."""
+        """Metrics of the probe, the headline first."""
         return self.probe.metrics_of(self.setup)
 
     @override

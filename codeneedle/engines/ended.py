@@ -153,5 +153,5 @@ def end_of(log: Path) -> tuple[str, ...]:
 
 def last_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """The last `LAST_LINES` of *lines* that are not blank, safe to show."""
-    shown = [each for each in lines if each.strip()][-LAST_LINES:]
+    shown = [line for line in lines if line.strip()][-LAST_LINES:]
     return tuple(visible(each.rstrip())[:LINE_CHARACTERS] for each in shown)

@@ -164,7 +164,7 @@ def passage_tokens(
         passages: Where each begins and ends in that text, ascending.
     """
     places = [range(bisect_right(ends, a), bisect_right(ends, b)) for a, b in passages]
-    before = [places[0].start, *(each.stop for each in places[:-1])]
+    before = [places[0].start, *(place.stop for place in places[:-1])]
     return [(at, at.stop - begin) for at, begin in zip(places, before, strict=True)]
 
 
@@ -630,7 +630,10 @@ def listed_logprobs(token: Token) -> dict[int, float]:
         NoScore: If one is none, or they contradict each other: a token is there twice.
     """
     own = log_probability(token.logprob)
-    stated = [(each.id, log_probability(each.logprob)) for each in token.top_logprobs]
+    stated = [
+        (top_logprob.id, log_probability(top_logprob.logprob))
+        for top_logprob in token.top_logprobs
+    ]
     listed = dict(stated)
     is_named = token.id != NO_ID and NO_ID not in listed
     differs = abs(listed.get(token.id, own) - own) > ROUNDING

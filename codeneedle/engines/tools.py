@@ -158,7 +158,7 @@ class DivergenceTool(Protocol):
 
     @property
     def version(self) -> str:
-        """As it states it."""
+        """What it states."""
         ...
 
     @property
@@ -268,7 +268,7 @@ class ReadingTool(Protocol):
 
     @property
     def version(self) -> str:
-        """As it states it."""
+        """What it states."""
         ...
 
     def places(self, tokens: int) -> range:

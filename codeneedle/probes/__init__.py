@@ -120,7 +120,7 @@ def with_room(probes: Iterable[Probe]) -> Probe:
 
     Recall if none does: it may be measured later.
     """
-    return next((each for each in probes if each.rooms), RECALL)
+    return next((probe for probe in probes if probe.rooms), RECALL)
 
 
 def probes_named(names: Iterable[str]) -> list[Probe]:

@@ -67,7 +67,7 @@ def tokens_of(
         theirs: As the reference did; None, or of other tokens, for no comparison.
         kind_at: The class of the character at a place in the text.
     """
-    chances = [math.exp(each) for each in ours.logprobs]
+    chances = [math.exp(logprob) for logprob in ours.logprobs]
     is_comparable = theirs is not None and theirs.ends == ours.ends
     base = [math.exp(e) for e in theirs.logprobs] if theirs and is_comparable else []
     return [
@@ -138,11 +138,11 @@ def _reference(token: ComparedToken) -> str:
 
 def _worst(tokens: Sequence[ComparedToken]) -> str:
     """The tokens that lost most, by name."""
-    if any(math.isnan(each.lost) for each in tokens):
+    if any(math.isnan(token.lost) for token in tokens):
         return "nothing to compare with: the reference has no scores of these tokens"
     lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)
     if not lost:
         return f"no token lost {LEAST_LOST:.0%} or more"
     named = ", ".join(f"'{each.text}' {each.lost:.0%}" for each in lost[:WORST])
-    mean = fmean(each.lost for each in tokens)
+    mean = fmean(token.lost for token in tokens)
     return f"lost most: {named}; mean of {plural(len(tokens), 'token')} {mean:.1%}"

@@ -212,7 +212,7 @@ def chosen_reference(
     if not names:
         return reference_among(candidates)
     named = Pair.parse(min(names))
-    has_value = any(each.pair == named for each in candidates)
+    has_value = any(candidate.pair == named for candidate in candidates)
     return named if len(names) == 1 and has_value else None
 
 
@@ -290,7 +290,7 @@ def _error(
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of *values*: sd / sqrt(n); NaN without two of them."""
+    """Error of the mean of *values*: sd / sqrt(n); NaN without two of them."""
     if len(values) < 2:  # noqa: PLR2004 - no spread
         return math.nan
     return statistics.stdev(values) / math.sqrt(len(values))

@@ -309,7 +309,7 @@ def facet_parts(facet: str) -> dict[str, str]:
 
 def bounded_share(scores: Iterable[Forced | None]) -> float:
     """Share of the tokens of *scores* whose log-probability is only an upper bound."""
-    every = [each for each in scores if each]
+    every = [score for score in scores if score]
     tokens = sum(len(each.logprobs) for each in every)
     return sum(len(each.bounds) for each in every) / tokens if tokens else 0.0
 
@@ -409,7 +409,7 @@ def _rss_mib(record: CellRecord) -> float | None:
 
 
 def _device_mib(record: CellRecord) -> float | None:
-    """As the driver reports it, else by the buffers in the log."""
+    """Memory of the device by its driver, else by the buffers in the log."""
     held = record.device_bytes
     if held is None:
         held = sum(

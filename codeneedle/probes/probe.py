@@ -241,7 +241,7 @@ class Further(ABC):
 
     @abstractmethod
     def planned_ends(self, settings: Any, estimates: Estimates) -> Sequence[int]:
-        """As `unit_ends`, by an estimate before any unit was counted."""
+        """Ends of looks, by an estimate before any unit was counted."""
 
     @abstractmethod
     def planned_check(self, settings: Any, estimates: Estimates) -> Bill | None:
@@ -269,7 +269,7 @@ class Further(ABC):
 
     def lacks_check(self, record: CellRecord, setup: Setup) -> bool:
         """Whether *record* lacks an answer to one of `checks`."""
-        return not {each.key for each in self.checks(setup)} <= answered_keys(record)
+        return not {check.key for check in self.checks(setup)} <= answered_keys(record)
 
     def look(self, record: CellRecord, setup: Setup) -> int:
         """How often *record* got further units: 0 for what every sweep asks."""

@@ -152,7 +152,7 @@ class SteadyTemplate:
         begins_reply: bool,
         thinking: bool,
     ) -> str:
-        """As of `engine.ChatTemplate`."""
+        """Render a conversation, for `engine.ChatTemplate`."""
         text = self.template.render_conversation(
             messages, tools, begins_reply=begins_reply, thinking=thinking
         )
@@ -186,7 +186,7 @@ def _changes(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
             last = _common_words(words[first:][::-1], others[first:][::-1])
             last = max(0, last - CONTEXT_WORDS)
             yield tuple(  # type: ignore[misc]
-                "".join(each[first : len(each) - last]) for each in (words, others)
+                "".join(word[first : len(word) - last]) for word in (words, others)
             )
 
 

@@ -97,8 +97,8 @@ class Group:
     def of(cls, passages: Sequence[Passage], *conditions: str) -> "Group":
         """These *passages*, and what else decides their scores: the text, a wording."""
         digest = hashlib.sha256(f"{LAYOUT_VERSION} {' '.join(conditions)}".encode())
-        for each in passages:
-            digest.update(f"\0{each.asked}\0{each.right}".encode())
+        for passage in passages:
+            digest.update(f"\0{passage.asked}\0{passage.right}".encode())
         return cls(key=digest.hexdigest()[:12], passages=tuple(passages))
 
 
@@ -125,7 +125,7 @@ class Chunk:
         """Whether it has these *passages*, at places that *tool* scores."""
         wanted, scored = self.wanted_places, tool.places(len(self.ids))
         return (
-            [span.name for span in self.spans] == [each.name for each in passages]
+            [span.name for span in self.spans] == [passage.name for passage in passages]
             and all(0 < len(span.places) == len(span.ends) for span in self.spans)
             and all(one < two for one, two in itertools.pairwise(wanted))
             and all(place in scored for place in wanted)
@@ -148,7 +148,7 @@ class Chunk:
         end = at + len(span.places)
         return Forced(
             logprobs=read.logprobs[at:end],
-            bounds=tuple(each - at for each in read.bounds if at <= each < end),
+            bounds=tuple(bound - at for bound in read.bounds if at <= bound < end),
             leads=read.leads[at:end],
             ends=span.ends,
             prompt_tokens=span.places[0],
@@ -288,7 +288,7 @@ def reader(context: ProbeContext) -> Iterator[Read]:
 def _read_by_echo(
     context: ProbeContext, served: Served, group: Group, text: str
 ) -> tuple[list[Answer], float]:
-    """As of `read`, by one request to a server that scores its prompts."""
+    """Read all of it, by one request to a server that scores its prompts."""
     body, ranges = _compose_text("", text, group.passages)
     started = time.monotonic()
     every = Asker(served, context).score_passages(
@@ -350,7 +350,7 @@ def _answers(group: Group, every: Sequence[Forced], text: bytes) -> list[Answer]
 
 
 def _chunk(context: ProbeContext, tool: ReadingTool, group: Group, text: str) -> Chunk:
-    """That of *group*, which the first cell of a run lays out for all."""
+    """The chunk of *group*, which the first cell of a run lays out for all."""
     run = context.run
     path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
     chunk = read_note(path, Chunk)

@@ -85,7 +85,7 @@ class Answer:
 
     @property
     def result(self) -> PairResult | None:
-        """That of the pair; None of the reference."""
+        """The result of the pair; None of the reference."""
         is_reference = self.pair == self.verdict.reference
         return None if is_reference else self.verdict.result(self.pair)
 

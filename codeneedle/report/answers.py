@@ -172,7 +172,7 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
                 probe = PROBES[record.probe]
                 yield from probe.overview(run, record)
                 gaps = probe.gaps_in(record, run.setup)
-                yield Lines([visible(each) for each in gaps], style="bold")
+                yield Lines([visible(gap) for gap in gaps], style="bold")
 
 
 def _evidence(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:

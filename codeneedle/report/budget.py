@@ -56,12 +56,12 @@ def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set of all candidates, and a row for each of them."""
     yield budget_lines(verdict, pair_flags)
     yield from candidate_blocks(verdict)
-    yield Lines([each.text for each in budget_remarks(verdict)])
+    yield Lines([budget_remark.text for budget_remark in budget_remarks(verdict)])
     yield Facts(weight_facts(verdict), is_quiet=True)
 
 
 def whole_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
-    """As of `budget_document`, with what it was measured on."""
+    """A `budget_document` with what it was measured on."""
     yield Heading(f"{verdict.run.name}: one budget")
     yield from budget_document(verdict, pair_flags)
     yield Facts(captions.run_facts(verdict.run), is_quiet=True)
@@ -136,7 +136,7 @@ def _why_reference_stays(
     most = verdict.limits.max_memory_bytes
     flags = flags_of(verdict, reference, pair_flags)
     own = verdict.result(reference) if verdict.keeps_reference else None
-    if not any(each.memory_bytes for each in verdict.results):
+    if not any(result.memory_bytes for result in verdict.results):
         yield "No answer yet: no log of these runs tells the size of a cache."
         return
     if most is None:
@@ -261,7 +261,7 @@ def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
     if not verdict.compared:
         return
     heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
-    rows = [_row(verdict, each) for each in sorted(verdict.results, key=_row_order)]
+    rows = [_row(verdict, result) for result in sorted(verdict.results, key=_row_order)]
     texts = [[each.text for each in row] for row in rows]
     yield Table(heading, texts, words={*heading[:2], heading[-1]})
     yield Facts(legend(itertools.chain(*rows)))
@@ -349,7 +349,7 @@ def _runs(verdict: Verdict) -> tuple[Run, ...]:
 
 
 def _buffers(verdict: Verdict) -> Iterator[Remark]:
-    """That buffers grow with the context at which they were told."""
+    """A remark that buffers grow with the context at which they were told."""
     at, context = verdict.limits.at, verdict.run.setup.context
     if at and at > context:
         text = (

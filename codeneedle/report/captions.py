@@ -68,7 +68,9 @@ def _questions_of_probes(setup: Setup, records: Iterable[CellRecord] = ()) -> li
         if (probe := PROBES.get(record.probe)) and probe.further and record.has_numbers
     }
     units = sorted(counts - {0}) or [*filter(None, [first])]
-    return [each for probe in PROBES.values() for each in probe.phrases(setup, units)]
+    return [
+        phrase for probe in PROBES.values() for phrase in probe.phrases(setup, units)
+    ]
 
 
 def corpus_line(setup: Setup) -> str:
@@ -350,7 +352,7 @@ def _unanswered_units(
     run: Run, probe: str, metric: Metric
 ) -> dict[Pair, tuple[int, int]]:
     """
-    Of pairs with units of *metric* that have no answer: these, and all that were asked.
+    Units of *metric* without an answer, and all that were asked, by pair.
 
     Empty where no pair has any answer: then nothing tells pairs apart.
     """
@@ -358,9 +360,10 @@ def _unanswered_units(
     if names is None:
         return {}
     records = [r for r in run.records if r.probe == probe and r.has_numbers]
-    asked = {each.pair: len(names(each, run.setup)) for each in records}
+    asked = {record.pair: len(names(record, run.setup)) for record in records}
     missing = {
-        each.pair: len(metric.units_without_value(each, run.setup)) for each in records
+        record.pair: len(metric.units_without_value(record, run.setup))
+        for record in records
     }
     if missing == asked:
         return {}

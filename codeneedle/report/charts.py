@@ -398,11 +398,11 @@ def _contexts_with_room(contexts: Sequence[int], width: float) -> set[int]:
     """Those of ascending *contexts* whose names do not touch on *width* points."""
     octaves = math.log2(contexts[-1] / contexts[0]) or 1.0
     named: list[int] = []
-    for each in reversed(contexts):
-        letters = len(_short(each) + _short(named[-1])) / 2 if named else 0
+    for context in reversed(contexts):
+        letters = len(_short(context) + _short(named[-1])) / 2 if named else 0
         room = (0.7 * letters + 0.5) * POINTS
-        if not named or math.log2(named[-1] / each) * width / octaves >= room:
-            named.append(each)
+        if not named or math.log2(named[-1] / context) * width / octaves >= room:
+            named.append(context)
     return set(named)
 
 
@@ -416,7 +416,9 @@ def _memory_table(contexts: Sequence[int], sizes: Sizes) -> Table:
         [str(pair), *("" if count is None else size(count) for count in of)]
         for pair, of in sizes.items()
     ]
-    return Table(["K/V", *(f"{each:,}" for each in contexts)], rows, words={"K/V"})
+    return Table(
+        ["K/V", *(f"{context:,}" for context in contexts)], rows, words={"K/V"}
+    )
 
 
 # --- as pictures

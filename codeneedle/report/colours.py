@@ -100,7 +100,9 @@ def difference_scale(
         reference: The reference's value.
         rounds: As in `value_scale`.
     """
-    finite = (abs(each) for each in differences if math.isfinite(each))
+    finite = (
+        abs(difference) for difference in differences if math.isfinite(difference)
+    )
     largest = max(finite, default=0.0)
     low, high = natural_bounds(metric, rounds=rounds)
     span = display_of(metric).least_span

@@ -92,7 +92,9 @@ class RunComparison:
     @property
     def remark(self) -> str:
         """Why no divergence is compared across kernels; empty where none was."""
-        refused = any(each.metric.is_distance and each.refused for each in self.changes)
+        refused = any(
+            change.metric.is_distance and change.refused for change in self.changes
+        )
         kernels = other_kernels(self.first.setup, self.second.setup)
         return WALL if refused and kernels else ""
 
@@ -127,7 +129,7 @@ def compare(first: Run, second: Run) -> RunComparison:
             (name, in_words(was), in_words(now))
             for name, was, now in setup_differences(first.setup, second.setup)
         ),
-        changes=tuple(each for each in changes if each.values),
+        changes=tuple(change for change in changes if change.values),
     )
 
 
@@ -237,21 +239,21 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
     """What changed in each of several runs, a column per run; then each by itself."""
     if comparisons[1:]:
         first, *others = captions.names_of(
-            [comparisons[0].first, *(each.second for each in comparisons)]
+            [comparisons[0].first, *(comparison.second for comparison in comparisons)]
         )
         yield Heading(f"changes from {first}")
         columns = [name.replace("/", "/\n") for name in others]
         changes = [
-            {change.metric.name: change for change in each.changes}
-            for each in comparisons
+            {change.metric.name: change for change in comparison.changes}
+            for comparison in comparisons
         ]
         names = dict.fromkeys(name for of_run in changes for name in of_run)
         rows = [[name, *(_brief(run.get(name)) for run in changes)] for name in names]
         yield Table(["metric", *columns], rows, words={"metric", *columns})
         if any(name not in of_run for of_run in changes for name in names):
             yield Facts([(NOT_IN_BOTH.sign, NOT_IN_BOTH.meaning)])
-    for each in comparisons:
-        yield from comparison_document(each)
+    for comparison in comparisons:
+        yield from comparison_document(comparison)
 
 
 def _brief(change: Change | None) -> str:
@@ -302,10 +304,10 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
     runs = (comparison.first, comparison.second)
     compared = {
         (name, probe, metric.of or metric.name, metric.facet, str(pair))
-        for each in comparison.changes
-        for metric in [each.metric]
-        for name, probe in zip(captions.names_of(runs), each.probes, strict=True)
-        for pair in each.values
+        for change in comparison.changes
+        for metric in [change.metric]
+        for name, probe in zip(captions.names_of(runs), change.probes, strict=True)
+        for pair in change.values
     }
     return {
         "first": str(comparison.first.folder),
@@ -315,7 +317,7 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
             for name, was, now in comparison.setups
         ],
         "remark": comparison.remark,
-        "changes": [_change_object(each) for each in comparison.changes],
+        "changes": [_change_object(change) for change in comparison.changes],
         "rows": [
             row
             for row in cell_rows(runs)
@@ -340,10 +342,14 @@ def _change_object(each: Change) -> dict[str, Any]:
 
 def _change_rows(comparison: RunComparison) -> Iterator[list[str]]:
     """What changed, a row per metric, or why it is not compared."""
-    for each in comparison.changes:
-        bounds = each.bounds
+    for change in comparison.changes:
+        bounds = change.bounds
         ends = (bounds.mean, bounds.low, bounds.high) if bounds else (math.nan,) * 3
-        yield [each.metric.name, *(_change_text(each, end) for end in ends), each.words]
+        yield [
+            change.metric.name,
+            *(_change_text(change, end) for end in ends),
+            change.words,
+        ]
 
 
 def _change_text(change: Change, value: float) -> str:

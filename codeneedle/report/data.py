@@ -119,7 +119,7 @@ def _block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
 
 
 def _holds_others(members: Mapping[str, Any]) -> bool:
-    return any(isinstance(each, dict | list) for each in members.values())
+    return any(isinstance(member, dict | list) for member in members.values())
 
 
 def strict(value: Any) -> Any:

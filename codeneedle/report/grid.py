@@ -105,7 +105,7 @@ def summary(
     heading = [
         "run",
         "pairs",
-        *(_mean_heading(each, runs) for each in columns),
+        *(_mean_heading(column, runs) for column in columns),
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
@@ -155,7 +155,9 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
 
 def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
     tables = frames.cells_frames(run, metrics)
-    return [_mean_and_sd(each, frames.spread(tables[each.name])) for each in metrics]
+    return [
+        _mean_and_sd(metric, frames.spread(tables[metric.name])) for metric in metrics
+    ]
 
 
 def _count(cells: Cells, spread: frames.Spread) -> str:

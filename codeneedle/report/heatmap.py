@@ -398,7 +398,7 @@ def loss_ticks(limit: float, high: float) -> list[float]:
     """No loss, the *limit*, and 2, 5, 10, 20, ... times it, up to *high*."""
     times = (step * 10**power for power in range(4) for step in (2, 5, 10))
     beyond = itertools.takewhile(
-        lambda at: at <= high, (limit * each for each in times)
+        lambda at: at <= high, (limit * factor for factor in times)
     )
     return [0.0, limit, *beyond]
 
@@ -626,7 +626,10 @@ def _notes(
         *map(_capital, unmeasured_lines(run, metric)),
         *map(_capital, incomplete_lines(run)),
         *filter(None, [_capital(reference_note(cells))]),
-        *(_word_note(*each) for each in metric_entries(verdict, metric.name)),
+        *(
+            _word_note(*metric_entry)
+            for metric_entry in metric_entries(verdict, metric.name)
+        ),
     )
 
 

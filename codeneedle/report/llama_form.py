@@ -136,7 +136,10 @@ def _part(
             [
                 *name,
                 *_figures(statistics),
-                *(number(each, digits=2) for each in _precisions(statistics, floor)),
+                *(
+                    number(precision, digits=2)
+                    for precision in _precisions(statistics, floor)
+                ),
             ]
         )
     yield Table(HEADING, rows, words=HEADING[:2])

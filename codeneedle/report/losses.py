@@ -64,12 +64,12 @@ class Losses:
 
     @property
     def scale(self) -> LossScale:
-        """Of the colours, which turn at the limit."""
+        """The scale of the colours, which turn at the limit."""
         return loss_scale(self.limit, [cell.value for cell in self.cells()])
 
     @property
     def texts(self) -> list[str]:
-        """Of which kinds of text losses are, if of several: recall, ordinary text."""
+        """Kinds of text that losses are of, if of several: recall, ordinary text."""
         rows = [row for e in self.verdict.compared for row in e.by_kind_of_text]
         found = list(dict.fromkeys(row.what for row in rows))
         return found if len(found) > 1 else []

@@ -136,7 +136,7 @@ def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)
-    texts = (each for receipt in numbered.values() for each in receipt.numbers)
+    texts = (number for receipt in numbered.values() for number in receipt.numbers)
     yield Facts(receipt_legend(texts))
     yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
     if rows[1:]:
@@ -240,7 +240,7 @@ def _comparable(receipts: Mapping[str, Receipt]) -> Iterator[str]:
             )
             key = (*own, *(facts.get(word, "") for word in words))
             groups.setdefault(key, []).append(at)
-        alike = [f"rows {', '.join(each)}" for each in groups.values() if each[1:]]
+        alike = [f"rows {', '.join(group)}" for group in groups.values() if group[1:]]
         if alike:
             yield f"{what} can be compared: {'; '.join(alike)}"
         elif having[1:]:

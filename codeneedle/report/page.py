@@ -77,7 +77,7 @@ def page(
     runs = list(_passed_on(runs))
     names = captions.names_of(runs)
     verdicts = [judge(run, limits) for run in runs]
-    losses = [losses_of(each) for each in verdicts]
+    losses = [losses_of(verdict) for verdict in verdicts]
     shown = [
         {
             "name": name,
@@ -102,9 +102,10 @@ def page(
         budget=html(_budget(budget, asks_for)) if budget else "",
         budget_chart=budget_chart(budget) if budget else "",
         verdicts=[
-            html(_verdict(each, asks_for(each.run.setup.engine))) for each in verdicts
+            html(_verdict(verdict, asks_for(verdict.run.setup.engine)))
+            for verdict in verdicts
         ],
-        fronts=[front_chart(each) if each else "" for each in losses],
+        fronts=[front_chart(loss) if loss else "" for loss in losses],
         memories=list(map(_memory, verdicts)),
         facts=[html(_facts(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
@@ -236,7 +237,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     metric = column.metric
     cells = list(column.cells.values())
     note = verdict.silent.get(metric.name, "")
-    words = {each.pair: verdict.decision(each.pair, metric.name) for each in cells}
+    words = {cell.pair: verdict.decision(cell.pair, metric.name) for cell in cells}
     beyond = {pair for pair, word in words.items() if word == Decision.BEYOND}
     better = "" if metric.better == "neither" else f"; {metric.better} is better"
     bold = ". Bold: beyond the limit by this metric" if beyond else ""
@@ -361,7 +362,7 @@ def _memory(verdict: Verdict) -> Markup:
     trained = setup.training_context
     contexts = usual_contexts(max(trained, setup.context) if trained else 0)
     sizes = {
-        each.pair: [verdict.kv_bytes(each.pair, context) for context in contexts]
-        for each in verdict.results
+        result.pair: [verdict.kv_bytes(result.pair, context) for context in contexts]
+        for result in verdict.results
     }
     return memory_chart(verdict, contexts, sizes)

@@ -154,7 +154,9 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
 
 def _of_how_many(panels: Panels) -> str:
     """``, 4 questions a cell``: a share of two tells little."""
-    counts = {spot.questions for each in panels.panels for spot in each.spots.values()}
+    counts = {
+        spot.questions for panel in panels.panels for spot in panel.spots.values()
+    }
     most = max(counts, default=0)
     least = "" if len(counts) < 2 else f"{min(counts)} to "  # noqa: PLR2004 - as many
     return f", {least}{plural(most, 'question')} a cell"
@@ -162,7 +164,7 @@ def _of_how_many(panels: Panels) -> str:
 
 def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
     """Marks; what was left out; that no pair differs, where that is so."""
-    spots = [each.whole for each in panels.panels]
+    spots = [panel.whole for panel in panels.panels]
     same = difference and not any(spot.counts[1] or spot.counts[2] for spot in spots)
     none = "No pair differs from the reference in any answer."
     shown = shown_panels(panels, difference=difference)
@@ -270,7 +272,7 @@ def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
     axes.set_xlim(0, len(lengths))
     axes.set_ylim(len(depths), 0)
     axes.set_xticks(np.arange(len(lengths)) + 0.5, map(length_word, lengths))
-    axes.set_yticks(np.arange(len(depths)) + 0.5, [f"{each:g}" for each in depths])
+    axes.set_yticks(np.arange(len(depths)) + 0.5, [f"{depth:g}" for depth in depths])
     axes.tick_params(
         length=0, labelcolor=INK, labelsize=NOTE_POINTS, labelrotation=0, pad=3
     )

@@ -361,7 +361,9 @@ def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
 
 def shown_panels(panels: Panels, *, difference: bool) -> list[Shown]:
     """Each with its marks: those of values, or with *difference* of what changed."""
-    return [panel_shown(panels, each, difference=difference) for each in panels.panels]
+    return [
+        panel_shown(panels, panel, difference=difference) for panel in panels.panels
+    ]
 
 
 def panel_shown(panels: Panels, panel: Panel, *, difference: bool = False) -> Shown:
@@ -405,9 +407,9 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
         above.append(Text(f"right {right}, wrong {wrong}", style="dim"))
     else:
         above = [Text(f"{_number(panels, panel.whole)}{mark}")]
-    rows = [[Text(), *(Text(length_word(each)) for each in panels.lengths)]]
+    rows = [[Text(), *(Text(length_word(length)) for length in panels.lengths)]]
     for depth in panels.depths:
-        spots = [panel.spots.get((each, depth), NOTHING) for each in panels.lengths]
+        spots = [panel.spots.get((length, depth), NOTHING) for length in panels.lengths]
         shown = [_letters(s) if difference else _value(panels, s) for s in spots]
         rows.append([Text(f"{depth:g}", style="dim"), *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

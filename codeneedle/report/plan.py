@@ -156,7 +156,7 @@ def predicted_memory(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
     yield Heading("predicted KV cache, MiB, by context in tokens")
     heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
-    rows = [_predicted_row(each, memory) for each in memory.pairs]
+    rows = [_predicted_row(needed, memory) for needed in memory.pairs]
     yield _table_of(heading, rows)
     yield Facts(legend(itertools.chain(*rows)))
     yield Lines(list(_memory_notes(memory)))
@@ -442,18 +442,18 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "steps": _steps_object(plan),
         "memory": [
             {
-                "k": each.pair.k,
-                "v": each.pair.v,
+                "k": needed.pair.k,
+                "v": needed.pair.v,
                 "kv_bytes": {
                     context: None if count is None else round(count)
                     for context, count in zip(
-                        memory.contexts, each.kv_bytes, strict=True
+                        memory.contexts, needed.kv_bytes, strict=True
                     )
                 },
-                "longest_context": each.longest_context,
-                "misfit": each.misfit,
+                "longest_context": needed.longest_context,
+                "misfit": needed.misfit,
             }
-            for each in memory.pairs
+            for needed in memory.pairs
         ],
         "notes": list(plan.notes),
     }
@@ -486,7 +486,9 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     left_s, cell_s = _left(plan, cells)
     bill = plan.bill(cells.probe)
-    finished = [each for each in cells.tried_records if each.has_numbers]
+    finished = [
+        tried_record for tried_record in cells.tried_records if tried_record.has_numbers
+    ]
     return {
         "name": cells.probe.name,
         "cells": cells.total,
@@ -499,8 +501,8 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
 
 
 def _pairs_of_one_type(memory: MemoryPlan) -> MemoryPlan:
-    """Of many pairs those of one type: the others lie between them."""
-    alike = tuple(each for each in memory.pairs if each.pair.k == each.pair.v)
+    """The pairs of one type, where there are many: the others lie between them."""
+    alike = tuple(n for n in memory.pairs if n.pair.k == n.pair.v)
     is_long = len(memory.pairs) > MOST_ROWS and alike
     return replace(memory, pairs=alike) if is_long else memory
 

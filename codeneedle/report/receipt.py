@@ -169,7 +169,7 @@ def _wording(setup: Setup) -> int:
 
 def _backend(records: Iterable[CellRecord]) -> str:
     """``CUDA0, 33 of 33 layers, flash attention enabled``: each way that cells ran."""
-    ways = (_way(each.effective) for each in records if each.has_numbers)
+    ways = (_way(record.effective) for record in records if record.has_numbers)
     return " or ".join(filter(None, dict.fromkeys(ways)))
 
 
@@ -220,9 +220,9 @@ def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]
 def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
     """The loss by each metric of the verdict, with its interval."""
     results = [verdict.result(pair) for pair in table.pairs]
-    rows = [row for each in results if each for row in each.metric_results]
+    rows = [row for result in results if result for row in result.metric_results]
     for name in dict.fromkeys(row.metric.name for row in rows):
-        found = [each.metric_result(name) if each else None for each in results]
+        found = [result.metric_result(name) if result else None for result in results]
         yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
 
 
@@ -413,15 +413,17 @@ def compared_receipts(receipts: Sequence[Receipt]) -> Document:
     """The setups of *receipts*, and a table for each of their columns."""
     numbered = {str(at): each for at, each in enumerate(receipts, 1)}
     yield Heading(plural(len(receipts), "receipt"))
-    words = dict.fromkeys(word for each in receipts for word in each.facts)
-    setups = [[w, *(each.facts.get(w, "") for each in receipts)] for w in words]
+    words = dict.fromkeys(word for receipt in receipts for word in receipt.facts)
+    setups = [[w, *(receipt.facts.get(w, "") for receipt in receipts)] for w in words]
     yield Table(["setup", *numbered], setups, words={"setup", *numbered})
-    for column in dict.fromkeys(name for each in receipts for name in each.columns):
+    for column in dict.fromkeys(
+        name for receipt in receipts for name in receipt.columns
+    ):
         having = {at: each for at, each in numbered.items() if column in each.columns}
         for group in _comparable(column, having):
             yield Heading(column)
             yield _table(column, group)
-    texts = ((pair, text) for each in receipts for pair, text in each.numbers)
+    texts = ((pair, text) for receipt in receipts for pair, text in receipt.numbers)
     yield Facts(receipt_legend(texts))
     of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
     lines = [NOT_TESTED, WALL] if len({*map(_base, of_distance)}) > 1 else [NOT_TESTED]
@@ -494,9 +496,9 @@ def _comparable(
 
 def _table(column: str, receipts: Mapping[str, Receipt]) -> Table:
     pairs = most_precise_first(
-        {pair for each in receipts.values() for pair in each.rows}
+        {pair for receipt in receipts.values() for pair in receipt.rows}
     )
-    at = [each.columns.index(column) for each in receipts.values()]
+    at = [receipt.columns.index(column) for receipt in receipts.values()]
     rows = [
         [
             str(pair),
@@ -521,11 +523,15 @@ def receipt_objects(receipts: Sequence[Receipt]) -> list[dict[str, Any]]:
     """For each receipt ``setup`` and ``pairs``, with the texts of their columns."""
     return [
         {
-            "setup": dict(each.facts),
+            "setup": dict(receipt.facts),
             "pairs": [
-                {"k": pair.k, "v": pair.v, **dict(zip(each.columns, row, strict=True))}
-                for pair, row in each.rows.items()
+                {
+                    "k": pair.k,
+                    "v": pair.v,
+                    **dict(zip(receipt.columns, row, strict=True)),
+                }
+                for pair, row in receipt.rows.items()
             ],
         }
-        for each in receipts
+        for receipt in receipts
     ]

@@ -24,8 +24,8 @@ FEWEST_PAIRS = 2
 
 def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     """Mean loss of each K and V type, then the loss of each pair; a column per run."""
-    of_runs = [losses_of(each) for each in verdicts]
-    names = captions.names_of([each.run for each in verdicts])
+    of_runs = [losses_of(verdict) for verdict in verdicts]
+    names = captions.names_of([verdict.run for verdict in verdicts])
     columns = [name.replace("/", "/\n") for name in names]
     by_type = list(_type_rows(of_runs))
     if by_type:
@@ -34,7 +34,7 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
         if any(FEW_PAIRS.sign in row for row in by_type):
             yield Facts([(FEW_PAIRS.sign, FEW_PAIRS.meaning)])
     shown = [
-        {each.pair: each for each in losses.squares()} if losses else {}
+        {square.pair: square for square in losses.squares()} if losses else {}
         for losses in of_runs
     ]
     pairs = [*_measured_pairs(of_runs)]

@@ -58,7 +58,8 @@ class Selection:
     def has_values(self) -> bool:
         """Whether any pair has a value of a metric that is shown."""
         return any(
-            _is_measured(self.probe, each, self.runs) for each in self.shown_metrics
+            _is_measured(self.probe, shown_metric, self.runs)
+            for shown_metric in self.shown_metrics
         )
 
     @property

@@ -150,7 +150,7 @@ def pair_table(
         BadInput: If neither end of that metric is better.
     """
     columns = _columns(run, probes, sort)
-    references = (each.reference for each in columns if each.is_shown)
+    references = (column.reference for column in columns if column.is_shown)
     return PairTable(
         run=run,
         columns=columns,
@@ -359,8 +359,8 @@ def table_legend(
 ) -> list[tuple[str, str]]:
     """Each column, mark and word of *table*, with its meaning."""
     entries = [
-        (each.metric.name, captions.label_with_unit(each.metric))
-        for each in table.shown_columns
+        (shown_column.metric.name, captions.label_with_unit(shown_column.metric))
+        for shown_column in table.shown_columns
     ]
     if table.reference:
         entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))

@@ -148,7 +148,7 @@ class _Columns:
             yield from _block(block, console, width, gap)
 
     def _pack(self, width: int, gap: int) -> list[list[_TextColumn]]:
-        """As many columns in each block as fit beside the first; at least one."""
+        """Columns in blocks, as many in each as fit beside the first; at least one."""
         blocks: list[list[_TextColumn]] = [] if self.others else [[self.first]]
         left = 0
         for column in self.others:

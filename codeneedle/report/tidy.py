@@ -241,7 +241,7 @@ def _metric_rows(
 
 
 def _context(run: Run, metric: Metric, cell: CellValue) -> int:
-    """That of the cell, of memory: a tool may have had another than servers."""
+    """The context of the cell, of memory: a tool may have had another than servers."""
     own = cell.context if metric.quantity == "memory" else 0
     return own or run.setup.context
 
@@ -423,9 +423,9 @@ def _numbers(
     has_logps: bool,
 ) -> Iterator[tuple[str, dict[str, object]]]:
     """The metrics of the *answers* of a place, with the columns of each."""
-    found = [(probe, "", [each.right for each in answers])]
+    found = [(probe, "", [answer.right for answer in answers])]
     if has_logps:
-        logps = [each.logp for each in answers if each.logp is not None]
+        logps = [answer.logp for answer in answers if answer.logp is not None]
         found.append((f"{probe}-logp", "nats", logps))
     for name, unit, values in found:
         mean = fmean(values) if values else None

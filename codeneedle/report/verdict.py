@@ -163,7 +163,7 @@ def closing(
 
 def remark_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """What a verdict says beside the answer, a line each."""
-    return Lines([each.text for each in remarks(verdict, pair_flags)])
+    return Lines([remark.text for remark in remarks(verdict, pair_flags)])
 
 
 def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
@@ -194,7 +194,7 @@ def _decision_phrase(verdict: Verdict, pair: Pair) -> str:
 
 
 def _style(verdict: Verdict) -> str:
-    """Of the first line: green where there is an answer."""
+    """The style of the first line: green where there is an answer."""
     is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
     return "bold yellow" if is_open else "bold green"
 
@@ -278,7 +278,7 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
 
 
 def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
-    """That the reference is in doubt, so that nothing is set, and the way on."""
+    """Lines that the reference is in doubt, so that nothing is set, and the way on."""
     why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
     yield f"No answer: beside {visible(str(verdict.reference))} {why}."
     yield "     A cache with fewer bits cannot be better: something is wrong with it."
@@ -327,7 +327,7 @@ def _saving(verdict: Verdict, result: PairResult) -> str:
 def _reference_line(verdict: Verdict) -> Iterator[str]:
     reference = verdict.reference
     if reference and not reference.is_plain:
-        plain = [each for each in verdict.results if each.pair.is_plain]
+        plain = [result for result in verdict.results if result.pair.is_plain]
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
         yield (
@@ -371,8 +371,9 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
 
 def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
     """
-    That no smaller cache is shown to lose *what*: to keep the reference is an answer
-    once all of them were measured or ruled out.
+    Lines that no smaller cache is shown to lose *what*.
+
+    To keep the reference is an answer once all of them were measured or ruled out.
     """
     unasked = len(verdict.unasked)
     if not unasked:
@@ -458,9 +459,9 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
     context = verdict.limits.at or verdict.run.setup.context
     where = f"{size(most)} at {context:,} tokens"
     sizes = {
-        each.pair: each.memory_bytes
-        for each in verdict.results
-        if each.memory_bytes is not None
+        result.pair: result.memory_bytes
+        for result in verdict.results
+        if result.memory_bytes is not None
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
     if fits and verdict.finer:
@@ -555,7 +556,7 @@ def pareto_front(verdict: Verdict) -> list[PairResult]:
     measured = [each for each in verdict.compared if not each.lacking]
     best = {each.pair for each in best_by_size(measured or verdict.compared)}
     named = {verdict.reference, verdict.chosen, *best}
-    return [each for each in verdict.results if each.pair in named]
+    return [result for result in verdict.results if result.pair in named]
 
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "verdict", "by"]
@@ -573,7 +574,9 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     kinds of text were measured, each has a column.
     """
     fitting = [
-        each for each in results if each.pair == verdict.reference or verdict.fits(each)
+        result
+        for result in results
+        if result.pair == verdict.reference or verdict.fits(result)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
     kinds, parts = kinds_of_text(verdict), _parts(verdict, results)
@@ -614,7 +617,7 @@ def verdict_tables(verdict: Verdict, results: Sequence[PairResult]) -> Document:
 def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
     """How many units the losses of most *results* are of: ``24 functions``."""
     units = Counter(
-        units_phrase(row) for each in results if (row := shown_row(verdict, each))
+        units_phrase(row) for result in results if (row := shown_row(verdict, result))
     )
     return max(units, key=lambda each: units[each], default="")
 
@@ -627,7 +630,7 @@ def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
     """
     rows = [row for e in results for row in e.metric_results if row.kind.is_graded]
     parts = {row.metric.name: row.metric for row in rows if row.metric.of}
-    shown = (shown_row(verdict, each) for each in results)
+    shown = (shown_row(verdict, result) for result in results)
     leads = [row.metric.of for row in shown if row and row.metric.name in parts]
     return {
         **dict.fromkeys(leads, "all"),
@@ -675,7 +678,7 @@ def _part_losses(
 def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
     ordered = sorted(results, key=cache_size, reverse=True)
-    names = {row.metric.name for each in results for row in each.metric_results}
+    names = {row.metric.name for result in results for row in result.metric_results}
     names -= _parts(verdict, results).keys() | kinds_of_text(verdict).keys()
     further = [
         (visible(str(each.pair)), row)

@@ -218,7 +218,7 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
             name: FlipsObject(lost=lost, won=won)
             for name, (lost, won, _) in verdict.flips.items()
         },
-        pairs=[_pair(each) for each in verdict.results],
+        pairs=[_pair(result) for result in verdict.results],
         lost_from=[
             LostFromObject(
                 task=each.task, length=each.length, k=each.pair.k, v=each.pair.v

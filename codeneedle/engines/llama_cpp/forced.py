@@ -70,7 +70,7 @@ def score_of(right: int, came: Token) -> TokenScore:
     Raises:
         BadReply: If the server does not list tokens by number, or what cannot be.
     """
-    ids = {came.id, *(each.id for each in came.top_logprobs)}
+    ids = {came.id, *(top_logprob.id for top_logprob in came.top_logprobs)}
     if NO_ID in ids or not ids - {right}:
         raise BadReply(expected="probabilities by token", answer=str(came))
     try:

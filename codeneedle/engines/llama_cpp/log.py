@@ -270,8 +270,8 @@ def _memory(everything: Iterable[str], model: Iterable[str]) -> Iterator[DeviceM
     weights.
     """
     sizes: dict[str, dict[str, float]] = {}
-    of_model = (each for each in _buffers(everything) if each[1] == "model")
-    of_context = (each for each in _buffers(model) if each[1] != "model")
+    of_model = (buffer for buffer in _buffers(everything) if buffer[1] == "model")
+    of_context = (buffer for buffer in _buffers(model) if buffer[1] != "model")
     for device, kind, mib in (*of_model, *of_context):
         of_device = sizes.setdefault(device, {})
         again = kind in {"compute", "output"}

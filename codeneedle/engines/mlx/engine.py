@@ -321,7 +321,7 @@ class Mlx(Engine):
 
     @override
     def speed_tool(self) -> SpeedTool:
-        words = (each.partition(" ") for each in self.identity().arguments)
+        words = (argument.partition(" ") for argument in self.identity().arguments)
         return MlxSpeed(
             engine=self, arguments={name: value for name, _, value in words}
         )
@@ -348,7 +348,11 @@ class Mlx(Engine):
             *(sys.executable, "-P", "-m", "codeneedle.engines.mlx.child", mode),
             *("--model", str(self.model.weights.folder), "--context", str(context)),
             *types,
-            *(word for each in self._cache_arguments() for word in each.split()),
+            *(
+                word
+                for argument in self._cache_arguments()
+                for word in argument.split()
+            ),
         ]
 
     def _cache_arguments(self) -> Iterator[str]:
@@ -391,7 +395,7 @@ class MlxClient(Client):
         return [
             Forced(
                 logprobs=whole.logprobs[at.start : at.stop],
-                bounds=tuple(each - at.start for each in whole.bounds if each in at),
+                bounds=tuple(bound - at.start for bound in whole.bounds if bound in at),
                 leads=whole.leads[at.start : at.stop],
                 ends=tuple(whole.ends[each] - first for each in at),
                 prompt_tokens=whole.prompt_tokens + at.start,
@@ -645,12 +649,12 @@ class MlxSpeed:
             raise _incomplete(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)
         return Speeds(
-            pp=tuple(each.pp for each in speeds),
-            tg=tuple(each.tg for each in speeds),
+            pp=tuple(speed.pp for speed in speeds),
+            tg=tuple(speed.tg for speed in speeds),
             build=self.engine.identity().version,
             cpu=machine.facts().processor,
             gpu=gpu,
             backends=gpu,
             threads=machine.usable_cores(),
-            peak_bytes=max(each.peak_bytes for each in speeds),
+            peak_bytes=max(speed.peak_bytes for speed in speeds),
         )

@@ -21,7 +21,7 @@ def options(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
         arguments: Those of the engine, each with its value.
     """
     match = _QUANTIZED.fullmatch(pair.k)
-    shared = [each for each in arguments if each.startswith(_SHARED)]
+    shared = [argument for argument in arguments if argument.startswith(_SHARED)]
     is_one = pair.k == pair.v and not any("," in each for each in shared)
     if not is_one or not (match or pair.k == "f16"):
         return []

@@ -164,7 +164,7 @@ def effective(log_text: str) -> Effective:
     running = last(log_text, Running)
     if running is None:
         return Effective()
-    held = [each for each in running.layers if each.k]
+    held = [layer for layer in running.layers if layer.k]
     kinds = groupby(
         sorted(held, key=lambda each: _kind(each, running.context)),
         key=lambda each: _kind(each, running.context),
@@ -175,9 +175,9 @@ def effective(log_text: str) -> Effective:
         kv=tuple(_buffer(list(layers), running.context) for _, layers in kinds),
         devices=("CPU",) if running.build.endswith("cpu") else ("GPU",),
         unquantized=tuple(
-            f"layer {each.layer}: {each.class_name}"
-            for each in running.layers
-            if not each.k
+            f"layer {layer.layer}: {layer.class_name}"
+            for layer in running.layers
+            if not layer.k
         ),
         quantized_kv_start=running.quantized_kv_start,
     )
@@ -226,16 +226,16 @@ def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
         wanted = settings.rope_factor or "none"
         yield f"the rope factor is {running.rope_factor or 'none'}, not {wanted}"
     size = settings.max_kv_size
-    for each in running.layers:
-        if each.k and size is not None and each.tokens is None:
+    for layer in running.layers:
+        if layer.k and size is not None and layer.tokens is None:
             yield f"the cache has any size, not {size:,} tokens"
-        groups = (each.k_group_size, each.v_group_size)
+        groups = (layer.k_group_size, layer.v_group_size)
         for runs, group in zip(groups, settings.groups, strict=True):
-            if each.k and runs not in {0, group}:
+            if layer.k and runs not in {0, group}:
                 yield f"the group size is {runs}, not {group}"
         # Layers with a state instead of K and V have nothing to quantize.
-        if not each.k and "KV" in each.class_name:
-            yield f"layer {each.layer} keeps a {each.class_name}, not quantized"
+        if not layer.k and "KV" in layer.class_name:
+            yield f"layer {layer.layer} keeps a {layer.class_name}, not quantized"
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
@@ -268,4 +268,4 @@ def last_lines(log_text: str) -> tuple[str, ...]:
 
 def _own_lines(log_text: str) -> Iterator[str]:
     """Those that are not for the parent."""
-    return (each for each in log_text.splitlines() if not each.startswith(MARK))
+    return (line for line in log_text.splitlines() if not line.startswith(MARK))

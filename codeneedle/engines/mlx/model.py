@@ -144,7 +144,7 @@ class Session:
         for at in range(0, len(tokens), PREFILL_STEP):
             part = list(tokens[at : at + PREFILL_STEP])
             self.model(mx.array(part)[None], cache=self.caches)
-            mx.eval([each.state for each in self.caches])
+            mx.eval([cache.state for cache in self.caches])
             self.tokens += part
             self._quantize()
 
@@ -180,7 +180,7 @@ class Session:
         logits = self.model(mx.array(list(tokens))[None], cache=self.caches)[0]
         logits = logits.astype(mx.float32)
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
-        mx.eval(logprobs, [each.state for each in self.caches])
+        mx.eval(logprobs, [cache.state for cache in self.caches])
         self.tokens += tokens
         self._quantize()
         rows: npt.NDArray[np.float32] = np.array(logprobs, copy=False)
@@ -194,7 +194,7 @@ class Session:
     def _convert(self) -> None:
         if not self._is_quantized:
             key, value = packings(self.pair, self.settings)
-            self.caches = [quantize(each, key, value) for each in self.caches]
+            self.caches = [quantize(cache, key, value) for cache in self.caches]
             self._is_quantized = True
 
     def effective(self) -> tuple[LayerCache, ...]:
@@ -246,7 +246,7 @@ def _refuse_unstretched(model: Any) -> None:
         NotImplementedError: If positions of one are as they were.
     """
     ropes = [each for name, each in model.named_modules() if name.endswith("rope")]
-    plain = [each for each in ropes if type(each) is nn.RoPE and each.scale == 1.0]
+    plain = [rope for rope in ropes if type(rope) is nn.RoPE and rope.scale == 1.0]
     if plain or not ropes:
         reason = f"mlx-lm does not support a rope factor for {type(model).__module__}"
         raise NotImplementedError(reason)

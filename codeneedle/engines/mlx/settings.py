@@ -85,7 +85,7 @@ def is_of_known_size(arguments: Sequence[str]) -> bool:
         arguments: Of an engine's identity, or stored in a setup; those of other engines
             have no such options.
     """
-    stated = dict(each.partition(" ")[::2] for each in arguments)
+    stated = dict(argument.partition(" ")[::2] for argument in arguments)
     usual = str(DEFAULT_GROUP_SIZE)
     return (
         "--max-kv-size" not in stated and stated.get("--kv-group-size", usual) == usual

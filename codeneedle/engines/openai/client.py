@@ -686,11 +686,11 @@ def _scores_of(
 
     Beside one of these, others of the same text cannot be told from it.
     """
-    untold = sum(not is_told(each.token) for each in tokens)
-    ends = tuple(itertools.compress(ends, (is_told(each.token) for each in tokens)))
-    tokens = [each for each in tokens if is_told(each.token)]
-    numbers = [log_probability(each.logprob) for each in tokens]
-    others = [max(map(log_probability, _others(each))) for each in tokens]
+    untold = sum(not is_told(token.token) for token in tokens)
+    ends = tuple(itertools.compress(ends, (is_told(token.token) for token in tokens)))
+    tokens = [token for token in tokens if is_told(token.token)]
+    numbers = [log_probability(token.logprob) for token in tokens]
+    others = [max(map(log_probability, _others(token))) for token in tokens]
     return Forced(
         logprobs=tuple(map(round_score, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
@@ -717,7 +717,7 @@ def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
 
 def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
     """What is not said of *tokens*, or impossible; empty if nothing is."""
-    told = [each for each in tokens if is_told(each.token)]
+    told = [token for token in tokens if is_told(token.token)]
     if fault := next(filter(None, map(_fault, told)), ""):
         return fault
     steps = [after - before for before, after in itertools.pairwise(offsets)]
@@ -767,7 +767,7 @@ def read_event(event: Json) -> Event:
         tokens=tuple(map(_token, places)),
         timings=timings,
         finish=ending if reason else None,
-        spelled=tuple(each.token for each in places),
+        spelled=tuple(place.token for place in places),
         fault=next(filter(None, map(_fault, places)), ""),
     )
 

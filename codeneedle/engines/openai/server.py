@@ -109,7 +109,9 @@ class EstimatingTokenizer:
     ) -> str:
         """The texts of *messages*, with room for what a template adds."""
         room = "\n" * TEMPLATE_TOKENS
-        return "".join(f"{each.role}\n{each.content}{room}" for each in messages)
+        return "".join(
+            f"{message.role}\n{message.content}{room}" for message in messages
+        )
 
 
 # --- evidence of its cache

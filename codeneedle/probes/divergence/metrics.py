@@ -221,7 +221,7 @@ def _probabilities(
 
 
 def _names(record: CellRecord, setup: Setup) -> list[str]:
-    """Of all chunks, those without a score among them."""
+    """Names of all chunks, those without a score among them."""
     return [*dict.fromkeys(name for name, _ in _tokens(record, setup))]
 
 

@@ -452,7 +452,8 @@ def _contexts_and_chunks(
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
     chunks = _chunks_by_context(settings, contexts)
     return [
-        (each, chunks.get(each) or _chunks(settings, each, tokens)) for each in contexts
+        (context, chunks.get(context) or _chunks(settings, context, tokens))
+        for context in contexts
     ]
 
 

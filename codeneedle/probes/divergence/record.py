@@ -112,7 +112,7 @@ class Divergence:
             sizes: Chunks by context that reports are of; of another one, the last.
         """
         if context is None:
-            contexts = (each.context for each in self.answers.values())
+            contexts = (answer.context for answer in self.answers.values())
             context = next(iter(sizes), next(contexts, None))
         if context is not None and context in sizes:
             return self.answers.get(key(context, sizes[context]))
@@ -128,7 +128,7 @@ def _chunks(ends: Sequence[int]) -> list[int]:
 
 
 def key(context: int, chunks: int) -> str:
-    """Of the comparison at *context* on at most so many *chunks*: ``1024x8``."""
+    """The key of a comparison at *context* on at most so many *chunks*: ``1024x8``."""
     return f"{context}x{chunks}"
 
 

@@ -117,7 +117,7 @@ def blocks_of(ends: Sequence[int]) -> list[bytes]:
 
 
 def pieces(text: str, context: int, chunks: int) -> list[str]:
-    """As many *chunks* of *text* as it has, one at least, of about *context* tokens."""
+    """At most so many *chunks* of *text*, one at least, of about *context* tokens."""
     size = BYTES_PER_TOKEN * context
     fitting = max(1, min(chunks, len(text) // size))
     return [text[at * size : (at + 1) * size] for at in range(fitting)]

@@ -26,9 +26,11 @@ reference.
 
 def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
     """Those of units all of whose *samples* have a score; none if too few have one."""
-    without = {each.unit for each in samples if each.error}
+    without = {sample.unit for sample in samples if sample.error}
     is_gap = is_unscored(samples)
-    return [] if is_gap else [each for each in samples if each.unit not in without]
+    return (
+        [] if is_gap else [sample for sample in samples if sample.unit not in without]
+    )
 
 
 def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample | None]]:
@@ -38,7 +40,7 @@ def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample | 
 
 
 def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
-    return list(dict.fromkeys(each.unit for each in evaluation_of(record).samples))
+    return list(dict.fromkeys(sample.unit for sample in evaluation_of(record).samples))
 
 
 def _changes_of_score(
@@ -59,7 +61,7 @@ def _changes_of_score(
 def _mean(record: CellRecord, _setup: Setup) -> float:
     """Mean score of the samples; 0 without any."""
     samples = _samples_with_score(evaluation_of(record).samples)
-    return fmean([each.score for each in samples] or [0])
+    return fmean([sample.score for sample in samples] or [0])
 
 
 def _change(name: str, sign: int) -> Metric:

@@ -117,7 +117,7 @@ class EvaluationProbe(Probe):
     def adapt(
         self, settings: EvaluationSettings, _estimates: Estimates
     ) -> EvaluationSettings:
-        """As of `Probe`: *settings* as they are, if the commands can be run."""
+        """*settings* as they are, if the commands can be run."""
         _words(settings)
         if settings.score:
             checked_words(settings.score, option="--eval-score", known=OFFLINE)
@@ -160,7 +160,7 @@ class EvaluationProbe(Probe):
         ]
         first = first_evaluation(run.setup)
         results = len(first.samples) if first else 0
-        units = len({each.unit for each in first.samples}) if first else 0
+        units = len({sample.unit for sample in first.samples}) if first else 0
         if units < results:
             what = plural(units, "sample")
             lines.append(
@@ -183,7 +183,7 @@ class EvaluationProbe(Probe):
     def overview(self, _run: Run, record: CellRecord) -> Document:
         """How many samples have a score, their mean, and why others have none."""
         samples = evaluation_of(record).samples
-        scores = [each.score for each in samples if not each.error]
+        scores = [sample.score for sample in samples if not sample.error]
         mean = f", {fmean(scores):.3f} on average" if scores else ""
         of = plural(len(samples), "sample")
         yield Lines([f"{len(scores)} of {of} have a score{mean}"])

@@ -35,11 +35,11 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The prompts of *record*, with what became of each."""
     first = first_of(run.setup)
     pairs = (first.pair if first else "", str(record.pair))
-    for each in compared_answers(record, run.setup):
+    for compared_answer in compared_answers(record, run.setup):
         yield ScoredAnswer(
-            name=each.prompt,
-            show=functools.partial(_beside, each, pairs),
-            outcome=outcome(each),
+            name=compared_answer.prompt,
+            show=functools.partial(_beside, compared_answer, pairs),
+            outcome=outcome(compared_answer),
         )
 
 

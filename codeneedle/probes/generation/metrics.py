@@ -35,7 +35,11 @@ def prompts_without_loss(share: float) -> int:
 
 def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
     """The answers to prompts that are not out."""
-    return [each for each in compared_answers(record, setup) if not each.is_out]
+    return [
+        compared_answer
+        for compared_answer in compared_answers(record, setup)
+        if not compared_answer.is_out
+    ]
 
 
 def _is_ended(each: AnswerComparison) -> bool:
@@ -60,10 +64,17 @@ def _loss_of_answers(
     """
 
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
-        able = [each for each in comparisons(record, setup) if can_lose(each)]
+        able = [
+            comparison
+            for comparison in comparisons(record, setup)
+            if can_lose(comparison)
+        ]
         kept = {each.prompt: float(is_kept(each)) for each in able}
         # Of every prompt nothing is right: the verdict then says why it is silent.
-        return kept or {each.prompt: 0.0 for each in compared_answers(record, setup)}
+        return kept or {
+            compared_answer.prompt: 0.0
+            for compared_answer in compared_answers(record, setup)
+        }
 
     def able(record: CellRecord, setup: Setup) -> float:
         asked = len(compared_answers(record, setup))
@@ -80,15 +91,17 @@ def _loss_of_answers(
 
 
 def _prompts_asked(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.prompt for each in compared_answers(record, setup)]
+    return [
+        compared_answer.prompt for compared_answer in compared_answers(record, setup)
+    ]
 
 
 def _answers(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, AnswerComparison]]:
     """The answers to prompts that are not out."""
-    for each in comparisons(record, setup):
-        yield each.prompt, each
+    for comparison in comparisons(record, setup):
+        yield comparison.prompt, comparison
 
 
 def kept_tokens(each: AnswerComparison) -> int:
@@ -97,7 +110,7 @@ def kept_tokens(each: AnswerComparison) -> int:
 
 
 def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
-    return [float(kept_tokens(each)) for each in comparisons(record, setup)]
+    return [float(kept_tokens(comparison)) for comparison in comparisons(record, setup)]
 
 
 def _lead(record: CellRecord, setup: Setup) -> list[float]:
@@ -124,8 +137,8 @@ def compared_with(record: CellRecord) -> str | None:
 def _accepted_share(record: CellRecord) -> float | None:
     """Drafted tokens that were accepted, in percent; None if none was drafted."""
     answers = written_of(record).values()
-    drafted = sum(each.drafted for each in answers)
-    accepted = sum(each.accepted for each in answers)
+    drafted = sum(answer.drafted for answer in answers)
+    accepted = sum(answer.accepted for answer in answers)
     return 100 * accepted / drafted if drafted else None
 
 

@@ -211,8 +211,8 @@ class GenerationProbe(Probe):
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The prompts, in order."""
         if NAME in setup.probes:
-            for each in generation_layout(setup).prompts:
-                yield Question(each.name, phrase=f"answering '{each.name}'")
+            for prompt in generation_layout(setup).prompts:
+                yield Question(prompt.name, phrase=f"answering '{prompt.name}'")
 
     @override
     def asker(
@@ -363,7 +363,7 @@ class _Form:
 
     @classmethod
     def of_plan(cls, estimates: Estimates) -> "_Form":
-        """That of a run before its first cell."""
+        """What a run is asked, before its first cell."""
         return cls(
             engine=estimates.engine,
             seed=estimates.seed,
@@ -373,7 +373,7 @@ class _Form:
 
     @classmethod
     def of_run(cls, run: RunContext) -> "_Form":
-        """That of *run*."""
+        """What *run* is asked."""
         return cls(
             engine=run.engine,
             seed=run.setup.seed,
@@ -422,7 +422,7 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
         firsts: dict[str, Sent] = {}
         for each in _render_prompts(form, prompts):
             firsts.setdefault(each.facts.sha256, each)
-        _SENT[key] = {each.facts.name: each for each in firsts.values()}
+        _SENT[key] = {first.facts.name: first for first in firsts.values()}
     return _SENT[key]
 
 
@@ -588,9 +588,9 @@ def _remarks(run: Run) -> Iterator[str]:
         if pair != reference:
             yield f"{pair} {_departs(record, run.setup)}"
         loops = [
-            f"{each.prompt} (from token {each.loop.start:,})"
-            for each in comparisons(record, run.setup)
-            if each.loop
+            f"{comparison.prompt} (from token {comparison.loop.start:,})"
+            for comparison in comparisons(record, run.setup)
+            if comparison.loop
         ]
         if loops:
             yield f"{pair} loops: {', '.join(loops)}"

@@ -279,7 +279,7 @@ def _tool(name: str, purpose: str, *arguments: str) -> Json:
             "description": purpose,
             "parameters": {
                 "type": "object",
-                "properties": {each: {"type": "string"} for each in arguments},
+                "properties": {argument: {"type": "string"} for argument in arguments},
                 "required": [*arguments],
             },
         },

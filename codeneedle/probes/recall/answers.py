@@ -68,10 +68,10 @@ def _beside(asked: ScoredRound) -> Beside:
     scored = asked.alignment
     return [
         (
-            each.expected.expected if each.expected else None,
-            each.produced.produced if each.produced else None,
+            line_pair.expected.expected if line_pair.expected else None,
+            line_pair.produced.produced if line_pair.produced else None,
         )
-        for each in line_pairs(asked.needle, scored)
+        for line_pair in line_pairs(asked.needle, scored)
     ]
 
 

@@ -56,7 +56,7 @@ class FunctionAsker(Asker):
         return replace(blank, reply=reply, error=why, retries=self.retries)
 
     def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
-        """As `enough_for_needle`; with a limit of tokens, that alone ends a reply."""
+        """What ends a reply: the limit of tokens, or `enough_for_needle`."""
         has_limit = settings_of(self.context.run.setup).reply_tokens is not None
         return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
 

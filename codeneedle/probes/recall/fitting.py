@@ -94,13 +94,13 @@ class Questions:
         tokenizer = self.prompts.tokenizer
         whole = [
             NeedleFacts(
-                name=each.name,
-                signature=each.signature,
-                line=each.line,
+                name=function.name,
+                signature=function.signature,
+                line=function.line,
                 depth=0.0,
-                lines=each.body[: each.content[:WRITTEN_LINES][-1] + 1],
+                lines=function.body[: function.content[:WRITTEN_LINES][-1] + 1],
             )
-            for each in functions
+            for function in functions
         ]
         if self.chosen.writes:
             needles: Sequence[NeedleFacts] = self.with_budgets(whole)

@@ -51,17 +51,20 @@ def _answers(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound | None]]:
     """The rounds of functions to be written; None for those without an answer."""
-    for each in scored_rounds(record, setup):
-        yield each.needle.name, None if each.error else each
+    for scored_round in scored_rounds(record, setup):
+        yield scored_round.needle.name, None if scored_round.error else scored_round
 
 
 def _forced_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ForcedAnswer | None]]:
     """The functions that a pair was asked for; None for those without scores."""
-    scored = {each.needle.name: each for each in forced_answers(record, setup)}
-    for each in right_rounds(record, setup):
-        yield each.name, scored.get(each.name)
+    scored = {
+        forced_answer.needle.name: forced_answer
+        for forced_answer in forced_answers(record, setup)
+    }
+    for right_round in right_rounds(record, setup):
+        yield right_round.name, scored.get(right_round.name)
 
 
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
@@ -75,7 +78,7 @@ def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
 
 
 def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
-    """As `_probabilities`, of functions that were forced where lines are read."""
+    """Probabilities of functions that were forced where lines are read."""
     if not settings_of(setup).reads:
         return {}
     every = recall_of(record).forced
@@ -83,7 +86,7 @@ def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
 
 
 def _every_name(record: CellRecord, setup: Setup) -> list[str]:
-    return [each.name for each in right_rounds(record, setup)]
+    return [right_round.name for right_round in right_rounds(record, setup)]
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
@@ -109,8 +112,8 @@ def matched_share(record: CellRecord, setup: Setup) -> float:
 def _scored_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound]]:
-    for each in scored_rounds(record, setup):
-        yield each.needle.name, each
+    for scored_round in scored_rounds(record, setup):
+        yield scored_round.needle.name, scored_round
 
 
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:

@@ -30,14 +30,14 @@ def passage_of(needle: NeedleFacts) -> Passage:
 
 
 def key_in(group: Group, name: str) -> str:
-    """Of the question that asks for the function *name* in the chunk of *group*."""
+    """The key of the question for the function *name* in the chunk of *group*."""
     return f"{READ} {group.key} {name}"
 
 
 def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
     """About the tokens of the questions of *passages*, with their answers."""
     a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
-    characters = sum(len(each.asked + each.right) for each in passages)
+    characters = sum(len(passage.asked + passage.right) for passage in passages)
     return characters / max(a_token, 1e-9)
 
 

@@ -616,7 +616,10 @@ class RecallProbe(Probe):
         wanted = [
             group
             for group in self.groups(setup, context.goal)
-            if any(observed.lacks(key_in(group, each.name)) for each in group.passages)
+            if any(
+                observed.lacks(key_in(group, passage.name))
+                for passage in group.passages
+            )
         ]
         if not wanted:
             return

@@ -74,7 +74,7 @@ class ScoredRound:
     @functools.cached_property
     def margins(self) -> Margins | None:
         """
-        Of the tokens of the answer alone; None where not all their gaps are stored.
+        Margins of the tokens of the answer; None where not all their gaps are stored.
 
         How sure a model is of what it writes after the answer tells nothing of how
         close the answer was to breaking. A server that speculates tells no
@@ -117,7 +117,7 @@ class ForcedAnswer:
 
     @functools.cached_property
     def margins(self) -> Margins | None:
-        """Of all tokens; a negative lead is how far the right one was behind."""
+        """Margins of all tokens; a negative lead: how far the right one was behind."""
         return margins(self.scores.leads)
 
 
@@ -158,7 +158,11 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
     Raises:
         BadRecord: As of `scored_rounds`.
     """
-    return [each for each in scored_rounds(record, setup) if not each.error]
+    return [
+        scored_round
+        for scored_round in scored_rounds(record, setup)
+        if not scored_round.error
+    ]
 
 
 def right_rounds(record: CellRecord, setup: Setup) -> tuple[Answer, ...]:

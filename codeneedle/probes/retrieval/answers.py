@@ -20,18 +20,18 @@ PAYLOAD_COLUMNS = 24
 
 def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
-    for each in outcomes(record):
+    for outcome in outcomes(record):
         yield ScoredAnswer(
-            name=each.question,
-            show=functools.partial(_question, each),
-            task=each.task,
-            length=each.length,
-            depth=each.depth,
-            text=each.text,
-            right=each.score.share,
-            logp=each.scores.logp if each.scores else None,
-            outcome=each.score.mode.value,
-            beside=functools.partial(_beside, each),
+            name=outcome.question,
+            show=functools.partial(_question, outcome),
+            task=outcome.task,
+            length=outcome.length,
+            depth=outcome.depth,
+            text=outcome.text,
+            right=outcome.score.share,
+            logp=outcome.scores.logp if outcome.scores else None,
+            outcome=outcome.score.mode.value,
+            beside=functools.partial(_beside, outcome),
         )
 
 
@@ -43,7 +43,7 @@ def _beside(each: QuestionOutcome) -> Beside:
 def overview(record: CellRecord) -> Document:
     """How the answers of a retrieval record failed, and each that did."""
     results = outcomes(record)
-    wrong = [each for each in results if each.score.mode is not Mode.CORRECT]
+    wrong = [result for result in results if result.score.mode is not Mode.CORRECT]
     right = len(results) - len(wrong)
     yield Lines([f"{right} of {plural(len(results), 'question')} right"])
     yield _modes(results)
@@ -56,8 +56,8 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
     """A row for each task, a column for each mode that occurs."""
     modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
-    for task in dict.fromkeys(each.task for each in results):
-        of_task = [each for each in results if each.task == task]
+    for task in dict.fromkeys(result.task for result in results):
+        of_task = [result for result in results if result.task == task]
         counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
         logps = [each.scores.logp for each in of_task if each.scores]
         mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD

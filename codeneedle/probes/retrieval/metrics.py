@@ -43,9 +43,9 @@ def _questions(
     def outcomes_by_unit(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, QuestionOutcome]]:
-        for each in outcomes(record):
-            if chosen(each, setup):
-                yield each.text, each
+        for outcome in outcomes(record):
+            if chosen(outcome, setup):
+                yield outcome.text, outcome
 
     return partial(of_units(outcomes_by_unit, number), noun="texts", better="higher")
 
@@ -114,14 +114,16 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _bounded_share(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    return bounded_share(each.scores for each in outcomes(record))
+    return bounded_share(outcome.scores for outcome in outcomes(record))
 
 
 def _units(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
     retrieval = retrieval_of(record)
     skipped = map(TextKey.parse, retrieval.skipped if retrieval else ())
-    asked = [each.text for each in outcomes(record) if _is_informative(each, setup)]
+    asked = [
+        outcome.text for outcome in outcomes(record) if _is_informative(outcome, setup)
+    ]
     not_asked = [key.name for key in skipped if _is_informative(key, setup)]
     return list(dict.fromkeys([*asked, *not_asked]))
 
@@ -273,9 +275,9 @@ def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
 
 
 def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:
-    """Of the task whose answers are long, a line per pair."""
+    """How long answers survive, of the task whose answers are long: a line per pair."""
     for record in records:
-        long = [each for each in outcomes(record) if each.task == "ledger"]
+        long = [outcome for outcome in outcomes(record) if outcome.task == "ledger"]
         shares = ((tokens, survival(long, tokens)) for tokens in SURVIVAL_TOKENS)
         known = [
             f"{tokens}: {share:.0%}"

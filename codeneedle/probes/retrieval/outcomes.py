@@ -31,7 +31,7 @@ class QuestionOutcome:
 
     @property
     def scores(self) -> Forced | None:
-        """Of the right answer, token by token; None if there are none."""
+        """Scores of the right answer, token by token; None if there are none."""
         return self.asked.answer.scores
 
     @property
@@ -112,6 +112,6 @@ def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
 
     Answers that are not that long do not count; NaN if none is.
     """
-    scores = [each.scores for each in results if each.scores]
-    long = [each.kept_tokens for each in scores if len(each.logprobs) >= tokens]
+    scores = [result.scores for result in results if result.scores]
+    long = [score.kept_tokens for score in scores if len(score.logprobs) >= tokens]
     return fmean(kept >= tokens for kept in long) if long else math.nan

@@ -310,7 +310,7 @@ class RetrievalProbe(Probe):
     def refusal(self, first: Setup, second: Setup) -> str:
         """Dials that found different settings."""
         dials = [
-            [(each.task, each.level) for each in calibration.dials]
+            [(dial.task, dial.level) for dial in calibration.dials]
             for setup in (first, second)
             if (calibration := calibration_of(setup))
         ]
@@ -347,7 +347,7 @@ class RetrievalProbe(Probe):
 
 
 def _skipped_lengths(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
-    """As of `_skipped_of`."""
+    """Why lengths are skipped, by `_skipped_of`."""
     return _skipped_of(run.setup, record)
 
 
@@ -469,7 +469,7 @@ class _Texts:
         others = (e for e in calibration.answered if (e.task, e.length) != place)
         told = Answered(*place, round(right, 4))
         calibration = replace(calibration, answered=(*others, told))
-        fails = all(fmean(each) < FAILS_BELOW for each in shares.values())
+        fails = all(fmean(share) < FAILS_BELOW for share in shares.values())
         if fails and self.chosen.gate:
             reason = (
                 f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
@@ -480,7 +480,7 @@ class _Texts:
         self.settle(calibration)
 
     def _keys(self) -> Iterator[TextKey]:
-        """Of all texts that were asked, that of now included."""
+        """Keys of all texts that were asked, that of now included."""
         return map(TextKey.parse, {**self.observed.answers, **self._texts})
 
     def _shares(self, task: str, length: int) -> dict[float, list[float]]:
@@ -686,7 +686,9 @@ def read_text(
 
 def _decoys(text: TaskText) -> tuple[Decoy, ...]:
     """The wrong answers of all questions of *text*, each once."""
-    return tuple(dict.fromkeys(d for each in text.questions for d in each.decoys))
+    return tuple(
+        dict.fromkeys(d for question in text.questions for d in question.decoys)
+    )
 
 
 def _stored_answer(
@@ -702,9 +704,9 @@ def _stored_answer(
 def _beyond(failed: TextKey, calibration: Calibration, reason: str) -> list[Skipped]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
     return [
-        Skipped(each.task, each.length, reason)
-        for each in calibration.sizes
-        if each.task == failed.task and each.length > failed.length
+        Skipped(size.task, size.length, reason)
+        for size in calibration.sizes
+        if size.task == failed.task and size.length > failed.length
     ]
 
 

@@ -183,11 +183,13 @@ def answer_room(settings: RetrievalSettings, context: int) -> int:
     characters = CHARACTERS_PER_TOKEN * min(context, lengths_of(settings)[0])
     longest = max(
         (
-            len(each.prompt) + len(each.begin) + ANSWER_FACTOR * len(each.payload)
+            len(question.prompt)
+            + len(question.begin)
+            + ANSWER_FACTOR * len(question.payload)
             for task in settings.tasks
             for dial in range(len(TASKS[task].levels))
             for text in _texts_that_fit(task, dial, characters)
-            for each in text.questions
+            for question in text.questions
         ),
         default=0,
     )

@@ -529,13 +529,13 @@ def _ledger(spec: TextSpec) -> Material:
     pairs = _pairs(spec, count)
     records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
     if spec.level.kind == "word":
-        records = [f"{each} {chance.word(_HEX, 8)}" for each in records]
-    block = sum(len(each) + 1 for each in records)
+        records = [f"{record} {chance.word(_HEX, 8)}" for record in records]
+    block = sum(len(record) + 1 for record in records)
     (depth,) = spec.depths
     top = max(depth - block / 2 / spec.characters, 0.0)
     lines = [
         PlacedLine(top, "The ledger:"),
-        *(PlacedLine(top, each) for each in records),
+        *(PlacedLine(top, record) for record in records),
     ]
     question = QuestionDraft(
         depth=depth,

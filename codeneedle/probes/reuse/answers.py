@@ -25,8 +25,10 @@ SAME, OTHER = "the same", "another"
 
 def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
-    for each in reuse_of(record).questions:
-        yield ScoredAnswer(name=each.function, show=functools.partial(_question, each))
+    for question in reuse_of(record).questions:
+        yield ScoredAnswer(
+            name=question.function, show=functools.partial(_question, question)
+        )
 
 
 def _question(each: ReuseQuestion, _view: View) -> Document:

@@ -170,7 +170,8 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
     """
     from_json(stored.facts, ReuseFacts, file=file)
     questions = tuple(
-        from_json(each, ReuseQuestion, file=file) for each in stored.answers.values()
+        from_json(answer, ReuseQuestion, file=file)
+        for answer in stored.answers.values()
     )
     for question in questions:
         refuse_faults(question.answers, file=file)

@@ -358,7 +358,7 @@ def _of_claude(value: Json, aside: Counter[str]) -> Json:
             {"type": "text", "text": message.get("text")}
         ]
         files = message.get("attachments") or ()
-        texts = [each.get("extracted_content") for each in files]
+        texts = [file.get("extracted_content") for file in files]
         attached = [{"type": "text", "text": text} for text in texts if text]
         aside["attached files without a text"] += texts.count(None)
         aside["attached files without a text"] += len(message.get("files") or ())

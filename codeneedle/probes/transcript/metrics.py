@@ -48,7 +48,7 @@ def _scores_by(
         ]
         whole = Forced(
             logprobs=tuple(itertools.chain.from_iterable(e.logprobs for e in parts)),
-            leads=tuple(itertools.chain.from_iterable(each.leads for each in parts)),
+            leads=tuple(itertools.chain.from_iterable(part.leads for part in parts)),
         )
         if len(parts) < len(turns):
             grouped[name] = None

@@ -169,7 +169,7 @@ class TranscriptProbe(Probe):
     @override
     def measure(self, context: ProbeContext) -> Json:
         """
-        As of `Probe`.
+        Force the turns that have no answer yet.
 
         Raises:
             BadInput: If the file or its rendering has changed.
@@ -306,7 +306,7 @@ def _file(settings: TranscriptSettings) -> Path:
 
 
 def _other_file(folder: Path, wanted: Path) -> OtherSetup:
-    """That *folder* holds a run of another transcript than *wanted*."""
+    """The error that *folder* holds a run of another transcript than *wanted*."""
     kept = files.read_regular(folder / SWEEP) or b""
     stored = str(tomllib.loads(kept.decode()).get(NAME, {}).get("file", wanted))
     if stored == str(wanted):
