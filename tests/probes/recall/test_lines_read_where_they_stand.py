@@ -100,7 +100,7 @@ def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank)
     assert 0 == size % 256
     assert chunk.ids == tuple(piece.id for piece in pieces[:size])
     assert len(pieces) > 2 * size
-    assert set(chunk.wanted) <= set(tool.places(size))
+    assert set(chunk.wanted_places) <= set(tool.places(size))
     assert text in chunk.text
     for span, right in zip(chunk.spans, RIGHT, strict=True):
         read = "".join(pieces[place].piece for place in span.places)
@@ -154,7 +154,7 @@ def test_a_tool_that_scores_no_place_is_given_up_after_twelve_paddings():
 def test_scores_of_a_function_are_its_part_of_a_chunk():
     chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
     first, second = (len(span.places) for span in chunk.spans[:2])
-    count = len(chunk.wanted)
+    count = len(chunk.wanted_places)
     read = ReadTokens(
         logprobs=tuple(-float(at) for at in range(count)),
         leads=(0.0,) * count,
