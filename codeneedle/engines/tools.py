@@ -15,7 +15,7 @@ import msgspec
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.patience import Patience
-from codeneedle.records.record import MOST_NATS, Amount, Effective, LogProb
+from codeneedle.records.record import MOST_NATS, Amount, Count, Effective, LogProb
 from codeneedle.scores import ROUNDING
 
 
@@ -145,6 +145,9 @@ class Comparison:
 
     first_choices: Percent = 0.0
     """Tokens that are the first choice of the pair, in percent; 0 likewise."""
+
+    same_as: tuple[Count, ...] = ()
+    """For each chunk the first one of the same tokens, by number; empty if untold."""
 
 
 class DivergenceTool(Protocol):

@@ -175,3 +175,18 @@ def test_pages_csv_and_json_have_both():
     assert {f"by={name}" for name in names} <= rows
     assert names <= {metric.name for metric in found.pairs[-1].metrics}
     assert ["recall", "text"] == re.findall(r"<th[^>]*>(recall|text)</th>", shown)
+
+
+def test_copies_of_a_chunk_decide_nothing():
+    """Sixteen times the same chunk is one unit, by loss and by change."""
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.001})
+    for record in run.records:
+        for answer in record.observation["answers"].values():
+            if "by_chunk" in answer:
+                answer["same_as"] = [0] * answer["chunks"]
+
+    row = judge(run).result(Pair.parse(GOOD))
+    of_text = [each for each in row.metric_results if each.metric.noun == "chunks"]
+
+    assert {1} == {each.bounds.units for each in of_text}
+    assert row.decision is not Decision.WITHIN

@@ -26,6 +26,7 @@ from codeneedle.engines.distributions import (
     SCALE_VALUES,
     Sums,
     decoded_row,
+    first_equals,
     row_values,
 )
 from codeneedle.engines.llama_cpp.base_file import (
@@ -347,6 +348,10 @@ class ComparedRows(RowStream):
             by_chunk=tuple(self._by_chunk),
             logprobs=self._sums.logprobs,
             first_choices=self._sums.first_choices,
+            # The first token may be one that begins each prompt.
+            same_as=first_equals(
+                each[1:].tobytes() for each in self._ids.reshape(self.chunks, -1)
+            ),
         )
 
 

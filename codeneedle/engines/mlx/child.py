@@ -433,6 +433,9 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         by_chunk=tuple(by_chunk),
         logprobs=sums.logprobs,
         first_choices=sums.first_choices,
+        same_as=distributions.first_equals(
+            map(tuple, tokens.reshape(count, context)[:, 1:].tolist())
+        ),
     )
     emit(logs.TextCompared(comparison=comparison))
 

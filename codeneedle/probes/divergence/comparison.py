@@ -168,6 +168,7 @@ def _compare(
         by_chunk=comparison.by_chunk,
         logprobs=comparison.logprobs,
         first_choices=comparison.first_choices,
+        same_as=comparison.same_as,
     )
 
 

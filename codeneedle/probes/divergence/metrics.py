@@ -48,8 +48,12 @@ def _reference(record: CellRecord) -> str | None:
 
 
 def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
-    """The value of each chunk."""
-    return lambda compared, _: [value(chunk) for chunk in compared.by_chunk]
+    """The value of each chunk, but of copies of others."""
+    return lambda compared, _: [
+        value(chunk)
+        for at, chunk in enumerate(compared.by_chunk)
+        if at not in compared.copies
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +207,8 @@ def _tokens(
     parts = max(1, len(parts_of(setup)))
     if compared is None:
         return
-    unscored = ((int(chunk), None) for chunk in compared.unscored)
+    lost = {*map(int, compared.unscored)} - compared.copies
+    unscored = ((chunk, None) for chunk in sorted(lost))
     for chunk, logprob in (*unscored, *compared.by_token()):
         if part in {None, chunk % parts}:
             yield str(chunk), logprob

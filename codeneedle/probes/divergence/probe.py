@@ -41,7 +41,14 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import settings_in
 from codeneedle.probes.probe import Calibrating, Probe, Question
-from codeneedle.records.record import MOST_TOKENS, CellRecord, Json, Setup, as_json
+from codeneedle.records.record import (
+    MOST_TOKENS,
+    CellRecord,
+    Json,
+    Run,
+    Setup,
+    as_json,
+)
 from codeneedle.text import plural, size
 
 DEFAULT_CONTEXT = 256
@@ -298,6 +305,15 @@ class DivergenceProbe(Probe):
         divergence = divergence_of(record)
         skipped = divergence.skipped.values() if divergence else ()
         return tuple(f"no ordinary text: {reason}" for reason in {*skipped})
+
+    @override
+    def left_out(self, run: Run) -> tuple[str, ...]:
+        """Copies among the chunks, of the first context."""
+        sizes = sizes_of(run.setup.probes.get(NAME, {}))
+        found = [divergence_of(each) for each in run.records if each.has_numbers]
+        every = [at for each in found if each and (at := each.at(None, sizes))]
+        most = max((len(each.copies) for each in every), default=0)
+        return (f"left out: {plural(most, 'chunk')}, copies of others",) * bool(most)
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:

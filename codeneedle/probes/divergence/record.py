@@ -74,12 +74,24 @@ class ContextComparison:
     """How many of the tokens each chunk has, where a server has scored them."""
 
     untold: Count = 0  # further tokens, as of `messages.Forced`
+    same_as: tuple[Count, ...] = ()
+    """For each chunk the first one of the same text, by number; empty if untold."""
+
     unscored: dict[str, str] = field(default_factory=dict)
     """Why chunks have no tokens, by their numbers."""
 
+    @property
+    def copies(self) -> frozenset[int]:
+        """Numbers of the chunks that are copies of earlier ones, and no units."""
+        every = enumerate(self.same_as)
+        return frozenset(chunk for chunk, first in every if first != chunk)
+
     def by_token(self) -> Iterator[tuple[int, float]]:
-        """Chunk and log-probability of each token."""
-        yield from zip(self._chunk_numbers(), self.logprobs, strict=True)
+        """Chunk and log-probability of each token; of copies, nothing."""
+        copies = self.copies
+        for chunk, logprob in zip(self._chunk_numbers(), self.logprobs, strict=True):
+            if chunk not in copies:
+                yield chunk, logprob
 
     def _chunk_numbers(self) -> Sequence[int]:
         """The chunk of each token."""
@@ -186,6 +198,8 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         refuse_impossible(is_whole, "chunks are missing or too many", file=file)
         is_whole = len(each.logprobs) in {0, each.tokens}
         is_whole &= len(each.ends) in {0, len(each.logprobs)}
+        is_whole &= len(each.same_as) in {0, each.chunks}
+        is_whole &= all(map(str.isdecimal, each.unscored))
         is_whole &= sum(each.by_chunk_tokens) in {0, len(each.logprobs)}
         is_even = each.ends or each.by_chunk_tokens or not each.chunks
         is_whole &= bool(is_even) or len(each.logprobs) % each.chunks == 0

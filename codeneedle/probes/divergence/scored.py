@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
+from codeneedle.engines.distributions import first_equals
 from codeneedle.engines.messages import BadReply, Forced
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence.comparison import earlier_comparison, store_reference
@@ -92,6 +93,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
         bounded=_percent(bounds, len(leads)),
         by_chunk_tokens=tuple(len(forced.logprobs) for forced in every),
         untold=sum(forced.untold for forced in every),
+        same_as=first_equals(chunks),
         unscored={at: one_line(str(error)) for at, error in failed.items()},
     )
 
