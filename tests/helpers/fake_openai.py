@@ -47,6 +47,7 @@ wanted:
     retry-after=TEXT    answer all questions with 429 and this Retry-After
     down=N              answer N questions with 503
     broken=N            answer N questions with 500
+    odd=N               answer N questions with 400
     refuse=N            answer all questions with N
     redirect=URL        lead elsewhere
     redirect-post=URL   the same of questions to the model alone
@@ -194,6 +195,8 @@ class Handler(BaseHTTPRequestHandler):
             self.refuse(503, "overloaded")
         elif "refuse" in self.faults:
             self.refuse(int(self.faults["refuse"]), "no such thing")
+        elif self.count_down("odd"):
+            self.refuse(400, "not now")
         elif self.count_down("broken"):
             self.refuse(500, "internal error")
         else:

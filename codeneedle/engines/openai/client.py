@@ -423,12 +423,14 @@ class OpenAi(Connection):
                 lambda: self._stream_reply(path, sent, enough), sleep=self.sleep
             )
 
-        try:
-            return ask(self.left_out)
-        except Refused as error:
-            if error.code not in REFUSES_FIELDS:
-                raise
-            refused = error
+        # Asked twice: what is left out is so for all further requests.
+        for _ in range(2):
+            try:
+                return ask(self.left_out)
+            except Refused as error:
+                if error.code not in REFUSES_FIELDS:
+                    raise
+                refused = error
         for left_out in self._fewer(body):
             with contextlib.suppress(Refused):
                 reply = ask(left_out)

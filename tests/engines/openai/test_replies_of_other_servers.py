@@ -77,6 +77,15 @@ def test_a_reply_that_is_long_enough_is_cut(talk):
     assert reply.predicted_tokens == len(reply.logprobs) < 8
 
 
+def test_a_request_that_is_refused_once_leaves_out_no_field(talk):
+    """Else all that follow are asked with a server's own settings of sampling."""
+    with endpoint("odd=1") as server, talk(server) as client:
+        client.complete(QUESTION)
+
+    assert () == client.left_out
+    assert 2 == len(server.bodies)
+
+
 @pytest.mark.parametrize(
     ("fault", "left_out"),
     [
