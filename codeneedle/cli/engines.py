@@ -39,7 +39,7 @@ from codeneedle.models import pretrained, stores
 from codeneedle.models.headers import HeaderFacts, headers_of
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
-from codeneedle.system.files import exists, expand_home
+from codeneedle.system.files import expand_home
 from codeneedle.system.variables import pass_on
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _gguf(path: Path) -> Weights:
 
 def _in_store(path: Path, *, folder: bool = False) -> Path:
     """*path*, or where the model is kept of which it is the name."""
-    if exists(path) or not stores.is_name(str(path)):
+    if not stores.is_asked_by_name(path):
         return path
     return stores.locate_model(str(path), folder=folder)
 
@@ -139,7 +139,7 @@ def _started_model(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
         return str(pretrained.path_of(word))
-    if stores.is_name(word) and not exists(expand_home(word)):
+    if stores.is_name(word) and stores.is_asked_by_name(expand_home(word)):
         with contextlib.suppress(WeightsUnusable):
             located = stores.locate_model(word)
             is_cached = "snapshots" in located.parts and word.count("/") == 1

