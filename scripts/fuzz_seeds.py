@@ -12,9 +12,11 @@ from typing import Any
 
 import msgspec
 
+from codeneedle.cache_types import Pair
 from codeneedle.probes.reading import laid_out
 from codeneedle.probes.recall.passages import passage_of
 from codeneedle.records.record import Status
+from codeneedle.report.receipt import Receipt
 
 ROOT = Path(__file__).parents[1]
 HELPERS = ROOT / "tests" / "helpers"
@@ -311,12 +313,12 @@ def prompts() -> list[bytes]:
 def receipts() -> list[bytes]:
     """Receipts as they come: of the table of models, and in a quotation."""
     files = sorted((ROOT / "docs" / "models").glob("*.md"))
-    short = (
-        b"> codeneedle receipt 2: model a (x); engine y\n"
-        b"> K/V | word | loss | kld\n> f16/f16 | | 0 | 0\n"
-        b"> q8_0/q4_0 | within | 1 | 2\n"
-    )
-    return [*(path.read_bytes() for path in files), short, short.replace(b"> ", b"")]
+    facts = {"model": "a (x)", "engine": "y", "context": "9", "limit": "1 %"}
+    rows = {Pair("f16", "f16"): ("", "0"), Pair("q8_0", "q4_0"): ("within", "1")}
+    short = Receipt(facts=facts, columns=("word", "kld"), rows=rows).text()
+    quoted = "".join(f"> {line}\n" for line in short.splitlines())
+    whole = [path.read_bytes() for path in files]
+    return [*whole, short.encode(), quoted.encode()]
 
 
 def chunks() -> list[bytes]:

@@ -647,7 +647,7 @@ TARGETS = {
             reads=read_receipts,
             refuses=RequestError,
             seeds=seeds.receipts,
-            fragments=(b"codeneedle receipt 2: \n", b"a/b|", b"K/V\n", b"; model a"),
+            fragments=(b"codeneedle receipt 3: \n", b"a/b|", b"K/V\n", b"; model a"),
             share=4,
         ),
         Target(

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_receipt_in_an_issue_is_answered_with_its_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "body", ["_No response_", "~~~text\n$(touch x) `touch x` codeneedle receipt 2: x"]
+    "body", ["_No response_", "~~~text\n$(touch x) `touch x` codeneedle receipt 3: x"]
 )
 def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body):
     (tmp_path / "issue.md").write_text(body, encoding="utf-8")
@@ -64,9 +65,10 @@ def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body):
 
 
 def test_an_answer_fits_into_a_comment(tmp_path):
-    text = receipt_markdown(Store(GOLDEN).read())
-    receipts = [text.replace("seed 42", f"seed {at}") for at in range(30)]
-    body = "".join(receipts).replace("; machine ", f"; machine {'x' * 1500}")
+    run = Store(GOLDEN).read()
+    machine = "x" * 1500 + run.setup.machine
+    setups = [replace(run.setup, seed=at, machine=machine) for at in range(30)]
+    body = "".join(receipt_markdown(replace(run, setup=setup)) for setup in setups)
     (tmp_path / "issue.md").write_text(body, encoding="utf-8")
 
     done = script("answer_row.sh", "issue.md", folder=tmp_path)

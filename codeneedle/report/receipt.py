@@ -39,7 +39,7 @@ from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.metric_phrases import units_phrase
 from codeneedle.verdict.metric_results import MetricResult
 
-VERSION = 2
+VERSION = 3
 """Of the layout of a receipt."""
 
 TITLE = "codeneedle receipt"
@@ -55,7 +55,10 @@ MOST_RECEIPTS = 32
 """More are no table that can be read."""
 
 ALWAYS = ("model", "engine", "context", "limit")
-"""Facts that each receipt has; one that was cut lacks the last of them."""
+"""Facts that each receipt has."""
+
+SUM = "sum"
+"""The last fact of a printed receipt: a sum of all else that it says."""
 
 PAIR = "K/V"
 """Heading of the pairs."""
@@ -86,14 +89,21 @@ class Receipt:
 
     def text(self) -> str:
         """The receipt as it is printed."""
-        facts = "; ".join(f"{word} {fact}" for word, fact in self.facts.items())
-        lines = [
-            (PAIR, *self.columns),
-            *((visible(str(pair)), *row) for pair, row in self.rows.items()),
-        ]
+        known = {**self.facts, SUM: self.sum}
+        facts = "; ".join(f"{word} {fact}" for word, fact in known.items())
+        lines = self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = (" | ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
         return "\n".join([f"{TITLE} {VERSION}: {facts}", *rows, ""])
+
+    @property
+    def sum(self) -> str:
+        """Of all facts and rows: what was changed or lost has another one."""
+        return _digest([dict(self.facts), self._lines()])
+
+    def _lines(self) -> list[tuple[str, ...]]:
+        rows = ((visible(str(pair)), *row) for pair, row in self.rows.items())
+        return [(PAIR, *self.columns), *rows]
 
 
 # --- a run as a receipt
@@ -394,11 +404,20 @@ def _receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> Receip
             reason=f"the receipt has a line of setup without {missing[0]}: it is cut",
             hint="Copy it again, the whole line as it was printed.",
         )
-    return Receipt(
+    stated = known.pop(SUM, "")
+    receipt = Receipt(
         facts=known,
         columns=tuple(heading[1:]),
         rows=dict(zip(pairs, (tuple(row[1:]) for row in lines), strict=True)),
     )
+    if stated != receipt.sum:
+        raise BadInput(
+            source=place,
+            reason="the receipt has not the sum that its first line states: it was "
+            "changed, or lines of it are missing",
+            hint="Copy it again, all of its lines as they were printed.",
+        )
+    return receipt
 
 
 # --- side by side
