@@ -73,14 +73,17 @@ def why_apart(first: Plan, other: Plan) -> str:
     asked, told = (_besides_model(each) for each in (first, other))
     if asked != told:
         return "they differ by more than their weights"
-    ours, theirs = first.weights, other.weights
-    if not (ours.tokenizer and theirs.tokenizer):
-        return "a file does not say what its tokenizer is"
-    architectures = (ours.architecture, theirs.architecture)
-    facts = (facts_of_model(ours), facts_of_model(theirs))
-    reason = why_other_model(*facts, architectures)
     both = f"{visible(first.model)} and {visible(other.model)}"
+    reason = _why_other_weights(first.weights, other.weights)
     return f"{both} {reason}" if reason else ""
+
+
+def _why_other_weights(ours: Weights, theirs: Weights) -> str:
+    """Why both are not known to be of one model; empty if they are."""
+    if not (ours.tokenizer and theirs.tokenizer):
+        return "do not both say what their tokenizer is"
+    architectures = (ours.architecture, theirs.architecture)
+    return why_other_model(facts_of_model(ours), facts_of_model(theirs), architectures)
 
 
 def _besides_model(plan: Plan) -> Request:
@@ -102,8 +105,7 @@ def other_weights(weights: Weights) -> Path | None:
             continue
         with contextlib.suppress(CodeneedleError):
             other = read_header(path)
-            is_same = other.tokenizer == weights.tokenizer
-            if is_same and other.shape == weights.shape:
+            if not _why_other_weights(weights, other):
                 return other.path
     return None
 
