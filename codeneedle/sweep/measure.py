@@ -365,16 +365,7 @@ def task_loop(
         stops: Whether the user has asked to stop.
     """
     limit = TimeLimit(began, options.budget_s)
-    runner = Runner(
-        run=run,
-        store=plan.store,
-        retry_failed=options.retry_failed,
-        asked_to_stop=lambda: stops() or limit.is_over,
-        may_wait=options.wait,
-        tries_reference=options.calibration and plan.tries_reference,
-        workers=plan.workers,
-        timing_worker=plan.timing_worker,
-    )
+    runner = _runner_of(plan, run, options, lambda: stops() or limit.is_over)
     # Of a budget, half is kept for what follows the first answer.
     half_s = (options.budget_s or math.inf) / 2
     schedule = Schedule(
@@ -391,6 +382,21 @@ def task_loop(
         limit=limit,
         observer=observer,
         stops=stops,
+    )
+
+
+def _runner_of(
+    plan: Plan, run: RunContext, options: Options, asked_to_stop: Callable[[], bool]
+) -> Runner:
+    return Runner(
+        run=run,
+        store=plan.store,
+        retry_failed=options.retry_failed,
+        asked_to_stop=asked_to_stop,
+        may_wait=options.wait,
+        tries_reference=options.calibration and plan.tries_reference,
+        workers=plan.workers,
+        timing_worker=plan.timing_worker,
     )
 
 
