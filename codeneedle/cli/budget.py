@@ -71,11 +71,10 @@ class JointSweep:
 
     # --- what is told while it measures
 
-    def begin_reference(self, loop: TaskLoop, task: Task) -> None:
-        """Say that *task* of *loop* is to measure the reference."""
+    def begin_reference(self, weights: str, task: Task) -> None:
+        """Say that *task* of these *weights* is to measure the reference."""
         pairs = ", ".join(map(str, task.pairs))
-        name = loop.plan.weights.file_type or loop.plan.model
-        say(self._console, f"the reference: {visible(f'{name} {pairs}')}")
+        say(self._console, f"the reference: {visible(f'{weights} {pairs}')}")
 
     def begin_task(self, turn: Turn) -> None:
         """Say which step the task of *turn* is a part of, where that is not said."""

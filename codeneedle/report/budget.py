@@ -44,7 +44,7 @@ from codeneedle.verdict.metric_phrases import (
     word_phrase,
 )
 from codeneedle.verdict.next import limit_options
-from codeneedle.verdict.order import JointRun
+from codeneedle.verdict.order import JointOrder, JointRun, order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
 
@@ -123,6 +123,8 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
             f"No answer: {finer} has a finer K or V than {name}, the reference, whose "
             "own loss is unknown. Measure its weights with that pair, too."
         )
+    elif verdict.outcome is Outcome.NOTHING_FITS:
+        return
     elif not verdict.compared:
         yield f"No answer yet: nothing was compared with {name}."
     elif not verdict.graded and not verdict.main_results:
@@ -146,6 +148,9 @@ def _why_reference_stays(
         return
     where = f"{size(most)} at {_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
+    order = order_of(verdict.run)
+    if isinstance(order, JointOrder):
+        sizes |= {each: each.size_by_types for each in order.too_large}
     if own:
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"

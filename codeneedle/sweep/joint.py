@@ -23,8 +23,8 @@ from codeneedle.verdict.order import order_in
 class JointObserver(Protocol):
     """What is told of several files of weights, beside what is told of each."""
 
-    def begin_reference(self, loop: TaskLoop, task: Task) -> None:
-        """Take in that *task* of *loop* is to measure the reference."""
+    def begin_reference(self, weights: str, task: Task) -> None:
+        """Take in that *task* of these *weights* is to measure the reference."""
 
     def begin_task(self, turn: Turn) -> None:
         """Take in that the task of *turn*, of candidates, begins."""
@@ -98,13 +98,13 @@ class JointLoop:
 
     def _measure_reference(self, loop: TaskLoop) -> Iterator[bool]:
         """Measure pairs of *loop* until one has numbers that others can lose."""
-        schedule = loop.schedule
+        schedule, names = loop.schedule, weight_names(self._runs())
         while not schedule.has_reference(loop.runner.read()):
             turn = schedule.next_turn(loop.limit.left_s)
             loop.refuse_to_go_on()
             if turn is None:
                 return
-            self.observer.begin_reference(loop, turn.task)
+            self.observer.begin_reference(names[0], turn.task)
             yield loop.take(turn.task)
             schedule.taken.tasks.add(turn.task)
 

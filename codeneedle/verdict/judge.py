@@ -248,7 +248,7 @@ class Verdict:
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
         is_over = most is not None and bool(sizes) and min(sizes) > most
-        if is_over and not self.fitting:
+        if is_over and not (self.fitting or self.fitting_now):
             return Outcome.NOTHING_FITS
         if own is None or self.is_instrument or not can_tell:
             return Outcome.NO_ANSWER

@@ -331,6 +331,18 @@ def test_a_verdict_with_more_memory_names_what_may_be_asked_now(several):
     assert [] == several.remarks(100 * MIB)
 
 
+def test_where_nothing_fits_the_nearest_of_all_is_named_and_none_is_asked(several):
+    code = several.sweep(most=10 * MIB)
+
+    first, *_ = several.shown.getvalue().splitlines()
+    assert {("fine", "f16/f16")} == several.asked
+    assert (0, True) == (code, first.startswith("Nothing fits"))
+    assert "coarse q4_0/q4_0" in first
+    larger = judge(several.joined(), Limits(max_memory_bytes=70 * MIB))
+    assert Outcome.NO_ANSWER is larger.outcome
+    assert [] != several.remarks(70 * MIB)
+
+
 def test_a_verdict_without_a_limit_names_what_was_too_large_before(several):
     several.sweep(most=40 * MIB)
 
