@@ -144,7 +144,8 @@ def _started_model(word: str) -> str:
             located = stores.locate_model(word)
             is_cached = "snapshots" in located.parts and word.count("/") == 1
             return word if is_cached else str(located)
-    return word
+    # Quoted, a shell would look for a folder called ~.
+    return str(expand_home(word)) if word.startswith("~") else word
 
 
 def _llama_lines(answer: "Answer", form: str) -> list[str]:

@@ -102,6 +102,15 @@ def test_a_model_of_a_store_is_started_by_what_llama_server_takes(
     assert f"--model {blob}" in lines("command", kept)[1]
 
 
+def test_a_model_below_the_home_folder_is_named_by_its_path(monkeypatch):
+    """Quoted for a shell, ~ is a folder of that name."""
+    monkeypatch.setenv("HOME", "/home/me")
+
+    (told,) = [e for e in lines("command", answered(model="~/m.gguf")) if e[0] != "#"]
+
+    assert "/home/me/m.gguf" in shlex.split(told)
+
+
 @pytest.mark.parametrize(
     ("pair", "expected"),
     [
