@@ -36,7 +36,7 @@ from codeneedle.verdict.noise_floor import (
     losses_between,
     noise_floor,
 )
-from codeneedle.verdict.order import JointRun, Order, order_of
+from codeneedle.verdict.order import JointRun, Order, shared_order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -518,7 +518,7 @@ def _too_few(flips: int, units: int, share: float) -> str:
 def metrics_by_unit(run: Run) -> list[MetricUnits]:
     """The metrics that have a loss and values; graded ones first."""
     measured = []
-    order, is_joint = order_of(run), isinstance(run, JointRun)
+    order, is_joint = shared_order_of(run), isinstance(run, JointRun)
     for probe in PROBES.values():
         of_probe = frames.of_probe(run, probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}

@@ -5,6 +5,7 @@ among them, and which pair is asked next.
 
 import bisect
 import math
+import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -138,6 +139,22 @@ def _differ(values: Sequence[object]) -> bool:
 def order_of(run: Run) -> Order | None:
     """The order of *run*; None of one that measures a grid."""
     return run.order if isinstance(run, JointRun) else order_in(run.setup)
+
+
+def shared_order_of(run: Run) -> Order | None:
+    """
+    The order of *run*, by which pairs share the error.
+
+    Of a sweep that decides whose own is lost all of the grid share it: fewer would say
+    more than was measured. None of a sweep that measures a grid.
+    """
+    if order := order_of(run):
+        return order
+    try:
+        decides = "decide" in run.sweep and tomllib.loads(run.sweep).get("decide")
+    except tomllib.TOMLDecodeError:
+        decides = False
+    return Order(pairs=tuple(map(str, run.setup.grid))) if decides is True else None
 
 
 def order_in(setup: Setup) -> Order | None:

@@ -1,10 +1,13 @@
 """Which pair a sweep that decides asks next, and how it shares the error."""
 
 import math
+from dataclasses import replace
 
 import pytest
+from made_losses import OPEN, losing_run
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
+from codeneedle.verdict.judge import judge
 from codeneedle.verdict.order import (
     Order,
     PairState,
@@ -402,6 +405,20 @@ def test_a_pair_settles_itself_whichever_way_it_comes_out():
     order = Order(pairs=("q5_1/q5_1", "q5_0/q5_0"))
 
     assert ("q5_0/q5_0", 0, Why.SMALLER) == asked({}, order)
+
+
+def test_a_lost_order_is_shared_by_all_of_the_grid():
+    """Among the few that were measured, intervals would be narrower than they are."""
+    run = losing_run({"q8_0/q8_0": OPEN})
+    types = ("bf16", "q8_0", "q4_0")
+    setup = replace(run.setup, pairs=(), types_k=types, types_v=types)
+    run = replace(run, setup=setup)
+
+    def high(sweep):
+        row = judge(replace(run, sweep=sweep)).result(Pair.parse("q8_0/q8_0"))
+        return row.leading.bounds.high
+
+    assert high("decide = true\n") > high("") == high("decide = [")
 
 
 def test_an_order_without_pairs_shares_the_error_among_one():
