@@ -3,6 +3,7 @@
 import io
 import re
 import time
+from dataclasses import replace
 
 import pytest
 from made_losses import losing, losing_setup
@@ -36,7 +37,7 @@ from codeneedle.cli.progress import (
 from codeneedle.engines.messages import Progress
 from codeneedle.probes import PROBES
 from codeneedle.probes.cell import Step
-from codeneedle.records.record import Status
+from codeneedle.records.record import Attention, Effective, Status
 from codeneedle.report.display import display_of
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped
 
@@ -98,10 +99,13 @@ def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress)
     assert progress.left_s() is None
 
 
-def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(progress):
+def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(
+    progress, monkeypatch
+):
     """A minute of reading, another for half a round of sixteen: 33 minutes a cell."""
-    cell = progress.running[PAIRS[0]] = RunningCell()
-    cell.started -= 120
+    now = time.monotonic()
+    monkeypatch.setattr(shown.time, "monotonic", lambda: now)
+    cell = progress.running[PAIRS[0]] = RunningCell(started=now - 120, since=now)
     progress.note(CellStepped(PAIRS[0], Step(0, 16, "f_a")))
     cell.since -= 60
     within = Step(0, 16, "f_a", Progress(30, 60))
@@ -136,6 +140,19 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     )
     assert "2 done, 1 without numbers" in shown
     assert progress.left_s() == pytest.approx(34 * 10.7)
+
+
+def test_a_number_whose_attention_ran_in_no_kernel_has_its_mark(progress):
+    record = finished(PAIRS[0])
+    on_cpu = Effective(attention=Attention.CPU, attention_evidence="graph splits")
+    progress.note(CellEnded(replace(record, effective=on_cpu)))
+
+    shown = " ".join(printed(live_view(progress), width=90).split())
+
+    assert " cpu " in shown
+    assert (
+        f"cpu attention on the CPU: this backend has no kernel for {PAIRS[0]}" in shown
+    )
 
 
 def test_a_pair_of_further_functions_tells_how_many_its_numbers_are_of(progress):
