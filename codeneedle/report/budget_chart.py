@@ -12,7 +12,7 @@ from matplotlib.ticker import NullLocator
 
 from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, picture_element
 from codeneedle.report.losses import PERCENT, shown_row
-from codeneedle.text import size, visible
+from codeneedle.text import visible
 from codeneedle.verdict.judge import Verdict
 
 MARKERS = ("o", "s", "D", "^", "v")
@@ -71,33 +71,36 @@ def paint_budget(
     axes: Axes, frame: pd.DataFrame, most: int | None, theme: Theme = LIGHT
 ) -> None:
     """Draw *frame*, and the budget of so many bytes as an edge."""
+    unit, bytes_of_unit = _unit(frame["memory"].max())
+    frame = frame.assign(memory=frame["memory"] / bytes_of_unit)
     names = list(dict.fromkeys(frame["weights"]))
     colours = (theme.within, theme.beyond, theme.quiet, theme.ink, theme.line)
     styles = cycle(zip(colours, MARKERS, strict=True))
     for name, (colour, marker) in zip(names, styles, strict=False):
-        of_file = frame[frame["weights"] == name].sort_values("memory")
+        of_file = frame[frame["weights"] == name].sort_values(["memory", "loss"])
         bars = of_file[of_file["high"].map(math.isfinite)]
         axes.vlines(
             bars["memory"], bars["low"], bars["high"], color=theme.line, linewidth=1
         )
+        best = of_file[is_best(of_file)]
+        axes.plot(best["memory"], best["loss"], color=colour, linewidth=1.2, zorder=2)
         axes.plot(
             of_file["memory"],
             of_file["loss"],
             marker=marker,
             markersize=6,
             color=colour,
-            linewidth=1.2,
+            linestyle="none",
             label=name,
             zorder=3,
         )
-    _paint_budget_edge(axes, most, theme)
+    _paint_budget_edge(axes, None if most is None else most / bytes_of_unit, theme)
     paint_ring(axes, frame, theme)
     axes.axhline(0.0, color=theme.line, linewidth=0.8, zorder=0)
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.8)
     axes.yaxis.set_major_formatter(lambda tick, _: f"{tick:g}")
     axes.yaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(lambda tick, _: size(round(tick)))
-    axes.tick_params(axis="x", labelrotation=20)
+    axes.xaxis.set_major_formatter(lambda tick, _: f"{tick:g} {unit}")
     axes.set_xlabel("memory of weights, cache, states and buffers")
     axes.set_ylabel("right tokens lost, of 100")
     axes.legend(
@@ -110,7 +113,17 @@ def paint_budget(
     )
 
 
-def _paint_budget_edge(axes: Axes, most: int | None, theme: Theme) -> None:
+def _unit(most: float) -> tuple[str, int]:
+    """In which memory of up to *most* bytes has round numbers, and its bytes."""
+    return ("GiB", 1 << 30) if most >= 4 << 30 else ("MiB", 1 << 20)
+
+
+def is_best(of_file: pd.DataFrame) -> pd.Series:
+    """Whether no row above loses as little; rows have the smallest memory first."""
+    return of_file["loss"] < of_file["loss"].cummin().shift(fill_value=math.inf)
+
+
+def _paint_budget_edge(axes: Axes, most: float | None, theme: Theme) -> None:
     if most is None:
         return
     axes.axvline(most, color=theme.ink, linewidth=1.2, linestyle="--", zorder=1)

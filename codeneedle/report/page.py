@@ -21,7 +21,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
-from codeneedle.report.budget import budget_lines, candidate_blocks
+from codeneedle.report.budget import budget_headline, candidate_blocks
 from codeneedle.report.budget_chart import budget_chart
 from codeneedle.report.charts import front_chart, memory_chart
 from codeneedle.report.colours import RAMP, hex_of, text_colour
@@ -76,6 +76,10 @@ def page(
     """
     runs = list(_passed_on(runs))
     names = captions.names_of(runs)
+    budget = one_budget(runs, limits or Limits())
+    if budget and limits:
+        # It is of the whole of all files; of one run it would be of the cache alone.
+        limits = replace(limits, max_memory_bytes=None)
     verdicts = [judge(run, limits) for run in runs]
     losses = [losses_of(verdict) for verdict in verdicts]
     shown = [
@@ -89,7 +93,6 @@ def page(
     both = (
         compare.comparison_summary(compare.compare(*runs)) if len(runs) == PAIR else ()
     )
-    budget = one_budget(runs, limits or Limits())
     folder = files("codeneedle.report")
     template = Environment(autoescape=True).from_string(
         folder.joinpath("page.html.j2").read_text(encoding="utf-8")
@@ -99,7 +102,8 @@ def page(
         answers=html([answers_table(verdicts)] if runs[1:] else []),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
-        budget=html(_budget(budget, asks_for)) if budget else "",
+        budget=html(candidate_blocks(budget)) if budget else "",
+        budget_lines=_budget_lines(budget, asks_for) if budget else (),
         budget_chart=budget_chart(budget) if budget else "",
         verdicts=[
             html(_verdict(verdict, asks_for(verdict.run.setup.engine)))
@@ -122,10 +126,12 @@ def one_budget(runs: Sequence[Run], limits: Limits) -> Verdict | None:
         return None
 
 
-def _budget(verdict: Verdict, asks_for: Callable[[str], PairFlags]) -> Document:
-    """Which weights with which pair to set, and a row for each candidate."""
-    yield budget_lines(verdict, asks_for(verdict.run.setup.engine))
-    yield from candidate_blocks(verdict)
+def _budget_lines(
+    verdict: Verdict, asks_for: Callable[[str], PairFlags]
+) -> tuple[str, ...]:
+    """Which weights with which pair to set, and what they lose."""
+    found = budget_headline(verdict, asks_for(verdict.run.setup.engine))
+    return tuple(visible(line.strip()) for line in found)
 
 
 def _passed_on(runs: Sequence[Run]) -> Iterator[Run]:

@@ -7,7 +7,7 @@ from drawn import pictures_in
 from made_weights import BYTES, three_runs
 
 from codeneedle.cli.engines import asks_for
-from codeneedle.report.budget_chart import budget_chart, budget_frame
+from codeneedle.report.budget_chart import budget_chart, budget_frame, is_best
 from codeneedle.report.page import one_budget, page
 from codeneedle.verdict.limits import Limits
 
@@ -40,11 +40,24 @@ def test_what_is_set_has_a_ring_and_the_budget_an_edge(verdict):
         assert all(f">{name}<" in drawn for name in BYTES)
 
 
+def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict):
+    frame = budget_frame(verdict)
+    for drawn in pictures_in(budget_chart(verdict)):
+        assert " MiB<" in drawn
+    of_file = frame[frame["weights"] == "Q8_0"].sort_values(["memory", "loss"])
+    kept = of_file[is_best(of_file)]
+
+    assert kept["loss"].is_monotonic_decreasing
+    assert of_file["loss"].min() == kept["loss"].min()
+
+
 def test_a_page_of_files_of_one_model_has_it():
     text = page(three_runs(), LIMITS, asks_for)
 
     assert "One budget for weights and cache" in text
     assert "Set: -m made-q6_k" in text
+    # The budget is of the whole, and says nothing about the cache of one file.
+    assert "fits into" not in text
 
 
 def test_a_page_of_others_has_none():
