@@ -21,8 +21,9 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         for doubt in row.doubts
     }
 
-    # Of several files of weights alone: tests/report/test_one_budget.py.
-    of_weights = {RemarkKind.MEMORY, RemarkKind.ONE_MODEL}
+    # Of several files of weights alone: tests/report/test_one_budget.py, and
+    # tests/cli/test_sweeps_of_several_weights.py.
+    of_weights = {RemarkKind.MEMORY, RemarkKind.ONE_MODEL, RemarkKind.FITS_NOW}
     assert {*RemarkKind} - of_weights == made | doubts
 
 
