@@ -3,6 +3,7 @@ Draws the pictures of the documentation, each for light and for dark pages.
 
     python scripts/pictures.py [FOLDER]     # default: docs/pictures
     python scripts/pictures.py --readme RUN # those of the README, of another run
+    python scripts/pictures.py --budget 700MiB 32K RUN RUN ... # of files of weights
 
 They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
 run gives the same pictures. Those of the README are of `make sweep`.
@@ -15,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_hex
@@ -26,8 +28,11 @@ from matplotlib.text import Text
 
 import codeneedle
 from codeneedle.cli.engines import asks_for
+from codeneedle.quantities import memory_size, token_count
 from codeneedle.report import charts, heatmap
+from codeneedle.report.budget_chart import budget_frame, paint_budget
 from codeneedle.report.losses import Losses, losses_of
+from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 
@@ -135,13 +140,46 @@ def front(colours: Mapping[str, str]) -> str:
     """Memory against loss."""
     losses = losses_of_run(SMOLLM2)
     frame = charts.front_frame(losses)
+    return chart(
+        lambda axes, theme: charts.paint_front(axes, frame, losses, theme), colours
+    )
+
+
+def chart(
+    paint: Callable[[Axes, charts.Theme], None], colours: Mapping[str, str]
+) -> str:
+    """What *paint* draws, as SVG in these *colours*."""
     theme = charts.Theme(*(colours[part] for part in charts.Theme._fields))
     style = charts._style(theme) | {"svg.fonttype": "path"}  # noqa: SLF001
     with mpl.rc_context(style), warnings.catch_warnings():
         figure = Figure(figsize=(7.6, 4.2), dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
-        charts.paint_front(figure.add_subplot(), frame, losses, theme)
+        paint(figure.add_subplot(), theme)
         return svg(figure)
+
+
+def draw_budget(
+    most: str, at: str, runs: Iterable[str], folder: Path = ROOT / "docs" / "pictures"
+) -> list[Path]:
+    """Write memory against loss of *runs*, and the budget of *most* at *at* tokens."""
+    limits = Limits(
+        max_memory_bytes=memory_size("--budget", most),
+        at=token_count("--budget", at),
+    )
+    loaded = [codeneedle.load(Path(run)).run for run in runs]
+    frame = budget_frame(judge(join_runs(loaded, limits.at), limits))
+    written = []
+    for end, colours in THEMES.items():
+        file = folder / f"budget{end}.svg"
+        drawn = chart(
+            lambda axes, theme: paint_budget(
+                axes, frame, limits.max_memory_bytes, theme
+            ),
+            colours,
+        )
+        file.write_text(drawn, encoding="utf-8")
+        written.append(file)
+    return written
 
 
 # --- how it works: boxes from left to right, in two rows
@@ -242,8 +280,14 @@ def main() -> None:
         "folder", nargs="?", type=Path, default=ROOT / "docs" / "pictures"
     )
     parser.add_argument("--readme", metavar="RUN", type=Path)
+    parser.add_argument("--budget", metavar="WORD", nargs="+")
     chosen = parser.parse_args()
-    for file in draw_readme(chosen.readme) if chosen.readme else draw(chosen.folder):
+    if chosen.budget:
+        most, at, *runs = chosen.budget
+        written = draw_budget(most, at, runs)
+    else:
+        written = draw_readme(chosen.readme) if chosen.readme else draw(chosen.folder)
+    for file in written:
         print(file)
 
 
