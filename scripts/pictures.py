@@ -12,7 +12,7 @@ run gives the same pictures. Those of the README are of `make sweep`.
 import argparse
 import io
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -146,7 +146,7 @@ def front(colours: Mapping[str, str]) -> str:
 
 
 def chart(
-    paint: Callable[[Axes, charts.Theme], None], colours: Mapping[str, str]
+    paint: Callable[[Axes, charts.Theme], object], colours: Mapping[str, str]
 ) -> str:
     """What *paint* draws, as SVG in these *colours*."""
     theme = charts.Theme(*(colours[part] for part in charts.Theme._fields))
@@ -273,15 +273,20 @@ def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
     return written
 
 
-def main() -> None:
-    """Draw all pictures, and print where they are."""
+def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The *arguments* of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).strip().splitlines()[0])
     parser.add_argument(
         "folder", nargs="?", type=Path, default=ROOT / "docs" / "pictures"
     )
     parser.add_argument("--readme", metavar="RUN", type=Path)
     parser.add_argument("--budget", metavar="WORD", nargs="+")
-    chosen = parser.parse_args()
+    return parser.parse_args(arguments)
+
+
+def main() -> None:
+    """Draw all pictures, and print where they are."""
+    chosen = parsed()
     if chosen.budget:
         most, at, *runs = chosen.budget
         written = draw_budget(most, at, runs)

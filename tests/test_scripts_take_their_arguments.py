@@ -81,7 +81,15 @@ def test_a_script_that_results_name_takes_these_arguments(words):
 
 def usages():
     """Each line of a docstring that starts its script with arguments."""
-    for name in ("bench", "fuzz", "mutants", "sensitivity", "truth", "vulkan"):
+    for name in (
+        "bench",
+        "fuzz",
+        "mutants",
+        "pictures",
+        "sensitivity",
+        "truth",
+        "vulkan",
+    ):
         text = (ROOT / "scripts" / f"{name}.py").read_text(encoding="utf-8")
         doc = text.split('"""')[1]
         for words in re.findall(rf"python scripts/{name}\.py(.*)", doc):
