@@ -4,7 +4,7 @@ the reference's rows rounded to 16 bits, and the statistics of rows compared. Pu
 """
 
 import math
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,12 +50,6 @@ def chunks(
         [*first, *ids[at + len(first) : at + context]]
         for at in range(0, len(ids) - context + 1, context)
     ]
-
-
-def first_equals(chunks: Iterable[Hashable]) -> tuple[int, ...]:
-    """For each of *chunks*, the number of the first one that is equal to it."""
-    first: dict[Hashable, int] = {}
-    return tuple(first.setdefault(each, at) for at, each in enumerate(chunks))
 
 
 def encoded_row(row: Row) -> npt.NDArray[np.uint16]:

@@ -6,7 +6,7 @@ An engine that has none needs nothing of this.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Protocol
@@ -359,3 +359,9 @@ class SpeedTool(Protocol):
             CellError: If the tool fails, or runs other cache types than asked for.
         """
         ...
+
+
+def first_equals(chunks: Iterable[Hashable]) -> tuple[int, ...]:
+    """For each of *chunks*, the number of the first one that is equal to it."""
+    first: dict[Hashable, int] = {}
+    return tuple(first.setdefault(each, at) for at, each in enumerate(chunks))

@@ -583,16 +583,19 @@ def kept(ready):
             {"engine": FakeEngine(version="0.7.0")},
             "another llama: 0.6.0 (build 11434), now 0.7.0",
         ),
-        (
-            {"engine": FakeEngine(cpu_features="AVX2")},
-            "another cpu features: none, now AVX2",
-        ),
     ],
 )
 def test_another_request_or_engine_is_refused_in_the_same_folder(changes, words):
     measured(planned())
 
     assert words in refused(**changes)
+
+
+def test_another_processor_is_refused_in_the_same_folder():
+    measured(planned(engine=FakeEngine(cpu_features="AVX")))
+
+    told = refused(engine=FakeEngine(cpu_features="AVX2"))
+    assert "another cpu features: AVX, now AVX2" in told
 
 
 def test_a_try_without_a_single_number_makes_room_for_another():

@@ -329,15 +329,19 @@ class Client(Connection):
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
     def _answer(self, path: str, layout: type[_Layout], body: Json) -> _Layout:
-        """The answer to *body* that comes as a whole."""
-        return self._ask(
-            "POST",
-            path,
-            layout,
-            body,
-            limit_s=self._silence_s,
-            limit_bytes=REPLY_LIMIT_BYTES,
-        )
+        """The answer to *body* that comes as a whole, within our patience."""
+        limit_s, known = self.patience.limit_and_cause(self._silence_s)
+        try:
+            return self._ask(
+                "POST",
+                path,
+                layout,
+                body,
+                limit_s=limit_s,
+                limit_bytes=REPLY_LIMIT_BYTES,
+            )
+        except ServerSilent as error:
+            raise ServerSilent(silence_s=limit_s, known=known) from error
 
     def _force_tokens(
         self, wanted: NextTokens, **far: int

@@ -26,7 +26,6 @@ from codeneedle.engines.distributions import (
     SCALE_VALUES,
     Sums,
     decoded_row,
-    first_equals,
     row_values,
 )
 from codeneedle.engines.llama_cpp.base_file import (
@@ -46,6 +45,7 @@ from codeneedle.engines.tools import (
     Estimate,
     ReadingTask,
     ReadTokens,
+    first_equals,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status

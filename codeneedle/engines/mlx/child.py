@@ -34,7 +34,7 @@ from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.log import KEY_VARIABLE, emit
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
-from codeneedle.engines.tools import Comparison
+from codeneedle.engines.tools import Comparison, first_equals
 
 Json = dict[str, Any]
 
@@ -433,7 +433,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         by_chunk=tuple(by_chunk),
         logprobs=sums.logprobs,
         first_choices=sums.first_choices,
-        same_as=distributions.first_equals(
+        same_as=first_equals(
             map(tuple, tokens.reshape(count, context)[:, 1:].tolist())
         ),
     )

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
-from codeneedle.engines.distributions import first_equals
 from codeneedle.engines.messages import BadReply, Forced
+from codeneedle.engines.tools import first_equals
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence.comparison import earlier_comparison, store_reference
 from codeneedle.probes.divergence.record import ContextComparison, unread
