@@ -158,6 +158,10 @@ def chart(
         return svg(figure)
 
 
+BUDGET = "budget"
+"""The picture of files of weights, whose runs are not among those of `docs`."""
+
+
 def draw_budget(
     most: str, at: str, runs: Iterable[str], folder: Path = ROOT / "docs" / "pictures"
 ) -> list[Path]:
@@ -170,7 +174,7 @@ def draw_budget(
     frame = budget_frame(judge(join_runs(loaded, limits.at), limits))
     written = []
     for end, colours in THEMES.items():
-        file = folder / f"budget{end}.svg"
+        file = folder / f"{BUDGET}{end}.svg"
         drawn = chart(
             lambda axes, theme: paint_budget(
                 axes, frame, limits.max_memory_bytes, theme

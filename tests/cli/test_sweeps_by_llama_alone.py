@@ -39,7 +39,8 @@ def test_a_sweep_by_llama_alone_measures_all_that_others_do(
     assert 0 == done.returncode, done.stderr
     assert 6 == len(records)
     assert any(f"{alone} serve --model" in text for text in logs.values())
-    assert f"{alone} serve" in codeneedle("doctor").stdout
+    # A long path is broken where the screen ends.
+    assert f"{alone}serve" in "".join(codeneedle("doctor").stdout.split())
 
 
 @pytest.mark.real
