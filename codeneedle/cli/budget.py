@@ -54,12 +54,17 @@ class JointSweep:
             ending = joint.measure()
             if ending.missing:
                 self._say_over(ending.missing.task)
-            pages = [page for page in self.pages if page.loop in joint.loops]
-            left = [(page, page.measure()) for page in pages if not pages[1:]]
-        for page, alone in left:
-            return max(page.finish(alone), UNFINISHED)
+            alone = self._page_alone(joint)
+            ended = alone.measure() if alone else None
+        if alone and ended:
+            return max(alone.finish(ended), UNFINISHED)
         self._show_verdict(joint.loops)
         return 0 if ending.is_whole else UNFINISHED
+
+    def _page_alone(self, joint: JointLoop) -> Page | None:
+        """The page of the only weights that run; None of several, or of none."""
+        pages = [page for page in self.pages if page.loop in joint.loops]
+        return pages[0] if len(pages) == 1 else None
 
     @property
     def _first(self) -> Page:

@@ -75,6 +75,9 @@ WEIGHTS_MAY_GAIN = 0.05
 """
 What coarser weights may gain on one text, as another model may: five of 100 right
 tokens. Beyond it the finest ones are broken.
+
+A choice: no gain of coarser weights was measured to set it by. Three files made of
+Qwen2.5-Coder-0.5B Q4_K_M have lost 0.2 to 0.4 beside it.
 """
 
 MANY = 3
