@@ -128,7 +128,9 @@ def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
 def _wrap(texts: Iterable[str], *, points: float, inches: float) -> str:
     """*texts*, each on lines of *inches*."""
     characters = int(max(inches, LEAST_WIDTH) * POINTS_PER_INCH / (points * EM))
-    lines = (line for text in texts for line in textwrap.wrap(text, characters))
+    # A number stays with its sign.
+    whole = (text.replace(" %", "\N{NO-BREAK SPACE}%") for text in texts)
+    lines = (line for text in whole for line in textwrap.wrap(text, characters))
     return "\n".join(lines)
 
 

@@ -12,7 +12,7 @@ from drawn import ink, shapes
 from made_records import LETTERS, failed_record, made_run, made_setup
 from made_verdicts import made_verdicts
 from matplotlib.figure import Figure
-from matplotlib.text import Annotation
+from matplotlib.text import Annotation, Text
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import FolderUnusable, NothingToShow
@@ -134,6 +134,18 @@ def test_no_line_below_the_losses_ends_with_a_colon() -> None:
     notes = [note for losses in found for note in loss_picture(losses, str).notes]
 
     assert [] == [note for note in notes if note.endswith(":")]
+
+
+def test_no_line_begins_with_a_sign_that_belongs_to_a_number() -> None:
+    """With words before it of every length, one of which fills the line."""
+    every = tuple(f"{'x' * count} at most 1.0 %" for count in range(60, 120))
+    figure = paint(replace(picture(), notes=every))
+
+    lines = [
+        line for text in figure.findobj(Text) for line in text.get_text().split("\n")
+    ]
+    assert any(line.startswith("1.0") for line in lines)
+    assert not any(line.startswith("%") for line in lines)
 
 
 def test_differences_are_signed_and_centred() -> None:
