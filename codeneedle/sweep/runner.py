@@ -46,6 +46,9 @@ FULL_DISK_BYTES = 1 << 20
 STOPPED = "stopped before it was through"
 """Why an interrupted cell has no numbers."""
 
+GOING_ON = f"is being measured, or {STOPPED}"
+"""The same of what is stored while a cell runs: it may be killed with its sweep."""
+
 
 @dataclass(frozen=True, slots=True)
 class CellStarted:
@@ -545,7 +548,7 @@ class _Draft:
         """
         previous = self.cell.previous_record
         if previous is None or previous.is_partial:
-            return self.record(Status.INTERRUPTED, reason=STOPPED)
+            return self.record(Status.INTERRUPTED, reason=GOING_ON)
         return self.record(
             previous.status, reason=previous.reason, observation=self.observation
         )

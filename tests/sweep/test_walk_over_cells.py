@@ -663,6 +663,8 @@ def test_each_answer_is_on_disk_before_the_next_question(store):
             found = Store(store.folder).record(cell.pair, "recall")
             assert {"answers": answers} == found.observation
             assert Status.INTERRUPTED is found.status
+            # It may be killed at any time: a report that looks now knows no more.
+            assert "being measured" in found.reason
 
     walk(store, Script(outcome), pairs=PAIRS[:1])
 
