@@ -19,7 +19,12 @@ from codeneedle.report.badge import badge
 from codeneedle.report.verdict import answer_phrase
 from codeneedle.text import visible
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
-from codeneedle.verdict.metric_phrases import amount, loss_sentence, mean_amount
+from codeneedle.verdict.metric_phrases import (
+    amount,
+    losses_sentence,
+    mean_amount,
+    units_phrase,
+)
 
 FORMS = ("command", "env", "preset", "json", "badge")
 """What ``verdict --form`` takes."""
@@ -91,11 +96,11 @@ class Answer:
 
     @property
     def sentence(self) -> str:
-        """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
-        leading = self.result.leading if self.result else None
-        if leading is None:
+        """What the verdict says of it: `losses_sentence`."""
+        result = self.result
+        if result is None or result.leading is None:
             return "nothing smaller is shown to be within the limits"
-        return loss_sentence(self.verdict.limits, leading)
+        return losses_sentence(self.verdict.limits, result)
 
     @property
     def model(self) -> str:
@@ -201,10 +206,12 @@ def answer_badge(answer: Answer) -> str:
 
 
 def _measured_on(answer: Answer) -> str:
-    """``of 24 functions, Qwen3-4B-Q4_K_M at 16,384 tokens, llama.cpp ..., DATE``."""
+    """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
     setup, result = answer.run.setup, answer.result
     leading = result.leading if result else None
-    of = f"of {leading.bounds.units} {leading.metric.noun}, " if leading else ""
+    rows = result.by_kind_of_text if result else []
+    told = rows if leading in rows else [leading] if leading else []
+    of = f"of {' and '.join(map(units_phrase, told))}, " if told else ""
     model = f"{setup.weights.name} at {setup.context:,} tokens"
     return f"{of}{model}, {setup.engine}, {captions.dates(answer.run)}"
 

@@ -1,5 +1,6 @@
 """The loss of every pair of a grid, in the unit of the verdict."""
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -232,7 +233,9 @@ def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
 
 def kinds_of_text(verdict: Verdict) -> dict[str, str]:
     """What losses are of, by name of the metric, where there are several kinds."""
-    rows = [row for e in verdict.compared for row in e.by_kind_of_text]
+    found = [result.by_kind_of_text for result in verdict.compared]
+    # A pair that lacks some says nothing of their order: the fullest comes first.
+    rows = itertools.chain(*sorted(found, key=len, reverse=True))
     kinds = {row.metric.name: short_kind(row) for row in rows}
     return kinds if len(kinds) > 1 else {}
 

@@ -8,7 +8,8 @@ from made_losses import BEYOND, OPEN, WITHIN, losing_run
 from made_verdicts import with_klds, with_text
 
 from codeneedle.cache_types import Pair
-from codeneedle.report.losses import losses_of
+from codeneedle.report.answer import answer_badge, answer_of
+from codeneedle.report.losses import kinds_of_text, losses_of
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
@@ -98,6 +99,20 @@ def test_the_table_has_a_column_of_each_and_says_which_decides():
     assert "0.2 % (0.1 to 0.3)" == good["text"]
     assert ("within", "beyond by text") == (good["verdict"], middle["verdict"])
     assert [] == [*others(verdict, verdict.results)]
+
+
+def test_columns_keep_their_order_whatever_a_pair_lacks():
+    run = with_text(losing_run({MIDDLE: WITHIN}), {GOOD: 0.002, MIDDLE: 0.002})
+
+    assert ["recall", "text"] == [*kinds_of_text(judge(run)).values()]
+
+
+def test_answers_in_other_words_name_both():
+    run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.004})
+    answer = answer_of(judge(run))
+
+    assert said(run)[1].strip() == answer.sentence
+    assert "functions and" in answer_badge(answer)
 
 
 def test_one_alone_says_what_it_has_not_seen():
