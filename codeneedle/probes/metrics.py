@@ -9,7 +9,6 @@ from operator import itemgetter
 from statistics import NormalDist, fmean
 from typing import Literal, TypeVar
 
-from codeneedle.engines.messages import Forced
 from codeneedle.models.kv_cache import Caches, cache_bytes
 from codeneedle.records.record import CellRecord, Effective, Setup
 from codeneedle.text import mib
@@ -305,13 +304,6 @@ def facet_parts(facet: str) -> dict[str, str]:
     """A facet by name: ``{"depth": "4096"}``; empty of the whole."""
     parts = (part.partition("=") for part in facet.split(" ") if part)
     return {name: value for name, _, value in parts}
-
-
-def bounded_share(scores: Iterable[Forced | None]) -> float:
-    """Share of the tokens of *scores* whose log-probability is only an upper bound."""
-    every = [score for score in scores if score]
-    tokens = sum(len(each.logprobs) for each in every)
-    return sum(len(each.bounds) for each in every) / tokens if tokens else 0.0
 
 
 _Item = TypeVar("_Item")

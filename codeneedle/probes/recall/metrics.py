@@ -5,9 +5,9 @@ from functools import partial
 from statistics import fmean
 
 from codeneedle.corpora.needles import WRITTEN_LINES
-from codeneedle.engines.messages import Reply
+from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import (
@@ -20,6 +20,7 @@ from codeneedle.probes.recall.rounds import (
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import settings_of
+from codeneedle.probes.right_tokens import RightTokens
 from codeneedle.records.record import CellRecord, Setup
 
 WHOLE_READING = 0.9
@@ -67,14 +68,20 @@ def _forced_functions(
         yield right_round.name, scored.get(right_round.name)
 
 
+def _forced_scores(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, Forced | None]]:
+    """The scores of these functions, further ones of open pairs included."""
+    for name, answer in _forced_functions(record, setup):
+        yield name, answer.scores if answer else None
+
+
+def _every_score(record: CellRecord) -> Iterator[Forced | None]:
+    return (answer.scores for answer in recall_of(record).scored_answers)
+
+
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
     return [each.name for each in recall_of(record).rounds]
-
-
-def _probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
-    """Mean probability of the right tokens of each function, further ones included."""
-    answers = forced_answers(record, setup)
-    return {each.needle.name: each.scores.probability for each in answers}
 
 
 def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
@@ -83,20 +90,6 @@ def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
         return {}
     every = recall_of(record).forced
     return {each.name: each.scores.probability for each in every if each.scores}
-
-
-def _every_name(record: CellRecord, setup: Setup) -> list[str]:
-    return [right_round.name for right_round in right_rounds(record, setup)]
-
-
-def _first_choices(record: CellRecord, setup: Setup) -> float:
-    answers = forced_answers(record, setup)
-    return fmean([each.scores.first_choices for each in answers] or [0])
-
-
-def _bounded_share(record: CellRecord) -> float:
-    """Share of right tokens of which a bound alone is known."""
-    return bounded_share(answer.scores for answer in recall_of(record).scored_answers)
 
 
 def _lines_matched(answer: ScoredRound) -> int:
@@ -209,24 +202,16 @@ METRICS: tuple[Metric, ...] = (
 """All of them; the first is the headline."""
 
 
+_RIGHT = RightTokens(_forced_scores)
+
 FORCED: tuple[Metric, ...] = (
-    of_units(_forced_functions, lambda each: each.scores.logp)(
+    _RIGHT.logp()(
         name="recall-logp",
-        unit="nats",
-        better="higher",
-        loss=Loss(
-            kind=LossKind.PROBABILITY,
-            what="recall",
-            by_unit=_probabilities,
-            units=_every_name,
-            bounded=_bounded_share,
-            able=_first_choices,
-            crosschecked=_forced_probabilities,
+        loss=_RIGHT.loss(
+            _every_score, what="recall", crosschecked=_forced_probabilities
         ),
     ),
-    of_units(_forced_functions, lambda each: 100 * each.scores.first_choices)(
-        name="recall-right", unit="%", better="higher"
-    ),
+    _RIGHT.right()(name="recall-right"),
     of_units(_forced_functions, lambda each: each.breaks_at)(
         name="breaks-at", unit="lines", better="higher"
     ),

@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes.answers import USABLE
-from codeneedle.probes.metrics import Loss, LossKind, Metric, bounded_share, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
     is_read,
@@ -26,6 +27,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.task_kinds import TASKS
+from codeneedle.probes.right_tokens import RightTokens, bounded_share
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 # --- metrics
@@ -65,16 +67,17 @@ def _right(chosen: _Chosen) -> partial[Metric]:
     return partial(_questions(lambda each: each.share, chosen), unit="")
 
 
-def _logp(chosen: _Chosen) -> partial[Metric]:
-    metric = _questions(lambda each: each.scores.logp if each.scores else None, chosen)
-    return partial(metric, unit="nats", why_none=_why_not_forced)
+def _tokens(chosen: _Chosen) -> RightTokens:
+    """The right tokens of each chosen question."""
 
+    def scores_by_unit(
+        record: CellRecord, setup: Setup
+    ) -> Iterator[tuple[str, Forced | None]]:
+        for outcome in outcomes(record):
+            if chosen(outcome, setup):
+                yield outcome.text, outcome.scores
 
-def _until(chosen: _Chosen) -> partial[Metric]:
-    metric = _questions(
-        lambda each: each.scores.kept_tokens if each.scores else None, chosen
-    )
-    return partial(metric, unit="tokens", why_none=_why_not_forced)
+    return RightTokens(scores_by_unit)
 
 
 def _mode(mode: Mode) -> Metric:
@@ -150,7 +153,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
         ),
     ),
-    _logp(_is_informative)(
+    _tokens(_is_informative).logp(noun="texts")(
         name=f"{NAME}-logp",
         why_none=lambda setup: _why_not_forced(setup) or NOTHING_INFORMATIVE,
         loss=Loss(
@@ -220,15 +223,10 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
         of=NAME,
         facet=facet,
     )
-    yield _logp(is_of_task)(
-        name=f"{task}-logp{at}",
-        of=f"{NAME}-logp",
-        facet=facet,
-    )
-    yield _until(is_of_task)(
-        name=f"{task}-until{at}",
-        of=f"{NAME}-until",
-        facet=facet,
+    tokens, shared = _tokens(is_of_task), {"noun": "texts", "why_none": _why_not_forced}
+    yield tokens.logp(**shared)(name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet)
+    yield tokens.kept(**shared)(
+        name=f"{task}-until{at}", of=f"{NAME}-until", facet=facet
     )
 
 

@@ -1,0 +1,74 @@
+"""
+Metrics of right tokens that were scored, forced or read, whichever probe asked for
+them.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+from codeneedle.engines.messages import Forced
+from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, of_units
+from codeneedle.records.record import CellRecord, Setup
+
+
+@dataclass(frozen=True, slots=True)
+class RightTokens:
+    """The right tokens of the records of a probe."""
+
+    found: Found[Forced]
+    """The scores of each unit; None for what was asked for and has none."""
+
+    def logp(self, **facts: Any) -> partial[Metric]:
+        """The metric of their mean log-probability, with further *facts* of it."""
+        metric = of_units(self.found, lambda scores: scores.logp)
+        return partial(metric, unit="nats", better="higher", **facts)
+
+    def right(self, **facts: Any) -> partial[Metric]:
+        """The metric of the share of first choices, with further *facts* of it."""
+        metric = of_units(self.found, lambda scores: 100 * scores.first_choices)
+        return partial(metric, unit="%", better="higher", **facts)
+
+    def kept(self, **facts: Any) -> partial[Metric]:
+        """The metric of tokens before the first that is no first choice."""
+        metric = of_units(self.found, lambda scores: scores.kept_tokens)
+        return partial(metric, unit="tokens", better="higher", **facts)
+
+    def loss(
+        self, every: Callable[[CellRecord], Iterable[Forced | None]], **facts: Any
+    ) -> Loss:
+        """
+        What a pair loses of their mean probability, unit by unit.
+
+        Args:
+            every: All scores of a record: some may be bounds alone.
+            facts: Further ones, as of `Loss`.
+        """
+        return Loss(
+            kind=LossKind.PROBABILITY,
+            by_unit=self._probabilities,
+            units=self._names,
+            able=self._first_choices,
+            bounded=lambda record: bounded_share(every(record)),
+            **facts,
+        )
+
+    def _probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+        found = self.found(record, setup)
+        return {name: scores.probability for name, scores in found if scores}
+
+    def _names(self, record: CellRecord, setup: Setup) -> list[str]:
+        return [name for name, _ in self.found(record, setup)]
+
+    def _first_choices(self, record: CellRecord, setup: Setup) -> float:
+        found = self.found(record, setup)
+        return fmean([scores.first_choices for _, scores in found if scores] or [0])
+
+
+def bounded_share(scores: Iterable[Forced | None]) -> float:
+    """Share of the tokens of *scores* whose log-probability is only an upper bound."""
+    every = [score for score in scores if score]
+    tokens = sum(len(score.logprobs) for score in every)
+    return sum(len(score.bounds) for score in every) / tokens if tokens else 0.0
