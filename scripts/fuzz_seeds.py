@@ -143,10 +143,8 @@ def records() -> list[bytes]:
     read = records.made_record(
         "f16/f16", [], forced=map(records.made_forced, records.forced_of(setup))
     )
-    read.observation["answers"] = {
-        f"read ab {key.partition(' ')[2]}": answer
-        for key, answer in read.observation["answers"].items()
-    }
+    answers = [*read.observation["answers"].values()]
+    read.observation["answers"] = {"read ab": {"answers": answers, "text_s": 1.5}}
     failed = records.failed_record("f16/f16", Status.OUT_OF_MEMORY, "no room")
     others = [
         replace(recalled, probe=probe, observation=observation)

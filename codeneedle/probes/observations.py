@@ -10,6 +10,7 @@ from typing_extensions import override
 
 from codeneedle.engines.messages import Forced, Reply
 from codeneedle.records.record import (
+    Amount,
     CellRecord,
     Count,
     Json,
@@ -40,6 +41,16 @@ class Observed:
     def lacks(self, key: str) -> bool:
         """Whether it has no answer to the question of that *key*, and no reason."""
         return key not in self.answers and key not in self.skipped
+
+    @property
+    def errors(self) -> list[str]:
+        """Why each answer has nothing to score, those of a group included."""
+        stored = (
+            one
+            for answer in self.answers.values()
+            for one in answer.get("answers", (answer,))
+        )
+        return [one.get("error", "") for one in stored]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +97,17 @@ class Answer:
     def wall_s(self) -> float:
         """Seconds from the first request to the last answer."""
         return sum(part.wall_s for part in (self.reply, self.scores) if part)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerGroup:
+    """What became of all that is asked behind one text, in one go: they are one key."""
+
+    answers: tuple[Answer, ...]  # in asking order
+    text_s: Amount = 0.0
+    """
+    Seconds of the text without its questions, where right answers were read in batches.
+    """
 
 
 def file_of(record: CellRecord) -> str:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from msgspec import Struct
+from typing_extensions import override
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.fitting import Room
@@ -80,8 +81,27 @@ class Question:
     body: Any = None  # what its probe needs to ask it
 
 
+class Answering(ABC):
+    """What has the questions of a probe answered, by a server or a tool."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def ask(self, question: Question) -> object:
+        """
+        The answer to *question*, as it is stored.
+
+        Raises:
+            CellError: If the server or the tool fails.
+        """
+
+    def why_pointless(self, _question: Question) -> str:
+        """Why not to ask it, by other answers; empty if it is to be asked."""
+        return ""
+
+
 @dataclass(slots=True)
-class Asker:
+class Asker(Answering):
     """
     Asks one server the questions of a probe.
 
@@ -96,13 +116,9 @@ class Asker:
     retries: tuple[str, ...] = field(default=(), init=False)
     """Why attempts of the last request failed before it was answered."""
 
+    @override
     def ask(self, question: Question) -> object:
-        """The answer to *question*, as it is stored."""
         raise NotImplementedError
-
-    def why_pointless(self, _question: Question) -> str:
-        """Why not to ask it, by other answers; empty if it is to be asked."""
-        return ""
 
     def settle(self) -> None:
         """Wait until the server is idle, before it is stopped."""
@@ -533,7 +549,7 @@ class Probe:
         return ()
 
 
-# --- the one loop that asks a server
+# --- the one loop that has questions answered
 
 
 def previous_answers(context: ProbeContext) -> Observed:
@@ -564,21 +580,38 @@ def ask(
     observed.starts += 1
     context.step(0, 1, "loading")
     with context.serving(saves=probe.saves_cache, thinks=probe.thinks) as served:
-        asker, done, is_useful = probe.asker(served, context, observed), 0, False
-        while left := [each for each in questions() if observed.lacks(each.key)]:
-            question, *_ = left
-            context.step(done, done + len(left), question.phrase)
-            if reason := asker.why_pointless(question):
-                observed.skipped[question.key] = reason
-            else:
-                observed.answers[question.key] = as_json(asker.ask(question))
-                done += 1
-            # Once is enough: it may read all answers.
-            is_useful = is_useful or probe.useless(observed) is None
-            if is_useful:
-                context.keep(as_json(observed))
+        asker = probe.asker(served, context, observed)
+        ask_each(probe, context, observed, questions, asker)
         asker.settle()
         context.step(1, 1, "stopping")
+
+
+def ask_each(
+    probe: Probe,
+    context: ProbeContext,
+    observed: Observed,
+    questions: Callable[[], Iterable[Question]],
+    asker: Answering,
+) -> None:
+    """
+    Have *asker* answer all *questions* without an answer; the others are as of `ask`.
+
+    Raises:
+        CellError: If what answers fails.
+    """
+    done, is_useful = 0, False
+    while left := [each for each in questions() if observed.lacks(each.key)]:
+        question, *_ = left
+        context.step(done, done + len(left), question.phrase)
+        if reason := asker.why_pointless(question):
+            observed.skipped[question.key] = reason
+        else:
+            observed.answers[question.key] = as_json(asker.ask(question))
+            done += 1
+        # Once is enough: it may read all answers.
+        is_useful = is_useful or probe.useless(observed) is None
+        if is_useful:
+            context.keep(as_json(observed))
 
 
 def checked_observation(probe: Probe, observed: Observed) -> Json:

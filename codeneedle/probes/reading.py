@@ -11,8 +11,8 @@ import hashlib
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from codeneedle.engines.engine import Ability, Served, Tokenizer
@@ -22,8 +22,8 @@ from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
-from codeneedle.probes.observations import Answer
-from codeneedle.probes.probe import Asker
+from codeneedle.probes.observations import Answer, AnswerGroup, Observed
+from codeneedle.probes.probe import Answering, Asker, Probe, Question, ask_each
 from codeneedle.system.files import own_folder, read_note, write_note
 
 LAYOUT_VERSION = 1
@@ -256,8 +256,33 @@ def _bytes(piece: TokenPiece) -> bytes:
     return bytes(piece.piece)
 
 
-Read = Callable[[Group, str], tuple[list[Answer], float]]
-"""Has a group read behind a text; what it returns is what `read` returns."""
+Read = Callable[[Group, str], AnswerGroup]
+"""Has a group read behind a text."""
+
+
+def read_each(
+    probe: Probe,
+    context: ProbeContext,
+    observed: Observed,
+    questions: Callable[[], Iterable[Question]],
+    answering: Callable[[Read], Answering],
+) -> None:
+    """
+    Have all *questions* answered by reading, to which *observed* has no answer.
+
+    Args:
+        probe: Whose they are.
+        context: The cell.
+        observed: What is known of it; answers are added.
+        questions: Called behind each answer, as one may set what is asked then.
+        answering: What answers them, by what reads.
+
+    Raises:
+        CellError: If the tool fails, or the server.
+    """
+    if any(observed.lacks(question.key) for question in questions()):
+        with reader(context) as read:
+            ask_each(probe, context, observed, questions, answering(read))
 
 
 @contextlib.contextmanager
@@ -275,10 +300,11 @@ def reader(context: ProbeContext) -> Iterator[Read]:
     with context.serving() as served:
         starts_s = [time.monotonic() - began]
 
-        def read_there(group: Group, text: str) -> tuple[list[Answer], float]:
-            answers, text_s = _read_by_echo(context, served, group, text)
+        def read_there(group: Group, text: str) -> AnswerGroup:
+            found = _read_by_echo(context, served, group, text)
             # The first text has waited for the server, as that of a tool has.
-            return answers, round(text_s + (starts_s.pop() if starts_s else 0.0), 4)
+            waited_s = starts_s.pop() if starts_s else 0.0
+            return replace(found, text_s=round(found.text_s + waited_s, 4))
 
         yield read_there
     if before.ready_s is not None:
@@ -287,7 +313,7 @@ def reader(context: ProbeContext) -> Iterator[Read]:
 
 def _read_by_echo(
     context: ProbeContext, served: Served, group: Group, text: str
-) -> tuple[list[Answer], float]:
+) -> AnswerGroup:
     """Read all of it, by one request to a server that scores its prompts."""
     body, ranges = _compose_text("", text, group.passages)
     started = time.monotonic()
@@ -297,16 +323,12 @@ def _read_by_echo(
     whole_s = time.monotonic() - started
     own_s = math.fsum(each.wall_s for each in every)
     answers = _answers(group, every, body.encode(errors="replace"))
-    return answers, max(0.0, whole_s - own_s)
+    return AnswerGroup(answers=answers, text_s=max(0.0, whole_s - own_s))
 
 
-def read(context: ProbeContext, group: Group, text: str) -> tuple[list[Answer], float]:
+def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     """
-    Have the answers of *group* read by a tool, behind *text*.
-
-    Returns:
-        Their scores, in the order of the passages; and the seconds that the text took
-        without its questions.
+    The answers of *group*, read by a tool behind *text*.
 
     Raises:
         BadInput: As of `laid_out`.
@@ -335,18 +357,18 @@ def read(context: ProbeContext, group: Group, text: str) -> tuple[list[Answer], 
         chunk.forced(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
         for span in chunk.spans
     ]
-    return _answers(group, every, task.text), text_s
+    return AnswerGroup(answers=_answers(group, every, task.text), text_s=text_s)
 
 
-def _answers(group: Group, every: Sequence[Forced], text: bytes) -> list[Answer]:
+def _answers(group: Group, every: Sequence[Forced], text: bytes) -> tuple[Answer, ...]:
     """The scores of the passages of *group*, in a *text* that was read."""
     digest = hashlib.sha256(text).hexdigest()
-    return [
+    return tuple(
         Answer(name=passage.name, prompt_sha256=digest, scores=scores)
         if scores.logprobs
         else Answer(name=passage.name, prompt_sha256=digest, error=UNTOLD)
         for passage, scores in zip(group.passages, every, strict=True)
-    ]
+    )
 
 
 def _chunk(context: ProbeContext, tool: ReadingTool, group: Group, text: str) -> Chunk:

@@ -10,7 +10,7 @@ from typing import Any
 from codeneedle.cache_types import BITS_PER_ELEMENT, DEFAULT_TYPES, ENGINE, Pair
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced, Reply
-from codeneedle.probes.observations import Answer, Observed
+from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.recall.record import Recall
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import (
@@ -228,10 +228,11 @@ def observed(recall: Recall) -> Json:
         for part, of_part in (
             ("written", recall.rounds),
             ("forced", recall.forced),
-            ("read made", recall.read),
         )
         for each in of_part
     }
+    if recall.read:
+        answers["read made"] = as_json(AnswerGroup(answers=recall.read))
     facts = {"priming": recall.priming} if recall.priming else {}
     return as_json(Observed(answers=answers, starts=recall.starts, facts=facts))
 

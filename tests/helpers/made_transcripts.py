@@ -68,7 +68,7 @@ def by_conversation(turns):
     answers = {}
     for turn in turns:
         name = turn.name.partition(".")[0]
-        answers.setdefault(name, {"turns": []})["turns"].append(as_json(turn))
+        answers.setdefault(name, {"answers": []})["answers"].append(as_json(turn))
     return answers
 
 

@@ -37,7 +37,7 @@ ANSWER = {
     "nested",
     [
         lambda answer: answer,
-        lambda answer: {"turns": [ANSWER, answer]},
+        lambda answer: {"answers": [ANSWER, answer]},
         lambda answer: {"scores": answer},
         lambda answer: {"answers": [{"answer": {"scores": answer}}]},
     ],

@@ -8,9 +8,10 @@ from typing_extensions import override
 
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.engines.messages import BrokenOff, Chat, Completion, Reply
-from codeneedle.probes.observations import Answer
-from codeneedle.probes.probe import Asker, Question, prompt_sha256
+from codeneedle.probes.observations import Answer, AnswerGroup
+from codeneedle.probes.probe import Answering, Asker, Question, prompt_sha256
 from codeneedle.probes.prompts import request
+from codeneedle.probes.reading import Read
 from codeneedle.probes.recall.alignment import answer_lines, score
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import Way, settings_of
@@ -69,6 +70,19 @@ class FunctionAsker(Asker):
             messages=chat_messages(run.text, needle, prefill_no_think=prefill),
             tokens=tokens,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionReader(Answering):
+    """Has functions read behind the text; the body of a question is a way and group."""
+
+    read: Read  # what reads them
+    text: str  # the text as it is sent
+
+    @override
+    def ask(self, question: Question) -> AnswerGroup:
+        _, group = question.body
+        return self.read(group, self.text)
 
 
 def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:

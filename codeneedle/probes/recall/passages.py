@@ -5,10 +5,11 @@ from statistics import fmean
 
 from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
+from codeneedle.probes.probe import Question
 from codeneedle.probes.reading import ROOM, Group, Passage, questions_room
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ
-from codeneedle.probes.recall.settings import functions_in
+from codeneedle.probes.recall.settings import Way, functions_in
 from codeneedle.records.record import Setup
 
 HEADING_LINES = 2.5
@@ -29,9 +30,11 @@ def passage_of(needle: NeedleFacts) -> Passage:
     return Passage(needle.name, completion_prompt("", needle), right)
 
 
-def key_in(group: Group, name: str) -> str:
-    """The key of the question for the function *name* in the chunk of *group*."""
-    return f"{READ} {group.key} {name}"
+def reading(group: Group) -> Question:
+    """The question for the functions in the chunk of *group*."""
+    return Question(
+        f"{READ} {group.key}", phrase="reading right lines", body=(Way.READ, group)
+    )
 
 
 def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:

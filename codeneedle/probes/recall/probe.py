@@ -38,10 +38,10 @@ from codeneedle.probes.reading import (
     Group,
     chunk_tokens,
     chunks_read,
-    reader,
+    read_each,
     refuse_reading,
 )
-from codeneedle.probes.recall.asker import FunctionAsker
+from codeneedle.probes.recall.asker import FunctionAsker, FunctionReader
 from codeneedle.probes.recall.fitting import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.metrics import (
     FORCED,
@@ -52,8 +52,8 @@ from codeneedle.probes.recall.metrics import (
 from codeneedle.probes.recall.passages import (
     asked_tokens,
     groups,
-    key_in,
     question_lines,
+    reading,
 )
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import FORCED as FORCED_KEY
@@ -553,10 +553,7 @@ class RecallProbe(Probe):
             key = f"{WRITTEN} {needle.name}"
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
         if chosen.reads:
-            for group in self.groups(setup, goal):
-                for passage in group.passages:
-                    key = key_in(group, passage.name)
-                    yield Question(key, body=(Way.READ, passage))
+            yield from map(reading, self.groups(setup, goal))
         elif chosen.scores:
             for needle in functions.forced[: goal or chosen.function_count]:
                 yield _forcing(needle)
@@ -580,7 +577,8 @@ class RecallProbe(Probe):
                 if question.body[0] is Way.WRITE and observed.lacks(question.key)
             )
             observed.skipped |= dict.fromkeys(unwritten, reason)
-        self._read(context, observed)
+        if settings_of(setup).reads:
+            self._read(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
             ask(self, context, observed, lambda: self._for_server(context))
@@ -603,35 +601,20 @@ class RecallProbe(Probe):
         )
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:
-        """Have right lines read that have no scores yet, if they are to be read."""
-        if not settings_of(context.run.setup).reads:
-            return
+        """Have right lines read that have no scores yet."""
         setup = context.run.setup
-        every = self.groups(setup, len(functions_in(setup).forced))
-        known = {key_in(each, one.name) for each in every for one in each.passages}
+        every = map(reading, self.groups(setup, len(functions_in(setup).forced)))
         # Of another layout, of a setup that was lost: the same functions once more.
-        for key in [key for key in observed.answers if key.startswith(f"{READ} ")]:
-            if key not in known:
-                del observed.answers[key]
-        wanted = [
-            group
-            for group in self.groups(setup, context.goal)
-            if any(
-                observed.lacks(key_in(group, passage.name))
-                for passage in group.passages
-            )
-        ]
-        if not wanted:
-            return
-        with reader(context) as read:
-            for at, group in enumerate(wanted):
-                context.step(at, len(wanted) + 1, "reading right lines")
-                answers, text_s = read(group, context.run.text)
-                for answer in answers:
-                    observed.answers[key_in(group, answer.name)] = as_json(answer)
-                texts_s = [*observed.facts.get("texts_s", ()), text_s]
-                observed.facts["texts_s"] = texts_s
-                context.keep(as_json(observed))
+        read = {key for key in observed.answers if key.startswith(f"{READ} ")}
+        for key in read.difference(question.key for question in every):
+            del observed.answers[key]
+        read_each(
+            self,
+            context,
+            observed,
+            lambda: map(reading, self.groups(setup, context.goal)),
+            lambda read: FunctionReader(read, context.run.text),
+        )
 
     @override
     def asker(
@@ -658,11 +641,11 @@ class RecallProbe(Probe):
     @override
     def useless(self, observed: Observed) -> CellError | None:
         """Each answer has an error."""
-        errors = {key: answer.get("error") for key, answer in observed.answers.items()}
-        if not all(errors.values()):
+        errors = observed.errors
+        if not all(errors):
             return None
-        error, *_ = errors.values() or ("",)
-        if not any(key.startswith(WRITTEN) for key in errors):
+        error, *_ = errors or ("",)
+        if not any(key.startswith(WRITTEN) for key in observed.answers):
             return CellError(
                 f"no right lines could be scored: {error}; --way write needs none",
                 hint="Use --way write.",

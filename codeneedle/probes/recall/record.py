@@ -2,16 +2,21 @@
 
 import math
 from dataclasses import dataclass
+from itertools import chain
+from typing import TypeVar
 
 from codeneedle.probes.observations import (
     Answer,
+    AnswerGroup,
     Observed,
     file_of,
     keep_results,
     observation_of,
     refuse_faults,
 )
-from codeneedle.records.record import Amount, CellRecord, from_json
+from codeneedle.records.record import CellRecord, from_json
+
+_Layout = TypeVar("_Layout")
 
 NAME = "recall"
 """Of the probe."""
@@ -21,7 +26,7 @@ WRITTEN, FORCED, READ = "written", "forced", "read"
 """
 What keys of questions begin with; the name of the function follows.
 
-Of those that were read, behind what makes their chunk another one.
+Of those that were read, what makes their chunk another one: they are an `AnswerGroup`.
 """
 
 
@@ -31,9 +36,6 @@ class RecallFacts:
 
     priming: Answer | None = None
     """An unscored round before all others of the first server."""
-
-    texts_s: tuple[Amount, ...] = ()
-    """Seconds of each text that was read with questions, without these."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,8 @@ class Recall:
 
     priming: Answer | None = None  # the unscored round before them, of the first server
     starts: int = 1  # servers that it took; each read the text once
-    texts_s: tuple[float, ...] = ()  # as of `RecallFacts`
+    texts_s: tuple[float, ...] = ()
+    """Seconds of each text that was read with questions, without these."""
 
     @property
     def answers(self) -> tuple[Answer, ...]:
@@ -91,22 +94,25 @@ def recall_in(stored: Observed, *, file: str) -> Recall:
         BadRecord: As of `recall_of`.
     """
     facts = from_json(stored.facts, RecallFacts, file=file)
+    read = _answers(stored, READ, AnswerGroup, file=file)
     recall = Recall(
-        rounds=_answers(stored, WRITTEN, file=file),
-        forced=_answers(stored, FORCED, file=file),
-        read=_answers(stored, READ, file=file),
+        rounds=_answers(stored, WRITTEN, Answer, file=file),
+        forced=_answers(stored, FORCED, Answer, file=file),
+        read=tuple(chain.from_iterable(group.answers for group in read)),
         priming=facts.priming,
         starts=stored.starts,
-        texts_s=facts.texts_s,
+        texts_s=tuple(group.text_s for group in read),
     )
     refuse_faults(recall.answers, file=file)
     return recall
 
 
-def _answers(stored: Observed, part: str, *, file: str) -> tuple[Answer, ...]:
+def _answers(
+    stored: Observed, part: str, layout: type[_Layout], *, file: str
+) -> tuple[_Layout, ...]:
     """The answers whose keys begin with *part*."""
     return tuple(
-        from_json(answer, Answer, file=file)
+        from_json(answer, layout, file=file)
         for key, answer in stored.answers.items()
         if key.startswith(f"{part} ")
     )

@@ -29,6 +29,7 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import (
+    Answering,
     Asker,
     Calibrating,
     Probe,
@@ -42,7 +43,7 @@ from codeneedle.probes.reading import (
     Passage,
     Read,
     chunk_tokens,
-    reader,
+    read_each,
     refuse_reading,
 )
 from codeneedle.probes.retrieval.dial import (
@@ -283,28 +284,16 @@ class RetrievalProbe(Probe):
         if calibration_of(context.run.setup) is None:
             with context.serving() as served:
                 self.asker(served, context, observed)
-        with reader(context) as read:
-            self._read(context, observed, read)
+        setup = context.run.setup
+        texts = _Texts(context, observed, retrieval_layout(setup))
+        read_each(
+            self,
+            context,
+            observed,
+            lambda: self.questions(setup),
+            lambda read: _TextReader(texts, read),
+        )
         return checked_observation(self, observed)
-
-    def _read(self, context: ProbeContext, observed: Observed, read: Read) -> None:
-        """Have the right answers about each text read that has none yet."""
-        texts = _Texts(context, observed, retrieval_layout(context.run.setup))
-        # An answer of the reference may set what is asked then.
-        while left := [
-            question
-            for question in self.questions(context.run.setup)
-            if observed.lacks(question.key)
-        ]:
-            question, done = left[0], len(observed.answers)
-            context.step(done, done + len(left), question.phrase)
-            if reason := texts.why_pointless(question.body):
-                observed.skipped[question.key] = reason
-            else:
-                found = read_text(question.body, texts.text(question.body), read)
-                texts.note(question.body, found)
-                observed.answers[question.key] = as_json(found)
-            context.keep(as_json(observed))
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
@@ -531,6 +520,23 @@ class _Texts:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _TextReader(Answering):
+    """Has right answers about texts read behind them."""
+
+    texts: _Texts
+    read: Read  # what reads them
+
+    @override
+    def ask(self, question: Question) -> TextRead:
+        key = question.body
+        return self.texts.note(key, read_text(key, self.texts.text(key), self.read))
+
+    @override
+    def why_pointless(self, question: Question) -> str:
+        return self.texts.why_pointless(question.body)
+
+
 @dataclass(slots=True)
 class _Examiner(_Questioner):
     """Reads texts and asks about them; on the reference, sets how hard they are."""
@@ -667,8 +673,8 @@ def read_text(
         for q in named
     ]
     group = Group.of(passages, str(wording), sha256)
-    answers, text_s = read(group, text.text.removesuffix("\n"))
-    first, *_ = (answer.scores for answer in answers)
+    found = read(group, text.text.removesuffix("\n"))
+    first, *_ = (answer.scores for answer in found.answers)
     return TextRead(
         **key._asdict(),
         characters=len(text.text),
@@ -676,10 +682,10 @@ def read_text(
         decoys=_decoys(text),
         prompt_tokens=first.prompt_tokens if first else 0,
         cached_tokens=0,
-        prompt_ms=1000 * text_s,
+        prompt_ms=1000 * found.text_s,
         answers=tuple(
             _stored_answer(question, answer, _decoys(text))
-            for question, answer in zip(named, answers, strict=True)
+            for question, answer in zip(named, found.answers, strict=True)
         ),
     )
 

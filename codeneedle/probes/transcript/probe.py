@@ -25,7 +25,7 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Answer, Observed
+from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.prompts import steady
 from codeneedle.probes.transcript.choice import (
@@ -47,7 +47,6 @@ from codeneedle.probes.transcript.metrics import (
 )
 from codeneedle.probes.transcript.record import (
     NAME,
-    ForcedConversation,
     TranscriptLayout,
     TranscriptSettings,
     TurnFacts,
@@ -191,8 +190,7 @@ class TranscriptProbe(Probe):
     @override
     def useless(self, observed: Observed) -> CellError | None:
         """Each turn has an error."""
-        answers = observed.answers.values()
-        errors = [turn["error"] for answer in answers for turn in answer["turns"]]
+        errors = observed.errors
         if not all(errors):
             return None
         return CellError(
@@ -451,13 +449,13 @@ class _Forcer(Asker):
     _done: int = field(default=0, init=False)
 
     @override
-    def ask(self, question: Question) -> ForcedConversation:
+    def ask(self, question: Question) -> AnswerGroup:
         turns = []
         for turn in question.body:
             self.context.step(self._done, self.left, f"turn {turn.name}")
             turns.append(self.turn(turn, self.rendered[turn.name]))
             self._done += 1
-        return ForcedConversation(turns=tuple(turns))
+        return AnswerGroup(answers=tuple(turns))
 
     def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> Answer:
         """

@@ -12,6 +12,7 @@ from msgspec import Meta, Struct, structs
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
     Answer,
+    AnswerGroup,
     Observed,
     file_of,
     keep_results,
@@ -141,13 +142,6 @@ class TranscriptLayout(
         return by_name.items()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForcedConversation:
-    """The forced turns of a conversation: the answer to a question."""
-
-    turns: tuple[Answer, ...]  # in the order of the setup
-
-
 @keep_results()
 def transcript_layout(setup: Setup) -> TranscriptLayout:
     """
@@ -187,7 +181,7 @@ def turns_of(record: CellRecord) -> tuple[Answer, ...]:
     turns = tuple(
         turn
         for answer in observation_of(record, Observed).answers.values()
-        for turn in from_json(answer, ForcedConversation, file=file).turns
+        for turn in from_json(answer, AnswerGroup, file=file).answers
     )
     refuse_faults(turns, file=file)
     return turns

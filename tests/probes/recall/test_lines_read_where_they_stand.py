@@ -395,7 +395,7 @@ def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monke
     with reading.reader(context) as read:
         engine.text_s = 3.0
         texts_s = [
-            read(each, context.run.text)[1]
+            read(each, context.run.text).text_s
             for each in groups(context.run.setup, [2, 4])
         ]
 
@@ -410,7 +410,7 @@ def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(
     monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
     with reading.reader(context) as read:
         texts_s = [
-            read(each, context.run.text)[1]
+            read(each, context.run.text).text_s
             for each in groups(context.run.setup, [2, 4])
         ]
 
