@@ -2,9 +2,10 @@
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from rich.text import Text
 
@@ -49,6 +50,28 @@ def of_reference(run: Run, probe: str) -> CellRecord | None:
     }
     reference = reference_among(records.values())
     return records[reference] if reference else None
+
+
+def beside_reference(
+    run: Run,
+    record: CellRecord,
+    name: str,
+    scored: Callable[[CellRecord], Mapping[str, Forced]],
+    **shown: Any,
+) -> list[ComparedToken]:
+    """
+    The right tokens of one answer of *record*, beside those of the reference.
+
+    Args:
+        run: Of the record.
+        record: A finished one.
+        name: Of the answer.
+        scored: The scores of a record, by the name of the answer.
+        shown: The text and its classes, as of `tokens_of`.
+    """
+    reference = of_reference(run, record.probe)
+    theirs = scored(reference).get(name) if reference else None
+    return tokens_of(ours=scored(record)[name], theirs=theirs, **shown)
 
 
 def tokens_of(

@@ -110,65 +110,6 @@ class AnswerGroup:
     """
 
 
-def file_of(record: CellRecord) -> str:
-    """Name of the file of *record*, for errors."""
-    what = "-".join(filter(None, (record.probe, record.variant)))
-    return f"{record.pair.slug}.{what}.json"
-
-
-def observation_of(record: CellRecord, layout: type[_Layout]) -> _Layout:
-    """
-    The observation of *record*.
-
-    Raises:
-        BadRecord: If it has another layout.
-    """
-    return from_json(record.observation or {}, layout, file=file_of(record))
-
-
-def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
-    """
-    Stop at stored *answers* whose scores are none; errors name the *file*.
-
-    Raises:
-        BadRecord: On the first of them.
-    """
-    for answer in answers:
-        what = f"the scores of {answer.name} are none: {answer.fault}"
-        refuse_impossible(not answer.fault, what, file=file)
-
-
-def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
-    """
-    The settings of *probe* in *setup*; those of an empty object if it has none.
-
-    Raises:
-        BadRecord: If they have another layout.
-    """
-    return from_json(setup.probes.get(probe, {}), layout, file=SETUP)
-
-
-def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
-    """The *known* settings of a run folder, with what was *chosen* in their place."""
-    given = {
-        name: value
-        for name, value in structs.asdict(chosen).items()
-        if value is not None and value != ()
-    }
-    return structs.replace(known, **given)
-
-
-def calibrated_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:
-    """
-    What the reference has set for all cells of *probe*; None before it has.
-
-    Raises:
-        BadRecord: If what the setup keeps has another layout.
-    """
-    stored = setup.calibrated.get(probe)
-    return None if stored is None else from_json(stored, layout, file=SETUP)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _ByIdentity:
     """A key of a cache: records and setups hold dicts, which have no hash."""
@@ -210,3 +151,84 @@ def keep_results(
         return by_identity
 
     return decorate
+
+
+def file_of(record: CellRecord) -> str:
+    """Name of the file of *record*, for errors."""
+    what = "-".join(filter(None, (record.probe, record.variant)))
+    return f"{record.pair.slug}.{what}.json"
+
+
+def observation_of(record: CellRecord, layout: type[_Layout]) -> _Layout:
+    """
+    The observation of *record*.
+
+    Raises:
+        BadRecord: If it has another layout.
+    """
+    return from_json(record.observation or {}, layout, file=file_of(record))
+
+
+def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
+    """
+    Stop at stored *answers* whose scores are none; errors name the *file*.
+
+    Raises:
+        BadRecord: On the first of them.
+    """
+    for answer in answers:
+        what = f"the scores of {answer.name} are none: {answer.fault}"
+        refuse_impossible(not answer.fault, what, file=file)
+
+
+@keep_results()
+def answers_of(record: CellRecord) -> dict[str, AnswerGroup]:
+    """
+    The answers of *record* by the key of their question, in asking order.
+
+    One that is asked alone is a group of its own.
+
+    Raises:
+        BadRecord: If it has another layout, or scores that are none.
+    """
+    file = file_of(record)
+    found = {
+        key: from_json(answer, AnswerGroup, file=file)
+        if "answers" in answer
+        else AnswerGroup(answers=(from_json(answer, Answer, file=file),))
+        for key, answer in observation_of(record, Observed).answers.items()
+    }
+    for group in found.values():
+        refuse_faults(group.answers, file=file)
+    return found
+
+
+def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
+    """
+    The settings of *probe* in *setup*; those of an empty object if it has none.
+
+    Raises:
+        BadRecord: If they have another layout.
+    """
+    return from_json(setup.probes.get(probe, {}), layout, file=SETUP)
+
+
+def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
+    """The *known* settings of a run folder, with what was *chosen* in their place."""
+    given = {
+        name: value
+        for name, value in structs.asdict(chosen).items()
+        if value is not None and value != ()
+    }
+    return structs.replace(known, **given)
+
+
+def calibrated_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:
+    """
+    What the reference has set for all cells of *probe*; None before it has.
+
+    Raises:
+        BadRecord: If what the setup keeps has another layout.
+    """
+    stored = setup.calibrated.get(probe)
+    return None if stored is None else from_json(stored, layout, file=SETUP)

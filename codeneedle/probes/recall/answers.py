@@ -12,6 +12,7 @@ from rich.text import Text
 
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
+from codeneedle.engines.messages import Forced
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
@@ -44,7 +45,8 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         )
     for scored in forced_answers(record, run.setup):
         yield ScoredAnswer(
-            name=scored.needle.name, show=functools.partial(_forced_lines, run, scored)
+            name=scored.needle.name,
+            show=functools.partial(_forced_lines, run, record, scored.needle),
         )
 
 
@@ -55,13 +57,18 @@ def _round(asked: ScoredRound, view: View) -> Document:
     return lines_beside(asked.needle, scored, width=view.width)
 
 
-def _forced_lines(run: Run, ours: ForcedAnswer, _view: View) -> Document:
+def _forced_lines(
+    run: Run, record: CellRecord, needle: NeedleFacts, _view: View
+) -> Document:
     """The right lines, token by token, with what each lost against the reference."""
-    reference = forced.of_reference(run, NAME)
-    of_all = forced_answers(reference, run.setup) if reference else ()
-    theirs = next((each.scores for each in of_all if each.needle == ours.needle), None)
-    text = "\n".join(ours.needle.lines)
-    return forced.document(forced.tokens_of(text, ours.scores, theirs))
+
+    def scored(of: CellRecord) -> dict[str, Forced]:
+        answers = forced_answers(of, run.setup)
+        return {answer.needle.name: answer.scores for answer in answers}
+
+    text = "\n".join(needle.lines)
+    tokens = forced.beside_reference(run, record, needle.name, scored, text=text)
+    return forced.document(tokens)
 
 
 def _beside(asked: ScoredRound) -> Beside:

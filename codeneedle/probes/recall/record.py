@@ -1,22 +1,20 @@
 """What the recall probe stores of a cell."""
 
 import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeVar
 
 from codeneedle.probes.observations import (
     Answer,
     AnswerGroup,
     Observed,
+    answers_of,
     file_of,
     keep_results,
     observation_of,
-    refuse_faults,
 )
 from codeneedle.records.record import CellRecord, from_json
-
-_Layout = TypeVar("_Layout")
 
 NAME = "recall"
 """Of the probe."""
@@ -83,36 +81,25 @@ def recall_of(record: CellRecord) -> Recall:
     Raises:
         BadRecord: If it has another layout, or scores of other tokens.
     """
-    return recall_in(observation_of(record, Observed), file=file_of(record))
-
-
-def recall_in(stored: Observed, *, file: str) -> Recall:
-    """
-    What was *stored* of a cell, or observed so far; errors name the *file*.
-
-    Raises:
-        BadRecord: As of `recall_of`.
-    """
-    facts = from_json(stored.facts, RecallFacts, file=file)
-    read = _answers(stored, READ, AnswerGroup, file=file)
-    recall = Recall(
-        rounds=_answers(stored, WRITTEN, Answer, file=file),
-        forced=_answers(stored, FORCED, Answer, file=file),
-        read=tuple(chain.from_iterable(group.answers for group in read)),
+    stored = observation_of(record, Observed)
+    facts = from_json(stored.facts, RecallFacts, file=file_of(record))
+    read = list(_groups(record, READ))
+    return Recall(
+        rounds=_answers(_groups(record, WRITTEN)),
+        forced=_answers(_groups(record, FORCED)),
+        read=_answers(read),
         priming=facts.priming,
         starts=stored.starts,
         texts_s=tuple(group.text_s for group in read),
     )
-    refuse_faults(recall.answers, file=file)
-    return recall
 
 
-def _answers(
-    stored: Observed, part: str, layout: type[_Layout], *, file: str
-) -> tuple[_Layout, ...]:
+def _groups(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
     """The answers whose keys begin with *part*."""
-    return tuple(
-        from_json(answer, layout, file=file)
-        for key, answer in stored.answers.items()
-        if key.startswith(f"{part} ")
-    )
+    for key, group in answers_of(record).items():
+        if key.startswith(f"{part} "):
+            yield group
+
+
+def _answers(groups: Iterable[AnswerGroup]) -> tuple[Answer, ...]:
+    return tuple(chain.from_iterable(group.answers for group in groups))

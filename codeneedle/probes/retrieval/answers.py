@@ -8,22 +8,25 @@ from statistics import fmean
 from rich.text import Text
 
 from codeneedle.document import Document, Facts, Lines, Table
+from codeneedle.engines.messages import Forced
+from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.retrieval.outcomes import QuestionOutcome, outcomes
+from codeneedle.probes.retrieval.prompts import right_text
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
-from codeneedle.records.record import CellRecord
+from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import NO_VALUE_WORD, one_line, plural, visible_lines
 
 PAYLOAD_COLUMNS = 24
 """Of a payload and of an answer in a list; a question alone shows them whole."""
 
 
-def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
+def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
     for outcome in outcomes(record):
         yield ScoredAnswer(
             name=outcome.question,
-            show=functools.partial(_question, outcome),
+            show=functools.partial(_question, run, record, outcome),
             task=outcome.task,
             length=outcome.length,
             depth=outcome.depth,
@@ -95,7 +98,9 @@ def _shorten(text: str) -> str:
     return f"{line[: PAYLOAD_COLUMNS - 3]}..."
 
 
-def _question(each: QuestionOutcome, _view: View) -> Document:
+def _question(
+    run: Run, record: CellRecord, each: QuestionOutcome, _view: View
+) -> Document:
     """One question of a task, verbatim, with what is known of its answer."""
     asked, scores = each.asked, each.scores
     place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
@@ -111,6 +116,17 @@ def _question(each: QuestionOutcome, _view: View) -> Document:
         bound = "at most " if scores.bounds else ""
         count = f"the first {scores.kept_tokens} of {len(scores.logprobs)} tokens"
         phrase = f"{bound}{scores.logp:.3f} nats per token; {count} are first choices"
-        entries.append(("forced", phrase))
+        entries.append(("read" if each.is_read else "forced", phrase))
     shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
-    return [Facts(shown, is_quiet=True)]
+    yield Facts(shown, is_quiet=True)
+    if scores:
+        tokens = forced.beside_reference(
+            run, record, each.question, _scored, text=right_text(asked)
+        )
+        yield from forced.document(tokens)
+
+
+def _scored(record: CellRecord) -> dict[str, Forced]:
+    """The scores of right answers, by question."""
+    every = outcomes(record)
+    return {outcome.question: outcome.scores for outcome in every if outcome.scores}

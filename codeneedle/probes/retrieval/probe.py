@@ -308,11 +308,11 @@ class RetrievalProbe(Probe):
         )
 
     @override
-    def answers(self, _run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
+    def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
         """Questions about texts."""
         from codeneedle.probes.retrieval import answers
 
-        return answers.answers(record)
+        return answers.answers(run, record)
 
     @override
     def overview(self, _run: Run, record: CellRecord) -> Document:

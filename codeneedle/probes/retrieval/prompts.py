@@ -5,7 +5,7 @@ import re
 from codeneedle.engines.messages import Message
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.prompts import NO_THINK_PREFILL
-from codeneedle.probes.retrieval.tasks import TaskText, TextQuestion
+from codeneedle.probes.retrieval.tasks import QuestionFields, TaskText, TextQuestion
 
 # 1 - first version
 WORDING = 1
@@ -32,7 +32,7 @@ def without_last_blank(begin: str) -> str:
     return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
-def right_text(question: TextQuestion) -> str:
+def right_text(question: QuestionFields) -> str:
     """The right answer as it follows the prompt: with the blank that was left out."""
     return (
         f"{question.begin[len(without_last_blank(question.begin)) :]}{question.payload}"

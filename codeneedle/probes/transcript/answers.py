@@ -115,11 +115,12 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
     """
     file, chosen = view.transcript or _kept_file(run), transcript_layout(run.setup)
     turn = next(turn for turn in chosen.turns if turn.name == name)
-    reference = forced.of_reference(run, NAME)
-    tokens = forced.tokens_of(
-        _text(turn, _turn_in_file(turn, chosen, file)) if file else "",
-        scored_turns(record, run.setup)[name],
-        scored_turns(reference, run.setup).get(name) if reference else None,
+    tokens = forced.beside_reference(
+        run,
+        record,
+        name,
+        lambda of: scored_turns(of, run.setup),
+        text=_text(turn, _turn_in_file(turn, chosen, file)) if file else "",
         kind_at=turn.kind_at,
     )
     hint = "" if file else "its text is not stored; to see it: --transcript FILE"

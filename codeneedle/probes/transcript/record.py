@@ -12,12 +12,8 @@ from msgspec import Meta, Struct, structs
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
     Answer,
-    AnswerGroup,
-    Observed,
-    file_of,
+    answers_of,
     keep_results,
-    observation_of,
-    refuse_faults,
     settings_in,
 )
 from codeneedle.probes.transcript.exports import PROGRAMS
@@ -26,7 +22,6 @@ from codeneedle.records.record import (
     CellRecord,
     Count,
     Setup,
-    from_json,
     refuse_impossible,
 )
 from codeneedle.records.store import SETUP
@@ -177,14 +172,9 @@ def turns_of(record: CellRecord) -> tuple[Answer, ...]:
     Raises:
         BadRecord: If it has another layout.
     """
-    file = file_of(record)
-    turns = tuple(
-        turn
-        for answer in observation_of(record, Observed).answers.values()
-        for turn in from_json(answer, AnswerGroup, file=file).answers
+    return tuple(
+        turn for group in answers_of(record).values() for turn in group.answers
     )
-    refuse_faults(turns, file=file)
-    return turns
 
 
 @keep_results()

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from made_records import failed_record, made_setup
-from made_retrieval import made_texts, retrieval_record
+from made_retrieval import made_texts, retrieval_record, scored_texts
 from printing import printed
 
 from codeneedle.cache_types import Pair
@@ -67,6 +67,19 @@ def test_one_question_is_shown_in_full():
     assert f"expected {asked.asked.payload} answered {asked.asked.answer.text}" in text
     assert "multikey, 1,024 tokens, depth 0.1" in text
     assert "-0.500 nats per token" in text
+
+
+def test_right_tokens_of_a_question_stand_beside_those_of_the_reference():
+    """As those of functions and turns do."""
+    likely = retrieval_record("f16/f16", scored_texts([-0.1]))
+    unlikely = retrieval_record("q4_0/q4_0", scored_texts([-2.3]))
+    both = replace(TASKS_RUN, records=(likely, unlikely))
+    (question, *_) = outcomes(unlikely)
+
+    text = task_answers(both, question.question)
+
+    assert "token probability reference lost first choice" in text
+    assert "10.0% 90.5% 80.5" in text
 
 
 def test_an_unknown_question_is_refused_with_the_nearest():
