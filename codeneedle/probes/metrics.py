@@ -140,16 +140,24 @@ def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) ->
     return math.ceil(errors**2 * max(flips, loss) / loss**2)
 
 
-Noun = Literal[
-    "functions",
-    "chunks",
-    "texts",
-    "samples",
-    "turns",
-    "conversations",
-    "prompts",
-]
-"""Plural noun for the units of a metric."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnitKind:
+    """What the units of a metric are, and what a verdict says of more and of others."""
+
+    noun: str  # what they are, in the plural: ``functions``
+    more: str  # option that asks for more of them, or what else does
+    others: str  # what they do not speak for: ``another text``
+    others_by: str = ""  # options that measure that; empty for none
+    place: str = ""  # where all of them are: ``in this text``; empty for nowhere
+
+
+FUNCTIONS = UnitKind(
+    noun="functions",
+    more="--functions",
+    others="another text",
+    others_by="--corpus",
+    place="in this text",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,8 +226,8 @@ class Metric:
     slower than others has fallen back.
     """
 
-    noun: Noun = "functions"
-    """Plural noun for its units, which are the same in every cell."""
+    unit_kind: UnitKind = FUNCTIONS
+    """What its units are, which are the same in every cell."""
 
     units: Values | None = None
     """The value of every unit; None if `values` are of units."""
@@ -236,6 +244,11 @@ class Metric:
 
     why_none: Callable[[Setup], str] = lambda _setup: ""
     """Why a finished cell may have no value; empty if unknown."""
+
+    @property
+    def noun(self) -> str:
+        """Plural noun for its units."""
+        return self.unit_kind.noun
 
     @property
     def is_distance(self) -> bool:

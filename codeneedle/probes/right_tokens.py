@@ -31,7 +31,7 @@ class RightTokens:
         metric = of_units(self.found, lambda scores: 100 * scores.first_choices)
         return partial(metric, unit="%", better="higher", **facts)
 
-    def kept(self, **facts: Any) -> partial[Metric]:
+    def breaks_at(self, **facts: Any) -> partial[Metric]:
         """The metric of tokens before the first that is no first choice."""
         metric = of_units(self.found, lambda scores: scores.kept_tokens)
         return partial(metric, unit="tokens", better="higher", **facts)

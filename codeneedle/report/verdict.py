@@ -55,7 +55,7 @@ from codeneedle.verdict.metric_phrases import (
     word_phrase,
 )
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.next import MORE_UNITS, limit_options, new_run, way_on
+from codeneedle.verdict.next import limit_options, new_run, way_on
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
@@ -357,13 +357,13 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
     loss = limits.phrase(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
     yield from _none_within(verdict, kept, f"less than {loss}{what}")
-    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
+    units, kind = min(row.bounds.units for row in rows), rows[0].metric.unit_kind
     if units < FEWEST_UNITS:
         is_open = all(row.decision is Decision.OPEN for row in rows)
         yield (
             f"{units_phrase(rows[0], units)} can show "
             f"{'nothing' if is_open else 'little'}: ask "
-            f"{ENOUGH_UNITS} or more ({MORE_UNITS[noun]})."
+            f"{ENOUGH_UNITS} or more ({kind.more})."
         )
         return
     yield from _nearest(verdict)
@@ -505,7 +505,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     leading = result.leading or row
     if leading is row and (needed := row.decidable):
         yield f"{start}; {decided_by(row)}."
-        way = " ".join(way_on(verdict, result, needed, row.metric.noun))
+        way = " ".join(way_on(verdict, result, needed, row.metric.unit_kind))
         yield f"To decide it: {way}"
         return
     word, _, why = word_phrase(result, leading).partition(": ")

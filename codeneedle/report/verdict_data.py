@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from codeneedle.cache_types import PairFlags
 from codeneedle.engines.survey import Gain
-from codeneedle.probes.metrics import LossKind, Noun
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.budget import budget_headline, budget_remarks
@@ -75,7 +75,7 @@ class MetricObject(msgspec.Struct, frozen=True, kw_only=True):
     left_out: Annotated[
         int, Meta(description="Units that the pair or the reference has no score of.")
     ]
-    noun: Annotated[Noun, Meta(description="What the units are.")]
+    noun: Annotated[str, Meta(description="What the units are.")]
     lost: Annotated[int, Meta(description="Units lost, of answers and scores.")]
     won: Annotated[int, Meta(description="Units with a higher score.")]
     needed: Annotated[int | None, Meta(description="Units that would decide it.")]

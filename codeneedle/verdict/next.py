@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from codeneedle.cache_types import Pair
 from codeneedle.models.kv_cache import padded
 from codeneedle.probes import PROBES
+from codeneedle.probes.metrics import FUNCTIONS, UnitKind
 from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.quantities import memory_word
 from codeneedle.records.record import CellRecord, Run, Setup, Status
@@ -249,32 +250,20 @@ def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Pair
 # --- commands
 
 
-MORE_UNITS = {
-    "functions": "--functions",
-    "chunks": "--chunks",
-    "texts": "--questions",
-    "samples": "samples of the evaluation",
-    "turns": "--transcript",
-    "conversations": "--transcript",
-    "prompts": "--prompts",
-}
-"""Options that ask for more of each unit, or what else does."""
-
-
 _ELSEWHERE = ("--out", "longer")
 """Where a new run goes that asks for more than a run folder can take."""
 
 
 def way_on(
-    verdict: Verdict, result: PairResult, needed: int, noun: str
+    verdict: Verdict, result: PairResult, needed: int, kind: UnitKind
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
-    if noun == "chunks":
+    if kind.noun == "chunks":
         yield f"a new run: {new_run(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
         return
-    if noun != "functions":
-        yield f"a new run with more {MORE_UNITS[noun]}."
+    if kind != FUNCTIONS:
+        yield f"a new run with more {kind.more}."
         return
     goals = pairs_to_extend(verdict)
     if result.pair in goals:

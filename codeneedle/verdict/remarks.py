@@ -13,7 +13,7 @@ from codeneedle.cache_types import (
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes import PROBES, gap_lines, gaps
-from codeneedle.probes.metrics import LossKind, Metric
+from codeneedle.probes.metrics import FUNCTIONS, LossKind, Metric, UnitKind
 from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
 from codeneedle.text import number, plural, sweep_command, visible
@@ -100,7 +100,7 @@ def _smaller(verdict: Verdict) -> Iterator[Remark]:
     ]
     if near:
         needed, result, row = min(near, key=lambda entry: entry[0])
-        way = " ".join(way_on(verdict, result, needed, row.metric.noun))
+        way = " ".join(way_on(verdict, result, needed, row.metric.unit_kind))
         yield Remark(
             RemarkKind.SMALLER,
             f"To decide {visible(str(result.pair))}, which is smaller: {way}",
@@ -355,7 +355,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
     if not verdict.compared:
         return
     rows = verdict.main_results
-    units, noun = min(row.bounds.units for row in rows), rows[0].metric.noun
+    units, kind = min(row.bounds.units for row in rows), rows[0].metric.unit_kind
     every = [row for each in verdict.compared for row in each.by_kind_of_text]
     by_noun = list(dict.fromkeys(row.metric.noun for row in every))
     if {*by_noun} == {"functions", "chunks"}:
@@ -366,20 +366,20 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         about = " and ".join(f"{n} like these {count}" for n, count in least.items())
         text = f"About {about}; other texts can differ by more (--corpus, --text)."
         yield Remark(RemarkKind.POPULATION, text)
-        yield from _short_text(verdict, noun)
+        yield from _short_text(verdict, kind)
         yield from _remarks_on_untested(verdict)
         yield from _unseen(least)
         return
-    yield Remark(RemarkKind.POPULATION, _about(verdict, units, noun))
-    yield from _short_text(verdict, noun)
+    yield Remark(RemarkKind.POPULATION, _about(verdict, units, kind))
+    yield from _short_text(verdict, kind)
     yield from _remarks_on_untested(verdict)
-    yield from _unseen({noun: units})
+    yield from _unseen({kind.noun: units})
 
 
-def _short_text(verdict: Verdict, noun: str) -> Iterator[Remark]:
+def _short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]:
     """That a text of functions fills a part of its context alone."""
     corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
-    is_whole = noun == "functions" and not corpus.is_trimmed
+    is_whole = kind == FUNCTIONS and not corpus.is_trimmed
     is_told = is_whole and not verdict.is_instrument
     if is_told and not fills(corpus.tokens, context):
         filled = filled_phrase(corpus.tokens, context)
@@ -411,28 +411,18 @@ def _unseen(units: Mapping[str, int]) -> Iterator[Remark]:
         yield Remark(RemarkKind.UNSEEN, text)
 
 
-def _about(verdict: Verdict, units: int, noun: str) -> str:
+def _about(verdict: Verdict, units: int, kind: UnitKind) -> str:
     """What *units* stand for, and the option that measures others."""
-    rows = verdict.main_results
-    these = f"{noun} like these {units}" if units > 1 else f"one {noun[:-1]}"
-    if rows[0].kind is LossKind.SCORE:
-        return f"About {these}; other tasks can differ by more."
-    if noun in {"turns", "conversations"}:
-        return f"About {these}; other conversations can differ by more (--transcript)."
+    noun, place = kind.noun, f", {kind.place}" if kind.place else ""
+    these = (
+        f"{noun} like these {units}" if units > 1 else f"one {noun.removesuffix('s')}"
+    )
     if noun == "prompts":
-        asked = max(row.asked or 0 for row in rows)
+        asked = max(row.asked or 0 for row in verdict.main_results)
         of = f" of {asked} (on the rest the reference has nothing to lose)"
-        return (
-            f"About {plural(units, 'prompt')}{of if asked > units else ''}; others can "
-            "differ by more (--prompts)."
-        )
-    if noun == "texts":  # of retrieval, which reads no corpus
-        return (
-            f"About {these}; other tasks and lengths can differ by "
-            "more (--tasks, --lengths)."
-        )
-    option = "--text" if noun == "chunks" else "--corpus"
-    return f"About {these}, in this text; another text can differ by more ({option})."
+        these = f"{plural(units, 'prompt')}{of if asked > units else ''}"
+    by = f" ({kind.others_by})" if kind.others_by else ""
+    return f"About {these}{place}; {kind.others} can differ by more{by}."
 
 
 def _gaps(verdict: Verdict) -> Iterator[Remark]:

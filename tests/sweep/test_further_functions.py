@@ -33,8 +33,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.pace import Pace
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes import PROBES
+from codeneedle.probes.metrics import FUNCTIONS
 from codeneedle.probes.recall.record import Recall, recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
+from codeneedle.probes.retrieval.metrics import TEXTS
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep import schedule
@@ -913,14 +915,14 @@ def test_a_command_has_the_limits_that_are_not_the_default(limits, options):
     assert options == limit_options(verdict)
 
 
-def ways(needed, *, whole, noun="functions", losses=OPEN, forced=16):
+def ways(needed, *, whole, kind=FUNCTIONS, losses=OPEN, forced=16):
     """What is said of a pair of a run of 16 functions of a text of so many."""
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=forced)
     corpus = replace(setup.corpus, functions=16, functions_before=whole)
     setup = replace(setup, corpus=corpus, context=1000)
     run = losing_run({"q8_0/q8_0": losses}, setup=setup)
     verdict = judge(replace(run, root=Path("sweeps")))
-    (way,) = way_on(verdict, verdict.result(GOOD), needed, noun)
+    (way,) = way_on(verdict, verdict.result(GOOD), needed, kind)
     return way
 
 
@@ -948,4 +950,4 @@ def test_an_open_pair_of_a_text_with_more_functions_is_asked_for_more():
 
 
 def test_other_units_than_functions_take_a_new_run():
-    assert "a new run with more --questions." == ways(20, whole=16, noun="texts")
+    assert "a new run with more --questions." == ways(20, whole=16, kind=TEXTS)

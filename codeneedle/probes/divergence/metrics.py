@@ -16,8 +16,16 @@ from codeneedle.probes.divergence.record import (
     divergence_of,
     sizes_of,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, Values, of_units
 from codeneedle.records.record import BadRecord, CellRecord, Setup
+
+CHUNKS = UnitKind(
+    noun="chunks",
+    more="--chunks",
+    others="another text",
+    others_by="--text",
+    place="in this text",
+)
 
 Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
@@ -115,7 +123,7 @@ def _estimate(
 
 
 _divergence = partial(
-    Metric, better="lower", values=_values(lambda *_: ()), noun="chunks", unit="nats"
+    Metric, better="lower", values=_values(lambda *_: ()), unit_kind=CHUNKS, unit="nats"
 )
 _percent = partial(_divergence, unit="%", better="higher")
 
@@ -254,7 +262,7 @@ def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
         name=name,
         unit="nats",
         better="higher",
-        noun="chunks",
+        unit_kind=CHUNKS,
         reference=_reference,
         **facts,
     )

@@ -12,8 +12,12 @@ from codeneedle.probes.evaluation.record import (
     is_unscored,
     phrase_of_unscored,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, of_units
 from codeneedle.records.record import CellRecord, Setup
+
+SAMPLES = UnitKind(
+    noun="samples", more="samples of the evaluation", others="other tasks"
+)
 
 USUAL_FLIPS = 0.1
 """
@@ -72,7 +76,7 @@ def _change(name: str, sign: int) -> Metric:
         values=partial(_changes_of_score, sign=sign),
         is_sum=True,
         reference=lambda record: evaluation_of(record).against or None,
-        noun="samples",
+        unit_kind=SAMPLES,
     )
 
 
@@ -87,7 +91,7 @@ METRICS: tuple[Metric, ...] = (
             lacking=lambda record: phrase_of_unscored(evaluation_of(record).samples),
             able=_mean,
         ),
-        noun="samples",
+        unit_kind=SAMPLES,
     ),
     _change("eval-lost", -1),
     _change("eval-won", 1),

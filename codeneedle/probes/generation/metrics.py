@@ -12,9 +12,21 @@ from codeneedle.probes.generation.record import (
     written_of,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, Values, of_cell, of_units
+from codeneedle.probes.metrics import (
+    Loss,
+    LossKind,
+    Metric,
+    UnitKind,
+    Values,
+    of_cell,
+    of_units,
+)
 from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.records.record import CellRecord, Setup
+
+PROMPTS = UnitKind(
+    noun="prompts", more="--prompts", others="others", others_by="--prompts"
+)
 
 LEAST_LOST = 0.10
 """Share of answers lost that is the usual limit, ``--max-lost``."""
@@ -143,7 +155,9 @@ def _accepted_share(record: CellRecord) -> float | None:
 
 
 def _of_prompts(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
-    return partial(of_units(_answers, number), noun="prompts", reference=compared_with)
+    return partial(
+        of_units(_answers, number), unit_kind=PROMPTS, reference=compared_with
+    )
 
 
 METRICS: tuple[Metric, ...] = (
@@ -159,7 +173,7 @@ METRICS: tuple[Metric, ...] = (
         unit="nats",
         better="lower",
         values=_lead,
-        noun="prompts",
+        unit_kind=PROMPTS,
         reference=compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),

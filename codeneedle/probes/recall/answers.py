@@ -62,12 +62,14 @@ def _forced_lines(
 ) -> Document:
     """The right lines, token by token, with what each lost against the reference."""
 
-    def scored(of: CellRecord) -> dict[str, Forced]:
+    def scores_by_name(of: CellRecord) -> dict[str, Forced]:
         answers = forced_answers(of, run.setup)
         return {answer.needle.name: answer.scores for answer in answers}
 
     text = "\n".join(needle.lines)
-    tokens = forced.beside_reference(run, record, needle.name, scored, text=text)
+    tokens = forced.beside_reference(
+        run, record, needle.name, scores_by_name, text=text
+    )
     return forced.document(tokens)
 
 

@@ -121,12 +121,12 @@ def _question(
     yield Facts(shown, is_quiet=True)
     if scores:
         tokens = forced.beside_reference(
-            run, record, each.question, _scored, text=right_text(asked)
+            run, record, each.question, _scores_by_question, text=right_text(asked)
         )
         yield from forced.document(tokens)
 
 
-def _scored(record: CellRecord) -> dict[str, Forced]:
+def _scores_by_question(record: CellRecord) -> dict[str, Forced]:
     """The scores of right answers, by question."""
     every = outcomes(record)
     return {outcome.question: outcome.scores for outcome in every if outcome.scores}

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import fmean
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.answers import USABLE
-from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, of_units
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
     is_read,
@@ -29,6 +29,13 @@ from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.probes.right_tokens import RightTokens, bounded_share
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
+
+TEXTS = UnitKind(
+    noun="texts",
+    more="--questions",
+    others="other tasks and lengths",
+    others_by="--tasks, --lengths",
+)
 
 # --- metrics
 
@@ -49,7 +56,7 @@ def _questions(
             if chosen(outcome, setup):
                 yield outcome.text, outcome
 
-    return partial(of_units(outcomes_by_unit, number), noun="texts", better="higher")
+    return partial(of_units(outcomes_by_unit, number), unit_kind=TEXTS, better="higher")
 
 
 def _why_not_forced(setup: Setup) -> str:
@@ -153,7 +160,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
         ),
     ),
-    _tokens(_is_informative).logp(noun="texts")(
+    _tokens(_is_informative).logp(unit_kind=TEXTS)(
         name=f"{NAME}-logp",
         why_none=lambda setup: _why_not_forced(setup) or NOTHING_INFORMATIVE,
         loss=Loss(
@@ -223,9 +230,10 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
         of=NAME,
         facet=facet,
     )
-    tokens, shared = _tokens(is_of_task), {"noun": "texts", "why_none": _why_not_forced}
+    tokens = _tokens(is_of_task)
+    shared: dict[str, Any] = {"unit_kind": TEXTS, "why_none": _why_not_forced}
     yield tokens.logp(**shared)(name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet)
-    yield tokens.kept(**shared)(
+    yield tokens.breaks_at(**shared)(
         name=f"{task}-until{at}", of=f"{NAME}-until", facet=facet
     )
 

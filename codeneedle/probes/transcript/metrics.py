@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import Metric, UnitKind
 from codeneedle.probes.right_tokens import RightTokens
 from codeneedle.probes.transcript.record import (
     NAME,
@@ -17,6 +19,15 @@ from codeneedle.probes.transcript.record import (
 )
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import CellRecord, Setup
+
+TURNS = UnitKind(
+    noun="turns",
+    more="--transcript",
+    others="other conversations",
+    others_by="--transcript",
+)
+
+CONVERSATIONS = replace(TURNS, noun="conversations")
 
 FEWEST_UNITS = 6
 """Units with tokens of a class that the class needs to enter the verdict."""
@@ -59,17 +70,17 @@ def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     units = RightTokens(partial(_scores_by, kind=kind))
     turns = RightTokens(partial(_scores_by, kind=kind, by_turn=True))
 
-    def called(name: str) -> dict[str, str]:
+    def facts_of(name: str) -> dict[str, Any]:
         whole = f"{NAME}-{name}"
         if kind is None:
-            return {"name": whole, "noun": "turns"}
+            return {"name": whole, "unit_kind": TURNS}
         facet = {"of": whole, "facet": f"tokens={kind}"}
-        return {"name": f"{whole}@{kind}", "noun": "turns", **facet}
+        return {"name": f"{whole}@{kind}", "unit_kind": TURNS, **facet}
 
     loss = units.loss(_every_score) if enters_verdict else None
-    yield units.logp(**called("logp"))(loss=loss)
-    yield units.right(**called("right"))()
-    yield turns.kept(**called("breaks-at"))()
+    yield units.logp(**facts_of("logp"))(loss=loss)
+    yield units.right(**facts_of("right"))()
+    yield turns.breaks_at(**facts_of("breaks-at"))()
 
 
 OVER_ALL: tuple[Metric, ...] = (*of_class(None, enters_verdict=True), *OF_CELL)

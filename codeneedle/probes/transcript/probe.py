@@ -41,8 +41,10 @@ from codeneedle.probes.transcript.conversations import (
     read_conversations,
 )
 from codeneedle.probes.transcript.metrics import (
+    CONVERSATIONS,
     FEWEST_UNITS,
     OVER_ALL,
+    TURNS,
     class_metrics,
 )
 from codeneedle.probes.transcript.record import (
@@ -205,7 +207,9 @@ class TranscriptProbe(Probe):
         if NAME not in setup.probes or not transcript_layout(setup).of_conversations:
             return metrics
         return tuple(
-            replace(metric, noun="conversations") if metric.noun == "turns" else metric
+            replace(metric, unit_kind=CONVERSATIONS)
+            if metric.unit_kind is TURNS
+            else metric
             for metric in metrics
         )
 
