@@ -272,9 +272,8 @@ def test_what_a_start_command_leaves_behind_is_ended(tmp_path, notes, script):
     ids=["it ends", "it is silent", "another file grows"],
 )
 def test_a_program_is_watched_until_it_ends_or_stops_writing(
-    tmp_path, monkeypatch, script, limits, expected
+    tmp_path, script, limits, expected
 ):
-    monkeypatch.setattr(orphans, "POLL_S", 0.02)
     seen = []
     more = tmp_path / "more"
     script = script.replace("more", str(more))

@@ -13,10 +13,10 @@ from made_losses import BEYOND, losing_run
 from scipy.stats import beta, t
 
 from codeneedle.cache_types import Pair
-from codeneedle.verdict import statistics as verdict_statistics
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.statistics import (
     ALPHA,
+    MOST_UNITS,
     Bounds,
     Decision,
     answers_needed,
@@ -271,26 +271,37 @@ def test_two_units_are_enough_to_say_how_many_are_needed():
     assert expected == units_needed(losses, 0.01, look=1, pairs=1)
 
 
+def last_told(needed, *, told, untold):
+    """What *needed* tells of the last limit that it tells something of."""
+    for _ in range(50):
+        middle = (told + untold) / 2
+        if needed(middle) is None:
+            untold = middle
+        else:
+            told = middle
+    return needed(told)
+
+
 @pytest.mark.parametrize("limit", [0.01, -0.005])
-def test_one_further_unit_is_told_and_more_than_the_most_are_not(limit, monkeypatch):
+def test_one_further_unit_is_told_and_more_than_the_most_are_not(limit):
     """A fourth loss like these three decides: within 1 %, or beyond -0.5 %."""
     losses = [0.0021, 0.0022, 0.0023]
     assert 4 == units_needed(losses, limit, look=1, pairs=1)
 
-    wide = [0.0, 0.004]
-    needed = units_needed(wide, limit, look=1, pairs=1)
-    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", needed)
-    assert needed == units_needed(wide, limit, look=1, pairs=1)
-    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", needed - 1)
-    assert units_needed(wide, limit, look=1, pairs=1) is None
+    def needed(nearer):
+        return units_needed([0.0, 0.004], nearer, look=1, pairs=1)
+
+    assert MOST_UNITS == last_told(needed, told=limit, untold=0.002)
 
 
-def test_more_answers_than_the_most_are_not_told(monkeypatch):
+def test_more_answers_than_the_most_are_not_told():
     share = error_share(0, 3)
-    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", 46)
     assert 46 == answers_needed(0, 8, 0.1, share=share)
-    monkeypatch.setattr(verdict_statistics, "MOST_UNITS", 45)
-    assert answers_needed(0, 8, 0.1, share=share) is None
+
+    def needed(limit):
+        return answers_needed(0, 8, limit, share=share)
+
+    assert MOST_UNITS == last_told(needed, told=0.1, untold=0.0)
 
 
 def test_what_lies_at_the_limit_is_never_decided():

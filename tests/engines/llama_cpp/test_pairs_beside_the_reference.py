@@ -18,7 +18,6 @@ from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.engines.patience import Patience
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.scores import ComputesNan
-from codeneedle.system import orphans
 
 
 def ignore(_):
@@ -40,12 +39,6 @@ def compared(tool, task, *, runs=None, progress=ignore):
 def run(tmp_path):
     """The run folder."""
     return tmp_path / "run"
-
-
-@pytest.fixture
-def hasty(monkeypatch):
-    """The tool is checked more often than usual."""
-    monkeypatch.setattr(orphans, "POLL_S", 0.02)
 
 
 def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
@@ -182,7 +175,7 @@ def test_a_tool_that_fails_without_a_reason_in_its_log_is_asked_again(
     assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
 
 
-def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
+def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, monkeypatch):
     """Some pairs hang at warm-up on some devices."""
     monkeypatch.setattr(perplexity, "SILENCE_S", 0.3)
 
@@ -193,7 +186,7 @@ def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, hasty, monkeypatch):
 
 
 def test_a_tool_that_says_nothing_for_longer_than_with_other_pairs_is_ended(
-    tmp_path, run, hasty
+    tmp_path, run
 ):
     patience = Patience(limit_s=0.3, known="f16/f16 took 0.1 s")
     task = divergence_task(run, patience=patience)
@@ -202,7 +195,7 @@ def test_a_tool_that_says_nothing_for_longer_than_with_other_pairs_is_ended(
         compared(made_perplexity(tmp_path, "hang"), task)
 
 
-def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run, hasty):
+def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run):
     draft = BaseFile.of(run, context=512).draft
 
     def interrupt(chunks):

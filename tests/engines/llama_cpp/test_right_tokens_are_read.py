@@ -23,7 +23,6 @@ from codeneedle.engines.patience import Patience
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
 from codeneedle.probes.cell import tokenizing
-from codeneedle.system import orphans
 from codeneedle.system.files import CACHE_VARIABLE
 
 VOCABULARY, CONTEXT = 7, 12
@@ -299,7 +298,6 @@ def test_a_tool_that_misbehaves_gives_an_error(
 ):
     from codeneedle.engines.llama_cpp import perplexity
 
-    monkeypatch.setattr(orphans, "POLL_S", 0.02)
     monkeypatch.setattr(perplexity, "RETRIES", 1)
     with pytest.raises(CellError) as raised:
         read(made_perplexity(tmp_path, fault), reading_task(tmp_path / "r", "q8_0/f16"))
@@ -308,8 +306,7 @@ def test_a_tool_that_misbehaves_gives_an_error(
     assert [] == [path for path in private.iterdir() if path.is_dir()]
 
 
-def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path, monkeypatch):
-    monkeypatch.setattr(orphans, "POLL_S", 0.02)
+def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path):
     limit = Patience(limit_s=0.3, known="another pair took 0.1 s")
     task = reading_task(tmp_path / "run", patience=limit)
     with pytest.raises(CellError, match="another pair took"):

@@ -19,7 +19,6 @@ from codeneedle.engines.llama_cpp.bench import (
 )
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.system import orphans
 
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()
@@ -233,9 +232,8 @@ def test_a_bench_without_the_accelerator_of_the_server_is_a_mismatch(tmp_path):
 
 
 @pytest.fixture
-def hanging(tmp_path, monkeypatch):
+def hanging(tmp_path):
     """A tool that says a word, and no other."""
-    monkeypatch.setattr(orphans, "POLL_S", 0.02)
     body = f"echo $$ > {tmp_path}/pid; echo start; exec sleep 600"
     hangs = Program(script(tmp_path / "slow" / "llama-bench", body))
     return replace(made_bench(tmp_path), tool=hangs)
