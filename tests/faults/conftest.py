@@ -3,7 +3,7 @@ Fixtures of the fault campaign, and the table of what was injected and what it c
 
 A test notes each injection with ``ledger.note(...)``, and asks `times` how often to
 inject: rarely in ``make test``, often in ``make faults``
-(``pytest tests/faults --all-injections``).
+(``pytest tests/faults --all-injections``). What is marked ``full`` runs there alone.
 """
 
 from collections.abc import Callable
@@ -39,6 +39,17 @@ INJECTIONS = pytest.StashKey[dict[str, list[Injection]]]()
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[INJECTIONS] = {}
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Leave out what is injected in the full form alone."""
+    if config.getoption("--all-injections"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("full")]
+    items[:] = [item for item in items if item not in {*left_out}]
+    config.hook.pytest_deselected(items=left_out)
 
 
 @pytest.fixture

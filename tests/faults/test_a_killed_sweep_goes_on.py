@@ -14,7 +14,7 @@ import termios
 import pytest
 from build_programs import BuildPrograms
 from calls import called
-from injections import Folder, processes_in, statuses
+from injections import Folder, processes_in, sampled, statuses
 from made_conversations import TEMPLATE, made_conversation
 from programs import script
 from started_sweeps import (
@@ -101,7 +101,7 @@ def test_killed_in_each_write_the_same_command_goes_on(folder, series, ledger, t
     assert call > 20
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", sampled([signal.SIGKILL, signal.SIGTERM], quick=1))
 def test_stopped_between_two_answers_only_what_is_missing_is_asked(
     series, ledger, number
 ):
@@ -149,11 +149,8 @@ def killed_beside(series, child_pid):
     return child
 
 
-@pytest.mark.parametrize("who", ["counting", "q8_0-"])
-def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, who):
-    if who == "counting" and times(2, quick=1) == 1:
-        pytest.skip("in the full form alone")
-
+@pytest.mark.parametrize("who", sampled(["q8_0-", "counting"], quick=1))
+def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, who):
     def child_pid():
         note = running_child(series.path)
         return note.get("pid") if who in str(note.get("alias")) else None
@@ -164,13 +161,11 @@ def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, times, 
     ledger.add(series.injection("SIGKILL, the server frozen", said))
 
 
-TOOLS = {"llama-perplexity": DIVERGENCE, "llama-bench": THROUGHPUT}
+TOOLS = {"llama-bench": THROUGHPUT, "llama-perplexity": DIVERGENCE}
 
 
-@pytest.mark.parametrize("tool", TOOLS)
-def test_a_tool_that_outlives_us_is_ended(series, ledger, times, tool):
-    if tool == "llama-perplexity" and times(2, quick=1) == 1:
-        pytest.skip("in the full form alone")
+@pytest.mark.parametrize("tool", sampled(TOOLS, quick=1))
+def test_a_tool_that_outlives_us_is_ended(series, ledger, tool):
     series.arguments = (*series.arguments, *TOOLS[tool])
     child = killed_beside(series, lambda: running_child(series.path, tool).get("pid"))
     said = series.complete()
@@ -357,12 +352,8 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
         series.anew()
 
 
-@pytest.mark.parametrize("is_ignored", [False, True])
-def test_a_terminal_that_is_closed_ends_a_sweep_in_order(
-    series, ledger, times, is_ignored
-):
-    if is_ignored and times(2, quick=1) == 1:
-        pytest.skip("in the full form alone")
+@pytest.mark.parametrize("is_ignored", sampled([False, True], quick=1))
+def test_a_terminal_that_is_closed_ends_a_sweep_in_order(series, ledger, is_ignored):
     master, slave = pty.openpty()
 
     def before():

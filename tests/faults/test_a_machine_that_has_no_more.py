@@ -315,10 +315,9 @@ def test_memory_may_be_too_little_for_a_server(series, ledger, times, llama_serv
         series.anew()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("who", ["us", "the server", "both"])
-def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, times, who):
-    if times(2, quick=1) == 1:
-        pytest.skip("in the full form alone")
+def test_a_suspension_shorter_than_the_limit_fails_no_cell(series, ledger, who):
     faults = [impatience(silence_s=60.0, load_s=60.0)]
     with going(series.path, *series.arguments, faults=faults) as sweep:
         server = serving(series, sweep)

@@ -12,6 +12,7 @@ import pytest
 from answers import forced, written
 from calls import called
 from injection_points import current, place
+from injections import sampled
 from made_servers import fake_server
 from programs import misbehave, server
 from started_sweeps import impatient, problem, record
@@ -178,13 +179,16 @@ def test_a_server_that_hangs_costs_minutes_where_others_took_seconds(folder, led
 
 
 @pytest.mark.parametrize(
-    ("fault", "times_broken"),
+    "case",
     # The priming round is over before the place where replies break.
-    [("reset-times=1", 1), ("reset-times=2", 2), ("break-times=2", 1)],
+    sampled(
+        [("reset-times=2", 2), ("reset-times=1", 1), ("break-times=2", 1)], quick=1
+    ),
 )
 def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
-    fault, times_broken, folder, ledger
+    case, folder, ledger
 ):
+    fault, times_broken = case
     binary = server(folder.path, {"q8_0-q8_0": [fault]})
     told = impatient(
         *(folder.path, *SWEEP, "--types", "q8_0", "--llama-server", binary),
@@ -201,7 +205,9 @@ def test_a_connection_that_breaks_is_tried_again_and_that_is_stored(
     ledger.note("a server breaks a connection once or twice", of=folder)
 
 
-@pytest.mark.parametrize("fault", ["die-between=4", "signal=between/9"])
+@pytest.mark.parametrize(
+    "fault", sampled(["die-between=4", "signal=between/9"], quick=1)
+)
 def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
     fault, folder, ledger
 ):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from answers import forced
 from calls import called
-from injections import GRID, SHORT, Folder, error_line, put_corpus, statuses
+from injections import GRID, SHORT, Folder, error_line, put_corpus, sampled, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
@@ -187,12 +187,10 @@ def batches(often: int) -> list[list[str]]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("batch", range(len(batches(99))))
+@pytest.mark.parametrize("batch", sampled(range(len(batches(99))), quick=1))
 def test_damaged_records_are_shown_as_gaps_and_measured_again(
-    done, ledger, times, codeneedle, batch
+    done, ledger, codeneedle, batch
 ):
-    if batch >= times(99, quick=1):
-        pytest.skip("make faults goes through all of them")
     faults = batches(99)[batch]
     for pair, fault in zip(PAIRS, faults, strict=False):
         DAMAGES[fault](cell(done, pair))
@@ -291,13 +289,10 @@ SETUP_DAMAGES = {
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("fault", SETUP_DAMAGES)
+@pytest.mark.parametrize("fault", sampled(SETUP_DAMAGES, quick=1))
 def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
-    done, ledger, times, codeneedle, fault
+    done, ledger, codeneedle, fault
 ):
-    number = list(SETUP_DAMAGES).index(fault)
-    if number >= times(99, quick=2):
-        pytest.skip("make faults goes through all of them")
     path = done.path / RUN / SETUP
     SETUP_DAMAGES[fault](path)
 
@@ -345,12 +340,10 @@ PLANTED = {
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("fault", PLANTED)
+@pytest.mark.parametrize("fault", sampled(PLANTED, quick=1))
 def test_what_was_planted_where_files_are_written_is_replaced(
-    done, ledger, times, tmp_path_factory, codeneedle, fault
+    done, ledger, tmp_path_factory, codeneedle, fault
 ):
-    if list(PLANTED).index(fault) >= times(99, quick=2):
-        pytest.skip("make faults goes through all of them")
     victim = tmp_path_factory.mktemp("home") / "victim"
     victim.write_text("precious")
     run = done.path / RUN
@@ -400,13 +393,10 @@ NUISANCES = {
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("fault", NUISANCES)
+@pytest.mark.parametrize("fault", sampled(NUISANCES, quick=1))
 def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
-    done, ledger, times, codeneedle, fault
+    done, ledger, codeneedle, fault
 ):
-    number = list(NUISANCES).index(fault)
-    if number >= times(99, quick=3):
-        pytest.skip("make faults goes through all of them")
     make, code = NUISANCES[fault]
     make(done.path / RUN)
 
@@ -449,12 +439,11 @@ def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codenee
 
 
 @pytest.mark.real
+@pytest.mark.full
 @pytest.mark.parametrize("what", ["edited", "gone"])
 def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
-    folder, ledger, times, llama_server, nano, what
+    folder, ledger, llama_server, nano, what
 ):
-    if not times(1, quick=0):
-        pytest.skip("make faults does it")
     source = folder.path / "text.py"
     lines = "".join(f"    name_{n} = {n * 7919}\n" for n in range(24))
     source.write_text(f"def first():\n{lines}")

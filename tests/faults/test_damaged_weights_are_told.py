@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from gguf_files import disguise, gguf_bytes, other, write_gguf
-from injections import Aftermath, Folder, error_line
+from injections import Aftermath, Folder, error_line, sampled
 from started_sweeps import going, on_terminal
 
 from codeneedle.errors import WeightsUnusable
@@ -191,12 +191,10 @@ def damaged_models(good: bytes, header: int) -> dict[str, bytes]:
 
 @pytest.mark.real
 @pytest.mark.usefixtures("llama_server")
-@pytest.mark.parametrize("number", range(20))
+@pytest.mark.parametrize("number", sampled(range(20), quick=2))
 def test_a_sweep_of_damaged_weights_ends_with_a_reason(
-    folder, model, ledger, times, codeneedle, number
+    folder, model, ledger, codeneedle, number
 ):
-    if number >= times(20, quick=3):
-        pytest.skip("make faults does all of them")
     damages = damaged_models(model.read_bytes(), header_bytes(model))
     fault = list(damages)[number]
     model.write_bytes(damages[fault])
@@ -279,12 +277,10 @@ def changed_meanwhile(folder, change, *, code):
 
 @pytest.mark.real
 @pytest.mark.usefixtures("llama_server")
-@pytest.mark.parametrize("fault", REPLACED)
+@pytest.mark.parametrize("fault", sampled(REPLACED, quick=1))
 def test_weights_that_change_while_a_sweep_runs_end_it(
-    folder, model, nano, ledger, times, codeneedle, fault
+    folder, model, nano, ledger, codeneedle, fault
 ):
-    if list(REPLACED).index(fault) >= times(4, quick=1):
-        pytest.skip("make faults does all of them")
     change, code, words = REPLACED[fault]
     said = changed_meanwhile(folder, lambda: change(model), code=code)
 
@@ -301,13 +297,9 @@ def test_weights_that_change_while_a_sweep_runs_end_it(
 
 
 @pytest.mark.real
+@pytest.mark.full
 @pytest.mark.usefixtures("llama_server")
-def test_weights_that_are_merely_touched_do_not_end_a_sweep(
-    folder, model, ledger, times
-):
-    if not times(1, quick=0):
-        pytest.skip("make faults does it")
-
+def test_weights_that_are_merely_touched_do_not_end_a_sweep(folder, model, ledger):
     def touch():
         os.link(model, folder.path / "backup.gguf")
         shutil.copyfile(model, folder.path / "draft")

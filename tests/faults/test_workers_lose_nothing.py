@@ -6,7 +6,7 @@ import signal
 import pytest
 from answers import forced
 from calls import called
-from injections import SHORT, processes_in, put_corpus, statuses
+from injections import SHORT, processes_in, put_corpus, sampled, statuses
 from programs import misbehave, server
 from started_sweeps import ended, impatient, is_clean, record, signal_at, until
 
@@ -57,7 +57,9 @@ def test_servers_that_fail_side_by_side_cost_their_own_cells_alone(folder, ledge
     ledger.note("servers of two workers fail", of=folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", sampled([signal.SIGKILL, signal.SIGINT, signal.SIGTERM], quick=1)
+)
 def test_workers_that_are_ended_leave_no_server_and_go_on(folder, ledger, number):
     """
     A server that one worker starts at the moment of a SIGKILL is ended by the next
@@ -84,7 +86,9 @@ def test_workers_that_are_ended_leave_no_server_and_go_on(folder, ledger, number
     ledger.note(f"{number.name} beside two workers", of=folder)
 
 
-@pytest.mark.parametrize("fault", ["die-in-round=9", "signal=round/19", "half-json"])
+@pytest.mark.parametrize(
+    "fault", sampled(["die-in-round=9", "signal=round/19", "half-json"], quick=1)
+)
 def test_a_server_that_fails_while_more_is_asked_costs_no_answer(folder, ledger, fault):
     path = folder.path
     put_corpus(path, functions=12, of=f"{SHORT}lines = 6\n")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
+import pytest
 
 from codeneedle.errors import CodeneedleError
 from codeneedle.records.store import (
@@ -35,6 +36,15 @@ def put_corpus(folder, *, functions=3, of=TINY):
     (folder / "corpora").mkdir(exist_ok=True)
     text = of.replace("functions = 3", f"functions = {functions}")
     (folder / "corpora" / "tiny.toml").write_text(text, encoding="utf-8")
+
+
+def sampled(values, *, quick):
+    """Parameters of a test: the first *quick* of them always, the others in full."""
+    full = (pytest.mark.full,)
+    return [
+        pytest.param(value, marks=full if at >= quick else ())
+        for at, value in enumerate(values)
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
