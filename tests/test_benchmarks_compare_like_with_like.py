@@ -113,6 +113,7 @@ def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
 # --- the program
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
@@ -132,6 +133,7 @@ def test_what_cannot_be_measured_is_refused_first(tmp_path, words, code, said):
     assert "Traceback" not in told.stderr
 
 
+@pytest.mark.slow
 def test_reports_of_made_records_are_timed_and_nothing_is_left(tmp_path):
     scratch, cache = tmp_path / "tmp", tmp_path / "cache"
     for folder in (scratch, cache):

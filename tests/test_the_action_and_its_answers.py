@@ -11,6 +11,8 @@ import pytest
 from codeneedle.records.store import Store
 from codeneedle.report.receipt import receipt_markdown
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 GOLDEN = ROOT / "tests" / "golden" / "runs" / "divergence" / "golden" / "needle-nano"
 

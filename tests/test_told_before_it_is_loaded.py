@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def started(*argv, memory_bytes=None):
     """Exit code and stderr of a Python program, with a limit of its address space."""

@@ -86,6 +86,7 @@ def test_a_server_that_is_not_ours_tells_nothing():
             use()
 
 
+@pytest.mark.slow
 def test_what_a_server_took_is_known_after_its_end():
     argv = [sys.executable, "-c", "input()"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE) as child:

@@ -21,6 +21,8 @@ from codeneedle.records.record import Status
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import Child
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(slots=True, kw_only=True)
 class Scripted(StartedServer):

@@ -119,7 +119,7 @@ REAL = pytest.mark.real
 @pytest.fixture(
     params=[
         pytest.param(llama_cpp, marks=REAL),
-        pytest.param(mlx, marks=HAS_MLX),
+        pytest.param(mlx, marks=(HAS_MLX, pytest.mark.slow)),
         pytest.param(command, marks=REAL),
         pytest.param(endpoint, marks=REAL),
         fake,

@@ -27,6 +27,8 @@ from codeneedle.models.stores import weights_path
 from codeneedle.models.weights import read_header
 from codeneedle.system import files
 
+pytestmark = pytest.mark.slow
+
 FAKE = Path(__file__).parents[1] / "helpers" / "fake_pip.py"
 GGUF = b"GGUF" + bytes(range(256)) * 20
 

@@ -14,6 +14,8 @@ from codeneedle.errors import ToolFailed
 from codeneedle.system import processes
 from codeneedle.system.processes import ends_within, output_of, running, told_output_of
 
+pytestmark = pytest.mark.slow
+
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 STUBBORN = """
 import signal, sys, time

@@ -22,6 +22,8 @@ from codeneedle.system.variables import (
     withheld,
 )
 
+pytestmark = pytest.mark.slow
+
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
 

@@ -19,6 +19,7 @@ with private_folder() as folder:
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_program_kept_private_goes_with_the_next_command(
     tmp_path, monkeypatch
 ):

@@ -9,6 +9,8 @@ from codeneedle.errors import ToolFailed
 from codeneedle.system import processes
 from codeneedle.system.processes import output_of
 
+pytestmark = pytest.mark.slow
+
 FOREVER = [sys.executable, "-c", "import time; time.sleep(3600)"]
 
 

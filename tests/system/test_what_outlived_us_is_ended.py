@@ -28,6 +28,8 @@ from codeneedle.system.orphans import (
 )
 from codeneedle.system.processes import free_port
 
+pytestmark = pytest.mark.slow
+
 MARK = "llama-server.0a1b2c3d"
 GONE = Process(pid=2**22 + 1, started=1.0)
 OURS = Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)

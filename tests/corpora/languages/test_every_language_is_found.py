@@ -81,6 +81,7 @@ def test_the_languages_are_named_as_people_write_them():
     assert len(languages.all_languages()) == named.count(", ") + 2
 
 
+@pytest.mark.slow
 def test_naming_the_languages_loads_no_parser():
     program = (
         "import sys\n"

@@ -66,6 +66,7 @@ def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
 ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_a_template_that_fills_the_memory_is_stopped_and_named(
     llama_server, nano, tmp_path, monkeypatch

@@ -19,6 +19,8 @@ from codeneedle.engines.llama_cpp.build import environment_of, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 from codeneedle.system import files, machine
 
+pytestmark = pytest.mark.slow
+
 LOG = "b11434-4.compiling.log"
 
 

@@ -19,6 +19,8 @@ from codeneedle.engines.patience import Patience
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.scores import ComputesNan
 
+pytestmark = pytest.mark.slow
+
 
 def ignore(_):
     """A callback that nothing depends on."""

@@ -12,6 +12,8 @@ from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.system import machine
 from codeneedle.system.processes import listens, tree
 
+pytestmark = pytest.mark.slow
+
 PYTHON = f'"{sys.executable}" -S "{FAKE}"'
 
 

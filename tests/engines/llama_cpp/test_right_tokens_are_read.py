@@ -264,6 +264,7 @@ def private(tmp_path, monkeypatch):
     return folder / "private"
 
 
+@pytest.mark.slow
 def test_nothing_of_a_base_file_is_kept(tmp_path):
     runs = []
     task = reading_task(tmp_path / "run", "q8_0/q4_0")
@@ -280,6 +281,7 @@ def test_nothing_of_a_base_file_is_kept(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
@@ -306,6 +308,7 @@ def test_a_tool_that_misbehaves_gives_an_error(
     assert [] == [path for path in private.iterdir() if path.is_dir()]
 
 
+@pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path):
     limit = Patience(limit_s=0.3, known="another pair took 0.1 s")
     task = reading_task(tmp_path / "run", patience=limit)

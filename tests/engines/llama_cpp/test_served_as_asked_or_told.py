@@ -22,6 +22,8 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Attention, Status
 from codeneedle.system import processes
 
+pytestmark = pytest.mark.slow
+
 CELL = CellSpec(PAIR, 4096)
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 

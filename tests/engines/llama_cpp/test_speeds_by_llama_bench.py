@@ -20,6 +20,8 @@ from codeneedle.engines.llama_cpp.bench import (
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput, CellError, ToolMissing
 
+pytestmark = pytest.mark.slow
+
 LOGS = Path(__file__).parents[2] / "helpers" / "logs"
 REAL = (LOGS / "bench-q8_0-q4_0.txt").read_text()
 TASK = speed_task(depth=256, prompt_tokens=64, generated_tokens=8)

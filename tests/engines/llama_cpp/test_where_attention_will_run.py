@@ -15,6 +15,8 @@ from codeneedle.engines.survey import NO_BUILD, telling_calls
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Attention, DeviceMemory
 
+pytestmark = pytest.mark.slow
+
 GRID = whole_grid(DEFAULT_TYPES, DEFAULT_TYPES)
 MIB = 1 << 20
 

@@ -3,9 +3,14 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 HUNGRY = """
 import resource
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+import pytest
 from codeneedle.engines.mlx.child import limited_memory
 
 text = (

@@ -24,6 +24,8 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, Too
 from codeneedle.records.record import Status
 from codeneedle.system.secrets import masked
 
+pytestmark = pytest.mark.slow
+
 FAKE = Path(engine.__file__).parents[3] / "tests" / "helpers" / "fake_openai.py"
 ARGS = "--port ${port} --k ${k} --v ${v} --context ${context}"
 CELL = CellSpec(Pair("q8_0", "q4_0"), 2048)

@@ -18,6 +18,8 @@ from codeneedle.probes.evaluation.contract import (
 )
 from codeneedle.system.files import make_empty
 
+pytestmark = pytest.mark.slow
+
 ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="secret-1")
 
 
