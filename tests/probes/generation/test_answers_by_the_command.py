@@ -2,10 +2,8 @@
 
 import hashlib
 import json
-import os
 import re
 import shlex
-import signal
 import sys
 
 import fake_openai
@@ -43,18 +41,14 @@ OFFERING = """
 REFUSED = {
     "none.txt": ("there is no such file", "a prompt in each line of text"),
     "empty.txt": ("it has no prompt", "a prompt in each line of text"),
-    "binary.txt": ("line 2: it is not UTF-8", "a prompt in each line of text"),
     "other.json": ("line 1: has neither 'messages'", "a prompt in each line of text"),
-    "assistant.json": ("no message of a user", "a prompt in each line of text"),
     "long.txt": ("long.txt, prompt 2: it needs", "Use --context"),
 }
 """A file of prompts, words of the error, and words of its hint."""
 
 FILES = {
     "empty.txt": b"\n \n",
-    "binary.txt": b"Why?\n\xe9t\xe9?\n",
     "other.json": b'{"question": "Why?"}',
-    "assistant.json": b'{"messages": [{"role": "assistant", "content": "So."}]}',
     "long.txt": b"Why?\n" + b"and why " * 900,
 }
 
@@ -85,7 +79,6 @@ def test_prompts_that_cannot_be_asked_are_refused_before_a_server_starts(
     [
         ("--generation-tokens 4096", "--context 4608 or more, or --generation-tokens"),
         ("--generation-tokens 8", "a whole number of 16 or more"),
-        ("--generation-tokens 99999999", "a whole number of 16777216 or less"),
         ("--generation-tokens 16 --context 256", "--context 768 or more"),
     ],
 )
@@ -187,8 +180,7 @@ def answers(folder, pair):
     return (record.get("observation") or {}).get("answers", {})
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_cell_stopped_half_way_keeps_its_answers_and_goes_on(tmp_path, number):
+def test_a_cell_killed_half_way_keeps_its_answers_and_goes_on(tmp_path):
     """In the end it has written what a cell that was never stopped writes."""
     lines = [f"{word} and {word} again:" for word in ("salt", "rope", "tar", "wool")]
     (tmp_path / "asked.txt").write_text("\n".join(lines), encoding="utf-8")
@@ -196,10 +188,7 @@ def test_a_cell_stopped_half_way_keeps_its_answers_and_goes_on(tmp_path, number)
     once = ("--pairs", "f16/f16")
     with going(tmp_path, *words, *once) as sweep:
         until(lambda: answers(tmp_path, "f16-f16"), unless=sweep.poll)
-        os.kill(sweep.pid, number)
-        if number == signal.SIGINT:
-            until(lambda: "again ends" in sweep.stdout.readline(), unless=sweep.poll)
-            os.kill(sweep.pid, number)
+        sweep.kill()
         sweep.communicate()
     kept = answers(tmp_path, "f16-f16")
 

@@ -11,8 +11,7 @@ from made_retrieval import made_run
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability
-from codeneedle.engines.messages import Chat, PromptCut, ServerGone
-from codeneedle.probes import probe as protocol
+from codeneedle.engines.messages import Chat, PromptCut
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, fitted_characters
@@ -25,12 +24,6 @@ from codeneedle.records.record import CellRecord, Status
 from codeneedle.records.store import find_runs
 
 LAST = len(TASKS["multikey"].levels) - 1
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch):
-    """Further attempts come soon."""
-    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def test_a_server_that_cuts_the_texts_of_tasks_is_a_gap(tmp_path):
@@ -115,24 +108,6 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
         "fake tells no probabilities"
         == PROBE.as_stored(made_run(tmp_path, engine))["graded"]
     )
-
-
-def test_a_broken_connection_is_tried_again_and_told(tmp_path):
-    left = [ServerGone(reason="reset")]
-    count = []
-
-    def reply(question):
-        count.append(question)
-        # The first scored question: behind the dial's and the first priming.
-        if len(count) == DIAL_QUESTIONS + 2:
-            return left.pop()
-        return looked_up(question)
-
-    found = measured(tmp_path, FakeEngine(reply=reply))
-
-    retries = [each.answer.retries for text in found.texts for each in text.answers]
-    assert 1 == len(retries[0])
-    assert [()] * 3 == retries[1:]
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None], ids=["counted", "not"])

@@ -10,7 +10,7 @@ from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.messages import BadReply, Refused, ServerGone
+from codeneedle.engines.messages import BadReply, Refused
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.transcript import probe as module
@@ -137,20 +137,6 @@ def test_what_is_observed_is_kept_by_conversation(tmp_path):
     measured(made_run(tmp_path, two), keep=kept.append)
 
     assert [["1"], ["1", "2"]] == [[*each["answers"]] for each in kept]
-
-
-def test_a_broken_connection_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr("codeneedle.probes.probe.BACK_OFF_S", (0.01,))
-    left = [ServerGone(reason="reset")]
-
-    def force(question, right):
-        return left.pop() if left else forced_to(question, right)
-
-    run = made_run(tmp_path, engine=FakeEngine(template=FakeTemplate(), force=force))
-
-    found = measured(run)
-
-    assert 1 == len(found[0].retries)
 
 
 def test_no_error_that_is_stored_quotes_the_server(tmp_path):
