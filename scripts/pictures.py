@@ -4,6 +4,7 @@ Draws the pictures of the documentation, each for light and for dark pages.
     python scripts/pictures.py [FOLDER]     # default: docs/pictures
     python scripts/pictures.py --readme RUN # those of the README, of another run
     python scripts/pictures.py --budget 700MiB 32K RUN RUN ... # of files of weights
+    python scripts/pictures.py --task FOLDER # of what humaneval.py has measured
 
 They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
 run gives the same pictures. Those of the README are of `make sweep`.
@@ -15,7 +16,9 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+import humaneval
 import matplotlib as mpl
+from humaneval import Beside
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.collections import QuadMesh
@@ -35,6 +38,7 @@ from codeneedle.report.losses import Losses, losses_of
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.statistics import Bounds
 
 ROOT = Path(__file__).parent.parent
 SMOLLM2 = ROOT / "docs" / "runs" / "random-bodies-short" / "smollm2-135m-instruct.q4_1"
@@ -146,16 +150,94 @@ def front(colours: Mapping[str, str]) -> str:
 
 
 def chart(
-    paint: Callable[[Axes, charts.Theme], object], colours: Mapping[str, str]
+    paint: Callable[..., object], colours: Mapping[str, str], *, panels: int = 1
 ) -> str:
-    """What *paint* draws, as SVG in these *colours*."""
+    """What *paint* draws on *panels* side by side, as SVG in these *colours*."""
     theme = charts.Theme(*(colours[part] for part in charts.Theme._fields))
     style = charts._style(theme) | {"svg.fonttype": "path"}  # noqa: SLF001
     with mpl.rc_context(style), warnings.catch_warnings():
         figure = Figure(figsize=(7.6, 4.2), dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
-        paint(figure.add_subplot(), theme)
+        side_by_side = figure.subplots(1, panels, sharey=True, squeeze=False)[0]
+        paint(*side_by_side, theme)
         return svg(figure)
+
+
+TASK = "task"
+"""The picture of losses beside the scores of a task."""
+
+KINDS = {
+    "recall": ("^", "recall"),
+    "solutions": ("s", "solutions"),
+    "text": ("o", "ordinary text"),
+}
+"""Markers and names of losses, by the field of `humaneval.Beside`."""
+
+
+def draw_task(folder: Path, into: Path = ROOT / "docs" / "pictures") -> list[Path]:
+    """Write losses of right tokens beside the points that a task loses."""
+    rows = [row for row in humaneval.by_loss(folder) if row[1].solutions]
+    written = []
+    for end, colours in THEMES.items():
+        file = into / f"{TASK}{end}.svg"
+        drawn = chart(
+            lambda left, right, theme: paint_task(left, right, rows, theme),
+            colours,
+            panels=2,
+        )
+        file.write_text(drawn, encoding="utf-8")
+        written.append(file)
+    return written
+
+
+def paint_task(
+    left: Axes, right: Axes, rows: Sequence[tuple[str, Beside]], theme: charts.Theme
+) -> None:
+    """Losses of right tokens on the *left*, those of the score on the *right*."""
+    places = range(len(rows))
+    for axes in (left, right):
+        axes.axvline(0, color=theme.line, linewidth=1)
+        axes.tick_params(length=0)
+    for field, (marker, _) in KINDS.items():
+        for place, (_, row) in zip(places, rows, strict=True):
+            bounds = getattr(row, field)
+            paint_bounds(left, place, bounds, marker=marker, colour=theme.within)
+    for place, (_, row) in zip(places, rows, strict=True):
+        bounds = row.score.bounds if row.score else None
+        paint_bounds(right, place, bounds, marker="D", colour=theme.beyond)
+        if row.score:
+            flips = f"{row.score.lost} lost, {row.score.won} won"
+            at = (100 * row.score.bounds.mean, place)
+            right.annotate(
+                flips,
+                at,
+                xytext=(0, 9),
+                textcoords="offset points",
+                ha="center",
+                color=theme.quiet,
+                fontsize=9,
+            )
+    left.set_yticks(places, [pair for pair, _ in rows])
+    left.invert_yaxis()
+    left.set_title("right tokens lost, of 100", fontsize=11)
+    right.set_title("points of the score lost", fontsize=11)
+    shown = [
+        Line2D([], [], linestyle="", marker=marker, color=theme.within, label=name)
+        for marker, name in KINDS.values()
+    ]
+    left.legend(handles=shown, loc="upper right", frameon=False)
+
+
+def paint_bounds(
+    axes: Axes, place: int, bounds: Bounds | None, *, marker: str, colour: str
+) -> None:
+    """A mean as a *marker*, and its interval as a line; nothing of no *bounds*."""
+    if bounds is None:
+        return
+    shift = {"s": 0.0, "o": 0.2, "^": -0.2}.get(marker, 0.0)
+    ends = [100 * bounds.low, 100 * bounds.high]
+    axes.plot(ends, [place + shift] * 2, color=colour, linewidth=1.5, alpha=0.5)
+    axes.plot([100 * bounds.mean], [place + shift], marker=marker, color=colour)
 
 
 BUDGET = "budget"
@@ -285,6 +367,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--readme", metavar="RUN", type=Path)
     parser.add_argument("--budget", metavar="WORD", nargs="+")
+    parser.add_argument("--task", metavar="FOLDER", type=Path)
     return parser.parse_args(arguments)
 
 
@@ -294,6 +377,8 @@ def main() -> None:
     if chosen.budget:
         most, at, *runs = chosen.budget
         written = draw_budget(most, at, runs)
+    elif chosen.task:
+        written = draw_task(chosen.task)
     else:
         written = draw_readme(chosen.readme) if chosen.readme else draw(chosen.folder)
     for file in written:

@@ -42,8 +42,11 @@ NOBODY = 65534
 SYSTEM = ("/usr", "/bin", "/lib", "/lib32", "/lib64")
 """Folders of libraries; only the Python's own one is added."""
 
-LAST_LINES = 200
-"""Characters of the end of what a program has written."""
+LAST_BYTES = 200
+"""Of what a program has written."""
+
+_BY_SIGNAL = 128
+"""What unshare adds to the number of the signal that has ended a program."""
 
 
 class NoSandbox(Exception):  # noqa: N818 - named after the fact
@@ -88,7 +91,7 @@ def execute(program: str, *, is_confined: bool = True) -> Outcome:
             return Outcome(is_done=False, ending=f"not done after {WALL_S:g} s")
         except OSError as error:
             raise NoSandbox(f"unshare: {error.strerror}") from error
-        told.seek(max(0, told.seek(0, os.SEEK_END) - LAST_LINES))
+        told.seek(max(0, told.seek(0, os.SEEK_END) - LAST_BYTES))
         end = told.read().decode(errors="replace").rstrip()
     if done.returncode == 0 and end.endswith(word):
         return Outcome(is_done=True, ending="")
@@ -108,8 +111,7 @@ def refuse_without() -> None:
 
 
 def _last_line(end: str, code: int) -> str:
-    if code < 0 or code > 128:
-        number = -code if code < 0 else code - 128
+    if (number := -code if code < 0 else code - _BY_SIGNAL) > 0:
         return f"ended by {signal.Signals(number).name}"
     return end.splitlines()[-1] if end else f"ended with {code}"
 
@@ -117,7 +119,7 @@ def _last_line(end: str, code: int) -> str:
 def _argv(root: str, *, is_confined: bool) -> Sequence[str]:
     """The words of the process that becomes the program."""
     python = os.path.realpath(sys.executable)
-    own = [python, "-I", "-S", str(Path(__file__).absolute()), python]
+    own = [python, "-I", "-S", str(Path(__file__).absolute()), python, str(CPU_S)]
     if not is_confined:
         return own
     unshare = shutil.which("unshare")
@@ -201,11 +203,11 @@ def _give_up_rights(*, is_root: bool) -> None:
         _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
 
 
-def _limit() -> None:
+def _limit(cpu_s: int) -> None:
     """Set the limits, which hold for what is executed next."""
     _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     limits = {
-        resource.RLIMIT_CPU: CPU_S,
+        resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_AS: MEMORY_BYTES,
         resource.RLIMIT_FSIZE: FILE_BYTES,
         resource.RLIMIT_NOFILE: MOST_FILES,
@@ -216,12 +218,13 @@ def _limit() -> None:
         resource.setrlimit(which, (most, most))
 
 
-def _become(python: str, root: str = "", prefix: str = "", user: str = "") -> None:
-    """Turn this process into *python* that runs its input; confined to a *root*."""
-    if root:
+def _become(python: str, cpu_s: str, *confinement: str) -> None:
+    """Turn this process into *python* that runs its input; confined, if it is told."""
+    if confinement:
+        root, prefix, user = confinement
         _confine(root, prefix)
         _give_up_rights(is_root=user == "root")
-    _limit()
+    _limit(int(cpu_s))
     os.execve(python, [python, "-I", "-S", "-B", "-"], {})  # noqa: S606 - no shell
 
 

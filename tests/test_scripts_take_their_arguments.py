@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import bench  # noqa: E402 - found in the folder just added
 import cluster  # noqa: E402
 import evaluations  # noqa: E402
 import golden  # noqa: E402
+import humaneval  # noqa: E402
 import vulkan  # noqa: E402
 
 SCRIPT = re.compile(r"scripts/(?P<name>\w+)\.py(?P<arguments>.*)")
@@ -36,7 +38,9 @@ def recipe(target: str) -> str:
     return OPTIONAL.sub("", found)
 
 
-@pytest.mark.parametrize("target", ["fuzz", "mutants", "truth", "bench", "vulkan"])
+@pytest.mark.parametrize(
+    "target", ["fuzz", "humaneval", "mutants", "truth", "bench", "vulkan"]
+)
 def test_a_long_target_starts_its_script_with_arguments_it_accepts(target):
     if target == "mutants":
         pytest.importorskip("cosmic_ray", reason="its target installs it")
@@ -62,7 +66,8 @@ def test_every_script_of_a_long_target_is_looked_at_here():
     started = {found["name"] for found in SCRIPT.finditer(makefile)}
 
     assert {
-        *("bench", "cluster", "evaluations", "fuzz", "mutants", "truth", "vulkan")
+        *("bench", "cluster", "evaluations", "fuzz", "humaneval", "mutants"),
+        *("truth", "vulkan"),
     } == started
 
 
@@ -84,6 +89,7 @@ def usages():
     for name in (
         "bench",
         "fuzz",
+        "humaneval",
         "mutants",
         "pictures",
         "sensitivity",
@@ -192,6 +198,20 @@ def test_the_commands_of_evaluations_are_accepted(name, tmp_path, monkeypatch):
     evaluations._swept(name, evaluations.TOOLS[name], tmp_path, tmp_path)
 
     assert asked == ["codeneedle sweep", "codeneedle verdict"]
+
+
+def test_the_sweeps_beside_a_task_are_accepted(tmp_path, monkeypatch):
+    asked = []
+
+    def start(argv, *, check):
+        asked.append(accepted(argv[3:]))
+        return subprocess.CompletedProcess(argv, returncode=0)
+
+    monkeypatch.setattr(humaneval, "write_solutions", lambda folder: folder.mkdir())
+    monkeypatch.setattr(humaneval.subprocess, "run", start)
+    humaneval.sweep("smollm2", tmp_path / "out")
+
+    assert asked == ["codeneedle sweep"] * len(humaneval.SWEEPS)
 
 
 def test_the_commands_of_a_cluster_are_accepted_and_merge_every_share(

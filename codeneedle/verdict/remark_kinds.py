@@ -58,6 +58,9 @@ class RemarkKind(StrEnum):
     FLIPS = "flips"
     """Samples that the reference lost and won when it was evaluated again."""
 
+    PAIRED = "paired"
+    """How likely the samples that a pair lost and won are by chance."""
+
     REPEATED = "repeated"
     """How far the reference differs from its repetition."""
 

@@ -13,7 +13,13 @@ from codeneedle.cache_types import (
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes import PROBES, gap_lines, gaps
-from codeneedle.probes.metrics import FUNCTIONS, LossKind, Metric, UnitKind
+from codeneedle.probes.metrics import (
+    FUNCTIONS,
+    LossKind,
+    Metric,
+    UnitKind,
+    samples_needed,
+)
 from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
 from codeneedle.text import number, plural, sweep_command, visible
@@ -22,7 +28,12 @@ from codeneedle.verdict.metric_phrases import loss_sentence
 from codeneedle.verdict.next import way_on
 from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
-from codeneedle.verdict.statistics import ALPHA, Decision
+from codeneedle.verdict.statistics import (
+    ALPHA,
+    Decision,
+    error_share,
+    paired_p_value,
+)
 
 
 def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remark]:
@@ -40,6 +51,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_remarks_on_forcing(verdict),
         *_faults(verdict),
         *_silent(verdict),
+        *_paired_tests(verdict),
         *_remarks_on_repetition(verdict),
         *_one_kind(verdict),
         *_population(verdict),
@@ -302,6 +314,31 @@ def _faults_of(
 def _silent(verdict: Verdict) -> Iterator[Remark]:
     for name, reason in verdict.silent.items():
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
+
+
+def _paired_tests(verdict: Verdict) -> Iterator[Remark]:
+    """Of each pair some of whose samples differ, whether they do so by chance."""
+    for result in verdict.compared:
+        for row in result.metric_results:
+            differ, units = row.lost + row.won, row.bounds.units
+            if row.kind is not LossKind.SCORE or not differ:
+                continue
+            needed = samples_needed(
+                differ / units, share=error_share(0, 1), loss=row.limit
+            )
+            text = (
+                f"{visible(str(result.pair))}: {row.lost} lost, {row.won} won of "
+                f"{plural(units, 'sample')} ({row.metric.name}), "
+                f"{_chance(paired_p_value(row.lost, row.won))} by an exact paired "
+                f"test; where so many differ, about {needed:,} samples show a loss of "
+                f"{verdict.limits.phrase(row.kind, row.limit)}."
+            )
+            yield Remark(RemarkKind.PAIRED, text, (result.pair,))
+
+
+def _chance(p_value: float) -> str:
+    """``p = 0.031``, ``p < 0.001``."""
+    return "p < 0.001" if p_value < 0.0005 else f"p = {p_value:.3f}"  # noqa: PLR2004
 
 
 def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:

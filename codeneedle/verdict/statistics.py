@@ -121,6 +121,28 @@ def lost_share(lost: int, units: int, share: float) -> Bounds:
     return Bounds(mean=lost / units if units else 0.0, low=low, high=high, units=units)
 
 
+def paired_p_value(lost: int, won: int) -> float:
+    """
+    Chance of so uneven numbers if a sample that differs is as often lost as won.
+
+    Without a sample that differs it is 1.
+
+    Source:
+        McNemar's exact test with mid-p, two-sided: Fagerland, Lydersen and Laake, The
+        McNemar test for binary matched-pairs data: mid-p and asymptotic are better than
+        exact conditional, BMC Medical Research Methodology 13:91, 2013.
+    """
+    from scipy.special import betainc
+
+    fewer, differ = min(lost, won), lost + won
+    if lost == won:
+        return 1.0
+    # Chances of at most so many, and of fewer: together twice the mid-p of one side.
+    at_most = betainc(differ - fewer, fewer + 1, 0.5)
+    below = betainc(differ - fewer + 1, fewer, 0.5) if fewer else 0.0
+    return float(at_most + below)
+
+
 def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int | None:
     """
     Number of units whose `lost_share` would lie on one side of *limit*.

@@ -24,6 +24,7 @@ from codeneedle.verdict.statistics import (
     error_share,
     interval,
     lost_share,
+    paired_p_value,
     units_needed,
 )
 
@@ -409,3 +410,22 @@ def test_the_formula_of_the_documentation_gives_both_ends():
     assert mean == pytest.approx(row.bounds.mean)
     assert mean - error * (wide + max(0, -lean)) == pytest.approx(row.bounds.low)
     assert mean + error * (wide + max(0, lean)) == pytest.approx(row.bounds.high)
+
+
+# Samples that differ
+
+
+@given(some.integers(0, 60), some.integers(0, 60))
+def test_the_paired_test_counts_half_of_what_was_seen(lost, won):
+    """By the binomial distribution, summed."""
+    differ, fewer = lost + won, min(lost, won)
+    ways = sum(math.comb(differ, each) for each in range(fewer))
+    expected = (2 * ways + math.comb(differ, fewer)) / 2**differ
+
+    assert pytest.approx(expected) == paired_p_value(lost, won)
+
+
+@given(some.integers(0, 10_000), some.integers(0, 10_000))
+def test_lost_and_won_change_places_in_the_paired_test(lost, won):
+    assert paired_p_value(won, lost) == paired_p_value(lost, won)
+    assert 0 <= paired_p_value(lost, won) <= 1

@@ -42,6 +42,7 @@ def test_every_kind_of_remark_stands_in_the_golden_verdicts():
         ("the pair to set was read, and forcing disagrees", "disagreement", [GOOD]),
         ("a model that cannot recall", "silent", []),
         ("an evaluation of the reference again", "flips", [SCORED]),
+        ("an evaluation", "paired", [COARSE]),
         ("the reference nearly repeats itself", "repeated", [REFERENCE]),
         ("the reference on the CPU", "on-cpu", [REFERENCE]),
         ("all are beyond", "population", []),
