@@ -250,6 +250,7 @@ def test_write_errors_on_stdout_are_reported(monkeypatch):
         full.flush()
 
 
+@pytest.mark.slow
 def test_a_closed_stdout_is_an_error(tmp_path):
     shell = f'exec "{sys.executable}" -m codeneedle corpus list >&-'
     done = subprocess.run(
@@ -264,6 +265,7 @@ def test_a_closed_stdout_is_an_error(tmp_path):
     assert "error: stdout: is closed" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_is_no_traceback(tmp_path):
     """As in ``codeneedle corpus list | head -0``."""
     reader, writer = os.pipe()
@@ -290,6 +292,7 @@ HEAVY = {
 PRINTING = HEAVY - {"httpx", "matplotlib", "pandas", "scipy", "seaborn"}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("swept")
 @pytest.mark.parametrize(
     ("commands", "allowed"),

@@ -175,6 +175,7 @@ def test_several_runs_have_a_row_each_with_their_pair_to_set() -> None:
     assert 2 == said.split("\n\n")[0].count("q8_0/q8_0")
 
 
+@pytest.mark.slow
 def test_the_pair_to_set_is_framed_and_words_stand_in_the_squares() -> None:
     found = losses(lossy_grid())
     picture = loss_picture(found, pair_flags_of("llama.cpp"))
@@ -196,6 +197,7 @@ def test_a_picture_of_an_unfinished_run_says_so_in_its_squares_alone() -> None:
     assert not any("codeneedle sweep" in note for note in picture.notes)
 
 
+@pytest.mark.slow
 def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
     tmp_path: Path,
 ) -> None:
@@ -212,18 +214,7 @@ def test_a_plain_picture_has_no_text_below_and_each_form_its_file(
     assert "<!-- Right tokens lost" in short.read_text(encoding="utf-8")
 
 
-def test_the_same_losses_give_the_same_bytes(tmp_path: Path) -> None:
-    forms = ("png", "svg", "pdf")
-    once, again = (
-        draw_losses(
-            losses(), pair_flags_of(""), Files(folder=tmp_path / at, forms=forms)
-        )
-        for at in ("a", "b")
-    )
-
-    assert [each.read_bytes() for each in once] == [each.read_bytes() for each in again]
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("metric", "options", "stem"),
     [

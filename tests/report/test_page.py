@@ -15,6 +15,8 @@ from made_retrieval import made_texts, retrieval_record, right
 from codeneedle.records.record import Run, Status
 from codeneedle.report.page import page
 
+pytestmark = pytest.mark.slow  # every page has pictures
+
 HOSTILE = "</script><script>document.title='taken'</script><img src=x onerror=alert(1)>"
 
 
@@ -31,7 +33,7 @@ def lossy(pair, at):
     return 20 - (3 if pair.k == "q4_0" else at % 2)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def run():
     """Nine pairs, of which one failed with a hostile reason, under a hostile name."""
     setup = made_setup(
@@ -41,7 +43,7 @@ def run():
     return replace(made_run(lossy, setup=setup, failed=[broken]), name=HOSTILE)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def html(run):
     """Its page, beside a second run."""
     other = replace(made_run(lossy), name="second/run")
@@ -211,7 +213,8 @@ def test_a_page_names_no_folder_of_the_machine(run):
     [(8192, 4096, "8,192"), (8192, 16_384, "16,384"), (0, 4096, "131,072")],
 )
 def test_memory_is_drawn_up_to_the_trained_context(trained, asked, longest):
-    run = lossy_grid()
+    grid = lossy_grid()
+    run = replace(grid, records=grid.records[:1])
     setup = replace(run.setup, training_context=trained, context=asked)
     html = page([replace(run, setup=setup)], None, asks_for)
 

@@ -1,6 +1,5 @@
-"""Panels as pictures: what is drawn, where it goes, always the same bytes."""
+"""Panels as pictures: what is drawn, and where it goes."""
 
-import hashlib
 import itertools
 import math
 from dataclasses import replace
@@ -11,7 +10,7 @@ from made_panels import BY_NAME, RIGHT, RUN, SETUP, record_of, run_of, unless
 from made_records import failed_record
 from matplotlib.colors import to_hex
 
-from codeneedle.errors import FolderUnusable, NothingToShow
+from codeneedle.errors import NothingToShow
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.heatmap import Files
 from codeneedle.report.panel_pictures import KIND_COLOURS, draw_panels, paint
@@ -37,20 +36,14 @@ def words(of_figure):
     return {text.get_text() for text in texts}
 
 
-def files(folder):
-    """PNG and SVG in *folder*."""
-    return Files(folder=folder)
+def files(folder, forms=("png", "svg")):
+    return Files(folder=folder, forms=forms)
 
 
 def test_each_task_has_a_png_and_an_svg(tmp_path):
-    drawn = draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "a"))
-    again = draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "b"))
-
-    def digests(paths):
-        return [hashlib.sha256(path.read_bytes()).hexdigest() for path in paths]
+    drawn = draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path))
 
     assert ["panels-multikey.png", "panels-multikey.svg"] == [p.name for p in drawn]
-    assert digests(drawn) == digests(again)
     assert ink(drawn[0]) > LEAST_INK
     assert shapes(drawn[1]) > LEAST_SHAPES
 
@@ -65,9 +58,8 @@ def test_each_task_has_a_png_and_an_svg(tmp_path):
 def test_comparisons_and_log_probabilities_have_files_of_their_own(
     tmp_path, metric, difference, stem
 ):
-    drawn = draw_panels(
-        RUN, BY_NAME[metric], difference=difference, files=files(tmp_path)
-    )
+    into = files(tmp_path, forms=("png",))
+    drawn = draw_panels(RUN, BY_NAME[metric], difference=difference, files=into)
 
     assert {stem} == {path.stem for path in drawn}
     assert ink(drawn[0]) > LEAST_INK
@@ -146,10 +138,3 @@ def test_nothing_to_draw_is_refused_before_a_folder_is_made(tmp_path):
         )
 
     assert not (tmp_path / "new").exists()
-
-
-def test_a_folder_that_cannot_be_written_is_an_error_of_ours(tmp_path):
-    (tmp_path / "file").touch()
-
-    with pytest.raises(FolderUnusable):
-        draw_panels(RUN, RIGHT, difference=False, files=files(tmp_path / "file"))

@@ -11,12 +11,20 @@ from codeneedle.report.budget_chart import budget_chart, budget_frame, is_best
 from codeneedle.report.page import one_budget, page
 from codeneedle.verdict.limits import Limits
 
+pytestmark = pytest.mark.slow
+
 LIMITS = Limits(max_memory_bytes=900_000_000, at=8192)
 
 
 @pytest.fixture(name="verdict", scope="module")
 def verdict_fixture():
     return one_budget(three_runs(), LIMITS)
+
+
+@pytest.fixture(scope="module")
+def drawn(verdict):
+    """The pictures of its chart."""
+    return pictures_in(budget_chart(verdict))
 
 
 def test_each_candidate_is_a_point(verdict):
@@ -31,19 +39,18 @@ def test_each_candidate_is_a_point(verdict):
     ]
 
 
-def test_what_is_set_has_a_ring_and_the_budget_an_edge(verdict):
+def test_what_is_set_has_a_ring_and_the_budget_an_edge(verdict, drawn):
     (chosen,) = budget_frame(verdict).query("is_set").itertuples()
 
     assert ("Q6_K", "f16/f16") == (chosen.weights, chosen.pair)
-    for drawn in pictures_in(budget_chart(verdict)):
-        assert ">budget<" in drawn
-        assert all(f">{name}<" in drawn for name in BYTES)
+    for each in drawn:
+        assert ">budget<" in each
+        assert all(f">{name}<" in each for name in BYTES)
 
 
-def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict):
+def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict, drawn):
     frame = budget_frame(verdict)
-    for drawn in pictures_in(budget_chart(verdict)):
-        assert " MiB<" in drawn
+    assert all(" MiB<" in each for each in drawn)
     of_file = frame[frame["weights"] == "Q8_0"].sort_values(["memory", "loss"])
     kept = of_file[is_best(of_file)]
 

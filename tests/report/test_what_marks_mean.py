@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from made_records import failed_record, made_record, made_run, made_setup
 from made_verdicts import read_run
 from printing import printed
@@ -117,6 +118,7 @@ def test_every_status_has_a_short_word_of_its_own() -> None:
     assert 8 >= max(map(len, words))
 
 
+@pytest.mark.slow
 def test_lines_that_were_read_are_called_forced_nowhere() -> None:
     """In the verdict, the grid, the table, an answer, the page and the setup."""
     run = read_run({})

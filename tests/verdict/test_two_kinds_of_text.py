@@ -179,6 +179,7 @@ def test_pictures_show_the_worse_of_both_and_say_which():
     assert losses.label.endswith("of recall or ordinary text, the worse")
 
 
+@pytest.mark.slow
 def test_pages_csv_and_json_have_both():
     run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.004})
     verdict = judge(run)
