@@ -189,25 +189,8 @@ def test_a_sweep_for_the_table_of_models_ends_with_its_receipt(priced):
 
 
 @pytest.mark.real
-def test_a_long_sweep_stops_at_a_reference_that_has_nothing_to_lose(folder):
-    """The built-in model finds no function by what it does; its cell stays."""
-    chosen = ("--types", "f16,q8_0,q4_0", "--corpus", "tiny", "--context", "1536")
-    asked = ("--probe", "retrieval", "--tasks", "meaning", "--lengths", "700")
-
-    told = called(folder, "sweep", *chosen, *asked, "--depths", "0.5", "--dial", "0")
-
-    assert 1 == told.returncode
-    assert "right with f16/f16, so there is little to lose; the other 8 cells" in (
-        " ".join(told.stderr.split())
-    )
-    cells = (folder / RUN / "cells").iterdir()
-    assert ["f16-f16.retrieval.json"] == [path.name for path in cells]
-    settled = json.loads((folder / RUN / "settled.json").read_text())
-    assert "f16/f16" == settled["calibrated"]["retrieval"]["reference"]
-
-
-@pytest.mark.real
 def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(folder):
+    """The built-in model finds no function by what it does; its cell stays."""
     chosen = ("--types", "f16,q8_0,q4_0", "--corpus", "tiny", "--context", "1536")
     asked = ("--tasks", "meaning", "--lengths", "700", "--depths", "0.5", "--dial", "0")
     probes = ("--probe", "retrieval,divergence", "--divergence-context", "256")
@@ -219,24 +202,27 @@ def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(fold
     assert "the other 8 cells would show nothing: left out" in (
         " ".join(told.stderr.split())
     )
-    names = [path.name.split(".")[1] for path in (folder / RUN / "cells").iterdir()]
-    assert 1 == names.count("retrieval")
-    assert 9 == names.count("divergence")
+    names = {path.name for path in (folder / RUN / "cells").iterdir()}
+    of_probe = {name for name in names if ".retrieval." in name}
+    assert {"f16-f16.retrieval.json"} == of_probe
+    assert 9 == len(names - of_probe)
+    settled = stored(folder / RUN / "settled.json")
+    assert "f16/f16" == settled["calibrated"]["retrieval"]["reference"]
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("command", ["sweep", "plan"])
 @pytest.mark.parametrize(
-    ("options", "key", "out"),
+    ("command", "option", "value", "key"),
     [
-        (("--depths", "128"), "throughput depths", "sweeps-depths"),
-        (("--divergence-context", "384"), "divergence", "sweeps-divergence-context"),
-        (("--context", "2048"), "context", "sweeps-context"),
+        ("sweep", "depths", "128", "throughput depths"),
+        ("plan", "divergence-context", "384", "divergence"),
+        ("sweep", "context", "2048", "context"),
     ],
 )
 def test_what_a_run_does_not_ask_is_another_run_whose_command_is_named(
-    priced, command, options, key, out
+    priced, command, option, value, key
 ):
+    options, out = (f"--{option}", value), f"sweeps-{option}"
     told = called(priced[0], command, RUN, *options)
     said = " ".join(told.stderr.split())
     _, _, named = said.partition("a run of its own: codeneedle ")
@@ -516,19 +502,14 @@ def test_open_pairs_are_asked_for_more_at_the_end_of_a_sweep(opened):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("number", "times", "code"),
-    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
-)
-def test_a_sweep_that_asks_open_pairs_is_ended_and_goes_on(opened, number, times, code):
+def test_a_sweep_that_asks_open_pairs_is_killed_and_goes_on(opened):
     folder, options = opened
     command = (*FORCED, *options, "--more")
 
     # Two further answers of the reference.
-    told = run(
-        folder, *command, faults=[signal_at("write a record", 2, number, times=times)]
-    )
-    assert code == told.returncode, told.stderr
+    fault = signal_at("write a record", 2, signal.SIGKILL)
+    told = run(folder, *command, faults=[fault])
+    assert -signal.SIGKILL == told.returncode, told.stderr
     before = functions(folder, WHOLE)
     assert 3 <= len(before) <= 6
     assert "finished" == record(folder, WHOLE)["status"]
@@ -595,25 +576,19 @@ def test_a_grid_whose_time_is_up_before_a_loss_gives_no_answer(folder):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("number", "times", "code"),
-    [(signal.SIGINT, 1, 130), (signal.SIGINT, 2, 130), (signal.SIGKILL, 1, -9)],
-)
-def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(
-    folder, number, times, code
-):
+def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(folder):
     put_corpus(folder, functions=12, of=BRIEF)
     grid = ("--types", "f16,q8_0,q4_0", "--functions", "3")
     command = ("sweep", "--corpus", "tiny", "--context", "2048", *grid, "--decide")
 
     # In the first pair behind the reference.
-    fault = signal_at("write a record", 14, number, times=times)
+    fault = signal_at("write a record", 14, signal.SIGINT, times=2)
     told = run(folder, *command, faults=[fault])
     before = json.loads((folder / RUN / "settled.json").read_text())["order"]
     ended = called(folder, *command)
     after = json.loads((folder / RUN / "settled.json").read_text())["order"]
 
-    assert (code, 0) == (told.returncode, ended.returncode), ended.stderr
+    assert (130, 0) == (told.returncode, ended.returncode), ended.stderr
     assert before == after
     assert ["pairs", "looks"] == [*after][:2]
     assert "next: the first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
