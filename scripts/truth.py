@@ -899,7 +899,7 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
 # --- two kinds of text
 
 
-TEXT_DESIGN = (DEFAULT_CHUNKS, 5)
+TEXT_DESIGN = (16, 5)
 """Chunks of ordinary text, and lines that each is drawn of."""
 
 
@@ -953,7 +953,7 @@ def coverage(folder: Path) -> None:
         raise SystemExit(f"{folder} is no run folder")
     for probe, metric, counts in (
         ("recall", RECALL_LOGP, (12,)),
-        ("divergence", TEXT_LOGP, (8, DEFAULT_CHUNKS)),
+        ("divergence", TEXT_LOGP, (8, 16)),
     ):
         units = {
             record.pair: by_unit
@@ -1055,10 +1055,7 @@ def _coverage_of_many(run: Run, records: Mapping[Pair, CellRecord]) -> None:
     reference, *others = sorted(records, key=_size, reverse=True)
     there = _by_chunk(records[reference], run.setup)
     chance = np.random.default_rng(42)
-    print(
-        f"\n| pair | of {DEFAULT_CHUNKS} of many: above, % | below "
-        "| lopsided: above | below |"
-    )
+    print("\n| pair | of 16 of many: above, % | below | lopsided: above | below |")
     print("| --- | --: | --: | --: | --: |")
     for pair in others:
         losses = there - _by_chunk(records[pair], run.setup)
@@ -1066,7 +1063,7 @@ def _coverage_of_many(run: Run, records: Mapping[Pair, CellRecord]) -> None:
         effects = [chance.standard_normal(10_000), chance.exponential(1, 10_000) - 1]
         for of_chunks in effects:
             many = _many_chunks(losses, chance, of_chunks)
-            draw = partial(_some_of, many, DEFAULT_CHUNKS, chance)
+            draw = partial(_some_of, many, 16, chance)
             missed = _missed(many.mean(), draw, 0.025, 10_000)
             shown += [f"{share:.2f}" for share in missed]
         print(f"| {pair} | {' | '.join(shown)} |")

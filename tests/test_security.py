@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
 
+import calls
 import httpx
 import psutil
 import pytest
@@ -590,6 +592,7 @@ def test_json_is_strict(hostile, command):
     assert json.loads(text, parse_constant=pytest.fail)
 
 
+@pytest.mark.slow
 def test_pictures_load_nothing_and_hold_no_markup_of_others(hostile, tmp_path):
     hostile("heatmap", "random-bodies")
     (path,) = tmp_path.rglob("heatmap-*.svg")
@@ -635,41 +638,61 @@ OF_CELLS = {"evaluations/f16-f16", "logs/f16-f16.reuse.slots"}
 """Emptied before they are used."""
 
 
-@pytest.mark.real
-@pytest.mark.parametrize("name", LINKS)
-def test_no_folder_of_a_run_is_entered_through_a_link(
-    codeneedle, tmp_path, llama_server, nano, name
-):
-    put_corpus(tmp_path)
-    sweep = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "f16")
-    assert 0 == codeneedle(*sweep, "--probe", "throughput", "--depths", "0").returncode
-    run, theirs = tmp_path / "sweeps/tiny/needle-nano", tmp_path / "theirs"
-    place = run / name
-    if place.is_dir():
-        place.rename(run / "before")
-    place.parent.mkdir(exist_ok=True)
+SWEEP = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "f16")
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory, llama_server, nano):
+    """A folder with a run of one cell."""
+    folder = tmp_path_factory.mktemp("timed")
+    put_corpus(folder)
+    told = calls.called(folder, *SWEEP, "--probe", "throughput", "--depths", "0")
+    assert 0 == told.returncode, told.stderr
+    return folder
+
+
+@pytest.fixture
+def one_cell(timed, tmp_path):
+    """The folder of a run of one cell, and another that is not its own."""
+    shutil.copytree(timed, tmp_path, dirs_exist_ok=True)
+    theirs = tmp_path / "theirs"
     theirs.mkdir()
     (theirs / "precious").write_text("theirs")
+    return tmp_path / "sweeps/tiny/needle-nano", theirs
+
+
+def plant(run, name, theirs):
+    """A link to *theirs* in the place of a folder of *run*."""
+    place = run / name
+    if place.is_dir():
+        place.rename(run / f"before-{name}")
+    place.parent.mkdir(exist_ok=True)
     place.symlink_to(theirs)
 
-    refused = codeneedle(*sweep, *LINKS[name])
-    readers = [
-        "grid",
-        "table",
-        "verdict",
-        "heatmap",
-        "panels",
-        "page",
-        "memory",
-        "receipt",
-        "sweep",
-    ]
-    others = [("compare", run, run), ("show", run, "f16/f16"), ("plan", *sweep[1:])]
-    others.append(("merge", run, "--out", "all"))
-    for words in (*((each, run) for each in readers), *others):
-        assert "Traceback" not in codeneedle(*words).stderr, words
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", LINKS)
+def test_no_folder_of_a_run_is_entered_through_a_link(codeneedle, one_cell, name):
+    run, theirs = one_cell
+    plant(run, name, theirs)
+
+    refused = codeneedle(*SWEEP, *LINKS[name])
 
     assert "Traceback" not in refused.stderr
     # That of a cell is replaced.
     assert ("it is a link" in refused.stderr) == (name in {*LINKS} - OF_CELLS)
+    assert ["precious"] == [each.name for each in theirs.iterdir()]
+
+
+@pytest.mark.real
+def test_no_report_enters_a_folder_through_a_link(codeneedle, one_cell):
+    run, theirs = one_cell
+    for name in ("cells", "logs", "base", "evaluations"):
+        plant(run, name, theirs)
+    readers = ("grid", "table", "verdict", "heatmap", "panels", "page", "memory")
+    others = [("compare", run, run), ("show", run, "f16/f16"), ("plan", *SWEEP[1:])]
+    others += [("merge", run, "--out", "all"), ("receipt", run), ("sweep", run)]
+
+    for words in (*((each, run) for each in readers), *others):
+        assert "Traceback" not in codeneedle(*words).stderr, words
     assert ["precious"] == [each.name for each in theirs.iterdir()]

@@ -65,18 +65,6 @@ def launch_of(llama_server, tmp_path):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
-def test_the_real_server_answers_with_each_model_of_the_zoo(name, launch_of, tmp_path):
-    with serving_llama(launch_of(name), log=tmp_path / "log") as served:
-        served.client.complete(Completion(prompt="def f():\n", max_tokens=4))
-    # Only now: another thread of the server writes the log.
-    said = read_log(served.log)
-
-    expected = CACHES.get(name, {KV})
-    assert expected == {line for line in (KV, RECURRENT, WINDOWED) if line in said}
-
-
-@pytest.mark.real
 def test_the_real_server_aborts_at_an_encoder_that_is_to_write(launch_of, tmp_path):
     """Without ``--embedding`` it reserves one output, and an encoder has more."""
     with (
@@ -108,23 +96,36 @@ def told(source):
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("pair", [F16, MIXED], ids=str)
 @pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
-def test_the_survey_says_of_each_model_what_the_real_server_does(
-    name, pair, launch_of, surveyed, tmp_path
+def test_the_real_server_answers_with_each_model_as_its_survey_says(
+    name, launch_of, surveyed, tmp_path
 ):
     survey = surveyed(name)
+    with serving_llama(launch_of(name), log=tmp_path / "log") as served:
+        served.client.complete(Completion(prompt="def f():\n", max_tokens=4))
+    # Only now: another thread of the server writes the log.
+    said = read_log(served.log)
+
+    expected = CACHES.get(name, {KV})
+    assert expected == {line for line in (KV, RECURRENT, WINDOWED) if line in said}
+    assert told(served.effective()) == told(survey.pairs[F16])
+    assert (name == "mamba2") is survey.has_no_cache
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", sorted({*zoo.NAMES} - {"bert"}))
+def test_the_real_server_takes_a_mixed_pair_where_its_survey_does(
+    name, launch_of, surveyed, tmp_path
+):
+    answer = surveyed(name).pairs[MIXED]
     try:
-        with serving_llama(launch_of(name, pair), log=tmp_path / "log") as served:
+        with serving_llama(launch_of(name, MIXED), log=tmp_path / "log") as served:
             pass
-        # Only now: another thread of the server writes the log.
         seen = told(served.effective())
     except CellError as error:
         seen = error.status
-    answer = survey.pairs[pair]
 
     assert seen == (Status.UNSUPPORTED if answer.refusal else told(answer))
-    assert (name == "mamba2") is survey.has_no_cache
 
 
 @pytest.mark.real

@@ -82,7 +82,7 @@ def test_each_context_is_checked_by_the_tool(made_run):
     chosen = PROBE.as_stored(made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
-    assert ([128], [12]) == (unasked["contexts"], unasked["chunks"])
+    assert ([64], [16]) == (unasked["contexts"], unasked["chunks"])
     assert [(4096, 2), (512, 8)] == [
         (each["context"], each["chunks"]) for each in tool.checked
     ]
@@ -223,5 +223,5 @@ def test_what_a_text_too_short_for_two_chunks_has_is_offered():
     with pytest.raises(BadInput) as caught:
         PROBE.adapt(DivergenceSettings(contexts=(1024,), chunks=(8,)), of_corpus)
 
-    assert caught.value.hint.startswith("Use --divergence-context 128 --chunks 12, ")
-    PROBE.adapt(DivergenceSettings(contexts=(128,), chunks=(12,)), of_corpus)
+    assert caught.value.hint.startswith("Use --divergence-context 64 --chunks 16, ")
+    PROBE.adapt(DivergenceSettings(contexts=(256,), chunks=(4,)), of_corpus)
