@@ -57,9 +57,11 @@ sweep: llama ## Sweep the 6x6 grid on a small language model: a first answer, th
 	  test -z "$$first" || echo "make sweep: the other cells follow; Ctrl-C ends them, make sweep goes on" >&2; \
 	done
 
-# A file of tests stays in one process, and with it what its tests share.
+# A file of tests stays in one process, and with it what its tests share. Files keep
+# their order: long ones first.
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
-	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	  $(PYTEST_ARGS)
 
 # Apart: what runs in one process takes twice the time.
 coverage: ## Run every test, and tell which lines and branches none runs

@@ -41,10 +41,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark tests that start the command as a process."""
+    """
+    Mark tests that call a whole command or a real server; their files come first.
+
+    Several processes then end together: what is left at the end takes seconds.
+    """
     for item in items:
         if {"codeneedle", "llama_server", "smollm2"} & {*_fixtures_of(item)}:
             item.add_marker("slow")
+    long = {item.path for item in items if {"real", "slow"} & _marks_of(item)}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def _marks_of(item: pytest.Item) -> set[str]:
+    return {mark.name for mark in item.iter_markers()}
 
 
 def _fixtures_of(item: pytest.Item) -> list[str]:
