@@ -13,9 +13,11 @@ from typing import Any
 import msgspec
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.messages import Reply
+from codeneedle.probes.observations import Answer
 from codeneedle.probes.reading import laid_out
 from codeneedle.probes.recall.passages import passage_of
-from codeneedle.records.record import Status
+from codeneedle.records.record import Status, as_json
 from codeneedle.report.receipt import Receipt
 
 ROOT = Path(__file__).parents[1]
@@ -171,7 +173,14 @@ def _observations() -> Iterator[tuple[str, Any]]:
     speeds = {"depth": 0, "pp": [10.0, 11.0], "tg": [5.0, 5.5]}
     build = dict.fromkeys(("build", "cpu", "gpu", "backends"), "x") | {"threads": 1}
     yield "throughput", {"answers": {"0": speeds}, **build}
-    said = {**_WRITTEN, "text": "a b a b c", "leads": [0.5] * 5}
+    reply = Reply(
+        text="a b a b c",
+        finish="stop",
+        gaps=(0.5,) * 5,
+        predicted_tokens=5,
+        lengths=(2, 2, 2, 2, 1),
+    )
+    said = as_json(Answer(name="1", reply=reply))
     yield "generation", {"answers": {"1": said}, "facts": {"against": "f16/f16"}}
 
 

@@ -186,17 +186,26 @@ def answers_of(record: CellRecord) -> dict[str, AnswerGroup]:
     """
     The answers of *record* by the key of their question, in asking order.
 
+    Raises:
+        BadRecord: As of `groups_in`.
+    """
+    return groups_in(observation_of(record, Observed), file=file_of(record))
+
+
+def groups_in(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
+    """
+    The answers that are *stored* of a cell by key; errors name the *file*.
+
     One that is asked alone is a group of its own.
 
     Raises:
-        BadRecord: If it has another layout, or scores that are none.
+        BadRecord: If one has another layout, or scores that are none.
     """
-    file = file_of(record)
     found = {
         key: from_json(answer, AnswerGroup, file=file)
         if "answers" in answer
         else AnswerGroup(answers=(from_json(answer, Answer, file=file),))
-        for key, answer in observation_of(record, Observed).answers.items()
+        for key, answer in stored.answers.items()
     }
     for group in found.values():
         refuse_faults(group.answers, file=file)

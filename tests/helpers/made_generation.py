@@ -5,6 +5,7 @@ from dataclasses import replace
 from made_records import made_setup
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.messages import Reply
 from codeneedle.probes.generation.record import (
     NAME,
     WORDING,
@@ -13,7 +14,7 @@ from codeneedle.probes.generation.record import (
     PromptFacts,
     Written,
 )
-from codeneedle.probes.observations import Observed
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.records.record import CellRecord, Status, as_json
 
 
@@ -44,10 +45,24 @@ def generation_setup(reference, answers):
     )
 
 
+def _answer(name, made):
+    """As a server told it."""
+    reply = Reply(
+        text=made.text,
+        finish=made.finish,
+        predicted_tokens=made.tokens,
+        lengths=made.lengths,
+        gaps=made.leads,
+        drafted=made.drafted,
+        accepted=made.accepted,
+    )
+    return Answer(name=name, reply=reply)
+
+
 def generation_record(pair, answers, *, reference="f16/f16", probe=NAME):
     """A finished record with these *answers*, by prompt."""
     observed = Observed(
-        answers={name: as_json(each) for name, each in answers.items()},
+        answers={name: as_json(_answer(name, each)) for name, each in answers.items()},
         facts={"against": reference},
     )
     return CellRecord(

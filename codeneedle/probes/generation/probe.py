@@ -42,12 +42,12 @@ from codeneedle.probes.generation.record import (
     GenerationLayout,
     GenerationSettings,
     PromptFacts,
-    Written,
     first_of,
     generation_layout,
     written_from,
+    written_in,
 )
-from codeneedle.probes.observations import Observed
+from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import (
     NO_THINK_ARGS,
@@ -235,10 +235,7 @@ class GenerationProbe(Probe):
         _refuse_changed(context.run)
         observation = super().measure(context)
         if first_of(context.run.setup) is None:
-            answers = {
-                name: from_json(each, Written, file=NAME)
-                for name, each in observation["answers"].items()
-            }
+            answers = written_in(from_json(observation, Observed, file=NAME), file=NAME)
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
 
@@ -525,7 +522,7 @@ class _Writer(Asker):
     prompts: Mapping[str, Sent] = field(kw_only=True)  # all of them, by name
 
     @override
-    def ask(self, question: Question) -> Written:
+    def ask(self, question: Question) -> Answer:
         sent, setup = self.prompts[question.key], self.context.run.setup
         tokens = most_tokens(generation_layout(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
@@ -554,7 +551,14 @@ class _Writer(Asker):
                 hint="Raise its own limit of replies, or its context.",
                 status=Status.MISMATCHED,
             )
-        return written
+        # Nothing is scored: all that counts is how sure it was.
+        gaps = tuple(round(gap, 3) for gap in reply.gaps)
+        return Answer(
+            name=question.key,
+            prompt_sha256=sent.facts.sha256,
+            reply=replace(reply, logprobs=(), gaps=gaps),
+            retries=self.retries,
+        )
 
     def _clear(self) -> None:
         """

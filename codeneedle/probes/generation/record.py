@@ -14,6 +14,7 @@ from codeneedle.probes.observations import (
     Observed,
     calibrated_in,
     file_of,
+    groups_in,
     keep_results,
     observation_of,
     settings_in,
@@ -24,7 +25,6 @@ from codeneedle.records.record import (
     Count,
     Nats,
     Setup,
-    from_json,
 )
 
 NAME = "generation"
@@ -265,9 +265,19 @@ def written_of(record: CellRecord) -> dict[str, Written]:
     Raises:
         BadRecord: If it has another layout.
     """
-    stored = observation_of(record, Observed).answers
-    file = file_of(record)
-    return {name: from_json(each, Written, file=file) for name, each in stored.items()}
+    return written_in(observation_of(record, Observed), file=file_of(record))
+
+
+def written_in(stored: Observed, *, file: str) -> dict[str, Written]:
+    """
+    The answers that are *stored* of a cell; errors name the *file*.
+
+    Raises:
+        BadRecord: As of `written_of`.
+    """
+    groups = groups_in(stored, file=file).items()
+    every = ((key, answer) for key, group in groups for answer in group.answers)
+    return {key: written_from(answer.reply) for key, answer in every if answer.reply}
 
 
 @keep_results()

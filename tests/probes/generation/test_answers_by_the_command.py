@@ -177,7 +177,11 @@ def answers(folder, pair):
     """What is stored of *pair*, by prompt; nothing before its first answer."""
     file = folder / RUN / "cells" / f"{pair}.generation.json"
     record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return (record.get("observation") or {}).get("answers", {})
+    stored = (record.get("observation") or {}).get("answers", {})
+    told = ("text", "finish", "lengths", "gaps")
+    return {
+        name: {key: each["reply"][key] for key in told} for name, each in stored.items()
+    }
 
 
 def test_a_cell_killed_half_way_keeps_its_answers_and_goes_on(tmp_path):

@@ -14,7 +14,13 @@ from codeneedle.engines.messages import PromptCut
 from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.generation.probe import PROBE, GenerationSettings
-from codeneedle.probes.generation.record import NAME, OWN, first_of, generation_layout
+from codeneedle.probes.generation.record import (
+    NAME,
+    OWN,
+    first_of,
+    generation_layout,
+    written_in,
+)
 from codeneedle.probes.observations import Observed
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import Run, from_json
@@ -34,8 +40,8 @@ def with_conditions(run):
 
 
 def answers_of(observation):
-    """What is stored, by prompt."""
-    return from_json(observation, Observed, file=NAME).answers
+    """What was written, by prompt."""
+    return written_in(from_json(observation, Observed, file=NAME), file=NAME)
 
 
 def test_the_reference_writes_what_others_are_compared_with(tmp_path):
