@@ -26,8 +26,6 @@ JUDGE = "judge-Hp3Lm5Ws1Fc7Gj"
 SHORTEST_SHOWN = 8
 """So many characters of a secret, one after the other, are a part of it."""
 
-COMMAND = shlex.join([sys.executable, fake_openai.__file__])
-
 FORMS = ("whole", "line", "blank", "three", "often")
 FIELDS = [
     *(".choices.0.text", ".choices.0.delta.reasoning_content", ".choices.0.logprobs"),
@@ -100,7 +98,9 @@ def swept(folder, faults, *arguments, **variables):
     put_corpus(folder)
     fakes = folder / "fakes.json"
     fakes.write_text(json.dumps(faults))
-    words = f"{COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
+    words = (
+        f"{fake_openai.COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
+    )
     done = called(
         folder,
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),

@@ -123,7 +123,7 @@ def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
 
 # Whole sweeps of servers that do not tell
 
-FAKE = shlex.join([sys.executable, fake_openai.__file__])
+FAKE = fake_openai.COMMAND
 COMMAND = f"{FAKE} --port ${{port}} --k ${{k}} --v ${{v}} --context ${{context}}"
 SHARED = (
     *("--corpus", "tiny", "--context", "4096", "--prompt-form", "completion"),

@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import shlex
 import socket
-import sys
 import threading
 
 import fake_openai
@@ -60,14 +58,15 @@ HARMLESS = {
 """What costs nothing."""
 
 KEY = "sk-0123456789abcdef"
-COMMAND = shlex.join([sys.executable, fake_openai.__file__])
 
 
 def swept(folder, faults, *arguments, **variables):
     """A sweep of servers, each with the faults of its cache type."""
     fakes = folder / "fakes.json"
     fakes.write_text(json.dumps(faults), encoding="utf-8")
-    words = f"{COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
+    words = (
+        f"{fake_openai.COMMAND} --port ${{port}} --k ${{k}} --fake echo --fakes {fakes}"
+    )
     return called(
         folder,
         *("sweep", "--engine", "command", "--command", words, "--health", "/health"),

@@ -88,7 +88,7 @@ def main():
     found = given(known, words) | variables(known)
     refuse_values(known, found)
     fake = str(HERE / "fake_openai.py")
-    words = [sys.executable, fake, *served(known, found)]
+    words = [sys.executable, "-S", fake, *served(known, found)]
     os.execv(sys.executable, words)  # noqa: S606 - it is to keep its number
 
 

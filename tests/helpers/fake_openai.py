@@ -68,6 +68,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -75,6 +76,9 @@ import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+
+COMMAND = shlex.join([sys.executable, "-S", __file__])
+"""Starts it; it needs nothing that is installed."""
 
 MODEL = "made/model"
 HEALTH = ("/health", "/api/version", "/api/extra/version")

@@ -4,7 +4,6 @@ import hashlib
 import json
 import re
 import shlex
-import sys
 
 import fake_openai
 import pytest
@@ -136,11 +135,11 @@ def hashed(text):
 
 
 def test_a_server_that_ends_answers_early_is_a_gap_and_no_loss(tmp_path):
-    fakes = {"f16": [], "q8_0": ["most=7"]}
-    (tmp_path / "fakes.json").write_text(json.dumps(fakes), encoding="utf-8")
+    chosen = {"f16": [], "q8_0": ["most=7"]}
+    (tmp_path / "fakes.json").write_text(json.dumps(chosen), encoding="utf-8")
     (tmp_path / "asked.txt").write_text("one two three\n", encoding="utf-8")
-    words = shlex.join([sys.executable, fake_openai.__file__])
-    words += f" --port ${{port}} --k ${{k}} --fakes {tmp_path / 'fakes.json'}"
+    fakes = tmp_path / "fakes.json"
+    words = f"{fake_openai.COMMAND} --port ${{port}} --k ${{k}} --fakes {fakes}"
 
     done = called(
         tmp_path,
