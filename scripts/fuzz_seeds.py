@@ -5,6 +5,7 @@ import json
 import math
 import struct
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -274,9 +275,19 @@ def ggufs() -> list[bytes]:
         files.gguf_bytes(keys, tensors=2),
         files.gguf_bytes(version=2, data=False),
         files.gguf_bytes(order=">"),
+        *_attention_files(),
         b"<html>",
         b"PK\x03\x04",
     ]
+
+
+def _attention_files() -> Iterator[bytes]:
+    """Models of one layer, without and with a bias of K."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "a.gguf")
+        for bias in (None, 50.0):
+            written = made("made_attention").write_attention(path, bias=bias)
+            yield written.read_bytes()
 
 
 def base_files() -> list[bytes]:

@@ -48,6 +48,7 @@ from codeneedle.models.kv_cache import (
     plain_caches,
     predict_memory,
 )
+from codeneedle.models.moved_attention import moved_attention
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
@@ -120,7 +121,7 @@ def read_base_file(data: bytes) -> None:
 
 
 def read_gguf(data: bytes) -> None:
-    """A model's header, and what is predicted from it."""
+    """A model's header, and what is predicted from it and from its weights."""
     path = _FOLDER / "model.gguf"
     path.write_bytes(data)
     weights = read_header(path)
@@ -132,6 +133,8 @@ def read_gguf(data: bytes) -> None:
         AvailableMemory(1 << 30, "memory"),
         refusal=lambda pair: misfit(weights, pair) or "",
     )
+    moved = moved_attention(weights).values()
+    claim(all(0 <= share <= 1 for share in moved), "a share is between 0 and 1")
 
 
 KEY = "sk-Zq7Xw4Kd9Rv2Ty6Bn8"

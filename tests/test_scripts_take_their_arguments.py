@@ -90,6 +90,7 @@ def usages():
         "bench",
         "fuzz",
         "humaneval",
+        "moved_attention",
         "mutants",
         "pictures",
         "sensitivity",

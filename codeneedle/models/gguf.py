@@ -78,8 +78,11 @@ class EndsTooSoon(BadHeader):
     """The header is longer than the file."""
 
 
-KEPT_TENSORS = re.compile(rb"blk\.(\d{1,3})\.attn_(?:k\.bias|sinks\.weight)")
-"""Small tensors whose place is kept: they tell how sensitive a model is."""
+KEPT_TENSORS = re.compile(
+    rb"blk\.(\d{1,3})\.attn_(?:[qk]\.(?:bias|weight)|(?:[qk]_)?norm\.weight"
+    rb"|sinks\.weight)"
+)
+"""Tensors whose place is kept: they tell how sensitive a model is."""
 
 
 TOKENIZER = re.compile(
@@ -96,6 +99,7 @@ class Tensor:
     kind: int  # of ``enum ggml_type``
     elements: int
     start: int  # bytes from the start of the file
+    row: int  # elements of the dimension that lies contiguously
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,19 +339,24 @@ def _tensor(reader: _ByteCursor) -> tuple[Tensor, int]:
     dimensions = reader.small()
     if dimensions > MOST_DIMENSIONS:
         raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
-    elements = math.prod(reader.count() for _ in range(dimensions))
+    lengths = [reader.count() for _ in range(dimensions)]
+    elements, row = math.prod(lengths), lengths[0] if lengths else 1
     kind = reader.small()
-    values, size = _blocks().get(kind, (1, 0))
-    return Tensor(kind, elements, reader.count()), elements // values * size
+    values, size = blocks_of(kind)
+    return Tensor(kind, elements, reader.count(), row), elements // values * size
+
+
+def blocks_of(kind: int) -> tuple[int, int]:
+    """
+    Values and bytes of a block of tensors of *kind*, by ``enum ggml_type``.
+
+    An unknown kind counts as 0 bytes, so that a newer file is not called too short.
+    """
+    return _blocks().get(kind, (1, 0))
 
 
 @functools.cache
 def _blocks() -> dict[int, tuple[int, int]]:
-    """
-    Values and bytes of a block of each tensor type, by ``enum ggml_type``.
-
-    An unknown type counts as 0 bytes, so that a newer file is not called too short.
-    """
     from gguf import GGML_QUANT_SIZES
 
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}

@@ -280,7 +280,7 @@ def read_header(path: Path) -> Weights:
     files = _parts(_check_file(expand_home(path)))
     # Before they are read, so that a change from here on is noticed.
     identity = identity_of(files)
-    headers = [_header(file) for file in files]
+    headers = [header_of(file) for file in files]
     _refuse_other_kinds(files, headers)
     size_bytes = sum(map(_size, files))
     try:
@@ -473,7 +473,7 @@ def _may_be_model(path: Path) -> bool:
     if is_called_other(path.name) or not path.is_file():
         return False
     try:
-        return not other_kind(_header(path))
+        return not other_kind(header_of(path))
     except WeightsUnusable:
         return False
 
@@ -519,7 +519,13 @@ def _size(path: Path) -> int:
         raise unreadable(path, error) from error
 
 
-def _header(path: Path) -> Header:
+def header_of(path: Path) -> Header:
+    """
+    The header of the GGUF file at *path*, whose data is all there.
+
+    Raises:
+        WeightsUnusable: If it is none, or cut short.
+    """
     size = _size(path)
     if not size:
         raise _piece_error(path) or _not_gguf(path, "an empty file")

@@ -192,14 +192,14 @@ def test_a_header_without_tensors_is_a_whole_file():
     assert len(data) == header.needed_bytes
 
 
-def test_the_places_of_biases_and_sinks_are_kept_from_the_start_of_the_file():
-    names = [b"blk.0.attn_k.bias", b"blk.11.attn_sinks.weight", b"blk.0.attn_q.bias"]
+def test_the_places_of_what_makes_k_are_kept_from_the_start_of_the_file():
+    names = [b"blk.0.attn_k.bias", b"blk.11.attn_sinks.weight", b"blk.0.attn_v.bias"]
     data = with_tensors(*((name, 4, F32, 32 * at) for at, name in enumerate(names)))
     start = -(-len(data) // 32) * 32
 
     assert {
-        "blk.0.attn_k.bias": Tensor(kind=F32, elements=4, start=start),
-        "blk.11.attn_sinks.weight": Tensor(kind=F32, elements=4, start=start + 32),
+        "blk.0.attn_k.bias": Tensor(kind=F32, elements=4, start=start, row=4),
+        "blk.11.attn_sinks.weight": Tensor(F32, elements=4, start=start + 32, row=4),
     } == parse(data).kept
 
 

@@ -6,6 +6,7 @@ import pytest
 import zoo
 from fake_engine import made_weights
 
+from codeneedle.models import sensitivity
 from codeneedle.models.sensitivity import warnings
 from codeneedle.models.weights import read_header
 
@@ -29,6 +30,35 @@ def test_biases_without_a_spike_are_no_warning(norms):
     weights = dataclasses.replace(made_weights(), k_bias_norms=norms)
 
     assert "" == said(weights)
+
+
+def test_types_of_k_that_move_too_much_attention_are_predicted_in_place_of_the_rule(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
+    predicted = said(read_header(zoo.write("qwen2bias", tmp_path)))
+
+    assert "K q5_1, q5_0, q4_1, q4_0: predicted" in predicted
+    assert "biases" not in predicted
+
+
+def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
+    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
+    monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
+
+    assert "" == said(read_header(zoo.write("qwen2bias", tmp_path)))
+
+
+def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):
+    weights = read_header(zoo.write("qwen2bias", tmp_path))
+
+    assert weights.parameters < sensitivity.LEAST_PARAMETERS
+    assert "K has biases up to" in said(weights)
+
+
+@pytest.mark.real
+def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
+    assert "K q4_1, q4_0: predicted" in said(read_header(smollm2))
 
 
 def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):
