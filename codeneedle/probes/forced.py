@@ -2,8 +2,9 @@
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.text import Text
 from codeneedle.cache_types import reference_among
 from codeneedle.document import Document, Lines, Table
 from codeneedle.engines.messages import Forced
+from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
 
@@ -50,6 +52,30 @@ def of_reference(run: Run, probe: str) -> CellRecord | None:
     }
     reference = reference_among(records.values())
     return records[reference] if reference else None
+
+
+def scored_answers(
+    run: Run,
+    record: CellRecord,
+    scored: Callable[[CellRecord], Mapping[str, Forced]],
+    text_of: Callable[[str], str],
+) -> Iterator[ScoredAnswer]:
+    """
+    The answers of *record*, each shown as its right tokens beside the reference's.
+
+    Args:
+        run: Of the record.
+        record: A finished one.
+        scored: The scores of a record, by the name of the answer.
+        text_of: The right text of an answer, by its name.
+    """
+
+    def show(name: str, _view: View) -> Document:
+        text = text_of(name)
+        return document(beside_reference(run, record, name, scored, text=text))
+
+    for name in scored(record):
+        yield ScoredAnswer(name=name, show=partial(show, name))
 
 
 def beside_reference(

@@ -8,13 +8,15 @@ from typing_extensions import override
 
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Completion, Forced
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.forced import scored_answers
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import UnitKind
 from codeneedle.probes.observations import Answer, Observed, answers_of, settings_in
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.right_tokens import RightTokens
-from codeneedle.records.record import CellRecord, Setup
+from codeneedle.records.record import CellRecord, Run, Setup
 
 NAME = "toy"
 
@@ -68,6 +70,15 @@ class ToyProbe(Probe):
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_ToyAsker":
         return _ToyAsker(served, context)
+
+    @override
+    def answers(self, run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
+        return scored_answers(
+            run,
+            record,
+            lambda of: {name: scores for name, scores in _scores(of) if scores},
+            lambda name: f" {AGES[name]}.\n",
+        )
 
 
 class _ToyAsker(Asker):

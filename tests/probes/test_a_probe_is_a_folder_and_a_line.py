@@ -79,3 +79,7 @@ def test_it_is_planned_measured_resumed_judged_and_shown(toy):
 
     _, told, _ = toy("verdict")
     assert "people like these 4; other people can differ by more." in told
+
+    _, told, _ = toy("show", "f16/q4_0", "Ann")
+    assert "token" in told
+    assert "31" in told

@@ -12,7 +12,6 @@ from rich.text import Text
 
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document, Lines, Table
-from codeneedle.engines.messages import Forced
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
@@ -23,7 +22,7 @@ from codeneedle.probes.recall.rounds import (
     forced_answers,
     scored_rounds,
 )
-from codeneedle.probes.recall.settings import settings_of
+from codeneedle.probes.recall.settings import functions_in, settings_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number, plural, visible
 
@@ -43,11 +42,15 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
             error=asked.error,
             beside=functools.partial(_beside, asked),
         )
-    for scored in forced_answers(record, run.setup):
-        yield ScoredAnswer(
-            name=scored.needle.name,
-            show=functools.partial(_forced_lines, run, record, scored.needle),
-        )
+    right = {
+        each.name: "\n".join(each.lines) for each in functions_in(run.setup).forced
+    }
+    yield from forced.scored_answers(
+        run,
+        record,
+        lambda of: {e.needle.name: e.scores for e in forced_answers(of, run.setup)},
+        right.__getitem__,
+    )
 
 
 def _round(asked: ScoredRound, view: View) -> Document:
@@ -55,22 +58,6 @@ def _round(asked: ScoredRound, view: View) -> Document:
         return [Lines([f"no answer: {asked.error}"])]
     scored = asked.alignment
     return lines_beside(asked.needle, scored, width=view.width)
-
-
-def _forced_lines(
-    run: Run, record: CellRecord, needle: NeedleFacts, _view: View
-) -> Document:
-    """The right lines, token by token, with what each lost against the reference."""
-
-    def scores_by_name(of: CellRecord) -> dict[str, Forced]:
-        answers = forced_answers(of, run.setup)
-        return {answer.needle.name: answer.scores for answer in answers}
-
-    text = "\n".join(needle.lines)
-    tokens = forced.beside_reference(
-        run, record, needle.name, scores_by_name, text=text
-    )
-    return forced.document(tokens)
 
 
 def _beside(asked: ScoredRound) -> Beside:
