@@ -333,6 +333,10 @@ def by_loss(folder: Path) -> list[tuple[str, Beside]]:
     return sorted(asked, key=lambda row: row[1].text.mean if row[1].text else 0.0)
 
 
+LEAST_P = 0.001
+"""Smaller ones are shown as that."""
+
+
 def _line(pair: str, row: Beside) -> str:
     score = row.score
     cells = [
@@ -345,9 +349,13 @@ def _line(pair: str, row: Beside) -> str:
         "" if row.mean is None else f"{100 * row.mean:.1f} %",
         _percent(score.bounds if score else None),
         f"{score.lost}, {score.won} of {score.bounds.units}" if score else "",
-        f"{paired_p_value(score.lost, score.won):.3f}" if score else "",
+        _p_value(paired_p_value(score.lost, score.won)) if score else "",
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _p_value(value: float) -> str:
+    return f"{value:.3f}" if value >= LEAST_P else f"< {LEAST_P}"
 
 
 def _percent(bounds: Bounds | None) -> str:

@@ -216,7 +216,7 @@ def test_lines_that_a_pair_was_asked_for_in_vain_have_their_reason_everywhere(
 
 
 def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_path):
-    """Forced, there is one for each of the six functions."""
+    """Forced, each of the six functions has an answer and a request of its own."""
     told = {}
     for way in ("force", "read"):
         with fake_openai.endpoint("echo") as server:
@@ -231,7 +231,7 @@ def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_
         echoes = sum(bool(body.get("echo")) for body in server.bodies)
         told[way] = (len(answers), echoes, {key.partition(" ")[0] for key in answers})
 
-    assert {"force": (6, 6, {"forced"}), "read": (6, 1, {"read"})} == told
+    assert {"force": (6, 6, {"forced"}), "read": (1, 1, {"read"})} == told
 
 
 def test_every_pair_of_a_command_is_read_by_its_own_server(swept, codeneedle):
