@@ -219,13 +219,13 @@ def paint_task(
             )
     left.set_yticks(places, [pair for pair, _ in rows])
     left.invert_yaxis()
-    left.set_title("right tokens lost, of 100", fontsize=11)
-    right.set_title("points of the score lost", fontsize=11)
+    left.set_title("right tokens lost, of 100", fontsize=11, color=theme.ink)
+    right.set_title("points of the score lost", fontsize=11, color=theme.ink)
     shown = [
         Line2D([], [], linestyle="", marker=marker, color=theme.within, label=name)
         for marker, name in KINDS.values()
     ]
-    left.legend(handles=shown, loc="upper right", frameon=False)
+    left.legend(handles=shown, loc="upper right", frameon=False, labelcolor=theme.ink)
 
 
 def paint_bounds(
