@@ -46,11 +46,11 @@ def test_an_endless_loop_ends_by_its_processor_time(monkeypatch):
 
 @confined
 def test_a_program_that_sleeps_ends_by_the_clock(monkeypatch):
-    monkeypatch.setattr(sandbox, "WALL_S", 1.0)
+    monkeypatch.setattr(sandbox, "WALL_S", 10.0)  # until then it has begun
 
     ending = sandbox.execute("import time\ntime.sleep(1e6)").ending
 
-    assert "not done after 1 s" == ending
+    assert "not done after 10 s" == ending
 
 
 @confined
@@ -84,6 +84,18 @@ def test_without_unshare_there_is_no_sandbox(monkeypatch):
 
     with pytest.raises(sandbox.NoSandbox, match="unshare"):
         sandbox.refuse_without()
+
+
+@pytest.mark.parametrize("fails", ["exit 1", "exec sleep 60"])
+def test_a_sandbox_that_does_not_start_is_no_wrong_answer(fails, tmp_path, monkeypatch):
+    unshare = tmp_path / "unshare"
+    unshare.write_text(f"#!/bin/sh\n{fails}\n", encoding="utf-8")
+    unshare.chmod(0o755)
+    monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(unshare))
+    monkeypatch.setattr(sandbox, "WALL_S", 1.0)
+
+    with pytest.raises(sandbox.NoSandbox):
+        sandbox.execute(HARMLESS)
 
 
 def test_limits_hold_for_who_asks_for_no_sandbox():
