@@ -26,12 +26,12 @@ LEAST_PARAMETERS = 100_000_000
 """Of a model for which the rule holds: the smallest that was measured has 135M."""
 
 
-def warnings(weights: Weights) -> Iterator[str]:
+def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
     """What a user should expect of *weights*, with what that is based on."""
     from codeneedle.models.moved_attention import ROTATED, moved_attention
 
-    is_as_large = weights.parameters >= LEAST_PARAMETERS
-    moved = moved_attention(weights) if is_as_large else {}
+    is_as_measured = is_rotated and weights.parameters >= LEAST_PARAMETERS
+    moved = moved_attention(weights) if is_as_measured else {}
     yield from _predictions(moved) if moved else _biases(weights)
     if weights.has_sinks:
         yield (

@@ -186,7 +186,8 @@ class Plan:
             *self._corpus_notes(),
             *self._kernel_notes(),
         )
-        return (*ours, *sensitivity.warnings(self.weights), *chain(*of_probes))
+        of_weights = sensitivity.warnings(self.weights, is_rotated=self.request.rotates)
+        return (*ours, *of_weights, *chain(*of_probes))
 
     def _text_notes(self) -> Iterator[str]:
         if self.unread_text:

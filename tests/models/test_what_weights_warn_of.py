@@ -42,6 +42,13 @@ def test_types_of_k_that_move_too_much_attention_are_predicted_in_place_of_the_r
     assert "biases" not in predicted
 
 
+def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path, monkeypatch):
+    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
+    weights = read_header(zoo.write("qwen2bias", tmp_path))
+
+    assert "predicted" not in " ".join(warnings(weights, is_rotated=False))
+
+
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
     monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
