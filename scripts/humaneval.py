@@ -48,8 +48,9 @@ from codeneedle.records.store import SETUP
 from codeneedle.system.files import cache_folder
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import p_value_phrase
 from codeneedle.verdict.metric_results import MetricResult
-from codeneedle.verdict.statistics import Bounds, paired_p_value
+from codeneedle.verdict.statistics import Bounds
 
 
 class _Wheel(Pretrained):
@@ -333,10 +334,6 @@ def by_loss(folder: Path) -> list[tuple[str, Beside]]:
     return sorted(asked, key=lambda row: row[1].text.mean if row[1].text else 0.0)
 
 
-LEAST_P = 0.001
-"""Smaller ones are shown as that."""
-
-
 def _line(pair: str, row: Beside) -> str:
     score = row.score
     cells = [
@@ -349,13 +346,9 @@ def _line(pair: str, row: Beside) -> str:
         "" if row.mean is None else f"{100 * row.mean:.1f} %",
         _percent(score.bounds if score else None),
         f"{score.lost}, {score.won} of {score.bounds.units}" if score else "",
-        _p_value(paired_p_value(score.lost, score.won)) if score else "",
+        p_value_phrase(score.lost, score.won) if score else "",
     ]
     return f"| {' | '.join(cells)} |"
-
-
-def _p_value(value: float) -> str:
-    return f"{value:.3f}" if value >= LEAST_P else f"< {LEAST_P}"
 
 
 def _percent(bounds: Bounds | None) -> str:

@@ -7,7 +7,16 @@ from codeneedle.text import NO_VALUE_WORD, plural
 from codeneedle.verdict.judge import PairResult
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.statistics import Decision
+from codeneedle.verdict.statistics import Decision, paired_p_value
+
+LEAST_P_VALUE = 0.001
+"""Smaller ones are not told apart."""
+
+
+def p_value_phrase(lost: int, won: int) -> str:
+    """The `paired_p_value` of samples that are *lost* and *won*: 0.031, < 0.001."""
+    value = paired_p_value(lost, won)
+    return f"{value:.3f}" if value >= LEAST_P_VALUE else f"< {LEAST_P_VALUE}"
 
 
 def losses_sentence(limits: Limits, result: PairResult) -> str:

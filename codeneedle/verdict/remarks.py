@@ -24,7 +24,7 @@ from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
 from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
-from codeneedle.verdict.metric_phrases import loss_sentence
+from codeneedle.verdict.metric_phrases import loss_sentence, p_value_phrase
 from codeneedle.verdict.next import way_on
 from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
@@ -32,7 +32,6 @@ from codeneedle.verdict.statistics import (
     ALPHA,
     Decision,
     error_share,
-    paired_p_value,
 )
 
 
@@ -329,16 +328,11 @@ def _paired_tests(verdict: Verdict) -> Iterator[Remark]:
             text = (
                 f"{visible(str(result.pair))}: {row.lost} lost, {row.won} won of "
                 f"{plural(units, 'sample')} ({row.metric.name}), "
-                f"{_chance(paired_p_value(row.lost, row.won))} by an exact paired "
+                f"mid-p {p_value_phrase(row.lost, row.won)} by an exact paired "
                 f"test; where so many differ, about {needed:,} samples show a loss of "
                 f"{verdict.limits.phrase(row.kind, row.limit)}."
             )
             yield Remark(RemarkKind.PAIRED, text, (result.pair,))
-
-
-def _chance(p_value: float) -> str:
-    """``p = 0.031``, ``p < 0.001``."""
-    return "p < 0.001" if p_value < 0.0005 else f"p = {p_value:.3f}"  # noqa: PLR2004
 
 
 def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
