@@ -1,8 +1,8 @@
-"""The doctor command: what would run here, what is missing, and how to fix it."""
+"""The doctor command: the plan of the built-in sweep, with all problems collected."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -10,31 +10,24 @@ import msgspec
 from rich.text import Text
 
 from codeneedle import __version__
-from codeneedle.cache_types import (
-    BITS_PER_ELEMENT,
-    DEFAULT_TYPES,
-    ENGINE,
-    Pair,
-    whole_grid,
-)
+from codeneedle.cache_types import BITS_PER_ELEMENT, ENGINE
 from codeneedle.cli.engines import EngineEntry, engine_entry
-from codeneedle.document import Document, Facts, Lines, ShownText, Table
-from codeneedle.engines.engine import ModelSpec
+from codeneedle.document import Document, Facts, Lines
+from codeneedle.engines.engine import Ability, Engine, ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.backends import has_nvidia_gpu
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import ServerFacts, Tools
-from codeneedle.engines.survey import Survey, survey_log
-from codeneedle.errors import CodeneedleError
-from codeneedle.models import pretrained, weights
-from codeneedle.models.kv_cache import cacheless, misfit, plain_caches, type_misfit
+from codeneedle.engines.llama_cpp.installation import Tools
+from codeneedle.errors import CodeneedleError, RequestError
+from codeneedle.models import pretrained
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.stores import stored_models
-from codeneedle.models.weights import Weights
+from codeneedle.models.weights import Weights, read_header
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_object
-from codeneedle.report.served import model_lines, program_line, survey_document
-from codeneedle.sweep.contexts import chosen_context
+from codeneedle.report.plan import grid_document
+from codeneedle.report.served import model_lines, program_line
+from codeneedle.sweep import plan as planning
+from codeneedle.sweep.plan import EngineFor, Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes
@@ -42,8 +35,6 @@ from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible, visible_lines
 
 _Value = TypeVar("_Value")
-
-BUILD_COMMAND = "codeneedle llama"
 
 MISSING = "missing"
 
@@ -58,33 +49,6 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelCheck:
-    """The weights of the model."""
-
-    weights: Weights  # their header
-    is_built_in: bool  # whether it is the built-in model
-    context: int  # context that a sweep would use, in tokens
-    kv_bytes: Mapping[str, int | None] = field(default_factory=dict)
-    """
-    Size of the KV cache by pair; None where that is unknown, empty without a cache.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TypeFacts:
-    """One cache type of the default grid."""
-
-    name: str  # as llama.cpp spells it
-    is_accepted: bool | None
-    """Whether the server accepts it for K and V; None if unknown."""
-
-    misfit: str | None
-    """
-    Why it does not fit the head size of the model; empty if it does, None if unknown.
-    """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """Everything that a sweep needs, as far as it is here."""
 
@@ -92,28 +56,61 @@ class Diagnosis:
     cache: Path  # the cache folder
     cache_free_bytes: int  # free space there
     engine: str = ENGINE  # what would serve the model
-    versions: Mapping[str, str] = field(default_factory=dict)
-    """Of its packages, if it is made of those."""
-
-    tools: Tools | None  # the programs of llama.cpp; None if there are none
-    server: ServerFacts | None
-    """What llama-server says about itself; None if it does not answer."""
-
-    model: ModelCheck | None  # the weights; None if there are none
-    types: tuple[TypeFacts, ...]  # the types of the default grid, most precise first
-    problems: tuple[Problem, ...]
+    programs: object = None  # what `EngineEntry.find` finds; None if that is missing
+    served: Engine | None = None  # with its version; None if its programs do not answer
+    weights: Weights | None = None  # header of the model; None if it is missing
+    is_built_in: bool = False  # whether that is the built-in model, as none was named
+    plan: Plan | None = None  # of the built-in sweep; None if something is missing
+    left_out: str = ""  # why there is no plan, as a phrase; empty if there is
+    problems: tuple[Problem, ...] = ()
     """What is missing or will not work; those that stop a sweep first."""
-
-    survey: Survey | None = None
-    """Where attention would run for the default grid; None if not asked."""
 
     kept: Mapping[str, int] = field(default_factory=dict)
     """How many models that can be used each store keeps here."""
 
     @property
+    def tools(self) -> Tools | None:
+        """The programs of llama.cpp; None if there are none."""
+        return self.programs if isinstance(self.programs, Tools) else None
+
+    @property
     def is_ready(self) -> bool:
         """Whether a sweep would run."""
         return not any(problem.stops for problem in self.problems)
+
+
+@dataclass(slots=True)
+class _Steps:
+    """The steps to a plan, whose errors become problems."""
+
+    request: Request
+    execution: Execution
+    problems: list[Problem] = field(default_factory=list)
+
+    def value(self, step: Callable[[], _Value], *, stops: bool = True) -> _Value | None:
+        """The value of *step*; None if it raises: then that is one more problem."""
+        try:
+            return step()
+        except CodeneedleError as error:
+            what = str(error)
+            self.problems.append(Problem(what=what, hint=error.hint, stops=stops))
+            return None
+
+    def engine_for(self, entry: EngineEntry) -> EngineFor | None:
+        """What makes engines; None if their programs do not answer."""
+        return self.value(lambda: entry.engine_for(self.request, self.execution))
+
+    def plan(self, entry: EngineEntry, engine_for: EngineFor) -> Plan | None:
+        """The plan; None if a step of it fails."""
+        return self.value(
+            lambda: planning.plan(
+                self.request,
+                self.execution,
+                engine_for=engine_for,
+                weights_at=entry.weights,
+                adapted=entry.adapted,
+            )
+        )
 
 
 def diagnose(
@@ -124,11 +121,11 @@ def diagnose(
     model: Path | None = None,
 ) -> Diagnosis:
     """
-    Check everything that a sweep needs; whatever is missing becomes a problem.
+    Plan the sweep that is asked for by nothing else; whatever fails becomes a problem.
 
     Args:
-        engine: What serves the model; of others than llama.cpp, only whether its
-            programs are there is checked.
+        engine: What serves the model; of one that needs settings, which only a sweep
+            takes, whether its programs are there is all that is checked.
         llama_server: The value of ``--llama-server``.
         env: The names of ``--env``.
         model: Path of the weights; None for the built-in model.
@@ -136,197 +133,68 @@ def diagnose(
     Raises:
         UnknownName: If there is no such engine.
     """
-    problems: list[Problem] = []
-    request = Request(engine=engine, env=env)
-    execution = Execution(llama_server=llama_server)
-    entry = engine_entry(request, execution)
-    programs = _value_or_problem(lambda: entry.find(request, execution), problems)
-    tools = programs if isinstance(programs, Tools) else None
-    server = None
-    if tools:
-        server = _value_or_problem(
-            lambda: installation.server_facts(tools.server), problems
-        )
-    loaded = _value_or_problem(lambda: _model(model, entry), problems)
-    own = _fork_types(server) if engine == ENGINE else ()
-    names = (*DEFAULT_TYPES, *own) if engine == ENGINE else ()
-    types = tuple(_type(name, server, loaded) for name in names)
-    survey = _survey(tools, server, loaded, types)
-    if loaded:
-        sizes = _sizes(loaded, survey, (*entry.types, *own))
-        loaded = replace(loaded, kv_bytes=sizes)
-    diagnosis = Diagnosis(
+    models = (str(model),) if model else ()
+    request = Request(engine=engine, env=env, models=models)
+    steps = _Steps(request, Execution(llama_server=llama_server))
+    entry = engine_entry(request, steps.execution)
+    programs = steps.value(lambda: entry.find(request, steps.execution))
+    has_programs = not steps.problems
+    unset = _lacking_settings(entry, request)
+    engine_for = steps.engine_for(entry) if has_programs and not unset else None
+    header = steps.value(lambda: _header(entry, model))
+    steps.value(lambda: planning.refuse_unusable(steps.execution.out))
+    served = _engine_of(engine_for, header)
+    is_whole = engine_for is not None and not steps.problems
+    plan = steps.plan(entry, engine_for) if engine_for and is_whole else None
+    if served:
+        steps.problems += _absent_tools(served)
+    steps.problems += _orphan_problems()
+    return Diagnosis(
         machine=machine.facts(),
         cache=cache_folder(),
         cache_free_bytes=free_disk_bytes(cache_folder()),
         engine=engine,
-        versions=programs if isinstance(programs, dict) else {},
-        tools=tools,
-        server=server,
-        model=loaded,
-        types=types,
-        survey=survey,
-        kept=Counter(m.store for m in stored_models() if not m.problem),
-        problems=(),
-    )
-    return _with_problems(diagnosis, problems)
-
-
-def _with_problems(diagnosis: Diagnosis, problems: Sequence[Problem]) -> Diagnosis:
-    """*diagnosis* with *problems* and its own; those that stop a sweep first."""
-    found = [
-        *problems,
-        *_program_problems(diagnosis.tools, diagnosis.server),
-        *_type_problems(diagnosis.types),
-        *_cache_problems(diagnosis.model),
-        *_memory_problems(diagnosis.model, diagnosis.server, diagnosis.machine),
-        *_orphan_problems(),
-    ]
-    found.sort(key=lambda problem: not problem.stops)
-    return replace(diagnosis, problems=tuple(found))
-
-
-def _value_or_problem(
-    check: Callable[[], _Value], problems: list[Problem]
-) -> _Value | None:
-    """The value of *check*; if it raises, None, and one more of the *problems*."""
-    try:
-        return check()
-    except CodeneedleError as error:
-        problems.append(Problem(what=str(error), hint=error.hint, stops=True))
-        return None
-
-
-def _model(path: Path | None, entry: EngineEntry) -> ModelCheck:
-    read = entry.weights if path else weights.read_header
-    header = read(path or pretrained.built_in_model())
-    request = Request(models=(str(path),) if path else ())
-    context = chosen_context(request, header, stretched=False)
-    return ModelCheck(
+        programs=programs,
+        served=served,
         weights=header,
-        is_built_in=path is None,
-        context=context,
+        is_built_in=model is None,
+        plan=plan,
+        left_out="" if plan else unset or "the errors below stop it",
+        problems=tuple(sorted(steps.problems, key=lambda problem: not problem.stops)),
+        kept=Counter(m.store for m in stored_models() if not m.problem),
     )
 
 
-def _fork_types(server: ServerFacts | None) -> tuple[str, ...]:
-    """The types of a fork, for both K and V, that llama.cpp itself has not."""
-    if server is None:
-        return ()
-    both = (name for name in server.k_types if name in server.v_types)
-    return tuple(name for name in both if name not in BITS_PER_ELEMENT)
+def _lacking_settings(entry: EngineEntry, request: Request) -> str:
+    """What the engine must be told by options of a sweep, as a phrase; empty if all."""
+    try:
+        entry.adapted(request)
+    except RequestError as error:
+        return f"{error}. {error.hint}"
+    return ""
 
 
-def _sizes(
-    model: ModelCheck, survey: Survey | None, types: Sequence[str]
-) -> dict[str, int | None]:
-    """The caches of some pairs: as the engine answers, else by the header."""
-    header, context = model.weights, model.context
-    if cacheless(header):
-        return {}
-    found: dict[str, int | None] = {}
-    for pair in (Pair(name, name) for name in types):
-        told = survey.caches(pair) if survey else None
-        caches = told or (
-            None if misfit(header, pair) else plain_caches(header, context)
-        )
-        count = caches.size(context, pair) if caches else None
-        found[str(pair)] = None if count is None else round(count)
-    return found
+def _header(entry: EngineEntry, model: Path | None) -> Weights:
+    return entry.weights(model) if model else read_header(pretrained.built_in_model())
 
 
-def _type(name: str, server: ServerFacts | None, model: ModelCheck | None) -> TypeFacts:
-    accepted = None
-    if server is not None and server.k_types and server.v_types:
-        accepted = name in server.k_types and name in server.v_types
-    is_known = model is not None and name in BITS_PER_ELEMENT
-    misfit = (type_misfit(model.weights, name) or "") if model and is_known else None
-    return TypeFacts(name=name, is_accepted=accepted, misfit=misfit)
-
-
-def _survey(
-    tools: Tools | None,
-    server: ServerFacts | None,
-    model: ModelCheck | None,
-    types: tuple[TypeFacts, ...],
-) -> Survey | None:
-    """Where attention would run, if there is all that is needed to ask."""
-    if not (tools and tools.fit_params and server and model):
+def _engine_of(engine_for: EngineFor | None, header: Weights | None) -> Engine | None:
+    """The engine, with the built-in model where there is no *header* of another."""
+    if engine_for is None:
         return None
-    if not model.weights.is_read or cacheless(model.weights):
-        return None
-    spec = ModelSpec(weights=model.weights, name="doctor")
-    own = _fork_types(server)
-    names = [facts.name for facts in types if facts.is_accepted is not False]
-    usual = [name for name in names if name not in own]
-    # Of a fork's types each with itself alone: all pairs would take minutes.
-    pairs = [*whole_grid(usual, usual), *(Pair(name, name) for name in own)]
-    return LlamaCpp(tools=tools, facts=server, model=spec).survey(
-        pairs, context=model.context, log=survey_log()
-    )
+    weights = header or read_header(pretrained.built_in_model())
+    return engine_for(ModelSpec(weights=weights, name=pretrained.BUILT_IN))
 
 
-def _program_problems(
-    tools: Tools | None, server: ServerFacts | None
-) -> Iterator[Problem]:
-    if tools is None:
+def _absent_tools(engine: Engine) -> Iterator[Problem]:
+    """What probes need that were not asked for: programs beside that of the server."""
+    if not isinstance(engine, LlamaCpp):
         return
-    beside = {
-        installation.PERPLEXITY: tools.perplexity,
-        installation.BENCH: tools.bench,
-        installation.FIT_PARAMS: tools.fit_params,
-    }
-    for name, path in beside.items():
-        if path is None:
-            what = "recall does not need it"
-            if name == installation.FIT_PARAMS:
-                what = "which pairs have a kernel is known once cells have started"
-            yield Problem(
-                what=f"there is no {name} beside {tools.server.name}; {what}",
-                hint=BUILD_COMMAND,
-                stops=False,
-            )
-    if server is not None and not server.devices and has_nvidia_gpu():
-        yield Problem(
-            what="there is an NVIDIA GPU, but this llama-server does not see it",
-            hint=f"install the CUDA toolkit (nvcc), then: {BUILD_COMMAND}",
-            stops=False,
-        )
-
-
-def _type_problems(types: tuple[TypeFacts, ...]) -> Iterator[Problem]:
-    refused = [facts.name for facts in types if facts.is_accepted is False]
-    if refused:
-        rest = ",".join(facts.name for facts in types if facts.is_accepted)
-        yield Problem(
-            what=f"this llama-server does not accept {', '.join(refused)}",
-            hint=f"codeneedle sweep --types {rest}",
-            stops=False,
-        )
-
-
-def _cache_problems(model: ModelCheck | None) -> Iterator[Problem]:
-    reason = cacheless(model.weights) if model else ""
-    if reason:
-        hint = "choose weights of a model with attention: --model FILE"
-        yield Problem(what=reason, hint=hint, stops=True)
-
-
-def _memory_problems(
-    model: ModelCheck | None, server: ServerFacts | None, facts: MachineFacts
-) -> Iterator[Problem]:
-    # Free memory of a GPU is only known to the server that uses it.
-    if model is None or (server is not None and server.devices):
-        return
-    largest = max((size or 0 for size in model.kv_bytes.values()), default=0)
-    needed = model.weights.size_bytes + largest
-    if needed > facts.available_bytes:
-        yield Problem(
-            what=f"weights and KV cache take {size(needed)}, but only "
-            f"{size(facts.available_bytes)} of memory is free",
-            hint="a smaller --context, or a smaller quantization of the weights",
-            stops=False,
-        )
+    for ability in (Ability.DIVERGENCE, Ability.SPEED):
+        try:
+            engine.require(ability)
+        except CodeneedleError as error:
+            yield Problem(what=str(error), hint=error.hint, stops=False)
 
 
 def _orphan_problems() -> Iterator[Problem]:
@@ -341,48 +209,57 @@ def _orphan_problems() -> Iterator[Problem]:
 
 def doctor_object(diagnosis: Diagnosis) -> Any:
     """All facts of *diagnosis*, for JSON."""
+    plan = diagnosis.plan
     facts = {
         "codeneedle": __version__,
         "machine": diagnosis.machine,
         "cache": diagnosis.cache,
         "cache_free_bytes": diagnosis.cache_free_bytes,
         "engine": diagnosis.engine,
-        "programs": _programs(diagnosis.tools, diagnosis.server),
-        "model": _model_facts(diagnosis.model),
+        "programs": _programs(diagnosis.tools, diagnosis.served),
+        "model": _model_facts(diagnosis),
         "kept_models": diagnosis.kept,
         "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
-        "types": diagnosis.types,
-        "kernels": kernels_object(diagnosis.survey) if diagnosis.survey else None,
+        "kernels": kernels_object(plan.survey) if plan and plan.survey else None,
+        "notes": plan.notes if plan else (),
+        "left_out": diagnosis.left_out,
         "problems": diagnosis.problems,
     }
     return msgspec.to_builtins(facts, enc_hook=str)
 
 
-def _programs(tools: Tools | None, server: ServerFacts | None) -> dict[str, Any] | None:
+def _programs(tools: Tools | None, engine: Engine | None) -> dict[str, Any] | None:
     if tools is None:
         return None
     programs = attributes(tools, "server", "perplexity", "bench", "fit_params")
+    facts = engine.facts if isinstance(engine, LlamaCpp) else None
     return {name: program and str(program) for name, program in programs.items()} | {
         "source": tools.source,
-        "version": server.version if server else "",
-        "build": server.build if server else None,
-        "k_types": server.k_types if server else (),
-        "v_types": server.v_types if server else (),
-        "devices": server.devices if server else (),
+        "version": facts.version if facts else "",
+        "build": facts.build if facts else None,
+        "k_types": facts.k_types if facts else (),
+        "v_types": facts.v_types if facts else (),
+        "devices": facts.devices if facts else (),
     }
 
 
-def _model_facts(model: ModelCheck | None) -> dict[str, Any] | None:
-    if model is None:
+def _model_facts(diagnosis: Diagnosis) -> dict[str, Any] | None:
+    header, plan = diagnosis.weights, diagnosis.plan
+    if header is None:
         return None
-    header = model.weights
+    sizes = {str(pair): plan.kv_bytes(pair) for pair in plan.pairs} if plan else {}
     return {
         **attributes(header, "path", "size_bytes", "architecture", "file_type"),
         **attributes(header, "layers", "key_length", "value_length"),
         **attributes(header, "training_context", "vocabulary"),
         "kv_heads": sorted(set(header.kv_heads)),
         "has_chat_template": header.chat_template is not None,
-        **attributes(model, "is_built_in", "context", "kv_bytes"),
+        "is_built_in": diagnosis.is_built_in,
+        "context": plan.context if plan else None,
+        "kv_bytes": {pair: n if n is None else round(n) for pair, n in sizes.items()},
+        "refused": {str(p): plan.refusal(p) for p in plan.pairs if plan.refusal(p)}
+        if plan
+        else {},
     }
 
 
@@ -399,7 +276,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     facts = (
         *_engine_lines(diagnosis),
         *_machine_lines(diagnosis),
-        *_model_lines(diagnosis.model),
+        *_model_lines(diagnosis),
         *_known_model_lines(),
         *_kept_lines(diagnosis.kept),
     )
@@ -410,40 +287,46 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         ],
         is_quiet=True,
     )
-    heading = ("type", "llama-server", "head size")
-    yield Table(heading, [_type_row(facts) for facts in diagnosis.types], words=heading)
-    if diagnosis.survey and diagnosis.model:
-        names = [facts.name for facts in diagnosis.types if facts.is_accepted]
-        weights = diagnosis.model.weights
-        yield from survey_document(diagnosis.survey, names, names, weights)
+    if diagnosis.plan:
+        yield from grid_document(diagnosis.plan)
+        notes = [f"note: {note}" for note in diagnosis.plan.notes]
+        yield Lines(notes, style="yellow")
+    elif diagnosis.left_out:
+        yield Lines([f"no plan of a sweep: {visible(diagnosis.left_out)}"])
     yield Lines(list(_problem_lines(diagnosis)))
 
 
 def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    if diagnosis.engine == ENGINE:
-        yield from _program_lines(diagnosis.tools, diagnosis.server)
+    engine, tools = diagnosis.served, diagnosis.tools
+    if engine:
+        known = engine.identity()
+        found = f" (from {tools.source})" if tools else ""
+        yield program_line(known.name, known.version, f"{known.program}{found}")
+    elif tools:
+        yield program_line(ENGINE, "", f"{tools.server} (from {tools.source})")
+    elif diagnosis.engine == ENGINE:
+        yield installation.SERVER, MISSING
     else:
         yield "engine", diagnosis.engine
-        yield from diagnosis.versions.items()
+    if tools:
+        yield installation.PERPLEXITY, str(tools.perplexity or MISSING)
+        yield installation.BENCH, str(tools.bench or MISSING)
+        yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
+    if engine:
+        yield from _type_lines(engine)
+        devices = "; ".join(engine.identity().devices)
+        yield "devices", devices or "none: runs on the CPU"
 
 
-def _program_lines(
-    tools: Tools | None, server: ServerFacts | None
-) -> Iterator[tuple[str, str]]:
-    if tools is None:
-        yield "llama-server", MISSING
-        return
-    version = server.version if server else ""
-    yield program_line(ENGINE, version, f"{tools.server} (from {tools.source})")
-    yield "llama-perplexity", str(tools.perplexity or MISSING)
-    yield "llama-bench", str(tools.bench or MISSING)
-    yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
-    if server is None:
-        return
-    yield "cache types", ", ".join(server.k_types) or "not stated"
-    if server.v_types != server.k_types:
-        yield "for V", ", ".join(server.v_types)
-    yield "devices", "; ".join(server.devices) or "none: runs on the CPU"
+def _type_lines(engine: Engine) -> Iterator[tuple[str, str]]:
+    types = engine.cache_types()
+    yield "cache types", ", ".join(types.k) or "not stated"
+    if types.v != types.k:
+        yield "for V", ", ".join(types.v)
+    # Those of a fork are in no usual grid.
+    own = [name for name in types.k if name not in BITS_PER_ELEMENT and name in types.v]
+    if own and engine.name == ENGINE:
+        yield "", f"where its own run: codeneedle kernels --types f16,{','.join(own)}"
 
 
 def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -457,23 +340,16 @@ def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
 
 
-def _model_lines(model: ModelCheck | None) -> Iterator[tuple[str, str]]:
-    if model is None:
+def _model_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    header = diagnosis.weights
+    if header is None:
         yield "model", MISSING
         return
-    header = model.weights
-    if model.is_built_in:
+    if diagnosis.is_built_in:
         yield "--model", "not given: what follows is of the built-in test fixture"
     yield from model_lines(str(header.path), header)
-    if not header.is_read:
-        return
-    yield "chat template", "no" if header.chat_template is None else "yes"
-    sizes = (
-        f"{pair} {'unknown' if count is None else size(count)}"
-        for pair, count in model.kv_bytes.items()
-    )
-    at = f"{', '.join(sizes)} at {plural(model.context, 'token')}"
-    yield "KV cache", "none" if cacheless(header) else at
+    if header.is_read:
+        yield "chat template", "no" if header.chat_template is None else "yes"
 
 
 def _known_model_lines() -> Iterator[tuple[str, str]]:
@@ -490,24 +366,10 @@ def _kept_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:
         yield "models here", f"{shown} (codeneedle weights)"
 
 
-def _type_row(facts: TypeFacts) -> list[ShownText]:
-    fits = None if facts.misfit is None else not facts.misfit
-    return [
-        facts.name,
-        _word_on_type(facts.is_accepted, "accepted", "refused"),
-        _word_on_type(fits, "fits", facts.misfit or ""),
-    ]
-
-
-def _word_on_type(is_good: bool | None, good: str, bad: str) -> Text:
-    if is_good is None:
-        return Text("unknown", style="dim")
-    return Text(good, style="green") if is_good else Text(visible(bad), style="red")
-
-
 def _problem_lines(diagnosis: Diagnosis) -> Iterator[Text]:
     if not diagnosis.problems:
-        yield Text("Nothing is missing.", style="green")
+        nothing = "Nothing else" if diagnosis.left_out else "Nothing"
+        yield Text(f"{nothing} is missing.", style="green")
     for problem in diagnosis.problems:
         label = ("error: ", "bold red") if problem.stops else ("note: ", "bold yellow")
         yield Text.assemble(label, visible_lines(problem.what))

@@ -107,9 +107,6 @@ class EngineEntry:
     weights: Callable[[Path], Weights] = _gguf
     """Reads the weights that ``--model`` names. Raises a `MachineError`."""
 
-    types: tuple[str, ...] = ("f16",)
-    """The most and the least precise of its usual types, for the doctor."""
-
     pair_flags: PairFlags = PairFlags()  # noqa: RUF009 - it is frozen
     """How users ask it for pairs."""
 
@@ -280,7 +277,6 @@ ENGINES: Mapping[str, EngineEntry] = {
     ENGINE: EngineEntry(
         find=_find_llama_cpp,
         engine_for=_llama_cpp,
-        types=("bf16", "q4_0"),
         pair_flags=PairFlags(cache_flags, build_option, model="-m"),
     ),
     MLX: EngineEntry(
@@ -288,7 +284,6 @@ ENGINES: Mapping[str, EngineEntry] = {
         engine_for=_mlx,
         adapted=_adapted_mlx,
         weights=_folder_of_mlx,
-        types=("f16", "kv4"),
     ),
     COMMAND: EngineEntry(
         find=_find_command,

@@ -23,7 +23,6 @@ from codeneedle.models.kv_cache import (
     Caches,
     MemoryPlan,
     PairMemory,
-    plain_caches,
     predict_memory,
     room_of,
     usual_contexts,
@@ -114,7 +113,7 @@ def planned_memory(plan: Plan) -> MemoryPlan:
     room = room_of(engine.identity().devices, machine.facts().memory_bytes)
     contexts = usual_contexts(plan.weights.training_context)[-2:]
     told = [pair for pair in plan.possible if _caches_of(plan.survey, pair)]
-    caches, buffers = _plain_caches(plan, contexts[-1]), None
+    caches, buffers = plan.caches_by_header(contexts[-1]), None
     if told:
         pair = most_precise(told)
         asked = [
@@ -145,11 +144,6 @@ def _buffers_of(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
 
 def _caches_of(survey: Survey | None, pair: Pair) -> Caches | None:
     return survey.caches(pair) if survey else None
-
-
-def _plain_caches(plan: Plan, context: int) -> Caches | None:
-    """By the header alone, for pairs that no engine answers for."""
-    return plain_caches(plan.weights, context) if plan.engine.has_usual_sizes else None
 
 
 def predicted_memory(memory: MemoryPlan) -> Document:
@@ -372,6 +366,14 @@ def plan_survey(plan: Plan, survey: Survey) -> Document:
     yield from survey_document(survey, rows, columns, plan.weights)
 
 
+def grid_document(plan: Plan) -> Document:
+    """The grid of *plan*: memory of each pair, where attention runs, what is gained."""
+    yield from _sizes(plan, _cells_of(plan, plan.probes[0]))
+    if plan.survey:
+        rows, columns = plan.request.rows, plan.request.columns
+        yield from survey_document(plan.survey, rows, columns, plan.weights)
+
+
 def _served_lines(plan: Plan) -> Iterator[tuple[str, str]]:
     """The model and what serves it."""
     yield from model_lines(_name_of_model(plan), plan.weights)
@@ -395,9 +397,20 @@ def plan_document(
     """
     yield from _gain(plan, at)
     every = [_cells_of(plan, probe) for probe in plan.probes]
-    cells, request = every[0], plan.request
     facts = _facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
+    yield from _sizes(plan, every[0])
+    if plan.survey:
+        rows, columns = plan.request.rows, plan.request.columns
+        yield from kernels_document(plan.survey, rows, columns)
+        yield from memory_document(plan.survey)
+    yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
+    yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
+
+
+def _sizes(plan: Plan, cells: _Cells) -> Document:
+    """The grid of *plan*, with the size of each cell's cache, or why there is none."""
+    request = plan.request
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     shown = [
         _shown_size(plan, Pair(k, v), cells)
@@ -407,11 +420,6 @@ def plan_document(
     texts = rows_of([each.text for each in shown], len(request.columns))
     yield Grid(request.rows, request.columns, texts)
     yield Facts(legend(shown))
-    if plan.survey:
-        yield from kernels_document(plan.survey, request.rows, request.columns)
-        yield from memory_document(plan.survey)
-    yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
-    yield Lines([f"note: {note}" for note in plan.notes], style="yellow")
 
 
 def plan_object(plan: Plan) -> dict[str, Any]:
@@ -694,7 +702,7 @@ def _shown_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
         if record and not reason:
             mark = status_mark(record.status, record.reason)
         return _mark_alone(pair, mark)
-    predicted = _kv_bytes(plan, pair)
+    predicted = plan.kv_bytes(pair)
     size_mib = UNKNOWN_SIGN if predicted is None else f"{mib(predicted):,.1f}"
     is_done = record is not None
     # Blanks align digits with those that have marks.
@@ -709,9 +717,3 @@ def _shown_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
         text=f"{size_mib}{twice}{DONE.sign if is_done else ' '}",
         marks=tuple(mark for mark, occurs in said if occurs),
     )
-
-
-def _kv_bytes(plan: Plan, pair: Pair) -> float | None:
-    """Size of the caches of *pair*: as the engine answers, else by the header."""
-    caches = _caches_of(plan.survey, pair) or _plain_caches(plan, plan.context)
-    return caches.size(plan.context, pair) if caches else None

@@ -25,7 +25,7 @@ from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.models import pretrained, sensitivity, weights
-from codeneedle.models.kv_cache import cacheless
+from codeneedle.models.kv_cache import Caches, cacheless, plain_caches
 from codeneedle.models.weights import Weights
 from codeneedle.probes import USUAL, probes_named, usual_probes
 from codeneedle.probes.estimates import Bill, Estimates
@@ -48,6 +48,7 @@ from codeneedle.sweep.pairs import (
 )
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
+from codeneedle.system import machine
 from codeneedle.system.files import (
     exists,
     expand_home,
@@ -55,7 +56,7 @@ from codeneedle.system.files import (
     nearest,
 )
 from codeneedle.system.variables import ARGUMENTS, withheld
-from codeneedle.text import plural
+from codeneedle.text import plural, size
 
 LEAST_FREE_BYTES = 64 << 20
 """Disk space without which not even the records would fit."""
@@ -139,6 +140,21 @@ class Plan:
         """Why *pair* cannot run here, as a phrase; empty if it can, or is unknown."""
         return why_impossible(self.survey, self.weights, pair)
 
+    def caches(self, pair: Pair) -> Caches | None:
+        """The caches of *pair*, as the engine answers; else by the header."""
+        told = self.survey.caches(pair) if self.survey else None
+        return told or self.caches_by_header(self.context)
+
+    def caches_by_header(self, context: int) -> Caches | None:
+        """Those of pairs that no engine answers for; None if it has its own sizes."""
+        has_them = self.engine.has_usual_sizes
+        return plain_caches(self.weights, context) if has_them else None
+
+    def kv_bytes(self, pair: Pair) -> float | None:
+        """Size of the caches of *pair*; None if it is unknown."""
+        caches = self.caches(pair)
+        return caches.size(self.context, pair) if caches else None
+
     @property
     def possible(self) -> tuple[Pair, ...]:
         """The pairs that are not known to be refused, in running order."""
@@ -184,7 +200,9 @@ class Plan:
             *self.engine.notes(),
             *self._text_notes(),
             *self._corpus_notes(),
+            *self._type_notes(),
             *self._kernel_notes(),
+            *self._memory_notes(),
         )
         of_weights = sensitivity.warnings(self.weights, is_rotated=self.request.rotates)
         return (*ours, *of_weights, *chain(*of_probes))
@@ -194,6 +212,33 @@ class Plan:
             yield (
                 "recall alone is asked: what a pair loses of ordinary text stays "
                 f"unknown, as it is not scored here: {self.unread_text}"
+            )
+
+    def _type_notes(self) -> Iterator[str]:
+        """Usual types that this build of the engine has not; others are refused."""
+        known = self.engine.cache_types()
+        types = dict.fromkeys((*self.request.rows, *self.request.columns))
+        both = {*known.k} & {*known.v}
+        lacking = [name for name in types if both and name not in both]
+        if lacking:
+            rest = ",".join(name for name in types if name in both)
+            yield (
+                f"this {self.engine.name} has no {', '.join(lacking)} for the cache"
+                f"{f' (--types {rest} leaves them out)' if rest else ''}"
+            )
+
+    def _memory_notes(self) -> Iterator[str]:
+        # An engine knows its pace on processors alone, which use this memory.
+        if self.engine.pace() is None:
+            return
+        caches = (self.kv_bytes(pair) or 0 for pair in self.possible)
+        needed = round(self.weights.size_bytes + max(caches, default=0))
+        free = machine.available_memory_bytes()
+        if needed > free:
+            yield (
+                f"weights and KV cache take {size(needed)}, but only {size(free)} of "
+                "memory is free: choose a smaller --context, or a smaller quantization "
+                "of the weights"
             )
 
     def _kernel_notes(self) -> Iterator[str]:
@@ -709,7 +754,7 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
-        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
+        FolderUnusable: As of `refuse_unusable`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share(execution)
@@ -720,6 +765,17 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     if execution.folder:
         named = execution.folder
         folder = named.with_name(f"{named.name}{_share(execution)}")
+    refuse_unusable(folder)
+    return Store(folder)
+
+
+def refuse_unusable(folder: Path) -> None:
+    """
+    Stop at a *folder*, which need not be there yet, that cannot hold records.
+
+    Raises:
+        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
+    """
     existing = nearest(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
@@ -729,4 +785,3 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     free = free_disk_bytes(folder)
     if free < LEAST_FREE_BYTES:
         raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
-    return Store(folder)

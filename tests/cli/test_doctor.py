@@ -11,14 +11,15 @@ from programs import llama_like, script
 from codeneedle.cli import doctor
 from codeneedle.cli.doctor import (
     Diagnosis,
-    ModelCheck,
     Problem,
-    TypeFacts,
     diagnose,
     doctor_document,
     doctor_object,
 )
 from codeneedle.cli.engines import ENGINES
+from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.llama_cpp import backends
+from codeneedle.engines.llama_cpp.engine import UNSEEN_GPU, LlamaCpp
 from codeneedle.engines.llama_cpp.installation import Program, ServerFacts, Tools
 from codeneedle.models.gguf import parse
 from codeneedle.models.pretrained import SMOLLM2
@@ -40,12 +41,6 @@ WEIGHTS = dataclasses.replace(
     value_length=128,
     chat_template="{{ messages }}",
 )
-MODEL = ModelCheck(
-    weights=WEIGHTS,
-    is_built_in=False,
-    context=16_384,
-    kv_bytes={"bf16/bf16": 2_415_919_104, "q4_0/q4_0": None},
-)
 SERVER = ServerFacts(
     version="0.6.0 (build 11434, commit abc)",
     build=11434,
@@ -54,6 +49,20 @@ SERVER = ServerFacts(
     options=frozenset(),
     devices=("CUDA0 NVIDIA L4 (22563 MiB)",),
 )
+TOOLS = Tools(
+    server=Program(Path("/usr/local/bin/llama-server")),
+    perplexity=Program(Path("/usr/local/bin/llama-perplexity")),
+    bench=None,
+    source="PATH",
+)
+
+
+def served(facts=SERVER):
+    return LlamaCpp(
+        tools=TOOLS, facts=facts, model=ModelSpec(weights=WEIGHTS, name="qwen3")
+    )
+
+
 WHOLE = Diagnosis(
     machine=MachineFacts(
         system="Debian GNU/Linux 12",
@@ -68,24 +77,10 @@ WHOLE = Diagnosis(
     ),
     cache=Path("/home/me/.cache/codeneedle"),
     cache_free_bytes=100 << 30,
-    tools=Tools(
-        server=Program(Path("/usr/local/bin/llama-server")),
-        perplexity=Program(Path("/usr/local/bin/llama-perplexity")),
-        bench=None,
-        source="PATH",
-    ),
-    server=SERVER,
-    model=MODEL,
-    types=(
-        TypeFacts(name="bf16", is_accepted=True, misfit=""),
-        TypeFacts(name="q4_0", is_accepted=False, misfit="block of 32 does not"),
-        TypeFacts(name="q5_0", is_accepted=None, misfit=None),
-    ),
-    problems=(),
+    programs=TOOLS,
+    served=served(),
+    weights=WEIGHTS,
 )
-
-
-UNKNOWN_KERNELS = "which pairs have a kernel is known once cells have started"
 
 
 def screen(diagnosis, *, width=80):
@@ -108,13 +103,6 @@ def test_all_facts_are_on_the_screen():
         "shape             qwen3 Q4_K_M, 36 layers, 8 KV heads, head size 128" in lines
     )
     assert "chat template     yes" in lines
-    assert (
-        "KV cache          bf16/bf16 2.2 GiB, q4_0/q4_0 unknown at 16,384 tokens"
-        in lines
-    )
-    assert "bf16  accepted      fits" in lines
-    assert "q4_0  refused       block of 32 does not" in lines
-    assert "q5_0  unknown       unknown" in lines
     assert "Nothing is missing." == lines[-1]
     assert lines == [line.rstrip() for line in lines]
 
@@ -123,9 +111,9 @@ def test_problems_come_last_with_what_mends_them():
     lines = screen(
         dataclasses.replace(
             WHOLE,
-            tools=None,
-            server=None,
-            model=None,
+            programs=None,
+            served=None,
+            weights=None,
             problems=(
                 Problem(what="no llama-server", hint="codeneedle llama", stops=True),
                 Problem(what="little memory", hint="buy some", stops=False),
@@ -163,13 +151,9 @@ def test_models_by_name_are_listed_with_size_and_licence(
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_screen_is_one_screen(width):
     path = Path("/m/[red]a\x1b[2J" + "x" * 200 + ".gguf")
-    model = dataclasses.replace(
-        MODEL, weights=dataclasses.replace(WEIGHTS, files=(path,))
-    )
     long = dataclasses.replace(
         WHOLE,
-        model=model,
-        types=WHOLE.types * 2,
+        weights=dataclasses.replace(WEIGHTS, files=(path,)),
         problems=(Problem(what="w " * 60, hint="m " * 60, stops=True),) * 2,
     )
     lines = screen(long, width=width)
@@ -183,8 +167,9 @@ def test_types_and_heads_that_differ_for_k_and_v_are_both_shown():
     """A fork may take other types for V; numbers of heads may differ between layers."""
     fork = dataclasses.replace(SERVER, v_types=("f16",))
     odd = dataclasses.replace(WEIGHTS, kv_heads=(8, 4), value_length=64)
-    model = dataclasses.replace(MODEL, weights=odd, is_built_in=True)
-    lines = screen(dataclasses.replace(WHOLE, server=fork, model=model), width=120)
+    lines = screen(
+        dataclasses.replace(WHOLE, served=served(fork), weights=odd), width=120
+    )
 
     assert "for V             f16" in lines
     heads = "4 or 8 KV heads, head size 128 (K) and 64 (V)"
@@ -199,7 +184,8 @@ def _empty_world(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     monkeypatch.delenv("LLAMA_SERVER", raising=False)
-    monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: False)
+    monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: False)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
@@ -223,11 +209,11 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path):
 
     assert not found.is_ready
     assert found.tools is None
-    assert found.model is None
+    assert found.weights is None
+    assert (None, "the errors below stop it") == (found.plan, found.left_out)
     assert "llama-server was not found" in found.problems[0].what
     assert "codeneedle llama" in found.problems[0].hint
     assert f"{tmp_path}/none.gguf does not exist" == whats(found)[1]
-    assert {None} == {each.is_accepted for each in found.types}
 
 
 def test_a_complete_installation_has_no_problems(server, model, tmp_path):
@@ -243,41 +229,47 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
 
     assert [] == whats(found)
     assert found.is_ready
-    assert found.model is not None
-    assert 8192 == found.model.context
-    assert 8192 * 4 * 2 * 64 * 4 == found.model.kv_bytes["bf16/bf16"]
+    facts = doctor_object(found)["model"]
+    assert 8192 == facts["context"]
+    assert 8192 * 4 * 2 * 64 * 4 == facts["kv_bytes"]["bf16/bf16"]
+    assert "predicted KV cache at 8,192 tokens, MiB" in screen(found)
 
 
-def test_types_of_a_fork_stand_in_every_table(server, model):
-    """Each in a pair with itself; whether it fits is for its server to say."""
+def test_types_of_a_fork_are_listed_with_what_shows_where_they_run(server, model):
     text = server.read_text()
     every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0, turbo4"
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
         text = text.replace(f"allowed values: {line}\n", f"{every}\n")
     server.write_text(text)
 
-    found = diagnose(llama_server=server, model=model)
-    lines = screen(found)
+    lines = screen(diagnose(llama_server=server, model=model), width=200)
 
-    assert ("turbo4", True, None) == dataclasses.astuple(found.types[-1])
-    assert "turbo4/turbo4" in found.model.kv_bytes
-    assert "turbo4  accepted      unknown" in lines
+    assert any("q4_0, turbo4" in line for line in lines)
+    assert any("codeneedle kernels --types f16,turbo4" in line for line in lines)
 
 
-def test_an_engine_is_shown_with_its_versions_and_its_own_types(monkeypatch):
+def test_an_engine_is_planned_with_its_versions_and_its_own_types(monkeypatch):
     pytest.importorskip("safetensors", reason="mlx-lm, which brings it, is not here")
     from made_mlx import nano_folder
 
+    from codeneedle.engines.mlx.engine import Mlx
+    from codeneedle.engines.mlx.settings import MlxSettings
+
     versions = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
-    made = dataclasses.replace(ENGINES["mlx"], find=lambda *_: versions)
+    made = dataclasses.replace(
+        ENGINES["mlx"],
+        find=lambda *_: versions,
+        engine_for=lambda *_: (
+            lambda model: Mlx(versions=versions, model=model, settings=MlxSettings())
+        ),
+    )
     monkeypatch.setitem(ENGINES, "mlx", made)
 
     found = diagnose(engine="mlx", model=nano_folder())
 
-    assert ["f16/f16", "kv4/kv4"] == list(found.model.kv_bytes)
-    assert ["mlx 0.32.4", "mlx-lm 0.32.2"] == [
-        " ".join(line.split()) for line in screen(found)[1:3]
-    ]
+    assert found.is_ready
+    assert "kv4/kv4" in doctor_object(found)["model"]["kv_bytes"]
+    assert "0.32.4, mlx-lm 0.32.2" in screen(found, width=200)[0]
 
 
 def test_what_a_sweep_can_do_without_is_a_note(server, model):
@@ -285,12 +277,11 @@ def test_what_a_sweep_can_do_without_is_a_note(server, model):
 
     assert found.is_ready
     assert [
-        "there is no llama-perplexity beside llama-server; recall does not need it",
-        "there is no llama-bench beside llama-server; recall does not need it",
-        f"there is no llama-fit-params beside llama-server; {UNKNOWN_KERNELS}",
-        "this llama-server does not accept bf16, q5_1, q5_0, q4_1, q4_0",
+        f"{name} is not beside {server}" for name in ("llama-perplexity", "llama-bench")
     ] == whats(found)
-    assert "codeneedle sweep --types q8_0" == found.problems[3].hint
+    notes = " ".join(screen(found, width=300))
+    assert "llama-fit-params is not beside llama-server" in notes
+    assert "has no bf16, q5_1, q5_0, q4_1, q4_0 for the cache (--types q8_0" in notes
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
@@ -300,56 +291,73 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
     )
 
     assert not found.is_ready
-    assert found.server is None
+    assert found.served is None
     assert f"{tmp_path}/llama-server (from" in " ".join(screen(found, width=300))
     assert str(tmp_path / "llama-server") == doctor_object(found)["programs"]["server"]
     assert "SIGILL" in whats(found)[0]
 
 
-def test_a_model_that_only_its_server_can_read_is_no_problem():
-    found = diagnose(engine="endpoint", model=Path("org/model"))
+@pytest.mark.parametrize(
+    ("engine", "lacks"), [("endpoint", "needs --url"), ("command", "needs the command")]
+)
+def test_settings_that_only_a_sweep_takes_are_no_problem(engine, lacks):
+    found = diagnose(engine=engine, model=Path("org/model"))
 
-    assert [] == whats(found)
+    assert ([], None) == (whats(found), found.plan)
+    assert lacks in found.left_out
     assert "model            org/model, known to its server alone" in screen(found)
 
 
-def test_heads_that_do_not_fit_are_told_by_type(tmp_path):
+def test_heads_that_do_not_fit_are_told_by_pair(server, tmp_path):
     """Head size 80 takes bf16 alone."""
     keys = {
         **SHAPE,
         "llama.attention.key_length": 80,
         "llama.attention.value_length": 80,
     }
-    found = diagnose(model=write_gguf(tmp_path / "m.gguf", keys))
-    fits = {each.name: each.misfit for each in found.types}
+    found = diagnose(llama_server=server, model=write_gguf(tmp_path / "m.gguf", keys))
+    refused = doctor_object(found)["model"]["refused"]
 
-    assert "" == fits["bf16"]
-    assert "block of 32 does not divide head size 80" == fits["q8_0"]
+    assert "bf16/bf16" not in refused
+    assert "block of 32 does not divide head size 80" == refused["q8_0/q8_0"]
+
+
+def test_every_step_that_fails_is_told_at_once(model, tmp_path, monkeypatch):
+    """The folder for records is checked where there is no plan, too."""
+    monkeypatch.setattr("codeneedle.sweep.plan.free_disk_bytes", lambda _: 1)
+    missing = tmp_path / "none.gguf"
+    found = diagnose(llama_server=script(tmp_path / "s", "exit 3"), model=missing)
+
+    assert 3 == len([problem for problem in found.problems if problem.stops])
+    assert all(problem.hint for problem in found.problems)
+    assert f"cannot write to {tmp_path}: only 1 bytes are free" == whats(found)[2]
+    found = diagnose(model=model)
+    assert "only 1 bytes are free" in whats(found)[1]
 
 
 def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch):
     left = [doctor.orphans.Orphan("llama-server", 4711)]
-    monkeypatch.setattr(doctor, "has_nvidia_gpu", lambda: True)
+    monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: True)
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1 << 20)
     monkeypatch.setattr(doctor.orphans, "orphans", lambda: left)
 
     found = diagnose(llama_server=server, model=model)
-    said = "\n".join(whats(found))
+    said = " ".join(screen(found, width=300))
 
-    assert "does not see it" in said
+    assert UNSEEN_GPU in said
     assert "but only 1.0 MiB of memory is free" in said
     assert "still running: pid 4711" in said
     assert "kill 4711" == found.problems[-1].hint[-9:]
 
 
 def test_the_json_has_all_facts():
-    found = doctor_object(dataclasses.replace(WHOLE, model=None))
+    found = doctor_object(dataclasses.replace(WHOLE, weights=None))
     model = doctor_object(WHOLE)["model"]
 
     assert set(found) == {
         *("codeneedle", "machine", "cache", "cache_free_bytes"),
-        *("engine", "programs", "model", "models", "kept_models", "kernels", "types"),
-        "problems",
+        *("engine", "programs", "model", "models", "kept_models", "kernels"),
+        *("notes", "left_out", "problems"),
     }
     assert ["smollm2"] == [each["name"] for each in found["models"]]
     assert {
@@ -365,12 +373,7 @@ def test_the_json_has_all_facts():
         "devices": SERVER.devices,
     } == found["programs"]
     assert found["model"] is None
-    assert ([8], True, 16_384) == (
-        model["kv_heads"],
-        model["has_chat_template"],
-        model["context"],
-    )
-    assert {"name": "q5_0", "is_accepted": None, "misfit": None} == found["types"][2]
+    assert ([8], True) == (model["kv_heads"], model["has_chat_template"])
 
 
 def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path):
@@ -383,5 +386,5 @@ def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path):
     assert not found.is_ready
     assert (
         "llama keeps a state instead of K and V: cache types change nothing"
-        == whats(found)[0]
+        in whats(found)[0]
     )

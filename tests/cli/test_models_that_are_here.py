@@ -97,7 +97,7 @@ def test_servers_of_users_get_names_as_they_are(home):
 def test_the_doctor_says_how_many_there_are():
     found = diagnose(model=weights_path("qwen:3b"))
 
-    assert found.model
+    assert found.weights
     kept = doctor_object(found)["kept_models"]
     assert (2, 1, 1) == (kept["Hugging Face"], kept["LM Studio"], kept["Ollama"])
     assert "2 of Hugging Face, 1 of LM Studio, 1 of Ollama" in shown("doctor")

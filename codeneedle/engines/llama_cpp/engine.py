@@ -26,6 +26,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.llama_cpp import (
     arguments,
+    backends,
     bench,
     perplexity,
     survey,
@@ -107,6 +108,11 @@ NO_DEVICE = (
     "all runs on the CPU ('codeneedle llama --backend ...' builds for one)"
 )
 """A note: otherwise a user finds out by the time that it takes."""
+
+UNSEEN_GPU = (
+    "there is an NVIDIA GPU, but this llama-server does not see it: install the CUDA "
+    "toolkit (nvcc), then 'codeneedle llama' builds one that does"
+)
 
 WHOLE_ANSWERS = "--no-prefill-assistant"
 """Renders a last message of the assistant like any other."""
@@ -280,6 +286,8 @@ class LlamaCpp(Engine):
             for name, what in advice.items()
             if name in os.environ
         )
+        if not self.facts.devices and backends.has_nvidia_gpu():
+            ignored = (*ignored, UNSEEN_GPU)
         is_on_host = arguments.is_on_host(self.model.arguments)
         if not self.identity().devices:
             asks = arguments.has(self.model.arguments, arguments.OFFLOAD)
