@@ -11,6 +11,7 @@ from codeneedle import __version__
 from codeneedle.cache_types import Pair
 from codeneedle.errors import CodeneedleError
 from codeneedle.models.kv_cache import plain_caches
+from codeneedle.models.sensitivity import attention_moved, coarsest_borne
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, read_header
 from codeneedle.system.files import cache_folder, identity, read_note, write_note
@@ -33,16 +34,23 @@ class HeaderFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Size of a cache of `FULL`; None where layers keep less than the whole context."""
 
     saved_bytes: int | None = None  # by which one of `SAVING` is smaller
+    coarsest_k: str = ""
+    """Coarsest type of K that is predicted to lose little; empty if unknown."""
+
     k_bias: float = 0.0  # largest norm of a bias of K; 0 where there are none
     k_bias_median: float = 0.0  # of all layers
     has_sinks: bool = False  # whether attention has sinks
     problem: str = ""  # why it cannot be used; empty if it can
 
 
-class _KeptFacts(msgspec.Struct, frozen=True):
-    """Facts by the identity of a file; those of another version are read again."""
+KIND = " ".join((__version__, *HeaderFacts.__struct_fields__))
+"""What is kept; facts of another kind are read again."""
 
-    version: str
+
+class _KeptFacts(msgspec.Struct, frozen=True):
+    """Facts by the identity of a file."""
+
+    kind: str
     facts: dict[str, HeaderFacts]
 
 
@@ -59,6 +67,7 @@ def facts_of(weights: Weights) -> HeaderFacts:
         at=at,
         cache_bytes=None if full is None else round(full),
         saved_bytes=None if full is None or less is None else round(full - less),
+        coarsest_k=coarsest_borne(attention_moved(weights)),
         k_bias=max(norms, default=0.0),
         k_bias_median=statistics.median_low(norms) if norms else 0.0,
         has_sinks=weights.has_sinks,
@@ -91,7 +100,7 @@ def headers_of(
         if key and not found.problem:
             known[key] = found
     if known.keys() - kept.keys():
-        write_note(_file(), _KeptFacts(__version__, kept | known))
+        write_note(_file(), _KeptFacts(KIND, kept | known))
     return facts
 
 
@@ -109,7 +118,7 @@ def _read(
 
 def _read_cache() -> dict[str, HeaderFacts]:
     note = read_note(_file(), _KeptFacts)
-    return note.facts if note and note.version == __version__ else {}
+    return note.facts if note and note.kind == KIND else {}
 
 
 def _file() -> Path:

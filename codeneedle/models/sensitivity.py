@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping
+from itertools import takewhile
 
 from codeneedle.models.weights import Weights
 
@@ -28,10 +29,9 @@ LEAST_PARAMETERS = 100_000_000
 
 def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
     """What a user should expect of *weights*, with what that is based on."""
-    from codeneedle.models.moved_attention import ROTATED, moved_attention
+    from codeneedle.models.moved_attention import ROTATED
 
-    is_as_measured = is_rotated and weights.parameters >= LEAST_PARAMETERS
-    moved = moved_attention(weights) if is_as_measured else {}
+    moved = attention_moved(weights) if is_rotated else {}
     yield from _predictions(moved) if moved else _biases(weights)
     if weights.has_sinks:
         yield (
@@ -45,6 +45,28 @@ def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
             f"{ROTATED}): without rotation K q4_0 loses several times as much "
             "(RESULTS.md, on SmolLM2)"
         )
+
+
+def coarsest_borne(moved: Mapping[str, float]) -> str:
+    """
+    The coarsest type of K that is predicted to lose at most 1 %, by what it moves.
+
+    ``f16`` if none of the quantized ones is; empty where nothing is predicted.
+    """
+    borne = takewhile(lambda name: moved[name] <= MOST_MOVED, moved)
+    return ["f16", *borne][-1] if moved else ""
+
+
+def attention_moved(weights: Weights) -> Mapping[str, float]:
+    """
+    The share of attention that types of K move in a rotated cache, most precise first.
+
+    Empty where that is unknown, or where nothing was measured that it could foretell.
+    """
+    from codeneedle.models.moved_attention import moved_attention
+
+    is_as_measured = weights.parameters >= LEAST_PARAMETERS
+    return moved_attention(weights) if is_as_measured else {}
 
 
 def _predictions(moved: Mapping[str, float]) -> Iterator[str]:

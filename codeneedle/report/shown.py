@@ -310,7 +310,16 @@ NO_WHOLE_CACHE = NumberMark(
     NO_VALUE_WORD, "of a cache: not every layer keeps the whole context, or is known to"
 )
 
-NO_BIASES = NumberMark(NO_VALUE_WORD, "of biases: there are none")
+K_DOWN_TO = NumberMark(
+    "K down to",
+    "the coarsest type of K that is predicted, from the weights alone, to lose at most "
+    "1 of 100 right tokens of ordinary text in a rotated cache (RESULTS.md)",
+)
+"""Of a column."""
+
+NOT_PREDICTED = NumberMark(
+    NO_VALUE_WORD, "of K: not predicted, and without biases that stand out"
+)
 
 UNTOLD_HEADER = NumberMark(NO_VALUE_WORD, "of the rest: its file does not tell")
 

@@ -14,9 +14,10 @@ from codeneedle.models.stores import (
     words,
 )
 from codeneedle.report.shown import (
+    K_DOWN_TO,
     MLX_FOLDER,
-    NO_BIASES,
     NO_WHOLE_CACHE,
+    NOT_PREDICTED,
     UNTOLD_HEADER,
     NumberMark,
 )
@@ -42,6 +43,7 @@ class WeightsRow(msgspec.Struct, frozen=True, kw_only=True):
     """Size of an f16/f16 cache; null where layers keep less than the whole context."""
 
     saved_bytes: int | None  # by which a q8_0/q8_0 cache is smaller
+    coarsest_k: str  # type of K predicted to lose at most 1 %; empty if unknown
     k_bias: float  # largest norm of a bias of K; 0 where there are none
     k_bias_median: float  # of all layers
     has_sinks: bool  # whether attention has sinks
@@ -64,6 +66,7 @@ def weights_rows(facts: Mapping[StoredModel, HeaderFacts]) -> list[WeightsRow]:
             at=known.at,
             cache_bytes=known.cache_bytes,
             saved_bytes=known.saved_bytes,
+            coarsest_k=known.coarsest_k,
             k_bias=known.k_bias,
             k_bias_median=known.k_bias_median,
             has_sinks=known.has_sinks,
@@ -77,7 +80,7 @@ def weights_document(rows: list[WeightsRow]) -> Document:
     usable = [row for row in rows if not row.problem]
     heading = (
         *("--model", "weights", "size", "architecture", "trained for"),
-        *(f"cache f16\nat {AT // 1024}K", f"{SAVING}\nsaves", "biases of K", "path"),
+        *(f"cache f16\nat {AT // 1024}K", f"{SAVING}\nsaves", K_DOWN_TO.sign, "path"),
     )
     told = ("--model", "weights", "architecture", "path")
     yield Table(heading, [_cells_of(row) for row in usable], words=told)
@@ -111,15 +114,16 @@ def _cells_of(row: WeightsRow) -> tuple[str, ...]:
         f"{row.training_context:,}" if row.training_context else NONE,
         f"{cache}{shorter}",
         NONE if row.saved_bytes is None else size(row.saved_bytes),
-        _biases(row),
+        row.coarsest_k or _biases(row),
         row.path,
     )
 
 
 def _biases(row: WeightsRow) -> str:
+    """What is known of K where no type of it is predicted."""
     if not row.k_bias:
         return "sinks" if row.has_sinks else NONE
-    return f"up to {row.k_bias:,.3g}, median {row.k_bias_median:,.3g}"
+    return f"biases up to {row.k_bias:,.3g}, median {row.k_bias_median:,.3g}"
 
 
 def _marks(rows: list[WeightsRow]) -> Iterator[NumberMark]:
@@ -128,7 +132,9 @@ def _marks(rows: list[WeightsRow]) -> Iterator[NumberMark]:
         yield MLX_FOLDER
     if any(row.cache_bytes is None for row in rows):
         yield NO_WHOLE_CACHE
-    if any(not (row.k_bias or row.has_sinks) for row in rows):
-        yield NO_BIASES
+    if any(row.coarsest_k for row in rows):
+        yield K_DOWN_TO
+    if any(not (row.coarsest_k or row.k_bias or row.has_sinks) for row in rows):
+        yield NOT_PREDICTED
     if any(not (row.quantization and row.training_context) for row in rows):
         yield UNTOLD_HEADER

@@ -204,8 +204,13 @@ class Plan:
             *self._kernel_notes(),
             *self._memory_notes(),
         )
-        of_weights = sensitivity.warnings(self.weights, is_rotated=self.request.rotates)
-        return (*ours, *of_weights, *chain(*of_probes))
+        return (*ours, *self.notes_of_weights, *chain(*of_probes))
+
+    @property
+    def notes_of_weights(self) -> tuple[str, ...]:
+        """What the weights alone tell of losses."""
+        rotates = self.request.rotates
+        return (*sensitivity.warnings(self.weights, is_rotated=rotates),)
 
     def _text_notes(self) -> Iterator[str]:
         if self.unread_text:

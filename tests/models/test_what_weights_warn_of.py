@@ -7,7 +7,7 @@ import zoo
 from fake_engine import made_weights
 
 from codeneedle.models import sensitivity
-from codeneedle.models.sensitivity import warnings
+from codeneedle.models.sensitivity import attention_moved, coarsest_borne, warnings
 from codeneedle.models.weights import read_header
 
 
@@ -65,7 +65,20 @@ def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):
 
 @pytest.mark.real
 def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
-    assert "K q4_1, q4_0: predicted" in said(read_header(smollm2))
+    weights = read_header(smollm2)
+
+    assert "K q4_1, q4_0: predicted" in said(weights)
+    assert "q5_0" == coarsest_borne(attention_moved(weights))
+
+
+@pytest.mark.parametrize(
+    ("shares", "coarsest"),
+    [((0.01, 0.02), "q5_1"), ((0.01, 0.06), "q8_0"), ((0.06, 0.01), "f16"), ((), "")],
+)
+def test_the_coarsest_type_of_k_is_the_last_before_one_that_moves_much(
+    shares, coarsest
+):
+    assert coarsest == coarsest_borne(dict(zip(("q8_0", "q5_1"), shares, strict=False)))
 
 
 def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):

@@ -181,7 +181,7 @@ def reports() -> Iterator[tuple[str, Document]]:
     budget = Limits(max_memory_bytes=900_000_000, at=8192)
     joint = judge(join_runs(three_runs(), budget.at), budget)
     yield "one budget", budget_document(joint, PairFlags(str))
-    yield "weights", weights_document([kept(), kept(k_bias=2.0, is_folder=True)])
+    yield "weights", weights_document([kept(), kept(coarsest_k="q8_0", is_folder=True)])
     pairs = dict(zip(Attention, (F16, Q8, Q4, Pair("f16", "q4_0")), strict=True))
     answers = {
         pair: PairSurvey(pair=pair, attention=where) for where, pair in pairs.items()
@@ -203,6 +203,7 @@ def half_told() -> Effective:
 def kept(**facts: object) -> WeightsRow:
     """A model that somebody keeps, of whose header little is known."""
     words = ("name", "store", "path", "architecture", "quantization", "problem")
+    words += ("coarsest_k",)
     numbers = ("size_bytes", "training_context", "at", "k_bias", "k_bias_median")
     row: dict[str, Any] = {**dict.fromkeys(words, ""), **dict.fromkeys(numbers, 0)}
     row |= {"cache_bytes": None, "saved_bytes": None, "has_sinks": False}
