@@ -7,7 +7,7 @@ one. `started` has the servers that engines start, `tools` what some have beside
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -508,8 +508,13 @@ class Engine(ABC):
         """Hashes of the files that the user's arguments name, by name of the file."""
         return {}
 
-    def pace(self) -> Pace | None:
-        """How long the model is likely to take; None where nothing is known of it."""
+    def pace(self, _pairs: Collection[Pair], /) -> Pace | None:
+        """
+        How long the model is likely to take; None where nothing is known of it.
+
+        Args:
+            _pairs: Those that are measured, of which it is the mean.
+        """
         return None
 
     @property

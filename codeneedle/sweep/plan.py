@@ -234,7 +234,7 @@ class Plan:
 
     def _memory_notes(self) -> Iterator[str]:
         # An engine knows its pace on processors alone, which use this memory.
-        if self.engine.pace() is None:
+        if self.engine.pace(self.pairs) is None:
             return
         caches = (self.kv_bytes(pair) or 0 for pair in self.possible)
         needed = round(self.weights.size_bytes + max(caches, default=0))
@@ -308,7 +308,7 @@ class Plan:
             setup=self.store.intact_setup(),
             is_whole=not self.request.fit,
             decides=self.request.decide,
-            pace=self.pace or self.engine.pace(),
+            pace=self.usual_pace,
             unread=self.unread,
             workers=len(self.workers),
         )
@@ -337,8 +337,13 @@ class Plan:
 
     def time_of(self, price: Price | None) -> float | None:
         """Seconds that *price* is likely to take; None if that is unknown."""
-        pace = self.pace or self.engine.pace()
+        pace = self.usual_pace
         return None if pace is None or price is None else pace.of(price)
+
+    @property
+    def usual_pace(self) -> Pace | None:
+        """How fast the model is, in the mean of pairs; None if that is unknown."""
+        return self.pace or self.engine.pace(self.pairs)
 
     def cell_s(self, probe: Probe, records: Iterable[CellRecord] = ()) -> float | None:
         """

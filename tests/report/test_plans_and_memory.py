@@ -113,7 +113,7 @@ class Paced(FakeEngine):
     A second for a server, 1,929 ms to read, 2,082 tokens of 10 ms: 24 s a cell.
     """
 
-    def pace(self):
+    def pace(self, _pairs):
         return Pace(
             start_s=1.0, read_s=0.001, write_s=0.01, read_back_s=0, write_back_s=0
         )

@@ -379,7 +379,7 @@ def test_memory_for_reading_is_that_of_the_context_that_decides():
     """It is shorter than the default where reading takes long."""
 
     class Engine(FakeEngine):
-        def pace(self):
+        def pace(self, _pairs):
             back = {"read_back_s": 0, "write_back_s": 0}
             return Pace(start_s=0, read_s=0.05, write_s=1, **back)
 

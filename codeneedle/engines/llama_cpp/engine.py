@@ -3,7 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
@@ -65,8 +65,14 @@ from codeneedle.system.machine import mean_load, usable_cores
 READ_S, WRITE_S = 6.4e-11, 1e-10
 """Seconds of a core for each byte of the weights and token."""
 
-READ_BACK_S, WRITE_BACK_S = 2e-10, 6e-10
+READ_BACK_S, WRITE_BACK_S = 7e-10, 8e-10
 """Seconds of a core for each value of heads, token and token before it."""
+
+TILED, TILED_BACK_S = Pair("f16", "f16"), 6e-11
+"""
+Read by a kernel of its own, which takes many tokens at once, and what it takes in place
+of `READ_BACK_S`. With every other pair each token looks back alone.
+"""
 
 TOKEN_S = 3e-4
 """What a token that is written takes in any case, in seconds."""
@@ -78,8 +84,9 @@ DISK_BYTES_PER_S = 1e9
 """
 Of all these, measured with llama.cpp b11434 on two cores with AVX-512: SmolLM2 in q4_1
 (98 MB) reads 1,000 tokens in 3.6 s (bf16) to 6.2 s (q4_1/q4_0) and forces 639 more in
-8.5 to 11.7 s; the built-in model reads 2,098 in 0.15 to 0.64 s and writes 1,971 in 1.6
-to 3.0 s. Other machines differ by more than these pairs do.
+8.5 to 11.7 s; on another such machine, beside other programs, in 6.5 s (f16), 9 s
+(q8_0/q8_0) and 18 s (q8_0/q4_0), and behind 1,024 others in 7, 24 and 38 s. The
+built-in model reads 2,098 in 0.15 to 0.64 s and writes 1,971 in 1.6 to 3.0 s.
 """
 
 COUNT_LOAD_TIMEOUT_S = 300.0
@@ -95,6 +102,12 @@ What it may take beside the weights.
 A chat template is a program that comes with the weights: it may never end, or fill the
 memory.
 """
+
+
+def _read_back_s(pairs: Collection[Pair]) -> float:
+    """Seconds of a core for each value of heads, token read and token before it."""
+    tiled = sum(pair == TILED for pair in pairs) / max(len(pairs), 1)
+    return tiled * TILED_BACK_S + (1 - tiled) * READ_BACK_S
 
 
 def _devices_of_environment() -> list[str]:
@@ -257,7 +270,7 @@ class LlamaCpp(Engine):
         return file_hashes(arguments.files_in(self.model.arguments))
 
     @override
-    def pace(self) -> Pace | None:
+    def pace(self, pairs: Collection[Pair], /) -> Pace | None:
         """Known of processors alone, as devices differ too much."""
         weights = self.model.weights
         if self.identity().devices or not (weights.is_read and weights.heads):
@@ -270,7 +283,7 @@ class LlamaCpp(Engine):
             start_s=1.0 + size / DISK_BYTES_PER_S,
             read_s=size * READ_S * second,
             write_s=(TOKEN_S * cores + size * WRITE_S) * second,
-            read_back_s=heads * READ_BACK_S * second,
+            read_back_s=heads * _read_back_s(pairs) * second,
             write_back_s=heads * WRITE_BACK_S * second,
         )
 
