@@ -2,7 +2,6 @@
 
 import bisect
 import itertools
-import shlex
 from collections.abc import Iterator, Sequence
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, Pair
@@ -14,6 +13,7 @@ from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
+from codeneedle.report import captions
 from codeneedle.text import plural, visible
 
 MOST_WORDS = 3
@@ -163,7 +163,8 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
         for command in dict.fromkeys(each.command for each in records):
             of_command = [each for each in records if each.command == command]
             probes = ", ".join(each.probe for each in of_command)
-            yield Lines([f"{probes}:", shlex.join(command)], copied="command")
+            line = captions.command_line(run.setup, command)
+            yield Lines([f"{probes}:", line], copied="command")
             yield Facts(list(_evidence(run, of_command[0])), is_quiet=True)
         for record in records:
             if not record.has_numbers:

@@ -6,7 +6,6 @@ program.
 """
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +23,7 @@ from codeneedle.probes.divergence.record import (
     divergence_of,
     sizes_of,
 )
-from codeneedle.records.record import CellRecord, Run
+from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.shown import with_error
 from codeneedle.report.verdict import pareto_front
@@ -202,7 +201,8 @@ def _commands(
     verdict: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
     """Commands that measure these figures, and the build option for other pairs."""
-    settings = verdict.run.setup.probes.get(NAME, {})
+    setup = verdict.run.setup
+    settings = setup.probes.get(NAME, {})
     contexts = settings.get("contexts", [])
     text = f"# text.txt: {settings.get('text', '')}"
     files = (dialect.text(record.command) for record in records)
@@ -214,9 +214,9 @@ def _commands(
         if str(record.pair) == reference and compared:
             *_, last = compared.answers.values()
             chunks = last.chunks
-            yield _without_folders(dialect.base(record.command, chunks))
+            yield _without_folders(setup, dialect.base(record.command, chunks))
     for record in records:
-        yield _without_folders(dialect.compares(record.command))
+        yield _without_folders(setup, dialect.compares(record.command))
     if len(contexts) > 1:
         yield f"# the same at contexts of {', '.join(map(str, contexts))} tokens"
     worth = worth_compiling(verdict)
@@ -225,10 +225,10 @@ def _commands(
         yield f"# {dialect.build(worth)}"
 
 
-def _without_folders(command: Iterable[str]) -> str:
+def _without_folders(setup: Setup, command: Iterable[str]) -> str:
     """*command* with the names of files alone: it is posted where all can read it."""
     words = (Path(word).name if Path(word).is_absolute() else word for word in command)
-    return shlex.join(words)
+    return captions.command_line(setup, words)
 
 
 def worth_compiling(verdict: Verdict) -> list[Pair]:

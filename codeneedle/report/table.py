@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -423,9 +422,11 @@ def _memory(verdict: "Verdict | None", pair: Pair) -> str:
 def _commands(run: Run) -> Block:
     """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
-    ran = (shlex.join(each.command) for each in run.records if each.pair == pair)
-    lines = [*run.sweep.splitlines(), "", *dict.fromkeys(ran)]
-    return Lines(lines, copied="Sweep file and commands")
+    ran = (each.command for each in run.records if each.pair == pair)
+    commands = [captions.command_line(run.setup, each) for each in dict.fromkeys(ran)]
+    return Lines(
+        [*run.sweep.splitlines(), "", *commands], copied="Sweep file and commands"
+    )
 
 
 # --- as data

@@ -50,8 +50,11 @@ _NOT_DECIDING = ("VISIBLE_DEVICES", "DEBUG", "LOGGER", "BACKTRACE", "PROFILE")
 OURS = frozenset({"LLAMA_SERVER", "LLAMA_API_KEY"})
 """Variables of that prefix which we read, or set, ourselves."""
 
+ROTATION = "LLAMA_ATTN_ROT_DISABLE"
+"""Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
+
 REPLACED = {
-    "LLAMA_ATTN_ROT_DISABLE": "Use --rotation off.",
+    ROTATION: "Use --rotation off.",
     "LLAMA_KV_CACHE_LAZY_QUANT": "It would keep f16 until a cache is half full.",
 }
 """Variables that no program gets, and what takes their place."""

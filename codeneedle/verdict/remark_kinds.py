@@ -88,6 +88,9 @@ class RemarkKind(StrEnum):
     ASKED_OTHERWISE = "asked-otherwise"
     """A pair some of whose answers are to other questions than the reference's."""
 
+    UNROTATED = "unrotated"
+    """That the caches were not rotated, as they are by default."""
+
     ONE_KIND = "one-kind"
     """What was measured of one kind of text alone, and another kind was not."""
 

@@ -22,6 +22,7 @@ from codeneedle.probes.metrics import (
 )
 from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
+from codeneedle.system.variables import ROTATION
 from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.metric_phrases import loss_sentence, p_value_phrase
@@ -52,6 +53,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_silent(verdict),
         *_paired_tests(verdict),
         *_remarks_on_repetition(verdict),
+        *_unrotated(verdict.run),
         *_one_kind(verdict),
         *_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
@@ -359,6 +361,15 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
             f"{by} ({name}){against}."
         )
         yield Remark(RemarkKind.ON_CPU, text, pairs)
+
+
+def _unrotated(run: Run) -> Iterator[Remark]:
+    if not run.setup.rotation:
+        text = (
+            f"About caches that are not rotated: what is set needs {ROTATION}=1, "
+            "without which llama.cpp rotates quantized values."
+        )
+        yield Remark(RemarkKind.UNROTATED, text)
 
 
 KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}

@@ -270,6 +270,11 @@ def evaluated_twice() -> Run:
     return with_records(run, evaluated(SCORED, again, again=True))
 
 
+def unrotated(run: Run) -> Run:
+    """*run*, asked for without rotation."""
+    return replace(run, setup=replace(run.setup, rotation=False))
+
+
 def remarkable() -> dict[str, Run]:
     """Runs whose verdicts have remarks that others lack."""
     of_types = losing_run({GOOD: WITHIN, "q8_0/bf16": WITHIN, MIDDLE: WITHIN})
@@ -439,6 +444,7 @@ def made_verdicts() -> dict[str, Verdict]:
         "a limit of memory that a pair above the loss meets": (memory, fitting(0.3)),
         "a probe is left out": refused(losing_run({GOOD: WITHIN})),
         "a pair was asked otherwise": asked_otherwise(losing_run({GOOD: WITHIN})),
+        "caches that are not rotated": unrotated(losing_run({GOOD: WITHIN})),
         "a small limit": (losing_run({GOOD: WITHIN}), Limits(max_loss=0.0025)),
         "a limit of memory, and divergence alone": (
             with_klds(bare, {GOOD: 0.001, COARSE: 0.2}),

@@ -91,3 +91,13 @@ def test_a_run_without_divergence_is_refused(run):
 
     with pytest.raises(BadInput, match="has no divergence"):
         llama_form(judge(replace(run, records=tuple(speeds))), DIALECT)
+
+
+@pytest.mark.parametrize(("rotation", "variables"), [(True, 0), (False, 5)])
+def test_commands_leave_out_the_rotation_that_the_run_left_out(
+    run, rotation, variables
+):
+    setup = replace(run.setup, rotation=rotation)
+    text = printed(llama_form(judge(replace(run, setup=setup)), DIALECT))
+
+    assert variables == text.count("LLAMA_ATTN_ROT_DISABLE=1 llama-perplexity")

@@ -16,6 +16,7 @@ from codeneedle.errors import BadInput
 from codeneedle.models.weights import parts_beside
 from codeneedle.system.contents import named_files
 from codeneedle.system.machine import busy_cores, usable_cores
+from codeneedle.system.variables import ROTATION
 
 ALL_LAYERS = "999"
 """
@@ -24,9 +25,6 @@ More layers than any model has.
 Always stated: llama.cpp fits an unset number to the free memory, which differs from
 pair to pair.
 """
-
-ROTATION_VARIABLE = "LLAMA_ATTN_ROT_DISABLE"
-"""Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
 
 LAZY_VARIABLE = "LLAMA_KV_CACHE_LAZY_QUANT"
 """If set, llama.cpp #28267 keeps f16 until a cache of q8_0 is half full."""
@@ -342,7 +340,7 @@ def variables(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
     # Builds without OpenMP have --poll.
     chosen = {WAIT_POLICY: "passive"} if is_passive else {}
     if not model.rotation:
-        chosen[ROTATION_VARIABLE] = "1"
+        chosen[ROTATION] = "1"
     device = model.device
     return chosen | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
 

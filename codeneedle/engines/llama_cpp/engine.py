@@ -34,7 +34,6 @@ from codeneedle.engines.llama_cpp import (
 )
 from codeneedle.engines.llama_cpp.arguments import (
     LAZY_VARIABLE,
-    ROTATION_VARIABLE,
     VISIBLE_DEVICES,
     Launch,
 )
@@ -61,6 +60,7 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.system.contents import file_hashes
 from codeneedle.system.files import private_folder
 from codeneedle.system.machine import mean_load, usable_cores
+from codeneedle.system.variables import ROTATION
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
 """Seconds of a core for each byte of the weights and token."""
@@ -293,7 +293,7 @@ class LlamaCpp(Engine):
 
     @override
     def notes(self) -> tuple[str, ...]:
-        advice = {ROTATION_VARIABLE: "use --rotation off", LAZY_VARIABLE: "unset it"}
+        advice = {ROTATION: "use --rotation off", LAZY_VARIABLE: "unset it"}
         ignored = tuple(
             f"{name} is not passed on; {what}"
             for name, what in advice.items()
