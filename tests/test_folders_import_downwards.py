@@ -47,9 +47,10 @@ ONLY = {
 """Libraries that belong to one place."""
 
 
-def sources() -> Iterator[Path]:
+@cache
+def sources() -> tuple[Path, ...]:
     """The modules of the package, relative to its folder."""
-    yield from (path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")))
+    return (*(path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py"))),)
 
 
 def folder(path: Path) -> str:
@@ -58,26 +59,26 @@ def folder(path: Path) -> str:
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    """The syntax tree of a module."""
-    return ast.parse((PACKAGE / path).read_text(encoding="utf-8"))
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of the syntax tree of a module, walked once for all tests."""
+    return (*ast.walk(ast.parse((PACKAGE / path).read_text(encoding="utf-8"))),)
 
 
-def imported(path: Path) -> Iterator[str]:
+@cache
+def imported(path: Path) -> tuple[str, ...]:
     """Dotted names that a module imports, at any depth of its code."""
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+    plain = [node for node in nodes(path) if isinstance(node, ast.Import)]
+    some = [node for node in nodes(path) if isinstance(node, ast.ImportFrom)]
+    return (
+        *(name.name for node in plain for name in node.names),
+        *(f"{node.module}.{name.name}" for node in some for name in node.names),
+    )
 
 
 def strings(path: Path) -> Iterator[str]:
     """Strings in the code of a module, without docstrings."""
-    docs = {
-        id(node.value) for node in ast.walk(tree(path)) if isinstance(node, ast.Expr)
-    }
-    for node in ast.walk(tree(path)):
+    docs = {id(node.value) for node in nodes(path) if isinstance(node, ast.Expr)}
+    for node in nodes(path):
         value = node.value if isinstance(node, ast.Constant) else None
         if isinstance(value, str) and id(node) not in docs:
             yield value
@@ -257,15 +258,17 @@ ALLOWED = {
 """Where words of another engine may stand, with the reason."""
 
 
-def words_elsewhere() -> Iterator[tuple[Path, str, str]]:
+@cache
+def words_elsewhere() -> tuple[tuple[Path, str, str], ...]:
     """Modules with words of an engine in whose folder they are not, and the first."""
-    for path in sources():
-        for engine, words in WORDS.items():
-            if engine_of(path) == engine:
-                continue
-            texts = filter(None, (re.search(words, text) for text in strings(path)))
-            if found := next(texts, None):
-                yield path, engine, found[0]
+    texts = {path: "\0".join(strings(path)) for path in sources()}
+    return tuple(
+        (path, engine, found[0])
+        for path in sources()
+        for engine, words in WORDS.items()
+        if engine_of(path) != engine
+        if (found := re.search(words, texts[path]))
+    )
 
 
 def test_only_its_own_folder_knows_the_words_of_an_engine():
@@ -292,7 +295,7 @@ def test_nobody_does_something_else_for_an_engine_by_its_name():
         str(path)
         for path in sources()
         if path.parts[0] not in {"cli", "engines"}
-        for node in ast.walk(tree(path))
+        for node in nodes(path)
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
         if isinstance(side, ast.Name) and side.id == "ENGINE"

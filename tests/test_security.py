@@ -3,6 +3,7 @@
 import ast
 import contextlib
 import csv
+import functools
 import io
 import json
 import os
@@ -241,9 +242,14 @@ def test_a_server_wants_its_key(llama_server, nano, tmp_path):
 # --- the source
 
 
-def trees():
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield path, ast.parse(path.read_text(encoding="utf-8"))
+@functools.cache
+def nodes():
+    """All nodes of the syntax trees of the package, each with its file."""
+    return [
+        (path, node)
+        for path in sorted(PACKAGE.rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+    ]
 
 
 def called(node):
@@ -268,8 +274,7 @@ def test_no_shell_and_no_code_from_data():
     }
     found = [
         f"{path.name}:{node.lineno} {called(node)}"
-        for path, tree in trees()
-        for node in ast.walk(tree)
+        for path, node in nodes()
         if isinstance(node, ast.Call)
         and called(node) != "mx.eval"  # computes arrays
         and (
@@ -288,12 +293,11 @@ def test_no_shell_and_no_code_from_data():
 
 def test_nothing_is_unpickled():
     known = set()
-    for _, tree in trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                known |= {alias.name.split(".")[0] for alias in node.names}
-            if isinstance(node, ast.ImportFrom):
-                known.add((node.module or "").split(".")[0])
+    for _, node in nodes():
+        if isinstance(node, ast.Import):
+            known |= {alias.name.split(".")[0] for alias in node.names}
+        if isinstance(node, ast.ImportFrom):
+            known.add((node.module or "").split(".")[0])
 
     assert "msgspec" in known
     assert not known & {"pickle", "marshal", "shelve", "dbm"}

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_engine import TYPES, ByteTokenizer, FakeEngine, forced_to
+from fake_engine import LONG, TYPES, ByteTokenizer, FakeEngine, forced_to
 from gguf_files import SHAPE, write_gguf
 from made_plans import CORPUS, made_world, planned
 from msgspec import structs
@@ -88,7 +88,7 @@ class Several:
         at = len(engine.served) % 2
         loss = self.losses[name] + CACHES[pair.k] + CACHES[pair.v] / 4
         chance = math.log(0.6 - loss * (1 + 0.01 * at))
-        return forced_to(question, right, logprob=chance, wall_s=0.0)
+        return forced_to(question, right, logprob=chance, length=LONG, wall_s=0.0)
 
     def plans(self, names=tuple(FILES), probes=("recall",)):
         return [

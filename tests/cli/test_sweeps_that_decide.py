@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_engine import TYPES, FakeEngine, forced_to
+from fake_engine import LONG, TYPES, FakeEngine, forced_to
 from fake_tools import FakeDivergence
 from made_plans import CORPUS, made_world, planned
 from made_reading import HalfTool, ReadingEngine
@@ -58,7 +58,8 @@ class Deciding:
         loss = self.losses[pair.k] + self.losses[pair.v] / 4
         loss += 0.001 * (self.asked % 2) + self.drift * self.asked
         chance = math.log(0.6 - loss)
-        return forced_to(question, right, logprob=chance, wall_s=self.wall_s)
+        wall_s = self.wall_s
+        return forced_to(question, right, logprob=chance, length=LONG, wall_s=wall_s)
 
     def sweep(
         self, *probes, types=TYPES_ASKED, functions=12, way=(Way.FORCE,), **options

@@ -48,15 +48,28 @@ def reply_to(_question, text="an answer\n", **changes):
     return Reply(text=text, **{**said, **changes})
 
 
-def forced_to(_question, right, *, logprob=-0.1, **changes):
-    """Each character of *right*, a token, scored alike."""
-    tokens = len(right)
+def forced_to(_question, right, *, logprob=-0.1, length=1, **changes):
+    """Each *length* characters of a line of *right*, a token, scored alike."""
+    ends = [*_ends_of_tokens(right, length)]
     said = {
-        "logprobs": (logprob,) * tokens,
-        "leads": (2.0,) * tokens,
-        "ends": tuple(range(1, tokens + 1)),
+        "logprobs": (logprob,) * len(ends),
+        "leads": (2.0,) * len(ends),
+        "ends": tuple(ends),
     }
     return Forced(**{**said, **changes})
+
+
+def _ends_of_tokens(right, length):
+    """How many characters of *right* there are up to the end of each token."""
+    at = 0
+    for line in right.splitlines(keepends=True):
+        yield from range(at + length, at + len(line), length)
+        at += len(line)
+        yield at
+
+
+LONG = 8
+"""Length of tokens in a sweep of many cells: what is read takes time by token."""
 
 
 @dataclass

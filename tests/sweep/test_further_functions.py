@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_engine import FakeEngine, forced_to
+from fake_engine import LONG, FakeEngine, forced_to
 from made_losses import (
     BEYOND,
     OPEN,
@@ -219,7 +219,7 @@ class World:
             return error
         self.asked.append((pair, right))
         loss = self.losses.get(pair, lambda _number: 0.0)(number)
-        return forced_to(question, right, logprob=math.log(0.6 - loss))
+        return forced_to(question, right, logprob=math.log(0.6 - loss), length=LONG)
 
     @property
     def store(self):
