@@ -1,7 +1,7 @@
 """Metrics: what is measured, and those of memory and time of all probes."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -44,6 +44,10 @@ class LossKind(StrEnum):
     def is_counted(self) -> bool:
         """True for counted outcomes, where equal values are normal."""
         return self in {LossKind.ANSWERS, LossKind.SCORE}
+
+
+Units = Mapping[str, float]
+"""What losses of one pair are computed of, by name of the unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +114,11 @@ class Loss:
                 return float(reference - value >= self.lost_from)
             case LossKind.PROBABILITY | LossKind.SCORE:
                 return reference - value
+
+    def between(self, reference: Units, other: Units) -> list[float]:
+        """The losses of the *other*, of the units that both have."""
+        both = (name for name in reference if name in other)
+        return [self.of(other[name], reference[name]) for name in both]
 
 
 ABLE = 0.2

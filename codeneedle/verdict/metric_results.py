@@ -17,6 +17,7 @@ from codeneedle.probes.metrics import (
     Loss,
     LossKind,
     Metric,
+    Units,
     samples_needed,
 )
 from codeneedle.probes.probe import Probe
@@ -30,12 +31,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.text import plural
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.noise_floor import (
-    NoiseFloor,
-    Units,
-    losses_between,
-    noise_floor,
-)
+from codeneedle.verdict.noise_floor import NoiseFloor, noise_floor
 from codeneedle.verdict.order import JointRun, Order, shared_order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
 from codeneedle.verdict.statistics import (
@@ -217,15 +213,13 @@ class MetricUnits:
         others = {
             pair: losses
             for pair, units in other.items()
-            if (losses := losses_between(self.loss, there, units))
+            if (losses := self.loss.between(there, units))
         }
         ours = {
             pair: losses
             for pair in others
             if (
-                losses := losses_between(
-                    self.loss, self.of_reference, self.units.get(pair, {})
-                )
+                losses := self.loss.between(self.of_reference, self.units.get(pair, {}))
             )
         }
         found = disagreements(ours, others)
@@ -299,8 +293,7 @@ class MetricUnits:
 
     def _result(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
-        losses = losses_between(
-            self.loss,
+        losses = self.loss.between(
             self._base_units(pair) if pair in self.records else {},
             self.units.get(pair, {}),
         )
@@ -367,7 +360,7 @@ class MetricUnits:
     def _units_won(self, pair: Pair) -> int:
         """Units that the reference loses beside *pair*, of answers."""
         theirs, ours = self._base_units(pair), self.units[pair]
-        return counts_lost_and_won(losses_between(self.loss, ours, theirs))[0]
+        return counts_lost_and_won(self.loss.between(ours, theirs))[0]
 
     def _better(self, pair: Pair) -> Remark:
         """That *pair* gains more than the limit, and what that says."""

@@ -4,15 +4,12 @@ or with its attention on the CPU.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from codeneedle.probes.metrics import Loss, LossKind, Metric
+from codeneedle.probes.metrics import Loss, LossKind, Metric, Units
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.verdict.limits import Limits
-
-Units = Mapping[str, float]
-"""What losses of one pair are computed of, by name of the unit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +68,7 @@ def noise_floor(
     floor = NoiseFloor()
     for record in again:
         units = metric.by_unit(record, setup)
-        if losses := losses_between(loss, reference, units):
+        if losses := loss.between(reference, units):
             repeated = _distance(loss, reference, units)
             floor = replace(floor, losses=losses, repeated=repeated)
     for record in on_cpu:
@@ -81,17 +78,12 @@ def noise_floor(
     return floor
 
 
-def losses_between(loss: Loss, first: Units, second: Units) -> list[float]:
-    """The losses of the *second*, of the units that both have."""
-    return [loss.of(second[name], first[name]) for name in first if name in second]
-
-
 def _distance(loss: Loss, reference: Units, units: Units) -> float | None:
     """Mean distance of *units* from the reference; None if they share none."""
-    losses = losses_between(loss, reference, units)
+    losses = loss.between(reference, units)
     if not losses:
         return None
     apart = losses
     if loss.kind is LossKind.ANSWERS:  # lost or won
-        apart = [*losses, *losses_between(loss, units, reference)]
+        apart = [*losses, *loss.between(units, reference)]
     return abs(math.fsum(apart)) / len(losses)

@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from codeneedle.probes.metrics import LossKind
+from codeneedle.probes.metrics import Loss, LossKind
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.noise_floor import NoiseFloor, losses_between, noise_floor
+from codeneedle.verdict.noise_floor import NoiseFloor, noise_floor
 
 LIMITS = Limits(max_loss=0.02, max_lost=0.04, max_eval_lost=0.03)
 
@@ -34,12 +34,7 @@ def test_scores_and_what_was_measured_once_differ_by_nothing():
 
 def loss_of(kind, lost_from=1.0):
     """A loss of values that lie so far below the reference's."""
-
-    def of(value, reference):
-        down = reference - value
-        return float(down >= lost_from) if kind is LossKind.ANSWERS else down
-
-    return SimpleNamespace(kind=kind, of=of)
+    return Loss(kind=kind, lost_from=lost_from)
 
 
 METRIC = SimpleNamespace(by_unit=lambda record, _setup: record)
@@ -55,7 +50,7 @@ def floor_of(kind, reference, again=(), on_cpu=()):
 def test_losses_are_those_of_the_units_that_both_have():
     first, second = {"a": 5.0, "b": 3.0, "c": 1.0}, {"c": 0.5, "a": 7.0, "d": 1.0}
 
-    assert [-2.0, 0.5] == losses_between(loss_of(LossKind.SCORE), first, second)
+    assert [-2.0, 0.5] == loss_of(LossKind.SCORE).between(first, second)
 
 
 def test_a_mean_of_losses_and_gains_is_how_far_a_repetition_is_away():

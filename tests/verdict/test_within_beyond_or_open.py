@@ -36,7 +36,6 @@ from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import best_by_size, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import metrics_by_unit
-from codeneedle.verdict.noise_floor import losses_between
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
     Decision,
@@ -971,7 +970,7 @@ def test_the_units_that_would_decide_are_those_of_the_next_look():
     run = losing_run({GOOD: OPEN})
     (measured,) = (e for e in metrics_by_unit(run) if e.metric.name == "recall-logp")
     units = [measured.units[Pair.parse(pair)] for pair in (REFERENCE, GOOD)]
-    losses = losses_between(measured.loss, *units)
+    losses = measured.loss.between(*units)
 
     found = row_of(run).needed
 

@@ -16,7 +16,6 @@ from codeneedle.probes.recall.rounds import (
     ScoredRound,
     answered_rounds,
     forced_answers,
-    right_rounds,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import settings_of
@@ -64,16 +63,17 @@ def _forced_functions(
         forced_answer.needle.name: forced_answer
         for forced_answer in forced_answers(record, setup)
     }
-    for right_round in right_rounds(record, setup):
-        yield right_round.name, scored.get(right_round.name)
+    for name, _ in _forced_scores(record, setup):
+        yield name, scored.get(name)
 
 
 def _forced_scores(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, Forced | None]]:
     """The scores of these functions, further ones of open pairs included."""
-    for name, answer in _forced_functions(record, setup):
-        yield name, answer.scores if answer else None
+    are_read = settings_of(setup).reads
+    for answer in recall_of(record).right_lines(are_read=are_read):
+        yield answer.name, answer.scores
 
 
 def _every_score(record: CellRecord) -> Iterator[Forced | None]:

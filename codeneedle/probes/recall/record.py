@@ -72,6 +72,10 @@ class Recall:
         """Right lines that were read, where any were; else those forced."""
         return self.read or self.forced
 
+    def right_lines(self, *, are_read: bool) -> tuple[Answer, ...]:
+        """Right lines as the setup has them scored, read or forced, never both."""
+        return self.read if are_read else self.forced
+
 
 @keep_results()
 def recall_of(record: CellRecord) -> Recall:

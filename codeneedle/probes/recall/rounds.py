@@ -14,7 +14,7 @@ from codeneedle.probes.observations import Answer, file_of, keep_results
 from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
 from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
 from codeneedle.probes.recall.record import recall_of
-from codeneedle.probes.recall.settings import functions_in, settings_of
+from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 
@@ -165,17 +165,6 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
     ]
 
 
-def right_rounds(record: CellRecord, setup: Setup) -> tuple[Answer, ...]:
-    """
-    The right lines of *record* that *setup* compares: read or forced, never both.
-
-    Raises:
-        BadRecord: If it holds something else.
-    """
-    recall = recall_of(record)
-    return recall.read if settings_of(setup).reads else recall.forced
-
-
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
     """
     The forced rounds of *record* that have scores, in asking order.
@@ -183,10 +172,11 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: As of `scored_rounds`.
     """
-    by_name = {needle.name: needle for needle in functions_in(setup).forced}
+    functions, recall = functions_in(setup), recall_of(record)
+    by_name = {needle.name: needle for needle in functions.forced}
     return tuple(
         ForcedAnswer(_needle(by_name, answer.name, record), answer.scores)
-        for answer in right_rounds(record, setup)
+        for answer in recall.right_lines(are_read=functions.reads)
         if answer.scores
     )
 
