@@ -255,9 +255,11 @@ def _texts_of_owners(name: str, text: str) -> dict[str, str]:
     """
     The help text of an option of `_settings`, by the table that it is for.
 
+    Where several tables have it, each has its own description, with its default.
+
     Args:
         name: Of the option.
-        text: Its help text for all tables.
+        text: Its help text where one table has it.
     """
     owners = _settings()[name]
     if len(owners) == 1:

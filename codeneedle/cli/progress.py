@@ -230,7 +230,7 @@ class RunningCell:
         return self.step.part if self.step else 0.0
 
     def note(self, step: Step) -> None:
-        """Take in the progress of its probe."""
+        """Take in the progress of its probe; another stage starts the clock anew."""
         previous = self.step
         is_next = previous is None or previous.total != step.total
         if is_next or (step.total == 1 and previous and previous.what != step.what):

@@ -202,7 +202,7 @@ class ChatTemplate(Tokenizer, Protocol):
         Args:
             messages: As OpenAI's API has them; a last one of the assistant is whole.
             tools: Definitions of tools, as OpenAI's API has them.
-            begins_reply: Whether what begins an answer follows.
+            begins_reply: Whether what begins an answer stands behind it.
             thinking: Whether the template may allow thinking.
 
         Raises:

@@ -560,7 +560,7 @@ def _facts(
         yield cells.probe.name, _questions_of_cell(plan, setup, cells.probe)
         yield "cells", f"{most}{_count_of_finished(cells)}"
         yield "time", f"{most}{_time(plan, cells)}"
-        yield "order", _order(plan, cells.probe, tries_reference=tries_reference)
+        yield "order", _first_pairs(plan, cells.probe, tries_reference=tries_reference)
     yield from _going_on(plan)
     yield from _steps(plan)
     if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
@@ -690,7 +690,8 @@ def _time(plan: Plan, cells: _Cells) -> str:
     return f"{remaining}, {duration(mean)} a cell{note}"
 
 
-def _order(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
+def _first_pairs(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
+    """``f16/f16, q8_0/q8_0, ...``: the first in running order that are not refused."""
     wanted = plan.order(probe, tries_reference=tries_reference)
     pairs = [pair for pair in wanted if not plan.refusal(pair)]
     first = ", ".join(map(str, pairs[:FIRST_PAIRS]))

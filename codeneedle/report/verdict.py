@@ -124,7 +124,7 @@ def _chosen_row(verdict: Verdict) -> list[str]:
     if chosen is None or row is None:
         return ["", "", ""]
     memory = f"{cache_size(chosen):.0%}"
-    loss, _, most = _ends(verdict, row)
+    loss, _, most = _loss_and_ends(verdict, row)
     return [memory, loss, most]
 
 
@@ -660,7 +660,7 @@ def _range(verdict: Verdict, row: MetricResult | None) -> str:
     """``0.1 % (0.0 to 0.3)``; empty without a *row*."""
     if row is None:
         return ""
-    mean, *ends = _ends(verdict, row)
+    mean, *ends = _loss_and_ends(verdict, row)
     low, high = (end.removesuffix(" %") for end in ends)
     return f"{mean} ({low} to {high})"
 
@@ -701,7 +701,7 @@ def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
                     [
                         row.metric.name,
                         pair,
-                        *_ends(verdict, row),
+                        *_loss_and_ends(verdict, row),
                         _own_phrase(row),
                     ]
                     for pair, row in rows
@@ -710,8 +710,8 @@ def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
             )
 
 
-def _ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
-    """The loss of *row*, and the ends of its interval."""
+def _loss_and_ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
+    """The mean loss of *row*, then the lower and the upper end of its interval."""
     low, high = (
         amount(verdict.limits, row, end) for end in (row.bounds.low, row.bounds.high)
     )
@@ -751,7 +751,7 @@ def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
         phrase += f" (of {units_phrase(row)})"
     main = verdict.main_results[0].metric.name
     by = "" if leading.metric.name == main or row is None else leading.metric.name
-    return [*start, *(_ends(verdict, row) if row else none), phrase, by]
+    return [*start, *(_loss_and_ends(verdict, row) if row else none), phrase, by]
 
 
 # --- by metric

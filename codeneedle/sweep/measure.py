@@ -298,7 +298,12 @@ class TaskLoop:
         runner: Runner | None = None,
         variant: str = "",
     ) -> CellQueue:
-        """The cells of *probe* on *pairs*, for *runner* or that of the run."""
+        """
+        The cells of *probe* on *pairs*, in the running order of the plan.
+
+        Of a grid that is shuffled, the reference first where it is tried. They are of
+        *runner*, by default that of the run.
+        """
         tries = self.options.calibration
         ordered = self.plan.order(probe, (*pairs,), tries_reference=tries)
         return CellQueue(runner or self.runner, probe, ordered, variant)

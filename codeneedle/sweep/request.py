@@ -497,20 +497,21 @@ def _with_tokens(
         BadInput: If a text is no number of tokens.
     """
 
-    def counted(value: Any, *keys: str) -> Any:
+    def as_token_counts(value: Any, *keys: str) -> Any:
+        """*value* with texts as numbers, also in a list; *keys* are for an error."""
         if isinstance(value, str):
             return token_count(source(*keys), value)
         is_list = isinstance(value, list | tuple)
-        return [counted(each, *keys) for each in value] if is_list else value
+        return [as_token_counts(each, *keys) for each in value] if is_list else value
 
     read = dict(table)
     if "contexts" in read:
-        read["contexts"] = counted(read["contexts"], "contexts")
+        read["contexts"] = as_token_counts(read["contexts"], "contexts")
     for name in TABLES.keys() & read.keys():
         if isinstance(read[name], Mapping):
             of_tokens = _token_fields(TABLES[name]) & read[name].keys()
             read[name] = dict(read[name]) | {
-                key: counted(read[name][key], name, key) for key in of_tokens
+                key: as_token_counts(read[name][key], name, key) for key in of_tokens
             }
     return read
 

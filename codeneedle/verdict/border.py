@@ -57,7 +57,7 @@ def contradicted(bounds: Mapping[Pair, Bounds]) -> bool:
 
 
 def best_of(bounds: Mapping[Pair, Bounds]) -> Pair | None:
-    """The one that loses least for sure; None if nothing is known of any."""
+    """The pair with the least upper end, then mean; None if no end is finite."""
     known = {pair: each for pair, each in bounds.items() if math.isfinite(each.high)}
     return min(known, key=lambda p: (known[p].high, known[p].mean), default=None)
 

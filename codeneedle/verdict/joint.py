@@ -52,7 +52,11 @@ class Memory:
 
 
 def memory_of(run: Run, pair: Pair | None = None) -> Memory:
-    """What the engine has told of *run*: of *pair* if it was measured, else of any."""
+    """
+    What the engine has told of *run*, at the longest context that it was told for.
+
+    Of *pair* if it was measured, else of any; the file alone if nothing was told.
+    """
     told = [r for r in run.records if r.effective.kv]
     own = [r for r in told if r.pair == pair] or told
     size = run.setup.weights.size_bytes
@@ -68,11 +72,17 @@ def memory_of(run: Run, pair: Pair | None = None) -> Memory:
 
 
 def _compute(memory: Sequence[DeviceMemory]) -> int:
+    """Bytes of the buffers of the graph, on all devices."""
     return sum(device.compute for device in memory)
 
 
 def weight_names(runs: Sequence[Run]) -> list[str]:
-    """What the weights of *runs* are called: by quantization where that tells them."""
+    """
+    What to call the weights of *runs*, in their order.
+
+    The first that no other run has of quantization, file and run; if names are still
+    alike, all are files with their digests.
+    """
     setups = [run.setup for run in runs]
     quants = Counter(setup.quant for setup in setups)
     files = Counter(setup.weights.name for setup in setups)
@@ -91,9 +101,10 @@ def weight_names(runs: Sequence[Run]) -> list[str]:
 
 
 def bits_per_weight(setup: Setup) -> float | None:
-    """Of the file, with all that is in it; None if it was not told how many there are.
+    """
+    Bits per weight of the file, with all that is in it.
 
-    A file of fewer than one bit is none.
+    None if it was not told how many weights there are, or of fewer than one bit.
     """
     count = setup.model.parameters
     bits = 8 * setup.weights.size_bytes / count if count else 0.0
@@ -200,7 +211,11 @@ class Candidates:
 
 
 def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
-    """Those of each of *runs*; *at* as of `join_runs`."""
+    """
+    The candidates of each of *runs*, with their memory.
+
+    That is *at* so many tokens; None for the context of the run.
+    """
     # Caches of one model are alike: what one run has told holds of those without.
     told = next((run for run in runs if memory_of(run).caches), None)
     precision = _precision_among([run.setup for run in runs])

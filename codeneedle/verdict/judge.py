@@ -104,7 +104,12 @@ class PairResult:
 
     @property
     def leading(self) -> MetricResult | None:
-        """The result behind its decision: of several, the worst by its limit."""
+        """
+        The result behind its decision; None without any.
+
+        Of several with that decision, or of all where none has it, one of right tokens
+        goes before others, then the worst by its limit.
+        """
         every = self.metric_results
         rows = [row for row in every if row.decision is self.decision] or every
         graded = [row for row in rows if row.kind.is_graded] or rows
@@ -127,6 +132,7 @@ class PairResult:
 
 
 def _severity(row: MetricResult) -> float:
+    """Its loss by its limit: the lower end if it is beyond, else the upper end."""
     return (
         row.bounds.low if row.decision is Decision.BEYOND else row.bounds.high
     ) / row.limit
@@ -241,6 +247,7 @@ class Verdict:
 
     @property
     def _outcome_without_pair(self) -> Outcome:
+        """The answer where no pair is set, nor the reference known to fit."""
         own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for each in self.compared for row in each.metric_results}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
@@ -288,13 +295,17 @@ class Verdict:
 
     @property
     def graded(self) -> bool:
-        """True if a metric of the mean loss enters the verdict."""
+        """True if a metric of a mean loss, or of scores, enters the verdict."""
         rows = (row for result in self.results for row in result.metric_results)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
 
     @property
     def main_results(self) -> list[MetricResult]:
-        """What the first graded metric says of each pair; without one, another one."""
+        """
+        What the first graded metric says of each compared pair; there must be one.
+
+        Without a graded metric the first of scores, else of answers, else any.
+        """
         rows = [row for each in self.compared for row in each.metric_results]
         graded = [row for row in rows if row.kind.is_graded]
         scores = [row for row in rows if row.kind is LossKind.SCORE]
@@ -515,6 +526,7 @@ def _results(
     limits: Limits,
     lost: Sequence[LostFrom],
 ) -> Iterator[PairResult]:
+    """The result of each pair with a record, most precise first."""
     records = list(run.records)
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
@@ -646,7 +658,11 @@ def _failure_phrase(record: CellRecord) -> str:
 def _attention(
     pair: Pair, records: Iterable[CellRecord]
 ) -> tuple[Attention | None, str]:
-    """Where attention of *pair* ran: in no kernel if that is so of any probe."""
+    """
+    Where attention of *pair* ran, and what tells it; None and empty if nothing does.
+
+    In no kernel if that is so of any probe.
+    """
     told = [r for r in records if r.pair == pair and r.has_numbers and r.attention]
     told.sort(key=lambda record: record.in_kernel)
     first = told[0] if told else None
@@ -688,11 +704,16 @@ def _speeds(run: Run) -> dict[Pair, float]:
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:
+    """*value* by *reference*; None if one is unknown, or the reference is 0."""
     return None if value is None or not reference else value / reference
 
 
 def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None:
-    """The pair of *results* to set: the smallest within, or the best that fits."""
+    """
+    The pair of *results* to set: the smallest within, or the best that fits.
+
+    None to keep the reference, and where that is in doubt.
+    """
     if verdict.is_instrument or verdict.doubted:
         return None
     most = verdict.limits.max_memory_bytes

@@ -68,7 +68,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
 
 
 def _shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Texts]:
-    """The texts of *answers*, by task and length."""
+    """The share of right answers of each text, by task and length."""
     rights: dict[tuple[str, int], dict[str, list[float]]] = {}
     for answer in answers:
         texts = rights.setdefault((answer.task, answer.length), {})

@@ -141,7 +141,7 @@ def decided_by(row: MetricResult) -> str:
 
 
 def _probably_beyond(row: MetricResult) -> str:
-    """That a pair loses more than is accepted, and what would show it of answers."""
+    """``probably beyond``, and of answers how many units would show it."""
     if row.kind is LossKind.ANSWERS and row.needed:
         return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
     return "probably beyond"

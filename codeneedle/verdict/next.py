@@ -118,7 +118,7 @@ def cell_s(record: CellRecord, setup: Setup, goal: int = 0, known: int = 0) -> f
 
 
 def is_asked(record: CellRecord) -> bool:
-    """Whether *record* has numbers of those that open pairs are asked more of."""
+    """Whether *record* has numbers of the probe that asks open pairs for more units."""
     return record.probe == PROBE.name and record.has_numbers
 
 
@@ -222,7 +222,11 @@ def _step_s(
 
 
 def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, PairState]:
-    """What was measured of each pair by all *probes*, or failed."""
+    """
+    What was seen of each pair that all *probes* have tried, or that is beyond already.
+
+    The reference is not among them, and interrupted cells do not count.
+    """
     tried = {
         (record.pair, record.probe): record
         for record in verdict.run.records

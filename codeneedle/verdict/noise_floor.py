@@ -30,7 +30,7 @@ class NoiseFloor:
 
     def excess(self, kind: LossKind, limits: Limits) -> str:
         """
-        That the repetition differs by more than the limit; empty if it does not.
+        A phrase if the repetition differs by more than the limit; empty if it does not.
 
         Empty of scores, too: their intervals include the noise of sampling.
         """
@@ -79,7 +79,11 @@ def noise_floor(
 
 
 def _distance(loss: Loss, reference: Units, units: Units) -> float | None:
-    """Mean distance of *units* from the reference; None if they share none."""
+    """
+    Size of the mean loss of *units* beside *reference*; None if they share none.
+
+    Of answers, the share that was lost or won.
+    """
     losses = loss.between(reference, units)
     if not losses:
         return None

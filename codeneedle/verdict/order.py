@@ -51,7 +51,7 @@ class Order:
 
     @property
     def first(self) -> tuple[Pair, ...]:
-        """Those of the first step."""
+        """The pairs of the first step: those of `FIRST` that may be measured."""
         return tuple(pair for pair in FIRST if str(pair) in self.pairs)
 
     def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
@@ -181,6 +181,7 @@ def covers(finer: Pair, coarser: Pair) -> bool:
 
 
 def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
+    """Whether *finer* has the same weights, or others of more bits."""
     is_same = finer.weights == coarser.weights
     return is_same or finer.weight_bits > coarser.weight_bits
 
@@ -305,7 +306,7 @@ def next_target(
 
 
 def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]) -> StepTarget:
-    """Further functions of the pair of *goals* that needs the fewest."""
+    """Further functions of the pair that needs the fewest; of several, the smallest."""
     pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
     return StepTarget((pair,), goals[pair], Why.MORE)
 
@@ -350,7 +351,8 @@ def _most_settling(new: Collection[Pair]) -> Pair:
     """
     The pair of *new* that settles most of them, whichever way it comes out.
 
-    Within, it settles all that are not smaller; beyond, all that it covers.
+    Within, it settles all that are not smaller; beyond, all that it covers. Of several,
+    the smallest.
     """
 
     def settles(pair: Pair) -> tuple[int, float, str]:
@@ -371,4 +373,5 @@ def _is_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
 
 
 def _by_size(pair: Pair) -> tuple[float, str]:
+    """What sorts pairs by size, those of equal size by name."""
     return pair.size_by_types, str(pair)

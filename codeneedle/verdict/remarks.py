@@ -102,6 +102,7 @@ def refusals(run: Run) -> list[str]:
 
 
 def _smaller(verdict: Verdict) -> Iterator[Remark]:
+    """How to decide the pair, smaller than the one to set, that needs the least."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.decision is not Decision.WITHIN:
         return
@@ -157,6 +158,7 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
 
 
 def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
+    """Pairs that were not measured as a finer one is beyond, by that one."""
     for phrase, pairs in inferred_phrases(verdict.inferred).items():
         text = f"Not measured, {phrase}."
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
@@ -174,6 +176,7 @@ def _ruled_out(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _lengths(verdict: Verdict) -> Iterator[Remark]:
+    """The lengths from which on pairs lose the answers to a task, with those pairs."""
     lost = verdict.lost_from
     by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
     share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
@@ -194,7 +197,7 @@ _PLAIN = "plain: attention ran without flash attention, which this model does no
 
 
 def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]:
-    """What the losses alone would set, and which pairs are worth a kernel."""
+    """What the losses alone would set, what is worth a kernel, and what ran in none."""
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
         loses = loss_sentence(verdict.limits, best.leading).rpartition(" (")[0]
@@ -286,6 +289,7 @@ def _faults(verdict: Verdict) -> Iterator[Remark]:
 def _faults_of(
     verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
 ) -> Iterator[Remark]:
+    """Pairs that write more wrong lines than the reference, and of which kinds."""
     run, reference = verdict.run, verdict.reference
     means = {
         record.pair: [fmean(metric.values(record, run.setup)) for metric, _ in faults]
@@ -313,12 +317,13 @@ def _faults_of(
 
 
 def _silent(verdict: Verdict) -> Iterator[Remark]:
+    """The metrics that have no say, and why."""
     for name, reason in verdict.silent.items():
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
 
 
 def _paired_tests(verdict: Verdict) -> Iterator[Remark]:
-    """Of each pair some of whose samples differ, whether they do so by chance."""
+    """How likely what a pair lost and won is by chance, for each pair with some."""
     for result in verdict.compared:
         for row in result.metric_results:
             differ, units = row.lost + row.won, row.bounds.units
@@ -364,6 +369,7 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _unrotated(run: Run) -> Iterator[Remark]:
+    """What to set beside a pair, of a run without rotation; nothing of others."""
     if not run.setup.rotation:
         text = (
             f"About caches that are not rotated: what is set needs {ROTATION}=1, "
@@ -377,7 +383,7 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 
 
 def _one_kind(verdict: Verdict) -> Iterator[Remark]:
-    """That another kind of text was not measured, by which more may be lost."""
+    """A remark if another kind of text was not measured, of which more may be lost."""
     rows = [row for each in verdict.compared for row in each.metric_results]
     seen = {row.metric.name for row in rows if row.kind.is_graded}
     known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
@@ -419,7 +425,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]:
-    """That a text of functions fills a part of its context alone."""
+    """A remark if a text of functions fills only a part of its context."""
     corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
     is_whole = kind == FUNCTIONS and not corpus.is_trimmed
     is_told = is_whole and not verdict.is_instrument
@@ -468,6 +474,7 @@ def _about(verdict: Verdict, units: int, kind: UnitKind) -> str:
 
 
 def _gaps(verdict: Verdict) -> Iterator[Remark]:
+    """Parts of probes that were asked for and have nothing, and of which pairs."""
     found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
     for (_, pairs), line in found:
         text = f"{line[:1].upper()}{line[1:]}."
@@ -475,6 +482,7 @@ def _gaps(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _left_out(verdict: Verdict) -> Iterator[Remark]:
+    """What is in no number of a probe that has numbers, and why."""
     measured = {record.probe for record in verdict.run.records if record.has_numbers}
     for probe in (PROBES[name] for name in PROBES if name in measured):
         for line in probe.left_out(verdict.run):
@@ -482,6 +490,7 @@ def _left_out(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _troubles(verdict: Verdict) -> Iterator[Remark]:
+    """Pairs that are not compared, then those open as a probe failed, and why."""
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.results if e.trouble)
     for reason, pairs in by_reason.items():
         text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"

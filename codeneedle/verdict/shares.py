@@ -114,10 +114,8 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
     """
     Note where *record* is; returns whether another folder has an equal one.
 
-    Of two equal ones, the one with more answers is taken.
-
-    Raises:
-        BadInput: If their observations differ.
+    Of two equal ones, the one with more answers is taken; an interrupted one is kept
+    only as a gap, where no other is.
     """
     key = key_of(record)
     other = joined.records.get(key)
@@ -202,6 +200,7 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
 
 
 def _unlike(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
+    """The error for two folders of which *what* differs from *place* on."""
     return BadInput(
         source=f"{ours.folder} and {theirs.folder}",
         reason=f"their hosts do not compute alike: {what} differs from {place} on",

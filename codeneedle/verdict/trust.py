@@ -190,6 +190,7 @@ def _with_derived_status(
     troubles: Mapping[CellKey, Trouble],
     on_cpu: Mapping[CellKey, str],
 ) -> CellRecord:
+    """*record* with the status of its trouble, and attention that ran on the CPU."""
     key = (*key_of(record), record.device)
     if evidence := on_cpu.get(key):
         effective = replace(
@@ -221,7 +222,7 @@ def trusted_records(
 
 
 def metrics_of(probe: str) -> tuple[Metric, ...]:
-    """Metrics of a record's *probe*."""
+    """Metrics of a record's *probe*; none of a probe that is unknown here."""
     known = PROBES.get(probe)
     return known.metrics if known else ()
 
@@ -271,6 +272,7 @@ def attention_on_cpu(
 def _troubles_of_offload(
     finished: Sequence[CellRecord],
 ) -> Iterator[tuple[Pair, Trouble]]:
+    """Cells with another number of layers on the accelerator than most, and why."""
     layers = {
         record.pair: record.effective.offloaded_layers
         for record in finished
@@ -292,6 +294,7 @@ def _troubles_of_offload(
 
 
 def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]:
+    """Cells whose graph has more parts than the fewest of all, and what tells."""
     parts = {
         record.pair: record.effective.graph_splits
         for record in finished
@@ -305,6 +308,11 @@ def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]
 
 
 def _slow(finished: Sequence[CellRecord], speed: Speed) -> Iterator[tuple[Pair, str]]:
+    """
+    Cells that read prompts too slowly beside the fastest symmetric pair, and how slow.
+
+    Too slowly is below `SLOWEST_SHARE`; nothing without a symmetric pair.
+    """
     # Of those whose KV cache may be on an accelerator.
     on_device = (each for each in finished if set(each.effective.devices) != {"CPU"})
     speeds = {r.pair: value for r in on_device if (value := speed(r))}
@@ -327,7 +335,8 @@ def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
     How fast a cell read prompts, by the first of *metrics* that measures it.
 
-    Of several values the slowest counts: attention on the CPU slows every prompt.
+    Of several values the slowest counts: attention on the CPU slows every prompt. None
+    where no metric measures it, or a record has no value.
     """
     metric = next((each for each in metrics if each.is_prompt_speed), None)
 

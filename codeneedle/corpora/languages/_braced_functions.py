@@ -108,6 +108,9 @@ class Grammar:
         """
         The functions of *text*, in the order of their lines.
 
+        Where the grammar meets an error, those of `otherwise` are taken if that meets
+        none or finds more.
+
         Raises:
             Unparsable: If any of the text is an error to the grammar; it has the
                 functions whose bodies have none.

@@ -197,7 +197,7 @@ class Job:
         return 0 if self.text is None else size_of(self.base)
 
     def fault(self) -> str:
-        """What is wrong with what came so far, as a phrase; empty if nothing."""
+        """What is wrong with what came so far, as a phrase; empty if none is found."""
         return ""
 
     def nan_from(self) -> int | None:

@@ -126,7 +126,7 @@ def build(
     if _is_complete(final):
         return final
     _refuse_without_compiler()
-    options = [*_cmake_options(), *options_of(backend)]
+    options = [*_common_cmake_options(), *options_of(backend)]
 
     def wait() -> None:
         report("waiting for another build", 0, 0)
@@ -264,7 +264,7 @@ class _Steps:
         )
 
     def log(self, phase: str) -> Path:
-        """The log file of a phase."""
+        """A phase's log, beside the folder, by its name without ``.draft-``."""
         # Another variant may be built beside this one.
         name = self.folder.name.partition(".draft-")[0]
         return self.folder.with_name(f"{name}.{phase.replace(' ', '-')}.log")
@@ -407,7 +407,8 @@ def _version_of(cmake: str) -> tuple[int, int]:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-def _cmake_options() -> list[str]:
+def _common_cmake_options() -> list[str]:
+    """Options of every build, whatever its backend and machine."""
     return [
         "-DCMAKE_BUILD_TYPE=Release",
         "-DBUILD_SHARED_LIBS=OFF",

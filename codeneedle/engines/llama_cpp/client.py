@@ -177,7 +177,12 @@ class Client(Connection):
         begins_reply: bool,
         thinking: bool,
     ) -> str:
-        """Rendered by a server with ``--no-prefill-assistant``."""
+        """
+        The text of *messages*, with what begins an answer behind it if *begins_reply*.
+
+        By a server with ``--no-prefill-assistant``: a last message of the assistant is
+        whole.
+        """
         body: Json = {
             "messages": messages,
             "add_generation_prompt": begins_reply,

@@ -507,7 +507,7 @@ def _refuse_ended(reply: Reply, max_tokens: int) -> None:
 
 
 def is_listed(name: str, listed: Sequence[str]) -> bool:
-    """Whether a server that lists *listed* knows *name*; any does that has no name."""
+    """Whether *listed* has *name* or ``NAME:latest``; an empty name is in any."""
     return not name or name in listed or f"{name}:latest" in listed
 
 

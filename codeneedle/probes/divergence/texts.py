@@ -39,7 +39,7 @@ def sources() -> tuple[bytes, bytes]:
 
 
 def sources_sha256() -> str:
-    """SHA-256 of both."""
+    """SHA-256 of both texts."""
     return hashlib.sha256(b"\0".join(sources())).hexdigest()
 
 

@@ -39,7 +39,7 @@ CANDIDATES = 8
 
 @dataclass(frozen=True, slots=True)
 class Questions:
-    """Questions for functions of a text, counted in tokens."""
+    """Words questions for functions of a text, and counts their tokens."""
 
     prompts: Prompts
     chosen: RecallSettings  # what is asked
@@ -73,7 +73,11 @@ class Questions:
         )
 
     def room(self, corpus: Corpus) -> Room:
-        """What a text of *corpus* leaves room for: its longest question and answer."""
+        """
+        What a text of *corpus* must leave room for, as functions of the text.
+
+        That is the question that takes most tokens, of the few longest functions.
+        """
         lines = _least_lines(self.chosen)
         functions = sorted(corpus.of_length(lines), key=_asked_bytes)
         hardest = self.hardest(functions[-CANDIDATES:])

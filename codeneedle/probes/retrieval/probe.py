@@ -653,6 +653,11 @@ class _Examiner(_Questioner):
         question: TextQuestion,
         decoys: Sequence[Decoy],
     ) -> TextAnswer:
+        """
+        Ask *question*, and score its right answer unless texts are graded.
+
+        What is stored is named ``LENGTH-NAME``, with *decoys* beside it.
+        """
         named = replace(question, name=f"{length}-{question.name}")
         reply = self.reply_to(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
