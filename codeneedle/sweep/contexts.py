@@ -48,7 +48,11 @@ FIRST_ANSWER_S = 300.0
 
 
 def chosen_corpus(request: Request) -> str:
-    """The corpus of *request*, else one that suits the model."""
+    """
+    The corpus of *request*, else one that suits the model.
+
+    Without one that of a sweep that decides, of other models, or of the built-in one.
+    """
     if request.corpus:
         return request.corpus
     if request.model and request.decide:
@@ -61,7 +65,8 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
     The context of *request*, else one that suits the model, in tokens.
 
     Args:
-        request: One page.
+        request: One page; else it is the default, or what the weights were trained for
+            where that is less.
         header: Of the weights.
         stretched: Whether the engine extends the context beyond the training.
 
@@ -92,7 +97,8 @@ def context_that_decides(
     """
     The context of a sweep that decides, in tokens: that of *estimates*, or of its run.
 
-    Of the text that is its default it is shorter where reading takes too long.
+    Of the text that is its default it is the longest with which the first step is
+    likely to take `FIRST_ANSWER_S` at most; the shortest if none is.
 
     Args:
         request: One page.

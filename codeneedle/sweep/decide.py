@@ -138,7 +138,11 @@ def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
 
 
 def _keep(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
-    """Store *stored* with the pairs that are *wanted* as well."""
+    """
+    Store *stored* with the pairs that are *wanted* behind its own.
+
+    The runner has it, too.
+    """
     order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
     runner.store.keep_order(as_json(order))
     setup = replace(runner.run.setup, order=as_json(order))
@@ -147,7 +151,11 @@ def _keep(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
 
 
 def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -> Order:
-    """The order of a *run* that has none; of one that has other pairs, from look 0."""
+    """
+    The order of a *run* that has none; of one that has other pairs, from look 0.
+
+    Else from the look that is likely to come in *most_s* seconds.
+    """
     ends = [*FURTHER.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
     own = next((r for r in run.records if is_asked(r) and r.pair == reference), None)
     at, order = 0, Order(pairs=tuple(pairs), looks=tuple(ends))
@@ -189,6 +197,7 @@ def with_steps(plan: Plan) -> Plan:
 
 
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
+    """The steps that `with_steps` says, in the order in which they come."""
     reference, *others = plan.may_measure
     order = Order(pairs=tuple(map(str, others)))
     ends = plan_looks(plan)
@@ -222,7 +231,11 @@ def plan_first(ends: Sequence[int]) -> int:
 
 
 def plan_looks(plan: Plan) -> list[int]:
-    """As `Further.unit_ends`, by an estimate where no function was counted yet."""
+    """
+    Numbers of functions after which a pair is judged.
+
+    By an estimate before any count.
+    """
     setup = plan.store.intact_setup()
     if setup and PROBE.name in setup.probes:
         return [*FURTHER.unit_ends(setup)]
@@ -233,7 +246,11 @@ def plan_looks(plan: Plan) -> list[int]:
 
 
 def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
-    """As `first_look`, by an estimate; the first where nothing is known."""
+    """
+    Which of *ends* is that of the first step, by an estimate.
+
+    0 if one is unknown.
+    """
     times = {end: plan.time_of(_planned_cell(plan, end)) for end in ends}
     known = {end: time_s for end, time_s in times.items() if time_s is not None}
     if not ends or len(known) < len(ends):
@@ -248,6 +265,11 @@ def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
 
 
 def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedStep:
+    """
+    A step of so many *cells*, each asked for *functions*.
+
+    No price if it is unknown.
+    """
     price = _planned_cell(plan, functions)
     return PlannedStep(what=what, price=None if price is None else price * cells)
 

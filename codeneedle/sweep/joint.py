@@ -73,6 +73,7 @@ class JointLoop:
 
     @property
     def _limits(self) -> Limits:
+        """The losses that the user accepts, and the memory: those of the first loop."""
         return self._first.options.limits
 
     def _runs(self) -> list[Run]:
@@ -97,7 +98,11 @@ class JointLoop:
             yield False
 
     def _measure_reference(self, loop: TaskLoop) -> Iterator[bool]:
-        """Measure pairs of *loop* until one has numbers that others can lose."""
+        """
+        Measure pairs of *loop* until the reference is.
+
+        Whether each task is whole.
+        """
         schedule, names = loop.schedule, weight_names(self._runs())
         while not schedule.has_reference(loop.runner.read()):
             turn = schedule.next_turn(loop.limit.left_s)
@@ -109,7 +114,7 @@ class JointLoop:
             schedule.taken.tasks.add(turn.task)
 
     def _fix_orders(self) -> None:
-        """Which candidates may be measured, before one beside the reference is."""
+        """Fix which candidates may be measured, before one beside the reference is."""
         fitting, schedule = self._fitting(), self._first.schedule
         own = dict.fromkeys(filter(None, (self._first.reference(), *fitting[0])))
         schedule.wanted = replace(schedule.wanted, pairs=tuple(own))
@@ -148,12 +153,21 @@ class JointLoop:
         )
 
     def _next_turn(self, wanted: Wanted) -> Turn | None:
+        """
+        What is next of all runs as one, in the time that is left.
+
+        None if nothing is.
+        """
         joined = join_runs(self._runs(), self._limits.at)
         left_s = self._first.limit.left_s
         return turn_of(joined, wanted, self._limits, self.taken, left_s)
 
     def _take(self, task: Task) -> bool:
-        """Measure *task* of candidates by the loop of their weights."""
+        """
+        Measure *task* of candidates by the loop of their weights.
+
+        Whether it is whole.
+        """
         names = weight_names(self._runs())
         loop = self.loops[names.index(task.pairs[0].weights)]
         own = replace(task, pairs=tuple(pair.cache for pair in task.pairs))

@@ -106,7 +106,7 @@ class CellTally:
     impossible: frozenset[Pair] = frozenset()  # pairs that cannot run here: no failures
 
     def note(self, event: Event) -> None:
-        """Update the state."""
+        """Take in a cell that has ended, if it is one of the queue."""
         # There are events for cells of a larger grid, too.
         if isinstance(event, CellEnded) and event.record.pair in self.pairs:
             self.records[event.record.pair] = event.record
@@ -233,6 +233,7 @@ class TaskLoop:
             raise KeyboardInterrupt
 
     def _may_begin(self, turn: Turn) -> bool:
+        """Whether *turn* may begin: if it decides its step must end in time, too."""
         return self.limit.allows(turn) if self.decides else not self.limit.is_over
 
     def take(self, task: Task) -> bool:
@@ -253,10 +254,11 @@ class TaskLoop:
         return is_whole
 
     def _probe(self, task: Task) -> Probe:
+        """The probe that *task* names."""
         return next(probe for probe in self.plan.probes if probe.name == task.probe)
 
     def _sweep_cells(self, task: Task) -> bool:
-        """Measure the cells of *task* that are left."""
+        """Measure the cells of *task* that are left; whether all have numbers."""
         queue, tally = self._queue_and_tally(task)
         if not queue.left:
             self.observer.end_cells(queue, tally, is_old=True)
@@ -276,6 +278,7 @@ class TaskLoop:
         return tally.is_whole
 
     def _queue_and_tally(self, task: Task) -> tuple[CellQueue, CellTally]:
+        """The cells of *task* by the runner of its variant, and which have ended."""
         runner = self.schedule.runner_of(task)
         queue = self.queue_of(
             self._probe(task), task.pairs, runner=runner, variant=task.recorded_as
@@ -283,7 +286,7 @@ class TaskLoop:
         return queue, self.tally_of(queue)
 
     def tally_of(self, queue: CellQueue) -> CellTally:
-        """The cells of a new *queue*."""
+        """The cells of a new *queue* that have ended, and those that cannot run."""
         return CellTally(
             pairs=queue.pairs,
             records=queue.done,
@@ -309,7 +312,11 @@ class TaskLoop:
         return CellQueue(runner or self.runner, probe, ordered, variant)
 
     def _extend(self, task: Task) -> bool:
-        """Ask the pair of *task* for further units."""
+        """
+        Ask the pair of *task* for further units.
+
+        If it falls short, it gets no more.
+        """
         (pair,) = task.pairs
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
             record = self.runner.extend(PROBE, pair, task.units or 0, tell=tell)
@@ -320,7 +327,7 @@ class TaskLoop:
         return True
 
     def _check(self, task: Task) -> bool:
-        """Measure the pairs of *task* another way, too."""
+        """Measure the pairs of *task* another way, too; whether none falls short."""
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
             records = [
                 self.runner.check(PROBE, pair, tell=tell)
@@ -393,6 +400,7 @@ def task_loop(
 def _runner_of(
     plan: Plan, run: RunContext, options: Options, asked_to_stop: Callable[[], bool]
 ) -> Runner:
+    """What measures the cells of *plan*; by default on all of its workers."""
     return Runner(
         run=run,
         store=plan.store,
@@ -453,5 +461,5 @@ def _planned_task(task: Task, run: Run, wanted: Wanted) -> PlannedTask:
 
 
 def may_extend(plan: Plan, options: Options) -> bool:
-    """Whether open pairs may be measured with further functions."""
+    """Whether open pairs may be asked for further functions; never in a share."""
     return plan.execution.shard is None and options.more is not False

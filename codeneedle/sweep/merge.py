@@ -110,6 +110,7 @@ def _folder(store: Store, out: Path) -> Path:
 
 
 def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) -> None:
+    """Write records, setup and sweep file of what was *joined* to *target*."""
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         own_folder(folder)
     with target.locked():

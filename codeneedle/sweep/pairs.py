@@ -55,7 +55,11 @@ def refuse_unknown_types(request: Request, engine: Engine) -> None:
 
 
 def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
-    """The grid, in running order, without pairs that the engine does not have."""
+    """
+    The grid in running order, without pairs that the engine does not have.
+
+    A share of it where one is asked for.
+    """
     types = engine.cache_types()
     pairs = shuffled(request.grid, seed=request.seed)
     if types.pairs is not None:
@@ -79,7 +83,11 @@ REPLACED = (
 def replaced_types(
     types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
 ) -> tuple[str, ...]:
-    """*types*, as `_with_kernels` has them, or as a run folder has begun with them."""
+    """
+    *types* with f16 in the place of bf16 where `_with_kernels` finds that better.
+
+    A run folder that has begun goes on with the one that it has.
+    """
     if stored is None:
         return _with_kernels(engine, types, context)
     with_f16 = tuple("f16" if name == "bf16" else name for name in types)
@@ -119,7 +127,12 @@ def _with_kernels(
 def grid_and_survey(
     request: Request, execution: Execution, engine: Engine, context: int
 ) -> tuple[tuple[Pair, ...], Survey | None]:
-    """The grid, in running order, and where attention of its pairs would run."""
+    """
+    The grid, in running order, and where attention of its pairs would run.
+
+    Raises:
+        BadInput: If there is no KV cache, or no pair can run or has a kernel, as asked.
+    """
     pairs = _grid(request, execution, engine)
     survey = engine.survey(pairs, context=context, log=survey_log())
     if survey and survey.has_no_cache:
@@ -153,6 +166,8 @@ def _kept_pairs(
 ) -> tuple[Pair, ...]:
     """
     *pairs*; of a request that wants those with a kernel, these alone.
+
+    A sweep that decides takes them alone, too, and all where there is none.
 
     Raises:
         BadInput: If those with a kernel alone are wanted, and there is none, or the

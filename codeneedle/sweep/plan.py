@@ -146,7 +146,11 @@ class Plan:
         return told or self.caches_by_header(self.context)
 
     def caches_by_header(self, context: int) -> Caches | None:
-        """Those of pairs that no engine answers for; None if it has its own sizes."""
+        """
+        Those of pairs that no engine answers for.
+
+        None if the engine has its own sizes.
+        """
         has_them = self.engine.has_usual_sizes
         return plain_caches(self.weights, context) if has_them else None
 
@@ -213,6 +217,7 @@ class Plan:
         return (*sensitivity.warnings(self.weights, is_rotated=rotates),)
 
     def _text_notes(self) -> Iterator[str]:
+        """A note if ordinary text is not scored."""
         if self.unread_text:
             yield (
                 "recall alone is asked: what a pair loses of ordinary text stays "
@@ -233,6 +238,7 @@ class Plan:
             )
 
     def _memory_notes(self) -> Iterator[str]:
+        """A note if a processor has less free memory than weights and largest cache."""
         # An engine knows its pace on processors alone, which use this memory.
         if self.engine.pace(self.pairs) is None:
             return
@@ -247,6 +253,7 @@ class Plan:
             )
 
     def _kernel_notes(self) -> Iterator[str]:
+        """Notes on what is known of kernels, and on pairs that have none."""
         if self.replaced:
             yield self.replaced
         if self.survey is None:
@@ -276,6 +283,7 @@ class Plan:
             )
 
     def _corpus_notes(self) -> Iterator[str]:
+        """Notes on what is left of the corpus, and if it suits the model badly."""
         request, corpus = self.request, self.corpus
         yield from corpus.left_out()
         known = self.estimates
@@ -329,7 +337,7 @@ class Plan:
         return self._as_read(probe.further.planned_check(settings, self.estimates))
 
     def _as_read(self, bill: Bill | None) -> Bill | None:
-        """*bill* as these weights read it."""
+        """*bill* as these weights read it: hybrid ones read more than once."""
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
         is_hybrid = any(each.recurrent_bytes for each in surveyed)
@@ -392,7 +400,11 @@ class Plan:
 
     @property
     def may_measure(self) -> tuple[Pair, ...]:
-        """The pairs that a sweep may decide on: the reference, the first pairs, all."""
+        """
+        The pairs that a sweep may decide on: the reference, the first pairs, all.
+
+        Those that are known to be refused are not among them.
+        """
         possible = self.possible
         if not possible:
             return ()
@@ -402,7 +414,11 @@ class Plan:
         )
 
     def pair_to_repeat(self, probe: Probe) -> Pair | None:
-        """The pair that *probe* measures again after all others; None for none."""
+        """
+        The most precise pair, if *probe* measures it again after all others; else None.
+
+        None for the built-in model, and of a single pair.
+        """
         # The built-in model is an instrument: its tests show that it repeats itself.
         if self.is_built_in or not probe.repeats or not self.possible[1:]:
             return None
@@ -480,7 +496,7 @@ def plan(
 def _with_probes(
     request: Request, engine: Engine, spec: ModelSpec
 ) -> tuple[Request, str]:
-    """*request* with the usual probes if it names none; as of `Plan.unread_text`."""
+    """*request* with the usual probes if it names none, and `Plan.unread_text`."""
     if request.probes:
         return request, ""
     named, unread_text = usual_probes(
@@ -567,7 +583,7 @@ def _able_probes(
 
 
 def _read_again(bill: Bill) -> Bill:
-    """*bill* of a hybrid model."""
+    """*bill* of a hybrid model, which reads `READ_AGAIN` times as much."""
     price = bill.price
     more = replace(
         price,
@@ -578,7 +594,7 @@ def _read_again(bill: Bill) -> Bill:
 
 
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
-    """What a run is called instead of a corpus that is neither read nor named."""
+    """What a run is called instead of a corpus; empty if that is read or named."""
     texts = [each.own_text(request.settings_of(each), engine) for each in probes]
     if request.corpus or None in texts:
         return ""
@@ -616,6 +632,7 @@ def _checked_form(request: Request, header: Weights) -> PromptForm:
 
 
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
+    """The model as an engine is to serve it."""
     return ModelSpec(
         weights=header,
         name=weights.run_name(header) if request.model else pretrained.BUILT_IN,
@@ -631,7 +648,7 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
 def _workers(
     execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
-    """The workers that measure side by side, and the one that has the machine alone."""
+    """The workers that measure side by side, and one with all cores for times."""
     sites = places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker(site, spec, engine_for) for site in sites)
     surveyed = device_kind(workers[0].device)
@@ -641,6 +658,7 @@ def _workers(
 
 
 def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
+    """What measures at *place*; refuses a device that the engine does not see."""
     engine = engine_for(replace(spec, device=place.device, threads=place.threads))
     engine.refuse_arguments()
     if place.device and not engine.identity().devices:
@@ -710,6 +728,7 @@ def _weights_from_anywhere(word: str) -> str:
 
 
 def _context_page(context: int) -> str:
+    """What a page is called that differs by its *context* alone."""
     return f"context-{context}"
 
 
@@ -743,13 +762,14 @@ def _share(execution: Execution) -> str:
 
 
 def _absolute(path: str) -> str:
+    """*path* as an absolute one, the home folder written out; links stay."""
     return str(expand_home(path).absolute())
 
 
 def _prices(
     request: Request, probes: Sequence[Probe], estimates: Estimates
 ) -> list[Price]:
-    """What a cell takes, of the probes that say it."""
+    """What a cell takes, of each of *probes* that says it; without what is refused."""
     # What it refuses is of the context that is chosen.
     adapted = _adapt_settings(request, probes, replace(estimates, unread=""))
     bills = (probe.bill(adapted.settings_of(probe), estimates) for probe in probes)

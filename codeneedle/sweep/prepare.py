@@ -91,6 +91,7 @@ def prepare(plan: Plan) -> RunContext:
 
 
 def _prepare(plan: Plan) -> RunContext:
+    """Do what `prepare` says, for a folder that is not set aside."""
     with contextlib.ExitStack() as stack:
         run, stored = _made(plan, _Counting(plan, stack))
     setup = plan.store.widen(stored, run.setup)
@@ -201,6 +202,7 @@ def _frames(
 def _preparation(
     plan: Plan, sent: _SentCorpus, prompts: Callable[[], Prompts]
 ) -> Preparation:
+    """What probes choose of: the text as it is *sent*, all of it, and what counts."""
     return Preparation(
         corpus=cut_to_text(plan.corpus, sent.text),
         whole=plan.corpus,
@@ -211,13 +213,14 @@ def _preparation(
 
 
 def _has_no_numbers(plan: Plan) -> bool:
-    """Whether the run folder has no number that another setup could be mixed with."""
+    """Whether the run folder has no number of any cell."""
     return not plan.store.has_numbers()
 
 
 def _run(
     plan: Plan, setup: Setup, sent: _SentCorpus, stored: Setup | None
 ) -> RunContext:
+    """What is the same for every cell; what a *stored* setup has settled goes first."""
     return RunContext(
         engine=plan.engine,
         weights=plan.weights,
@@ -375,6 +378,11 @@ def machine_phrase(engine: Engine) -> str:
 def _text_to_send(
     plan: Plan, stored: Setup | None, counting: _Counting | None
 ) -> _SentCorpus:
+    """
+    The corpus as it is sent: counted before, as it is, or fitted to the context now.
+
+    As it is where no probe reads it, or nothing counts.
+    """
     reads = plan.reads_corpus
     if stored and (stored.corpus.is_counted or not reads or not counting):
         return _text_of_setup(plan, stored)
@@ -415,11 +423,16 @@ def _text_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
 
 
 def _prompts(plan: Plan, tokenizer: Tokenizer) -> Prompts:
+    """What words and counts the prompts of *plan*."""
     return Prompts(tokenizer, plan.prompt_form, plan.request.prefill_no_think)
 
 
 def _fit(plan: Plan, prompts: Prompts) -> Fit:
-    """The limits that the corpus of *plan* is fitted to."""
+    """
+    The limits that the corpus of *plan* is fitted to.
+
+    If the settings leave no room, those by default decide it.
+    """
     probe = with_room(plan.probes)
     chosen = plan.request.settings_of(probe)
 

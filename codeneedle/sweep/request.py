@@ -158,12 +158,16 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     @property
     def settings(self) -> dict[str, msgspec.Struct]:
-        """What was chosen for probes and engines, by name."""
+        """What was chosen for probes and engines, by name; without those left alone."""
         chosen = {name: getattr(self, name) for name in TABLES}
         return {name: table for name, table in chosen.items() if table is not None}
 
     def chosen(self, name: str, kind: type[_Settings]) -> _Settings:
-        """The settings of the probe or engine called *name*, which are of *kind*."""
+        """
+        The settings of the probe or engine called *name*, which are of *kind*.
+
+        The defaults of that kind where nothing was chosen.
+        """
         table = getattr(self, name, None)
         if table is None:
             return kind()
@@ -253,6 +257,7 @@ def pages(request: Request) -> list[tuple[str, Request]]:
 
 
 def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
+    """Each of *values* by itself, once, in order; one empty tuple if there is none."""
     return [(value,) for value in dict.fromkeys(values)] or [()]
 
 
@@ -262,6 +267,7 @@ def _names(
     rotation: tuple[str, ...],
     variants: tuple[str, ...],
 ) -> Iterator[str]:
+    """What a page is called: the values in which pages differ, and rotation off."""
     if len({*request.contexts}) > 1:
         yield f"context-{contexts[0]}"
     # Off is named even where it is the only value: llama.cpp's default is on.
@@ -272,7 +278,12 @@ def _names(
 
 
 def union(stored: Request, wanted: Request) -> Request:
-    """*wanted*, with the types, probes and tables that *stored* has in addition."""
+    """
+    *wanted*, with the types, probes and tables that *stored* has in addition.
+
+    Of a table that both have, that of *wanted* is taken. Where one of them names pairs,
+    the pairs of both grids are named.
+    """
     if stored.chosen_pairs or wanted.chosen_pairs:
         pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
         changes = _ALONE | {"pairs": tuple(pairs)}
@@ -311,7 +322,7 @@ def _join(stored: Request, wanted: Request) -> Request:
 
 def keep(request: Request, store: Store) -> None:
     """
-    Join *request* to the sweep file of a run folder.
+    Join *request* to the sweep file of a run folder, whose other values it replaces.
 
     Raises:
         BadInput: If the sweep file that is there cannot be read.
@@ -545,7 +556,11 @@ def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
 def words_that_give(
     settings: type[msgspec.Struct], name: str, value: Any
 ) -> tuple[str, ...]:
-    """The words of a command that give the field *name* that *value*; maybe none."""
+    """
+    The words of a command that give the field *name* that *value*.
+
+    None of them for what is left open, or an empty list.
+    """
     option = option_of(settings, name)
     if isinstance(value, bool):
         is_set, _, is_not_set = option.partition("/")
@@ -562,13 +577,14 @@ def _option_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
 
 
 def _path_of(kind: type, value: object) -> object:
+    """*value* as an absolute path, where a field is one; for msgspec."""
     if kind is Path and isinstance(value, str | Path):
         return expand_home(value).absolute()
     raise TypeError(f"Expected `str`, got `{type(value).__name__}`")
 
 
 def known_sweeps(folder: Path = Path("sweeps")) -> list[str]:
-    """Sweeps that can be run by name, those in *folder* first."""
+    """Names of sweeps that can be run, those in *folder* first, each part sorted."""
     here = sorted(
         path.stem
         for path in folder.glob("*.toml")
@@ -677,6 +693,7 @@ def _refuse_unusable(request: Request, *, source: str) -> None:
 
 
 def _refuse_rotations(words: Iterable[str]) -> None:
+    """Stop at a rotation that is neither ``on`` nor ``off``."""
     known = ("on", "off")
     for word in words:
         if word not in known:

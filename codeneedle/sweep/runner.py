@@ -126,7 +126,7 @@ class Runner:
         *,
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """Measure the *pairs* that have no record of *probe*, as of `measure`."""
+        """Measure the *pairs* that are left of *probe*; raises as `measure` does."""
         self.measure(CellQueue(self, probe, pairs), tell=tell)
 
     def measure(
@@ -218,7 +218,11 @@ class Runner:
         is_check: bool = False,
         tell: Callable[[Event], None],
     ) -> CellRecord:
-        """Ask *pair* more, behind what it has answered."""
+        """
+        Ask *pair* more, behind what it has answered, on the first worker.
+
+        Ends with a KeyboardInterrupt where the user stops it while it waits.
+        """
         queue = CellQueue(self, probe, [pair])
         queue.tell = tell
         tell(CellStarted(pair))
@@ -229,7 +233,7 @@ class Runner:
             raise KeyboardInterrupt from None
 
     def add_calibration(self, calibrated: Mapping[str, Json]) -> None:
-        """Take in what the reference has *calibrated* for all cells, by probe."""
+        """Take in what the reference has *calibrated*, by probe; nothing is stored."""
         setup = self.run.setup
         known = {**setup.calibrated, **calibrated}
         self.run = replace(self.run, setup=replace(setup, calibrated=known))
@@ -295,7 +299,11 @@ class Runner:
         goal: int | None = None,
         is_check: bool = False,
     ) -> CellRecord:
-        """Measure a cell and store its record, unless that would lose numbers."""
+        """
+        Measure a cell and store its record, unless that would lose numbers.
+
+        Returns the record with its derived status, or that of the failure.
+        """
         draft = self._draft(worker, queue, pair, goal=goal, is_check=is_check)
         try:
             record = self._measure_cell(queue, draft)
@@ -322,7 +330,7 @@ class Runner:
         goal: int | None,
         is_check: bool,
     ) -> "_Draft":
-        """A cell before it is measured."""
+        """A cell before it is measured, which goes on with what is stored if it may."""
 
         def tell(step: Step) -> None:
             if queue.is_aborted:
@@ -403,13 +411,17 @@ class Runner:
         self.add_calibration({PROGRAM: facts})
 
     def _keep(self, draft: "_Draft", observation: Json) -> None:
-        """Store what was observed of a cell so far."""
+        """Store what was observed of a cell so far, if the weights are the same."""
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
         draft.stored = self.store.add(draft.so_far())
 
     def _measure_cell(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
-        """The record of a cell; a failure is one with a status."""
+        """
+        The record of a cell, once no other sweep is in the way.
+
+        A failure is one, too.
+        """
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
         with occupying(
@@ -430,7 +442,11 @@ class Runner:
         return record
 
     def _store(self, draft: "_Draft", record: CellRecord) -> CellRecord:
-        """Store *record*, unless numbers would be lost; what is stored now."""
+        """
+        Store *record*, unless a failure would replace numbers.
+
+        What is stored now.
+        """
         previous = draft.stored
         is_failure = not (record.has_numbers or record.computes_nan)
         if previous and previous.has_numbers and is_failure:
@@ -439,6 +455,12 @@ class Runner:
         return draft.stored
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
+        """
+        Stop if the weights are no longer those of the run.
+
+        Hashes what was touched.
+        """
+
         def tell(done: int, total: int) -> None:
             share = f"{min(1.0, done / total):.0%}"
             cell.step(0, 1, f"hashing the weights, which were touched: {share}")
@@ -480,7 +502,12 @@ def refuse_refused(cell: ProbeContext) -> None:
 
 
 def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
-    """As of `refuse_refused`; *survey* is None if the engine cannot say."""
+    """
+    Stop at a *pair* that cannot run; *survey* is None if the engine cannot say.
+
+    Raises:
+        CellError: With what the survey says.
+    """
     if reason := why_impossible(survey, weights, pair):
         raise CellError(
             reason,
@@ -592,7 +619,7 @@ class CellQueue:
         self._failures: list[str] = []
 
     def _is_pending(self, pair: Pair) -> bool:
-        """As `is_left`, of *pair*."""
+        """Whether *pair* is still to be measured, by its record."""
         return is_left(self.records.get(pair), retries=self.runner.retry_failed)
 
     @property
@@ -612,7 +639,11 @@ class CellQueue:
         return {pair: self.records[pair] for pair in pairs if pair in self.records}
 
     def take(self) -> Pair | None:
-        """The next cell for a worker, once there is one; None if there is none."""
+        """
+        The next cell for a worker, once there is one; None if there is none.
+
+        It waits while the reference calibrates; None after an error or a stop, too.
+        """
         with self.changed:
             while self._left:
                 if self.error or self.is_aborted or self.runner.asked_to_stop():
@@ -626,13 +657,13 @@ class CellQueue:
             return None
 
     def _next(self) -> Pair:
-        """The next cell that is left: the most precise one, where it calibrates."""
+        """Take the next cell that is left: the most precise, where it calibrates."""
         pair = most_precise(self._left) if self.is_led() else self._left[0]
         self._left.remove(pair)
         return pair
 
     def leave(self, pair: Pair) -> None:
-        """Note that *pair* is not measured any more."""
+        """Note that *pair* is not measured any more, and wake what waits for it."""
         with self.changed:
             self._measuring.discard(pair)
             self.changed.notify_all()
@@ -654,7 +685,7 @@ class CellQueue:
 
     def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
         """
-        What is known of how long others take for what *pair* is asked.
+        The records with numbers of other pairs, by which what *pair* takes is known.
 
         Nothing for a cell that took too long: it is given all the time there is.
         """
@@ -692,7 +723,7 @@ class CellQueue:
 
     def count(self, record: CellRecord) -> None:
         """
-        Count a failure.
+        Count *record* among failures in a row that are alike, or begin anew.
 
         Raises:
             CodeneedleError: If all cells so far failed alike; or as of
@@ -762,11 +793,10 @@ _CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
 
 def _alike(failures: list[str], record: CellRecord) -> list[str]:
     """
-    The failures in a row that are alike but for ports and times, that of *record*
-    included.
+    *failures* in a row with that of *record*, if it is alike but for ports and times.
 
-    A cell that was measured and is marked all the same is no failure, nor is a finding
-    about its pair.
+    If not, that one alone; none of a cell that was measured, or of a finding about its
+    pair.
     """
     is_measured = record.observation is not None and not record.is_partial
     if record.has_numbers or is_measured or record.computes_nan:

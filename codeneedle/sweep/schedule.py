@@ -180,7 +180,11 @@ class _Now:
         *,
         retries: bool | None = None,
     ) -> bool:
-        """Whether *pair* has no whole record of *probe*."""
+        """
+        Whether *pair* has no whole record of *probe*, or one that is tried again.
+
+        *retries* says whether one that failed is; None for what the command says.
+        """
         retries = self.wanted.retries if retries is None else retries
         record = self.records.get(Key(pair, probe.name, variant))
         return is_left(record, retries=retries)
@@ -256,7 +260,11 @@ def _cells(
 
 
 def _further(now: _Now) -> Iterator[Task]:
-    """Further units of open pairs, the reference first; for a third of the time."""
+    """
+    Further units of open pairs, the reference first, each pair in a task of its own.
+
+    For a third of the time, unless asked for; none once the reference has failed.
+    """
     is_long = now.wanted.more is None and spent_share(now.run) >= TIME_SHARE
     if is_long or now.verdict.reference in now.taken.failed:
         return
@@ -268,6 +276,7 @@ def _further(now: _Now) -> Iterator[Task]:
 def _extension(
     pair: Pair, units: int, stage: Stage, step: NextStep | None = None
 ) -> Task:
+    """The task that asks *pair* for further units, *units* altogether."""
     return Task(
         probe=PROBE.name,
         pairs=(pair,),
@@ -310,13 +319,17 @@ def candidates(wanted: Wanted) -> tuple[Pair, ...]:
 
 
 def reference_of(run: Run, wanted: Wanted) -> Pair | None:
-    """The pair that others are compared with; None before one has numbers."""
+    """The most precise candidate that has numbers; None before one has."""
     pairs = {record.pair for record in run.records if record.has_numbers}
     return next((pair for pair in candidates(wanted) if pair in pairs), None)
 
 
 def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
-    """The most precise pair by all that tell losses; the next one if it fails."""
+    """
+    The most precise pair, by each probe that tells losses.
+
+    The next one if it fails.
+    """
     for pair in candidates(now.wanted):
         for probe in telling:
             # One that is measured again is asked for as many as all others.
@@ -329,7 +342,11 @@ def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
 
 
 def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
-    """Pairs that failed in an earlier command, before its first step."""
+    """
+    Pairs that failed in an earlier command, before the first step of this one.
+
+    Those tried before the reference was found are not among them.
+    """
     if any(task.stage is Stage.STEP for task in now.taken.tasks):
         return
     first, reference = candidates(now.wanted), reference_of(now.run, now.wanted)
@@ -346,7 +363,11 @@ def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
 
 
 def _step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
-    """What is measured next; None if nothing is, or the reference has failed."""
+    """
+    What is measured next, without the pairs that do not fit into the time that is left.
+
+    None if nothing is, or the reference has failed.
+    """
     if now.verdict.reference in now.taken.failed:
         return None
     step = next_step(
@@ -386,7 +407,11 @@ def _tasks_of_step(
 
 
 def _checks(now: _Now) -> Iterator[Task]:
-    """The pair that is about to be set and the reference, another way."""
+    """
+    The pair that is about to be set and the reference, another way.
+
+    Of the two those that lack it; nothing where no pair is to be set.
+    """
     verdict = now.verdict
     both = {verdict.reference, verdict.chosen} if verdict.chosen else set()
     pairs = tuple(
@@ -401,7 +426,11 @@ def _checks(now: _Now) -> Iterator[Task]:
 
 
 def _behind(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
-    """The reference of *pairs* behind all of them, wherever that tells something."""
+    """
+    The reference of *pairs* behind all of them, wherever that tells something.
+
+    Once more, then on the CPU, then on other devices.
+    """
     finished, reference = now.finished(probe, pairs)
     if reference is None:
         return
@@ -444,7 +473,7 @@ def _tells_on_cpu(
 
 def other_devices(record: CellRecord, devices: Sequence[str]) -> list[str]:
     """
-    Of each kind of *devices* that has not measured *record* the first.
+    The first of each kind of *devices* that has not measured *record*.
 
     Args:
         record: Of the reference.
@@ -501,7 +530,11 @@ class Schedule:
             self.taken.tasks.add(turn.task)
 
     def next_turn(self, left_s: float = math.inf) -> Turn | None:
-        """What is next; None if nothing is left."""
+        """
+        What is next.
+
+        None if nothing is left. Fixes the order once there is a reference.
+        """
         run = self.runner.read()
         if self.wanted.decides and not self.is_settled and self.has_reference(run):
             self.settle(run)
@@ -550,7 +583,11 @@ class Schedule:
         self.left_out(error)
 
     def runner_of(self, task: Task) -> Runner:
-        """What measures *task*: with its number of units, on its worker."""
+        """
+        What measures *task*: with its number of units, on its worker.
+
+        Steps of a sweep that decides measure no failure again.
+        """
         retries = self.wanted.retries and task.stage is not Stage.STEP
         there = replace(self.runner, goal=task.units, retry_failed=retries)
         first = self.runner.workers[0]

@@ -130,7 +130,7 @@ class SlurmArray:
 
 
 def _options(execution: Execution) -> Iterator[str]:
-    """The options of a command that a run folder does not keep."""
+    """The options of *execution* that a run folder does not keep, as words."""
     if execution.llama_server:
         yield from ("--llama-server", str(execution.llama_server))
     if execution.devices:

@@ -156,14 +156,18 @@ def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
 
 
 def device_kind(phrase: str) -> str:
-    """The devices of a `Place.phrase`: shares of the cores compute alike."""
+    """A `Place.phrase` without threads: shares of the cores compute alike."""
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 
 
 def agreement(
     probe: Probe, variant: str, pairs: Sequence[Pair], *, store: Store
 ) -> str:
-    """A sentence on whether two kinds of device agree on the reference."""
+    """
+    A sentence on whether two kinds of device agree on the reference.
+
+    Empty where one of them has no numbers of it.
+    """
     ours = _reference(probe, pairs, store)
     others = trusted_records(store, probe.name, variant)
     theirs = others.get(ours.pair) if ours else None
@@ -180,6 +184,7 @@ def agreement(
 
 
 def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
+    """The record of the most precise of *pairs* with numbers; None without any."""
     finished = finished_of(probe, pairs, store)
     reference = reference_among(finished.values())
     return finished[reference] if reference else None
@@ -188,6 +193,6 @@ def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord 
 def finished_of(
     probe: Probe, pairs: Sequence[Pair], store: Store
 ) -> dict[Pair, CellRecord]:
-    """The records of *probe* that have numbers, of *pairs*."""
+    """The records of *probe* that have numbers, by pair, of *pairs*."""
     records = trusted_records(store, probe.name)
     return {p: r for p, r in records.items() if p in pairs and r.has_numbers}

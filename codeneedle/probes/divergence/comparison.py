@@ -92,7 +92,11 @@ def compared_with_reference(
 
 
 def earlier_comparison(context: ProbeContext) -> Divergence:
-    """What an earlier server of the cell was compared by, beside the same reference."""
+    """
+    What an earlier server of the cell was compared by, beside the same reference.
+
+    Empty if it was another one; without a reference in the setup it is the pair itself.
+    """
     reference = str(reference_of(context.run.setup) or context.pair)
     record = context.previous_record
     previous = divergence_of(record) if record else None
@@ -102,7 +106,7 @@ def earlier_comparison(context: ProbeContext) -> Divergence:
 
 
 def store_reference(context: ProbeContext, found: Divergence) -> Json:
-    """*found*, to be stored; the first pair is the reference of all others."""
+    """*found*, to be stored; the first pair becomes the reference of all others."""
     if reference_of(context.run.setup) is None:
         known = ComparedWith(reference=found.reference, unread={**found.skipped})
         context.calibrate(as_json(known))
@@ -207,7 +211,11 @@ def _refuse_other_base(
 
 
 def _of_reference(run: ToolRun, task: DivergenceTask) -> ToolRun:
-    """*run* of the reference, as it concerns the cell of *task*: maybe another pair."""
+    """
+    *run* of the reference, for the cell of *task*.
+
+    Of another pair its command alone.
+    """
     is_same = task.pair == task.reference
     return run if is_same else ToolRun(command=run.command)
 

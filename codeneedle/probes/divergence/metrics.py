@@ -31,7 +31,7 @@ Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
 def _values(numbers: Numbers, context: int | None = None) -> Values:
-    """The numbers of the comparison at *context*, or at the first one."""
+    """The numbers of the comparison at *context*, or at the first one; else none."""
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
         compared = _comparison_at(record, setup, context)
@@ -44,13 +44,18 @@ def _values(numbers: Numbers, context: int | None = None) -> Values:
 def _comparison_at(
     record: CellRecord, setup: Setup, context: int | None
 ) -> ContextComparison | None:
+    """
+    What *record* was compared by at *context*, None for the first.
+
+    None without one.
+    """
     divergence = divergence_of(record)
     sizes = sizes_of(setup.probes.get(NAME, {}))
     return divergence.at(context, sizes) if divergence else None
 
 
 def _reference(record: CellRecord) -> str | None:
-    """The pair that *record* was compared with."""
+    """The pair that *record* was compared with; None if with none."""
     divergence = divergence_of(record)
     return divergence.reference if divergence else None
 
@@ -225,7 +230,7 @@ def _tokens(
 def _probabilities(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> dict[str, float]:
-    """Mean probability of the right tokens of each chunk."""
+    """Mean probability of the right tokens, by chunk that has some."""
     found: dict[str, list[float]] = {}
     for name, logprob in _tokens(record, setup, part):
         if logprob is not None:
@@ -239,12 +244,13 @@ def _names(record: CellRecord, setup: Setup) -> list[str]:
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
+    """Share of right tokens that are first choices, at the first context."""
     compared = _comparison_at(record, setup, None)
     return compared.first_choices / 100 if compared else 0.0
 
 
 def _bounded_share(record: CellRecord) -> float:
-    """By the first context that there is, as all are of one server."""
+    """Largest share of tokens at any context of which only a bound is known, 0 to 1."""
     divergence = divergence_of(record)
     every = divergence.answers.values() if divergence else ()
     return max((each.bounded / 100 for each in every), default=0.0)
@@ -286,7 +292,7 @@ METRICS: tuple[Metric, ...] = tuple(each.at(None) for each in _AT_CONTEXT)
 
 
 def of_parts(setup: Setup) -> tuple[Metric, ...]:
-    """The same of each part of a text: ``text-logp@prose``."""
+    """Log-probability of right tokens of each part of a text: ``text-logp@prose``."""
     return tuple(
         _text_logp(
             f"{TEXT_LOGP.name}@{name}",

@@ -179,7 +179,11 @@ def _sizes(
 def _chunks_by_context(
     settings: DivergenceSettings, contexts: Sequence[int]
 ) -> dict[int, int]:
-    """Chunks that *settings* name at each of *contexts*; empty if they name none."""
+    """
+    Chunks that *settings* name, by context: one number for all, or one for each.
+
+    Empty if they name none.
+    """
     if len(settings.chunks) == 1:
         return dict.fromkeys(contexts, settings.chunks[0])
     return dict(zip(settings.contexts, settings.chunks, strict=False))
@@ -258,7 +262,11 @@ def _fitting_options(tokens: int, context: int) -> str:
 
 
 def _halve_until_enough(context: int, tokens: int) -> int:
-    """*context*, halved until a text of *tokens* tokens most likely suffices."""
+    """
+    *context*, halved until a text of *tokens* tokens most likely suffices.
+
+    Not below `SMALLEST_DEFAULT_CONTEXT`.
+    """
     while (
         DEFAULT_CHUNKS * context > tokens and context // 2 >= SMALLEST_DEFAULT_CONTEXT
     ):
@@ -489,7 +497,7 @@ def _own_name(settings: DivergenceSettings) -> str:
 
 
 def _own_bytes(settings: DivergenceSettings) -> int:
-    """The length of that text."""
+    """The length of that text; of the usual one, twice its shorter part."""
     if settings.file in {None, texts.ORDINARY}:
         return 2 * min(map(len, texts.sources()))
     return len(file_bytes(settings.file))
@@ -530,6 +538,6 @@ def _read_chunks(
 
 
 def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
-    """Chunks at *context* where none are chosen; of a short text fewer."""
+    """Chunks at *context* where none are chosen; fewer of a short text, but two."""
     most = ASKED_CHUNKS if settings.contexts else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

@@ -99,7 +99,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
 
 
 def _failure(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
-    """The first error; of a server that does score text it is no lack of a kind."""
+    """The first error; of a server that scores other chunks it is a crash."""
     error = next(iter(failed.values()))
     if is_scorer:
         error.status = Status.CRASHED
@@ -107,4 +107,5 @@ def _failure(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
 
 
 def _percent(part: int, whole: int) -> float:
+    """*part* of *whole* in percent, to four decimals."""
     return round(100 * part / whole, 4)

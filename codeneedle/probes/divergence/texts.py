@@ -34,7 +34,7 @@ LONGEST_TOKEN = 12
 
 
 def sources() -> tuple[bytes, bytes]:
-    """The two texts."""
+    """Prose and code, whole."""
     return PROSE.read_bytes(), CODE.read_bytes()
 
 
@@ -73,13 +73,14 @@ def cuts_of_lines(context: int, blocks: int) -> tuple[int, ...]:
 
 
 def _line_ends(text: bytes, size: int) -> Iterator[int]:
+    """Ends of lines, each the first at least *size* bytes behind the last."""
     end = 0
     while end := text.find(b"\n", end + size) + 1:
         yield end
 
 
 def _in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
-    """The ends of as many *blocks* as all texts have, in turn."""
+    """Ends of the two texts in turn: as many as *blocks*, or as both have."""
     fitting = min(blocks, 2 * min(map(len, of_each)))
     return tuple(of_each[at % 2][at // 2] for at in range(fitting))
 
@@ -87,7 +88,7 @@ def _in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
 def _ends(
     tokenizer: Tokenizer, text: bytes, context: int, blocks: int
 ) -> Iterator[int]:
-    """Where the first *blocks* of *text* end, in bytes."""
+    """Where the first *blocks* of *text* end, in bytes; fewer if it has not so many."""
     head = text[: LONGEST_TOKEN * context * blocks].decode(errors="ignore")
     pieces = tokenizer.tokens(head)
     sizes = [piece.size for piece in pieces]
@@ -106,7 +107,7 @@ def join_blocks(ends: Sequence[int]) -> bytes:
 
 
 def blocks_of(ends: Sequence[int]) -> list[bytes]:
-    """The blocks of that text."""
+    """The blocks with these *ends*, prose and code in turn."""
     begins = [0, 0]
     blocks = list[bytes]()
     texts = sources()
@@ -117,7 +118,11 @@ def blocks_of(ends: Sequence[int]) -> list[bytes]:
 
 
 def pieces(text: str, context: int, chunks: int) -> list[str]:
-    """At most so many *chunks* of *text*, one at least, of about *context* tokens."""
+    """
+    At most so many *chunks* of *text*, one at least, of about *context* tokens.
+
+    Each has as many characters; what is left behind them is not read.
+    """
     size = BYTES_PER_TOKEN * context
     fitting = max(1, min(chunks, len(text) // size))
     return [text[at * size : (at + 1) * size] for at in range(fitting)]

@@ -196,16 +196,19 @@ def _inside_fences(
 
 
 def _between(lines: Sequence[_ReplyLine], fences: Sequence[int]) -> list[_ReplyLine]:
+    """The lines behind each opening fence, up to its closing one or the end."""
     opening, closing = fences[::2], [*fences[1::2], len(lines)]
     inside = (lines[at + 1 : to] for at, to in zip(opening, closing, strict=False))
     return list(itertools.chain.from_iterable(inside))
 
 
 def _content(lines: Sequence[str]) -> list[str]:
+    """Those of *lines* that are not blank."""
     return [line for line in lines if line.strip()]
 
 
 def _key(line: str, *, strict_indent: bool) -> str:
+    """What is compared of a line: without white space behind, or on both sides."""
     return line.rstrip() if strict_indent else line.strip()
 
 
@@ -243,7 +246,11 @@ def _common_lines(
 def _best_worths(
     truth: Sequence[str], given: Sequence[str], *, asked: int
 ) -> list[list[int]]:
-    """At [t][g] the worth of the best alignment of truth[t:] with given[g:]."""
+    """
+    At [t][g] the worth of the best alignment of truth[t:] with given[g:].
+
+    A match of an asked line is worth one more than that of another.
+    """
     row = [0] * (len(given) + 1)
     table = [row]
     for t in reversed(range(len(truth))):
@@ -271,6 +278,11 @@ def _rows(
     pairs: Sequence[tuple[int, int]],
     answer_ends: int,
 ) -> list[AlignedLine]:
+    """
+    Each line with its mark, in reading order.
+
+    Between two matches missing lines stand before superfluous ones.
+    """
     rows: list[AlignedLine] = []
     at_truth = at_given = 0
     for next_truth, next_given in [*pairs, (len(truth), len(produced))]:

@@ -54,6 +54,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 
 
 def _round(asked: ScoredRound, view: View) -> Document:
+    """Its lines beside the right ones, or why there is no answer."""
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
     scored = asked.alignment
@@ -61,6 +62,7 @@ def _round(asked: ScoredRound, view: View) -> Document:
 
 
 def _beside(asked: ScoredRound) -> Beside:
+    """Right line and written line side by side; None where one of them has none."""
     scored = asked.alignment
     return [
         (
@@ -72,7 +74,11 @@ def _beside(asked: ScoredRound) -> Beside:
 
 
 def overview(run: Run, record: CellRecord) -> Document:
-    """One line per round of a recall record, with its score or its error."""
+    """
+    A line per written function, with score or error.
+
+    Then one per forced function.
+    """
     rounds = scored_rounds(record, run.setup)
     scored = forced_answers(record, run.setup)
     if rounds:
@@ -92,6 +98,7 @@ def overview(run: Run, record: CellRecord) -> Document:
 
 
 def _forced_row(answer: ForcedAnswer) -> list[str]:
+    """The cells of `FORCED_HEADINGS` for one function."""
     least = answer.margins.least if answer.margins else math.nan
     return [
         *_place(answer.needle),
@@ -121,6 +128,7 @@ OVERVIEW_HEADINGS = (
 
 
 def _place(needle: NeedleFacts) -> list[str]:
+    """The cells of `PLACE`: name without its class, depth, line."""
     # Without its class, which would take several lines; the line number identifies it.
     return [needle.name.rpartition(".")[2], f"{needle.depth:.0%}", str(needle.line)]
 
@@ -202,7 +210,11 @@ def lines_beside(needle: NeedleFacts, score: Alignment, *, width: int) -> Docume
 
 
 def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
-    """The aligned lines; a missing line next to a superfluous one in its place."""
+    """
+    The aligned lines; a missing line next to a superfluous one in its place.
+
+    Where one side has more of these, the rest stands alone.
+    """
     numbers = iter(_lines_with_numbers(needle))
     pairs: list[LinePair] = []
     for missing, extra, both in _stretches(score.rows):
@@ -233,12 +245,17 @@ def _stretches(
 
 
 def _lines_with_numbers(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
+    """Lines of the body, those behind the asked ones, too, by number in the text."""
     first = needle.line + needle.signature.count("\n") + 1
     return iter(enumerate((*needle.lines, *needle.more), start=first))
 
 
 def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int | None:
-    """The line number of *row*; rows are passed in ascending order."""
+    """
+    The line number of *row*; None of a superfluous line.
+
+    Rows are passed in ascending order: *numbers* are used up.
+    """
     if row is None:
         return None
     return next((at for at, line in numbers if line == row.expected), None)
@@ -291,12 +308,14 @@ def _are_similar(left: str, right: str) -> bool:
 
 
 def _half(row: AlignedLine | None, line: str | None) -> Text:
+    """*line* in the colour of its mark; empty without one."""
     if row is None or line is None:
         return Text()
     return Text(_line_text(line), style=STYLES[row.mark])
 
 
 def _line_text(line: str) -> str:
+    """*line* as it is safe to show, tabs made visible."""
     return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
 
 
@@ -309,19 +328,29 @@ def _wrap(text: Text, room: int) -> list[Text]:
 
 
 def _pad(parts: Sequence[Text], at: int, room: int) -> Text:
+    """
+    The piece *at* that place, filled up to *room* columns.
+
+    Blanks if there is none.
+    """
     part = parts[at].copy() if at < len(parts) else Text()
     part.pad_right(room - cell_len(part.plain))
     return part
 
 
 def _mark(row: AlignedLine | None) -> Text:
+    """The sign of a mark between blanks; blanks without one."""
     if row is None:
         return Text("   ")
     return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
 
 
 def _tally(score: Alignment) -> Text:
-    """The number of lines of each kind that occurs, with its mark."""
+    """
+    The number of lines of each mark that occurs, with its sign.
+
+    Matched ones always.
+    """
     text = Text()
     for mark, sign in MARKS.items():
         count = score.count(mark)

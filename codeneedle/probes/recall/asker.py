@@ -30,6 +30,7 @@ class FunctionAsker(Asker):
 
     @override
     def ask(self, question: Question) -> Answer:
+        """Its lines, written, or else their scores."""
         way, needle = question.body
         if way is Way.WRITE:
             return self.round(needle, tokens=needle.budget)
@@ -39,6 +40,8 @@ class FunctionAsker(Asker):
     def round(self, needle: NeedleFacts, *, tokens: int) -> Answer:
         """
         Ask for *needle*, allowing *tokens* tokens of reply.
+
+        One that is broken off, or has no line to score, is an answer with an error.
 
         Raises:
             CellError: If the server fails, or the connection breaks at each attempt.
@@ -62,6 +65,7 @@ class FunctionAsker(Asker):
         return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
 
     def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
+        """The request for *needle*, in the form of prompts that the run has."""
         run = self.context.run
         prefill = run.prefill_no_think
         return request(
@@ -103,6 +107,7 @@ def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
 
 
 def _is_enough(needle: NeedleFacts, complete: str) -> bool:
+    """What `enough_for_needle` says of a reply of *complete* lines."""
     if complete.count("\n") + 1 < WRITTEN_LINES:
         return False
     answer = answer_lines(needle, complete)
@@ -116,7 +121,7 @@ def _is_enough(needle: NeedleFacts, complete: str) -> bool:
 
 
 def _why_no_line(needle: NeedleFacts, reply: Reply) -> str:
-    """Why the reply has no line to score, if so; see `rounds.ScoredRound.error`."""
+    """Why the reply has no line to score, as a phrase; empty if it has one."""
     if answer_lines(needle, reply.text):
         return ""
     thought = reply.reasoning or reply.text.strip()

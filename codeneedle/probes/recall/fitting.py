@@ -59,7 +59,11 @@ class Questions:
         return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
 
     def with_budgets(self, needles: Sequence[NeedleFacts]) -> tuple[NeedleFacts, ...]:
-        """*needles* to be written, each with the tokens that its reply may have."""
+        """
+        *needles* to be written, each with the tokens that its reply may have.
+
+        The limit that the user has set, else by the length of the truth.
+        """
         if self.chosen.reply_tokens:
             budget = self.chosen.reply_tokens
             return tuple(replace(needle, budget=budget) for needle in needles)
@@ -163,12 +167,14 @@ def functions_of(
 
 
 def _text_lines(corpus: Corpus) -> TextLines:
+    """The lines of *corpus* hashed, with those at which its functions begin."""
     return hash_lines(corpus.text, (function.line for function in corpus.functions))
 
 
 def _no_room(
     run: RunContext, preparation: Preparation, settings: RecallSettings
 ) -> BadInput:
+    """The error where no function can be asked for, with a context that has room."""
     whole = preparation.whole
     every = rooms(settings, whole, preparation.prompts())
     least = min(
@@ -250,5 +256,6 @@ def _notes(
 
 
 def _asked_bytes(function: Function) -> int:
+    """Bytes of signature and asked lines, with their line breaks."""
     lines = function.body[: function.content[:WRITTEN_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

@@ -58,7 +58,11 @@ def _answers(
 def _forced_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ForcedAnswer | None]]:
-    """The functions that a pair was asked for; None for those without scores."""
+    """
+    The functions whose right lines were scored; None for those without scores.
+
+    Of those that were read if the setup reads, else forced.
+    """
     scored = {
         forced_answer.needle.name: forced_answer
         for forced_answer in forced_answers(record, setup)
@@ -77,15 +81,21 @@ def _forced_scores(
 
 
 def _every_score(record: CellRecord) -> Iterator[Forced | None]:
+    """Scores of all right lines, whatever the setup has; None for those without."""
     return (answer.scores for answer in recall_of(record).scored_answers)
 
 
 def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
+    """Names of the functions to be written, those without an answer among them."""
     return [each.name for each in recall_of(record).rounds]
 
 
 def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
-    """Probabilities of functions that were forced where lines are read."""
+    """
+    Probabilities of functions that were forced where lines are read, by name.
+
+    Empty where all were forced.
+    """
     if not settings_of(setup).reads:
         return {}
     every = recall_of(record).forced
@@ -97,7 +107,7 @@ def _lines_matched(answer: ScoredRound) -> int:
 
 
 def matched_share(record: CellRecord, setup: Setup) -> float:
-    """The share of lines that were written back, from 0 to 1."""
+    """The share of lines of answered rounds that were written back; 0 without any."""
     matched = [_lines_matched(answer) for answer in answered_rounds(record, setup)]
     return fmean(matched or [0]) / WRITTEN_LINES
 
@@ -105,11 +115,13 @@ def matched_share(record: CellRecord, setup: Setup) -> float:
 def _scored_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound]]:
+    """The rounds of functions to be written, those with an error among them."""
     for scored_round in scored_rounds(record, setup):
         yield scored_round.needle.name, scored_round
 
 
 def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
+    """Reading speed of each round without error that read most of its prompt."""
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
     speeds = (reading_speed(e.reply) for e in rounds if e.reply and not e.error)
@@ -126,6 +138,7 @@ def reading_speed(reply: Reply) -> float | None:
 
 
 def _decode(record: CellRecord, _setup: Setup) -> list[float]:
+    """Writing speed of each reply of `STEADY_TOKENS` or more, in tokens per second."""
     return [
         reply.predicted_tokens / reply.predicted_ms * 1000
         for answer in recall_of(record).rounds
@@ -135,6 +148,7 @@ def _decode(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
+    """Accepted of drafted tokens in percent, of each reply with some."""
     return [
         100 * answer.reply.accepted / answer.reply.drafted
         for answer in recall_of(record).rounds
@@ -143,6 +157,7 @@ def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
+    """A metric of a number of lines of each answer."""
     return partial(of_units(_answers, number), unit="lines")
 
 

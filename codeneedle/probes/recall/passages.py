@@ -38,7 +38,11 @@ def reading(group: Group) -> Question:
 
 
 def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
-    """About the tokens of the questions of *passages*, with their answers."""
+    """
+    About the tokens of the questions of *passages*, with their answers.
+
+    By the characters per token of the corpus.
+    """
     a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
     characters = sum(len(passage.asked + passage.right) for passage in passages)
     return characters / max(a_token, 1e-9)

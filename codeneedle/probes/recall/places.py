@@ -30,6 +30,7 @@ class TextLines(Struct, frozen=True, omit_defaults=True):
     functions: tuple[int, ...] = ()  # first lines of its functions from 1, ascending
 
     def __post_init__(self) -> None:
+        """Refuse digests that are cut off, and functions that do not ascend."""
         if len(base64.b64decode(self.digests, validate=True)) % DIGEST_BYTES:
             raise ValueError(f"digests have {DIGEST_BYTES} bytes a line")
         if list(self.functions) != sorted(set(self.functions)):
@@ -60,6 +61,7 @@ def place_lines(score: Alignment, needle: NeedleFacts, text: TextLines) -> Align
 def _place_lines(
     rows: Sequence[AlignedLine], needle: NeedleFacts, text: TextLines
 ) -> Iterator[AlignedLine]:
+    """The *rows* of an alignment, misplaced ones with the line that they stand in."""
     places = _places(text)
     due = needle.line
     for row in rows:
@@ -85,5 +87,6 @@ def _places(text: TextLines) -> Mapping[bytes, Sequence[int]]:
 
 
 def _digest(line: str) -> bytes:
+    """What stands for *line*, white space around it aside."""
     content = line.strip().encode(errors="replace")
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()

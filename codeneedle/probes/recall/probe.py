@@ -132,6 +132,7 @@ def _expected_counts(chosen: RecallSettings, estimates: Estimates) -> tuple[int,
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
+    """The last function that every sweep asks for: written, else forced."""
     return (
         *functions_in(setup).forced[: settings_of(setup).function_count],
         *functions_in(setup).written,
@@ -152,7 +153,7 @@ def _margin_gap(run: Run) -> Iterator[str]:
 
 
 def _gaps(record: CellRecord) -> Iterator[str]:
-    """What *record* has no answer of at all, and why."""
+    """Why *record* has no forced, or no written answer at all."""
     recall = recall_of(record)
     for name, answers in (
         ("forced", recall.scored_answers),
@@ -167,7 +168,12 @@ def _gaps(record: CellRecord) -> Iterator[str]:
 
 
 def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
-    """How functions are asked for where no way is named."""
+    """
+    How functions are asked for where no way is named.
+
+    Written alone where nothing can be scored; scored alone in a sweep that decides
+    without a limit of replies.
+    """
     if Ability.FORCED not in estimates.engine.abilities:
         return (Way.WRITE,)
     is_read = _would_read(estimates) and estimates.can_read
@@ -268,7 +274,7 @@ def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
 
 
 def _brief(chosen: RecallSettings) -> RecallSettings:
-    """*chosen* for a sweep that decides: a few functions."""
+    """*chosen* for a sweep that decides: a few functions, where none are named."""
     if not chosen.scores:
         return chosen
     fewest = DECIDING_READ if chosen.reads else DECIDING_FUNCTIONS
@@ -405,6 +411,7 @@ def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
 
 
 def _forcing(needle: NeedleFacts) -> Question:
+    """The question that has the right lines of *needle* forced."""
     key = f"{FORCED_KEY} {needle.name}"
     return Question(key, phrase=key, body=(Way.FORCE, needle))
 
@@ -593,7 +600,7 @@ class RecallProbe(Probe):
                 yield question
 
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
-        """False where lines were read alone: that shows what runs, too."""
+        """Whether a server is to start: not where lines were read alone."""
         is_known = bool(context.command) or context.phases.ready_s is not None
         has_read = settings_of(context.run.setup).reads and is_known
         return not has_read or any(
@@ -601,7 +608,11 @@ class RecallProbe(Probe):
         )
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:
-        """Have right lines read that have no scores yet."""
+        """
+        Have right lines read that have no scores yet.
+
+        Answers of another layout go.
+        """
         setup = context.run.setup
         every = map(reading, self.groups(setup, len(functions_in(setup).forced)))
         # Of another layout, of a setup that was lost: the same functions once more.

@@ -23,10 +23,10 @@ def chat_messages(
     corpus: str, needle: NeedleFacts, *, prefill_no_think: bool = False
 ) -> tuple[Message, ...]:
     """
-    Corpus first, question last, for the same reason.
+    Corpus and question as a message, and the beginning of the answer if there is one.
 
-    The answer is begun with the lines before those that are asked for, and with an
-    empty thought where that is wanted.
+    That is the lines before those that are asked for, behind an empty thought where
+    that is wanted.
     """
     message = Message("user", f"{corpus}\n---\n{question(needle)}")
     begun = NO_THINK_PREFILL * prefill_no_think + _first_lines(needle)
@@ -57,6 +57,11 @@ def question(needle: NeedleFacts) -> str:
 
 
 def _signature_in_question(needle: NeedleFacts) -> str:
+    """
+    The signature between backticks.
+
+    One that has some or several lines, in a fence.
+    """
     signature = needle.signature.strip()
     if "\n" in signature or "`" in signature:
         return f"these lines:\n```\n{needle.signature}\n```\n"

@@ -59,7 +59,7 @@ class Recall:
 
     @property
     def answers(self) -> tuple[Answer, ...]:
-        """The written rounds, and behind them the forced ones."""
+        """The written rounds, then the forced ones, then those that were read."""
         return (*self.rounds, *self.forced, *self.read)
 
     @property
@@ -106,4 +106,5 @@ def _groups(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
 
 
 def _answers(groups: Iterable[AnswerGroup]) -> tuple[Answer, ...]:
+    """The answers of all *groups* in their order."""
     return tuple(chain.from_iterable(group.answers for group in groups))

@@ -86,6 +86,11 @@ class ScoredRound:
         return margins(self._answer_gaps(reply))
 
     def _answer_gaps(self, reply: Reply) -> tuple[float, ...]:
+        """
+        Gaps of the tokens that begin before the end of the answer.
+
+        All if unknown.
+        """
         if not reply.lengths:
             return reply.gaps
         end = _answer_end(self.needle, reply.text)
@@ -167,7 +172,7 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
 
 def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
     """
-    The forced rounds of *record* that have scores, in asking order.
+    The right lines of *record* that have scores, read or forced, in asking order.
 
     Raises:
         BadRecord: As of `scored_rounds`.
@@ -184,6 +189,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
 def _needle(
     by_name: Mapping[str, NeedleFacts], name: str, record: CellRecord
 ) -> NeedleFacts:
+    """The needle of that *name*; a record of another one is refused."""
     if name not in by_name:
         reason = f"its setup has no needle '{name}'"
         raise BadRecord(file=file_of(record), reason=reason)
@@ -193,6 +199,7 @@ def _needle(
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.
 @functools.lru_cache(maxsize=65_536)
 def _counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
+    """Lines of *reply* by mark; those that stand in *text* are misplaced."""
     scored = place_lines(score(needle, reply), needle, text)
     return Counter(row.mark for row in scored.rows)
 

@@ -109,7 +109,11 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """How functions are asked for, in asking order."""
+        """
+        How functions are asked for, in asking order.
+
+        Written and forced by default.
+        """
         return tuple(way for way in Way if way in (self.way or (Way.WRITE, Way.FORCE)))
 
     @property
@@ -135,12 +139,16 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
 
     @property
     def function_count(self) -> int:
-        """Functions whose lines are scored; open pairs may be asked for more."""
+        """
+        Functions whose lines are scored in every sweep; `FUNCTIONS` by default.
+
+        Open pairs may be asked for more.
+        """
         return FUNCTIONS if self.functions is None else self.functions
 
     @property
     def line_count(self) -> int:
-        """Lines of each of them that are not blank."""
+        """Lines that are not blank of each of them; `FORCED_LINES` by default."""
         return self.lines or FORCED_LINES
 
     @property

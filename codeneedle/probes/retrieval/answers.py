@@ -39,6 +39,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 
 
 def _beside(each: QuestionOutcome) -> Beside:
+    """Lines of the right answer and of the reply, side by side; None where one ends."""
     expected, reply = each.asked.payload, each.asked.answer.text.strip()
     return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
 
@@ -56,7 +57,7 @@ def overview(record: CellRecord) -> Document:
 
 
 def _modes(results: Sequence[QuestionOutcome]) -> Table:
-    """A row for each task, a column for each mode that occurs."""
+    """A row for each task: how often each mode that occurs, and mean nats of scores."""
     modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
     for task in dict.fromkeys(result.task for result in results):
@@ -70,6 +71,7 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
 
 
 def _wrong_row(each: QuestionOutcome) -> list[str]:
+    """Question, right answer and reply, shortened, and how it failed."""
     return [
         each.question,
         _shorten(each.asked.payload),
@@ -92,6 +94,7 @@ def failure_words(judged: AnswerScore) -> str:
 
 
 def _shorten(text: str) -> str:
+    """*text* on one line of at most `PAYLOAD_COLUMNS`."""
     line = one_line(text)
     if len(line) <= PAYLOAD_COLUMNS:
         return line

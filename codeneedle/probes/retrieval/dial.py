@@ -62,7 +62,7 @@ def turn_dial(task: str, tried: Callable[[int], DialStep]) -> Dialled:
 
 
 def _distance(step: DialStep) -> float:
-    """How far its share is from `AIM`; the ceiling and what is too hard are far."""
+    """How far its share is from `AIM`; 1 more where it is not in `USABLE`."""
     low, high = AIM
     away = max(low - step.right, step.right - high, 0.0)
     return away if USABLE[0] <= step.right < USABLE[1] else away + 1
@@ -77,6 +77,8 @@ def fitted_characters(
 ) -> int:
     """
     How many characters make a text of *length* tokens or slightly fewer.
+
+    The last of `FITTING_ROUNDS` tries, if none is.
 
     Args:
         make: Makes a text of about so many characters.

@@ -65,12 +65,13 @@ def _why_not_forced(setup: Setup) -> str:
 
 
 def _why_not_written(setup: Setup) -> str:
-    """Why no answer is of a kind; empty if answers were written."""
+    """Why no answer has a mode, where right answers were read; else empty."""
     is_read = setup.probes.get(NAME, {}).get("reads")
     return "right answers were read, none was written" if is_read else ""
 
 
 def _right(chosen: _Chosen) -> partial[Metric]:
+    """A metric of how right the chosen questions are, from 0 to 1."""
     return partial(_questions(lambda each: each.share, chosen), unit="")
 
 
@@ -88,6 +89,7 @@ def _tokens(chosen: _Chosen) -> RightTokens:
 
 
 def _mode(mode: Mode) -> Metric:
+    """A metric of how many written answers have *mode*."""
     metric = _questions(
         lambda each: (
             None if each.is_read or each.share is None else each.score.mode is mode
@@ -220,6 +222,12 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
 
 
 def _of_task(task: str, length: int | None) -> Iterator[Metric]:
+    """
+    Metrics of *task*: right, log-probability, where it breaks.
+
+    At *length*, or all.
+    """
+
     def is_of_task(each: QuestionOutcome, _setup: Setup) -> bool:
         return each.task == task and length in {None, each.length}
 
@@ -262,6 +270,7 @@ def _set_by_reference(calibration: Calibration) -> Iterator[str]:
 
 
 def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
+    """The level of a dial, how it was found, and at which lengths too few are right."""
     levels = TASKS[dial.task].levels if dial.task in TASKS else ()
     says = levels[dial.level].says if dial.level < len(levels) else ""
     path = ", ".join(f"{step.level}: {step.right:.0%}" for step in dial.path)

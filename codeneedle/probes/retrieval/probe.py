@@ -370,7 +370,7 @@ class _Questioner(Asker):
         return self._reply(text, question, tokens=PRIMING_TOKENS)
 
     def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The reply to *question* about *text*."""
+        """The reply to *question*, limited by the length of the right one."""
         tokenizer = self.served.tokenizer
         right = question.payload
         tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
@@ -378,17 +378,19 @@ class _Questioner(Asker):
         return self._reply(text, question, tokens=budget)
 
     def right(self, text: TaskText, question: TextQuestion) -> Answer:
-        """The scores of the right answer to *question*."""
+        """The scores of the right answer to *question*, which is forced."""
         asked = self._request(text, question, tokens=1)
         return self.score_reply(question.name, asked, right_text(question))
 
     def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
+        """The reply of at most *tokens*, ended where more would tell nothing."""
         enough = enough_for_question(question, self.context.run.setup.prompt_form)
         return self.write_reply(self._request(text, question, tokens=tokens), enough)
 
     def _request(
         self, text: TaskText, question: TextQuestion, *, tokens: int
     ) -> Chat | Completion:
+        """The request for *question*, in the form of prompts that the run has."""
         run = self.context.run
         return request(
             run.setup,
@@ -417,6 +419,7 @@ class _Texts:
 
     @property
     def _is_reference(self) -> bool:
+        """Whether the cell is of the pair that has set the dials."""
         return self.calibration.reference == str(self.context.pair)
 
     def settle(self, calibration: Calibration) -> None:
@@ -424,7 +427,12 @@ class _Texts:
         self.context.set_for_all(NAME, as_json(calibration))
 
     def note(self, key: TextKey, read: TextRead) -> TextRead:
-        """What was *read*; the last text of a length may set something for others."""
+        """
+        Keep what was *read*, and return it.
+
+        Behind the last text of a length the reference sets which greater ones are left
+        out.
+        """
         self._texts[key.name] = read
         is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
         # A reference that is measured once more sets nothing.
@@ -433,7 +441,11 @@ class _Texts:
         return read
 
     def why_pointless(self, key: TextKey) -> str:
-        """This pair has nothing right at a shorter length, where the reference has."""
+        """
+        Why *key* is not asked, as a phrase; empty if it is.
+
+        This pair has nothing right at a shorter length, where the reference has.
+        """
         if self._is_reference or not self.chosen.gate:
             return ""
         for shorter in self.chosen.lengths:
@@ -449,7 +461,12 @@ class _Texts:
         return ""
 
     def _settle_gate(self, size: TextKey) -> None:
-        """Set what the reference's answers at the length of *size* tell of others."""
+        """
+        Set how right the reference is at the length of *size*.
+
+        If it fails at all depths, and there is a gate, greater lengths are left out for
+        all.
+        """
         calibration, shares = self.calibration, self._shares(size.task, size.length)
         if not shares:
             return
@@ -473,7 +490,11 @@ class _Texts:
         return map(TextKey.parse, {**self.observed.answers, **self._texts})
 
     def _shares(self, task: str, length: int) -> dict[float, list[float]]:
-        """How right the answers to *task* are at *length*, by depth."""
+        """
+        How right answers to *task* are at *length*, by depth.
+
+        Unanswered ones are not there.
+        """
         shares: dict[float, list[float]] = {}
         for key in self._keys():
             if (key.task, key.length) != (task, length):
@@ -558,7 +579,7 @@ class _Examiner(_Questioner):
         return self.texts.why_pointless(question.body)
 
     def find_levels(self) -> Calibration:
-        """The settings for all pairs, found on questions that are not scored."""
+        """Level and characters of texts for all pairs, found on unscored questions."""
         dials = [self._dial_of(task) for task in self.texts.chosen.tasks]
         sizes = [
             Fitted(d.task, length, self._characters(d.task, d.level, length))
@@ -572,6 +593,7 @@ class _Examiner(_Questioner):
     # The dial
 
     def _dial_of(self, task: str) -> Dialled:
+        """The level of *task*: the one of the user, or found on the reference."""
         fixed = self.texts.chosen.dials.get(task)
         if fixed is None:
             return turn_dial(task, lambda level: self._try_level(task, level))
@@ -601,7 +623,7 @@ class _Examiner(_Questioner):
         return DialStep(level, round(fmean(shares), 4), len(shares))
 
     def _characters(self, task: str, level: int, length: int) -> int:
-        """Characters of a text of *length* tokens."""
+        """Characters of a text of *length* tokens of *task* at *level*."""
         return fitted_characters(
             lambda characters: (
                 make_texts(
@@ -670,7 +692,7 @@ class _Examiner(_Questioner):
 def read_text(
     key: TextKey, text: TaskText, read: Read, *, wording: int = WORDING
 ) -> TextRead:
-    """*text*, whose right answers are scored where they stand behind it."""
+    """*text* with the scores of its right answers, read where they stand behind it."""
     sha256 = hashlib.sha256(text.text.encode()).hexdigest()
     named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
     passages = [
@@ -705,6 +727,7 @@ def _decoys(text: TaskText) -> tuple[Decoy, ...]:
 def _stored_answer(
     question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
 ) -> TextAnswer:
+    """*answer* to *question*, whose decoys are stored as places among *decoys*."""
     return TextAnswer(
         **shared_with(question, QuestionFields),
         decoys=tuple(map(decoys.index, question.decoys)),
@@ -736,4 +759,5 @@ def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bo
 
 
 def _has_a_line(so_far: str) -> bool:
+    """Whether a whole line that is not blank has come."""
     return any(line.strip() for line in so_far.split("\n")[:-1])

@@ -196,12 +196,12 @@ class Retrieval:
 
     @property
     def texts(self) -> tuple[TextRead, ...]:
-        """The texts that were asked."""
+        """The texts that were asked about, in asking order."""
         return tuple(self.answers.values())
 
     @property
     def not_asked(self) -> tuple[Skipped, ...]:
-        """The lengths that were not."""
+        """Tasks and lengths of which texts were skipped, with the last reason."""
         lengths = {
             (key.task, key.length): reason
             for key, reason in zip(

@@ -98,7 +98,11 @@ def _edits(one: str, other: str) -> int:
 
 
 def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
-    """The first that are said count, as many as there are right ones."""
+    """
+    Score an answer of items: the first that are said count, as many as are right.
+
+    An item of a decoy among them is an intrusion before anything is a near miss.
+    """
     said = _items_said(question, answer)[: len(question.items)]
     right = [item for item in question.items if item in said]
     share = len(right) / len(question.items)
@@ -119,6 +123,7 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
 def _intrusion(
     question: TextQuestion, decoy: Decoy, share: float, edits: int
 ) -> AnswerScore:
+    """The score of an answer that gives *decoy*."""
     return AnswerScore(
         mode=Mode.INTRUSION,
         share=share,
@@ -150,7 +155,11 @@ def _items_said(question: TextQuestion, answer: str) -> list[str]:
 
 
 def _mentions(words: set[str], answer: str) -> list[str]:
-    """The *words* that stand in *answer* whole, in order; of nested ones the longer."""
+    """
+    The *words* that stand in *answer* whole, in order; of nested ones the longer.
+
+    Numbers are also read without commas; the reading that has more is taken.
+    """
     either = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     plain = re.sub(r"(?<=\d),(?=\d{3}\b)", "", answer)
     readings = [
@@ -163,6 +172,11 @@ def _mentions(words: set[str], answer: str) -> list[str]:
 
 
 def _score_lines(question: TextQuestion, answer: str) -> AnswerScore:
+    """
+    Score an answer of lines: right if all agree in order.
+
+    Else its share are those that are anywhere in it.
+    """
     said = _lines(question, answer)[: len(question.items)]
     wanted = [line.strip() for line in question.items]
     agreed = [a == b for a, b in zip(said, wanted, strict=False)]
@@ -182,6 +196,11 @@ def _score_lines(question: TextQuestion, answer: str) -> AnswerScore:
 def _failure_of_lines(
     question: TextQuestion, said: Sequence[str], first: int
 ) -> tuple[Mode, Decoy | None, int | None]:
+    """
+    How *said* lines fail, with the decoy that the *first* wrong one is of, and edits.
+
+    No edits where it is neither an intrusion nor a near miss.
+    """
     wanted = [line.strip() for line in question.items]
     pairs = itertools.zip_longest(said, wanted, fillvalue="")
     edits = sum(itertools.starmap(_edits, pairs))
@@ -238,6 +257,7 @@ SALAD_SHARE = 0.6
 
 
 def _failure(answer: str) -> Mode:
+    """What an answer is that no payload explains: loop, refusal, salad, or wrong."""
     words = re.findall(r"[\w']+", answer.lower())
     # The last word may have been cut by the limit of the reply.
     if _is_loop(words) or _is_loop(words[:-1]):

@@ -143,13 +143,15 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
-    """The lengths asked for, in tokens, shortest first."""
+    """The lengths asked for, in tokens, each once, shortest first."""
     return tuple(sorted({*settings.lengths}))
 
 
 def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
     """
     The settings of dials that the user chose, by task; empty if none.
+
+    A number alone is of all tasks; of several for one task the last counts.
 
     Raises:
         BadInput: If one is no level of its task.
@@ -325,7 +327,7 @@ def expected_calibration(chosen: RetrievalLayout) -> Calibration:
 
 def texts_of(calibration: Calibration, chosen: RetrievalLayout) -> list[TextKey]:
     """
-    The texts of a run, in asking order.
+    The texts of a run in asking order, by task, then length; without what is left out.
 
     Args:
         calibration: What holds for all pairs.

@@ -72,6 +72,7 @@ def make_texts(
 
 
 def _level(name: str, dial: int) -> tuple[Task, Level]:
+    """The task *name* and its level *dial*; refuses what there is not."""
     if name not in TASKS:
         raise UnknownName(kind="task", name=name, known=TASKS)
     levels = TASKS[name].levels
@@ -134,10 +135,12 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def _number(chance: Chance, digits: int) -> str:
+    """A number of so many *digits*, the first of them not 0."""
     return chance.pick(_DIGITS[1:]) + chance.word(_DIGITS, digits - 1)
 
 
 def _uuid(chance: Chance) -> str:
+    """Random digits in the form of a UUID."""
     return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
 
 
@@ -182,6 +185,7 @@ class _Pairs:
     form: str = "The code of {} is {}."
 
     def line(self, n: int) -> str:
+        """The line that gives key *n* its value."""
         return self.form.format(self.keys[n], self.values[n])
 
     def begin(self, n: int) -> str:
@@ -196,7 +200,11 @@ class _Pairs:
 
 
 def _pairs(spec: TextSpec, count: int) -> _Pairs:
-    """Keys and values of the kind of the level, none twice."""
+    """
+    Keys and values of the kind of the level, none twice.
+
+    A *count* of 0 is as many UUIDs as fill the text.
+    """
     chance, kind = spec.chance, spec.level.kind
     if kind == "uuid":
         count = count or (spec.characters - 1) // (2 * 36 + len(" -> \n"))
@@ -210,6 +218,7 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
 
 
 def _multikey(spec: TextSpec) -> Material:
+    """Keys with a value each; the first ones are asked for, one at a time."""
     pairs = _pairs(spec, spec.level.count)
     places = _spread(spec, len(pairs.keys))
     questions = [
@@ -374,6 +383,7 @@ def _variables(spec: TextSpec) -> Material:
 
 
 def _question_for_list(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+    """The question for all names of *chain*."""
     count = len(chain.names)
     return QuestionDraft(
         depth=depth,
@@ -393,6 +403,7 @@ def _question_for_list(depth: float, chain: _Chain, other: _Chain) -> QuestionDr
 
 
 def _question_for_end(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+    """The question for the value of the last name of *chain*."""
     last = chain.names[-1]
     return QuestionDraft(
         depth=depth,
@@ -602,10 +613,12 @@ def _common_words(spec: TextSpec) -> Material:
 
 
 def _cities(*counts: int) -> tuple[Level, ...]:
+    """Levels of so many cities."""
     return tuple(Level(f"{n} cities, three digits", n, "city") for n in counts)
 
 
 def _invented_words(*counts: int) -> tuple[Level, ...]:
+    """Levels of so many invented words."""
     return tuple(Level(f"{n} invented words, five digits", n, "word") for n in counts)
 
 

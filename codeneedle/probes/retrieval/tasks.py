@@ -208,7 +208,11 @@ def compose_text(task: Task, spec: TextSpec, number: int) -> TaskText:
 def _join_lines(
     made: Material, spec: TextSpec, *, name: str
 ) -> tuple[str, list[float]]:
-    """The lines at their places among filler, and where each then begins, 0 to 1."""
+    """
+    The lines in order of their places among filler, and where each then begins, 0 to 1.
+
+    Lines are never dropped: filler ends where the characters do.
+    """
     lines = made.lines
     spare = spec.characters - sum(len(line.text) + 1 for line in lines)
     if spare < 0:
@@ -238,6 +242,7 @@ def _join_lines(
 def _question(
     spec: QuestionDraft, name: str, number: int, places: Sequence[float]
 ) -> TextQuestion:
+    """The question of *spec*, whose decoys are sorted by place."""
     payload = spec.joint.join(spec.items)
     decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in spec.decoys]
     return TextQuestion(

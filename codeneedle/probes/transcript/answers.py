@@ -67,6 +67,7 @@ def choice(
 
 
 def _row(each: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
+    """Name, place and tokens of a turn, those of *kinds*, and why it is left out."""
     facts = each.facts
     counts = [str(each.tokens.get(kind, 0)) for kind in kinds]
     return [
@@ -128,7 +129,7 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
 
 
 def _kept_file(run: Run) -> Path | None:
-    """The file that *run* measured, if it is still where it was."""
+    """The file that *run* measured; None if it is gone or has changed."""
     file = tomllib.loads(run.sweep).get(NAME, {}).get("file")
     return Path(file) if file and _is_measured(run, Path(file)) else None
 
@@ -143,7 +144,7 @@ def _is_measured(run: Run, file: Path) -> bool:
 
 
 def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
-    """The recording of *turn* in *file*."""
+    """The recording of *turn* in *file*; a file that was not measured is refused."""
     sha256, conversations = read_conversations(file)
     if sha256 != chosen.sha256:
         raise BadInput(

@@ -56,7 +56,7 @@ def counted_turns(
         conversations: As they were recorded.
         template: The model's chat template.
         context: Its size in tokens.
-        limit: Most tokens to force; None for all.
+        limit: Most tokens to force, of turns evenly spread; None for all.
 
     Raises:
         BadInput: If the template does not take more than `MOST_UNREAD` of the
@@ -114,7 +114,9 @@ def _refuse_faults(
 
 def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
     """
-    Numbers of as many turns as *limit* allows, evenly spread, including the last.
+    Numbers of as many turns as *limit* allows, evenly spread, first and last included.
+
+    If no two fit so, the last that fits; none if none does.
 
     Args:
         sizes: Tokens of each turn.
@@ -132,6 +134,7 @@ def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
 def _count_turn(
     turn: RenderedTurn, template: ChatTemplate, context: int
 ) -> CountedTurn:
+    """*turn* with its tokens, and why it is left out: fault, no text, or no room."""
     prompt_tokens = template.count_tokens(turn.prompt)
     tokens = template.count_tokens(turn.prompt + turn.text) - prompt_tokens
     facts = TurnFacts(

@@ -98,7 +98,7 @@ class Turn:
     """Further fields that templates read: ``name``, ``tool_call_id``."""
 
     def message(self) -> Json:
-        """The message as OpenAI's API has it."""
+        """The message as OpenAI's API has it, with ids made for its calls."""
         message: Json = {"role": self.role, "content": self.content, **self.others}
         if self.reasoning:
             message["reasoning_content"] = self.reasoning
@@ -200,6 +200,7 @@ def _decode(data: bytes, path: Path) -> str:
 
 
 def _too_faulty(faulty: Sequence[Conversation], of: int) -> "_Wrong":
+    """The error of the first fault, and how many conversations have one."""
     more = f"; {len(faulty):,} of {of:,} conversations are like it" * (len(faulty) > 1)
     return _Wrong(f"{faulty[0].fault}{more}")
 
@@ -229,6 +230,7 @@ def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
 
 
 def _bad_file(path: Path, reason: str, option: str = "--transcript") -> BadInput:
+    """The error for a file that an *option* names, with the forms that are read."""
     return BadInput(source=f"{option} {path}", reason=reason, hint=HINT)
 
 
@@ -280,10 +282,12 @@ def _lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
 
 
 def _loads(text: str) -> Any:
+    """*text* as JSON, without the numbers that JSON does not have."""
     return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _finite(digits: str) -> float:
+    """The number that *digits* write; one too large for a float is refused."""
     value = float(digits)
     if math.isinf(value):
         raise ValueError(f"{digits[:20]} is too large a number")
@@ -291,6 +295,7 @@ def _finite(digits: str) -> float:
 
 
 def _refuse_constant(name: str) -> None:
+    """Refuse ``NaN`` and ``Infinity``."""
     raise ValueError(f"{name} is no JSON")
 
 
@@ -308,6 +313,7 @@ def _members(text: str) -> Iterator[tuple[int, Any]]:
 
 
 def _line_at(text: str, at: int) -> int:
+    """The line of the character *at* that place, from 1."""
     return text.count("\n", 0, at) + 1
 
 
@@ -315,6 +321,7 @@ def _line_at(text: str, at: int) -> int:
 
 
 def _is_messages(values: Sequence[Any]) -> bool:
+    """Whether *values* are messages of one conversation: each has a role or sender."""
     return bool(values) and all(
         isinstance(value, dict) and {"role", "from"} & value.keys() for value in values
     )
@@ -335,6 +342,11 @@ def _whole_or_cut(value: Any, line: int) -> Conversation:
 
 
 def _conversation(value: Any, line: int) -> Conversation:
+    """
+    The conversation that *value* is, up to the first message that cannot be read.
+
+    A `_Wrong` if it is none, or has no message of an assistant before that.
+    """
     if isinstance(value, _Wrong):
         raise value
     if isinstance(value, list) and _is_messages(value):
@@ -383,6 +395,7 @@ def _turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
 
 
 def _turn(value: Any, number: int) -> Turn:
+    """Message *number* in either form; a `_Wrong` names that number."""
     if not isinstance(value, dict):
         raise _Wrong(f"message {number} is no object")
     try:
@@ -395,6 +408,7 @@ _THOUGHTS = ("reasoning_content", "reasoning")
 
 
 def _open_ai(value: Json) -> Turn:
+    """A message of OpenAI's form; thoughts of others than the assistant are dropped."""
     role = value.get("role")
     if role == "function":
         role = "tool"
@@ -427,6 +441,7 @@ def _open_ai(value: Json) -> Turn:
 
 
 def _share_gpt(value: Json) -> Turn:
+    """A message of ShareGPT's form; a call is one of the assistant's without text."""
     name = value.get("from")
     role = SHARE_GPT_ROLES.get(name) if isinstance(name, str) else None
     if role is None:
@@ -441,7 +456,7 @@ def _share_gpt(value: Json) -> Turn:
 
 
 def _text(content: Any) -> str:
-    """The text of a message, whose content may be a list of parts."""
+    """The text of a message, whose content may be a list of parts: one a line."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -458,6 +473,7 @@ def _text(content: Any) -> str:
 
 
 def _call(value: Any) -> Call:
+    """A call in either form; without arguments it has an empty object."""
     inner = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
         raise _Wrong("has a tool call without a name")
@@ -471,7 +487,7 @@ def _call(value: Any) -> Call:
 
 
 def _tools(value: Any) -> Iterator[Json]:
-    """Definitions of tools; ShareGPT's are JSON in a text."""
+    """Definitions of tools in OpenAI's form; ShareGPT's are JSON in a text."""
     tools = _parse(value, "'tools'") if isinstance(value, str) and value else value
     if not tools:
         return
@@ -490,6 +506,7 @@ def _tools(value: Any) -> Iterator[Json]:
 
 
 def _parse(text: Any, what: str) -> Any:
+    """*text* as JSON; *what* names it in a `_Wrong`."""
     if not isinstance(text, str):
         raise _Wrong(f"has {what} that are no text")
     try:

@@ -70,6 +70,7 @@ def conversation_of(value: Any) -> Converted:
 
 
 def _without_branches(value: Any, aside: Counter[str]) -> Any:
+    """*value* as the first program converts it whose export it is; else as it is."""
     for is_of, convert in _PROGRAMS if isinstance(value, dict) else ():
         if is_of(value):
             return convert(value, aside)
@@ -78,6 +79,7 @@ def _without_branches(value: Any, aside: Counter[str]) -> Any:
 
 
 def _messages_of(value: Any) -> list[Json]:
+    """Those messages of *value* that are objects; none where there is no list."""
     messages = value
     if isinstance(value, dict):
         messages = value.get("messages") or value.get("conversations")
@@ -122,6 +124,7 @@ def conversations_in(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, A
 
 
 def _is_header(value: Any) -> bool:
+    """Whether *value* begins a file with a record in each line."""
     if not isinstance(value, dict):
         return False
     of_tavern = "chat_metadata" in value or {"user_name", "character_name"} <= {*value}
@@ -129,12 +132,14 @@ def _is_header(value: Any) -> bool:
 
 
 def _is_record(value: Any) -> bool:
+    """Whether *value* is a record behind such a header."""
     if not isinstance(value, dict):
         return False
     return "mes" in value or ("type" in value and "role" not in value)
 
 
 def _of_records(records: Sequence[Json]) -> Json:
+    """A conversation of a header and its records, in the form of its program."""
     header, *rest = records
     if header.get("type") != "session":
         return {TAVERN: rest}
@@ -152,6 +157,7 @@ _NOBODY = "00000000-"
 
 
 def _first(message: Json, keys: Sequence[str]) -> Any:
+    """What *message* has by the first of *keys* that is not None; None without any."""
     return next((message[key] for key in keys if message.get(key) is not None), None)
 
 
@@ -230,6 +236,7 @@ def _refuse_branches(messages: Sequence[Json]) -> None:
 
 
 def _is_llama(value: Json) -> bool:
+    """Whether *value* is an export of llama.cpp's page."""
     conv = value.get("conv")
     return isinstance(value.get("messages"), list) and (
         isinstance(conv, dict) or "currNode" in value
@@ -237,6 +244,7 @@ def _is_llama(value: Json) -> bool:
 
 
 def _of_llama(value: Json, aside: Counter[str]) -> Json:
+    """The branch that is shown, without its root."""
     about = value.get("conv", value)
     shown = _branch(value["messages"], about.get("currNode"), aside)
     kept = [message for message in shown if message.get("type") != "root"]
@@ -244,6 +252,7 @@ def _of_llama(value: Json, aside: Counter[str]) -> Json:
 
 
 def _llama_message(message: Json, aside: Counter[str]) -> Json:
+    """A message by OpenAI's keys; attachments stand before its text."""
     renamed = {
         "reasoningContent": "reasoning_content",
         "thinking": "reasoning_content",
@@ -289,6 +298,7 @@ def _is_chatgpt(value: Json) -> bool:
 
 
 def _of_chatgpt(value: Json, aside: Counter[str]) -> Json:
+    """The branch that is shown, thoughts within the answers that follow them."""
     nodes = [each for each in value["mapping"].values() if isinstance(each, dict)]
     shown = _branch(nodes, value.get("current_node"), aside, by=("parent",))
     said = (node.get("message") for node in shown)
@@ -304,7 +314,11 @@ def _of_chatgpt(value: Json, aside: Counter[str]) -> Json:
 def _chatgpt_message(
     message: Json, thoughts: list[str], aside: Counter[str]
 ) -> Json | None:
-    """A message with the *thoughts* before it; None if it says nothing."""
+    """
+    A message with the *thoughts* before it; None if it says nothing.
+
+    *thoughts* are kept for the next message of the assistant, which empties them.
+    """
     author, content = message.get("author") or {}, message.get("content") or {}
     role, kind = author.get("role"), content.get("content_type")
     if kind == "thoughts":
@@ -348,6 +362,7 @@ def _is_claude(value: Json) -> bool:
 
 
 def _of_claude(value: Json, aside: Counter[str]) -> Json:
+    """The branch that is shown; texts of attached files stand before the message."""
     said = value["chat_messages"]
     if any(_first(m, _PARENTS) for m in said if isinstance(m, dict)):
         said = _branch(said, value.get("current_leaf_message_uuid"), aside)
@@ -367,6 +382,7 @@ def _of_claude(value: Json, aside: Counter[str]) -> Json:
 
 
 def _is_anthropic(value: Json) -> bool:
+    """Whether *value* has parts that only Anthropic's API has."""
     kinds = {"tool_use", "tool_result", "thinking"}
     contents = (message.get("content") for message in _messages_of(value))
     return any(
@@ -378,6 +394,7 @@ def _is_anthropic(value: Json) -> bool:
 
 
 def _of_anthropic(value: Json, _aside: Counter[str]) -> Json:
+    """*value*, its messages split by parts into those of OpenAI's form."""
     messages: list[Json] = []
     for message in _messages_of(value):
         content = message.get("content")
@@ -428,6 +445,7 @@ def _is_open_webui(value: Json) -> bool:
 
 
 def _of_open_webui(value: Json, aside: Counter[str]) -> Json:
+    """The branch that is shown, with the system prompt of the chat."""
     chat = value.get("chat", value)
     history = chat["history"]
     shown = _branch([*history["messages"].values()], history.get("currentId"), aside)
@@ -478,6 +496,7 @@ def _is_lm_studio(value: Json) -> bool:
 
 
 def _of_lm_studio(value: Json, aside: Counter[str]) -> Json:
+    """Of each message the version that is shown, with the system prompt."""
     messages: list[Json] = []
     for message in _messages_of(value):
         versions, at = message.get("versions"), message.get("currentlySelected", 0)
@@ -491,6 +510,7 @@ def _of_lm_studio(value: Json, aside: Counter[str]) -> Json:
 
 
 def _lm_studio_message(shown: Json) -> Json:
+    """A version by its blocks: those of thoughts apart from others."""
     if "steps" not in shown:
         return {"role": shown.get("role"), "content": shown.get("content")}
     content: list[Any] = []

@@ -62,11 +62,16 @@ def _scores_by(
 
 
 def _every_score(record: CellRecord) -> Iterator[Forced | None]:
+    """Scores of all turns that *record* was asked; None for those without."""
     return (turn.scores for turn in turns_of(record))
 
 
 def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
-    """The three metrics of a class of tokens; None for all."""
+    """
+    Log-probability, first choices and where it breaks, of a class of tokens.
+
+    None is for all tokens; breaks are of turns, the others of units.
+    """
     units = RightTokens(partial(_scores_by, kind=kind))
     turns = RightTokens(partial(_scores_by, kind=kind, by_turn=True))
 

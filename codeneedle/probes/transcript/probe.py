@@ -101,7 +101,7 @@ class TranscriptProbe(Probe):
     def notes(
         self, settings: TranscriptSettings, estimates: Estimates
     ) -> tuple[str, ...]:
-        """States that a run stores only numbers, and what those say nothing about."""
+        """Notes that text is not stored, and on what turns say nothing about."""
         note = "is not stored: 'codeneedle show' reads the file again"
         chosen = _layout_for(settings, estimates)
         limits = caveats(chosen, estimates.context)
@@ -298,6 +298,7 @@ def _phrase_of_unscored(record: CellRecord) -> Iterator[str]:
 
 
 def _file(settings: TranscriptSettings) -> Path:
+    """The file that *settings* name; refuses those without one."""
     if settings.file is None:
         raise BadInput(
             source="--probe transcript",
@@ -321,6 +322,7 @@ def _other_file(folder: Path, wanted: Path) -> OtherSetup:
 def _nothing_left(
     settings: TranscriptSettings, turns: Sequence[CountedTurn]
 ) -> BadInput:
+    """The error where no turn can be forced, with what would allow one."""
     reasons = dict.fromkeys(turn.left_out for turn in turns)
     rendered = [turn.facts for turn in turns if turn.turn.text]
     least = min((turn.prompt_tokens + turn.tokens for turn in rendered), default=0)
@@ -426,7 +428,11 @@ def _counted_turns(
 
 
 def _render_turns(run: RunContext) -> dict[str, RenderedTurn]:
-    """The turns of *run* by name; their hashes must be those of the setup."""
+    """
+    The turns of *run* by name; their hashes must be those of the setup.
+
+    As the template renders them now, else as on the day on which the run began.
+    """
     chosen = transcript_layout(run.setup)
     settings = run.settings_of(TranscriptSettings, NAME)
     # As it is rendered today; else as on the day on which the run began.

@@ -62,7 +62,11 @@ class TurnFacts:
         return kind is None or any(part.kind is kind for part in self.parts)
 
     def kind_at(self, place: int) -> Kind:
-        """The class of the character at that *place* in the text."""
+        """
+        The class of the character at that *place* in the text.
+
+        Of the last part where it is behind all.
+        """
         starts = [part.start for part in self.parts]
         return self.parts[max(0, bisect.bisect_right(starts, place) - 1)].kind
 
@@ -130,7 +134,7 @@ class TranscriptLayout(
     def turns_by(
         self, name: Callable[[TurnFacts], str]
     ) -> Iterable[tuple[str, list[TurnFacts]]]:
-        """The turns with the *name* that they share, in order."""
+        """The turns by the *name* that they share, in order of the first of each."""
         by_name: dict[str, list[TurnFacts]] = {}
         for turn in self.turns:
             by_name.setdefault(name(turn), []).append(turn)
@@ -167,7 +171,7 @@ def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
 
 def turns_of(record: CellRecord) -> tuple[Answer, ...]:
     """
-    The turns that *record* was asked.
+    The answers to turns that *record* was asked, with and without scores.
 
     Raises:
         BadRecord: If it has another layout.

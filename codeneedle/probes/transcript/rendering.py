@@ -165,6 +165,7 @@ NO_JSON = (
 
 
 def _faulty(name: str, fault: str, detail: str = "") -> RenderedTurn:
+    """A turn without text, left out for *fault*."""
     return RenderedTurn(
         name=name, prompt="", text="", parts=(), fault=fault, detail=detail
     )
@@ -192,6 +193,7 @@ STAND_IN = "codeneedle_text"
 
 
 def _digest(call: Call) -> str:
+    """What stands for the arguments of *call* in a stand-in."""
     return hashlib.sha256(call.arguments.encode()).hexdigest()[:16]
 
 
@@ -385,7 +387,11 @@ def _locate_fields(fields: Sequence[_Field], text: str, at: int) -> list[Part] |
 
 
 def _fill_gaps(located: Sequence[Part], text: str) -> Iterator[Part]:
-    """The parts of the whole *text*; blocks of code are split from other text."""
+    """
+    The parts of the whole *text*; blocks of code are split from other text.
+
+    What stands before a part has its class; behind the last one, that of the last.
+    """
     at = 0
     for part in located:
         if part.start > at:
@@ -397,6 +403,7 @@ def _fill_gaps(located: Sequence[Part], text: str) -> Iterator[Part]:
 
 
 def _code_apart(part: Part, text: str) -> Iterator[Part]:
+    """*part*; one of text in pieces, blocks of code with their own class."""
     if part.kind is not Kind.TEXT:
         yield part
         return
