@@ -283,3 +283,12 @@ def test_a_program_without_a_help_is_not_said_to_lack_an_option(tmp_path):
 
     assert frozenset() == own_options(tool)
     assert "its --help fails" in why_unlike(tool, ["--swa-full"])
+
+
+def test_only_f16_in_k_and_v_is_foretold_to_be_read_in_tiles(tmp_path):
+    served = engine(tmp_path, ())
+    tiled, other = [Pair("f16", "f16")], [Pair("q8_0", "f16")]
+    fast, slow, both = (served.pace(pairs) for pairs in (tiled, other, tiled + other))
+
+    assert fast.read_back_s < both.read_back_s < slow.read_back_s
+    assert fast.write_back_s == both.write_back_s == slow.write_back_s
