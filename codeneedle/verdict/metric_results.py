@@ -5,7 +5,8 @@ interval, the decision and the doubts.
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Pair, finer_axes, most_precise
@@ -257,7 +258,8 @@ class MetricUnits:
         That the reference is in doubt; empty if it is not.
 
         It is where half or more of the pairs are measured better by more than they
-        may be, or `MANY` are shown to be better at all. Those beyond the limit do not
+        may be, and not by units that flip by chance, or `MANY` are shown to be better
+        at all. Those beyond the limit do not
         count, nor those with a finer K or V than the reference, which may gain. Other
         weights, another model on any one text, are looked at by themselves.
         """
@@ -276,12 +278,30 @@ class MetricUnits:
                 for pair, row in of.items()
             )
             is_half = better > 0 and 2 * better >= len(of)
-            if shown >= MANY or is_half:
+            if shown >= MANY or (is_half and self._gain_is_no_chance(of)):
                 most = max(better, shown)
                 gain = "gains" if most == 1 else "gain"
                 pairs = plural(len(of), "pair")
                 return f"{most} of {pairs} {gain}: the reference is in doubt"
         return ""
+
+    def _gain_is_no_chance(self, pairs: Collection[Pair]) -> bool:
+        """
+        Whether *pairs* together gain more than by units that any cache may flip.
+
+        Graded losses hardly vary by chance, and a reference that is broken in some
+        units leaves them no interval that is sure: there it always is none.
+        """
+        if not self.loss.kind.is_counted:
+            return True
+        net: dict[str, list[float]] = defaultdict(list)
+        for pair in pairs:
+            theirs, ours = self._base_units(pair), self.units[pair]
+            for name in theirs.keys() & ours.keys():
+                lost = self.loss.of(ours[name], theirs[name])
+                net[name].append(lost - self.loss.of(theirs[name], ours[name]))
+        losses = [statistics.fmean(net[name]) for name in sorted(net)]
+        return interval(losses, error_share(0, 1)).gains(0)
 
     def _has_other_weights(self, pair: Pair) -> bool:
         return self.reference is not None and pair.weights != self.reference.weights

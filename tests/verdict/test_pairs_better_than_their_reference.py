@@ -131,6 +131,22 @@ def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
     assert is_doubted == (found.chosen is None)
 
 
+@pytest.mark.parametrize(
+    "run",
+    [evaluation(82, {GOOD: 41, MIDDLE: 43, COARSE: 12}), evaluation(20, {GOOD: 11})],
+)
+def test_samples_that_flip_by_chance_put_no_reference_in_doubt(run):
+    found = judge(run)
+
+    assert any(row.gain.mean < -row.limit for row in found.main_results)
+    assert {} == found.doubted
+
+
+@pytest.mark.parametrize("rights", [{GOOD: 60}, {GOOD: 50, MIDDLE: 52, COARSE: 12}])
+def test_samples_that_most_pairs_win_put_the_reference_in_doubt(rights):
+    assert {"eval"} == {*judge(evaluation(82, rights)).doubted}
+
+
 def test_beside_a_reference_in_doubt_none_is_within_and_the_worst_stay_beyond():
     losses = {GOOD: gaining(0.15), "q8_0/q5_1": gaining(0.15), MIDDLE: WITHIN}
     found = judge(losing_run({**losses, COARSE: BEYOND}))
