@@ -181,13 +181,14 @@ def plan(
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
-    from codeneedle.sweep.decide import deciding, with_steps
+    from codeneedle.sweep.decide import with_steps
     from codeneedle.sweep.measure import with_next_task
     from codeneedle.sweep.prepare import refuse_unfit, refuse_untrimmed
+    from codeneedle.sweep.request import refuse_decided_share
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution, options = context.obj
-    request = deciding(request, execution)
+    refuse_decided_share(request, execution)
     with working(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
         plans = sweep_module.plans_of(request, execution, tell, pace)
@@ -1044,10 +1045,13 @@ def doctor(
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
     from codeneedle.cli.doctor import diagnose, doctor_document, doctor_object
+    from codeneedle.cli.progress import working
+    from codeneedle.engines.survey import telling_calls
 
-    diagnosis = diagnose(
-        engine=engine, llama_server=llama_server, model=model, env=env or ()
-    )
+    with working(stderr_console(), "planning a sweep") as tell, telling_calls(tell):
+        diagnosis = diagnose(
+            engine=engine, llama_server=llama_server, model=model, env=env or ()
+        )
     if json:
         write_json(doctor_object(diagnosis))
     else:

@@ -449,10 +449,9 @@ def request_of(
     for name in sorted(lasting - options.keys()):
         table, field = _owner(name, used)
         options.setdefault(table, {})[field] = given[name]
-    request = with_options(stored, options)
+    request = replace(with_options(stored, options), decide=decides)
     return replace(
         request,
-        decide=decides,
         corpus=request.corpus or os.environ.get(CORPUS) or None,
         probes=asked_probes(request, is_named="probes" in options),
     ), execution

@@ -49,10 +49,6 @@ from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
 from codeneedle.sweep import plan as planning
-from codeneedle.sweep.decide import (
-    deciding,
-    tells_loss,
-)
 from codeneedle.sweep.measure import (
     CellTally,
     Ending,
@@ -67,7 +63,12 @@ from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,
 )
-from codeneedle.sweep.request import Execution, Request, pages
+from codeneedle.sweep.request import (
+    Execution,
+    Request,
+    pages,
+    refuse_decided_share,
+)
 from codeneedle.sweep.runner import (
     CellEnded,
     CellQueue,
@@ -130,8 +131,8 @@ def sweep(
         KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
-    asked = deciding(request, execution)
-    request = of_one_budget(asked) if together else asked
+    refuse_decided_share(request, execution)
+    asked, request = request, of_one_budget(request) if together else request
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -538,8 +539,8 @@ class Page:
         run, taken = self.runner.read(), self.loop.schedule.taken
         telling = [
             probe
-            for probe in filter(tells_loss, self.plan.probes)
-            if probe.name not in taken.silent
+            for probe in self.plan.probes
+            if probe.tells_loss and probe.name not in taken.silent
         ]
         names = {probe.name for probe in telling}
         tried = {r.pair for r in run.records if r.probe in names}

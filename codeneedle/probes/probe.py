@@ -40,7 +40,7 @@ from codeneedle.probes import observations
 from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import Metric
+from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.prompts import Prompts, thought_and_answer
 from codeneedle.records.record import (
@@ -392,6 +392,12 @@ class Probe:
     """
 
     step: str = "round"  # what one of its steps is, for the progress of a cell
+
+    @property
+    def tells_loss(self) -> bool:
+        """Whether it measures losses, rather than speeds or a change alone."""
+        kinds = {metric.loss.kind for metric in self.metrics if metric.loss}
+        return bool(kinds - {LossKind.CHANGE})
 
     # --- before the first cell
 

@@ -5,18 +5,12 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from msgspec import structs
-
 from codeneedle.cache_types import Pair
 from codeneedle.engines.pace import Price
-from codeneedle.errors import BadInput
-from codeneedle.probes import PROBES, probes_named
-from codeneedle.probes.metrics import LossKind
-from codeneedle.probes.probe import Probe
+from codeneedle.probes import PROBES
 from codeneedle.records.record import Run, as_json
 from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.plan import Plan, PlannedStep
-from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import Runner
 from codeneedle.text import plural
 from codeneedle.verdict.next import (
@@ -29,37 +23,6 @@ from codeneedle.verdict.order import Order, order_in
 
 TIME_SHARE = 1 / 3
 """The most that further functions take by default, as a share of the sweep's time."""
-
-
-def tells_loss(probe: Probe) -> bool:
-    """Whether *probe* measures losses, rather than speeds or a change alone."""
-    kinds = {metric.loss.kind for metric in probe.metrics if metric.loss}
-    return bool(kinds - {LossKind.CHANGE})
-
-
-def deciding(request: Request, execution: Execution) -> Request:
-    """
-    *request*; if it decides, with the probes that measure losses first, or recall.
-
-    Others measure the pairs that these have measured.
-
-    Raises:
-        BadInput: If it decides, and a share of the grid is to be measured.
-    """
-    if not request.decide:
-        return request
-    if execution.shard is not None:
-        raise BadInput(
-            source=f"--shard {execution.shard}",
-            reason="a share of the grid cannot choose which pair is measured next",
-            hint="Sweep shares with --no-decide, or use --decide without --shard.",
-        )
-    if not request.probes:
-        return request
-    probes = probes_named(request.probes)
-    telling = [probe.name for probe in probes if tells_loss(probe)] or [PROBE.name]
-    others = [name for name in request.probes if name not in telling]
-    return structs.replace(request, probes=(*telling, *others))
 
 
 # --- the steps of a sweep that decides
@@ -177,7 +140,7 @@ def _seconds_of_other_losses(run: Run, pair: Pair) -> float:
         record.phases.total_s
         for record in run.records
         if record.pair == pair and record.has_numbers and not is_asked(record)
-        if tells_loss(PROBES[record.probe])
+        if PROBES[record.probe].tells_loss
     )
 
 
@@ -277,7 +240,7 @@ def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedS
 def _planned_cell(plan: Plan, functions: int) -> Price | None:
     """What one cell of each probe with losses takes; None if that is unknown of one."""
     price = Price()
-    for probe in filter(tells_loss, plan.probes):
+    for probe in (p for p in plan.probes if p.tells_loss):
         bill = plan.bill(probe, functions=functions if probe is PROBE else None)
         if bill is None:
             return None

@@ -29,7 +29,7 @@ from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
 from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
 from codeneedle.models import pretrained, stores
-from codeneedle.probes import PROBES
+from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.quantities import token_count
@@ -390,6 +390,9 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     """
     The probes of *request*, with those whose `Probe.asked_by` is set.
 
+    If it decides, those that measure losses come first, or recall: others measure the
+    pairs that these have measured.
+
     Args:
         request: The request.
         is_named: Whether its probes were named; if not, those that are set suffice.
@@ -401,7 +404,31 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     )
     is_named = is_named or request.probes != Request().probes
     named = request.probes if is_named else ()
-    return tuple(dict.fromkeys((*named, *implied))) or request.probes
+    asked = tuple(dict.fromkeys((*named, *implied))) or request.probes
+    return _losses_first(asked) if request.decide and asked else asked
+
+
+def _losses_first(names: tuple[str, ...]) -> tuple[str, ...]:
+    # Commands that read a sweep file do not wait for the verdict.
+    from codeneedle.verdict.next import PROBE
+
+    telling = [probe.name for probe in probes_named(names) if probe.tells_loss]
+    return tuple(dict.fromkeys((*(telling or [PROBE.name]), *names)))
+
+
+def refuse_decided_share(request: Request, execution: Execution) -> None:
+    """
+    Stop at a share of a grid whose pairs are to be chosen by what all have shown.
+
+    Raises:
+        BadInput: With both ways out.
+    """
+    if request.decide and execution.shard is not None:
+        raise BadInput(
+            source=f"--shard {execution.shard}",
+            reason="a share of the grid cannot choose which pair is measured next",
+            hint="Sweep shares with --no-decide, or use --decide without --shard.",
+        )
 
 
 def encoded_request(request: Request) -> str:

@@ -24,7 +24,7 @@ from codeneedle.records.record import (
     Setup,
     key_of,
 )
-from codeneedle.sweep.decide import TIME_SHARE, fix_order, tells_loss
+from codeneedle.sweep.decide import TIME_SHARE, fix_order
 from codeneedle.sweep.runner import (
     GIVE_UP_AFTER,
     CellQueue,
@@ -292,7 +292,7 @@ def _extension(
 
 def _tasks_that_decide(now: _Now) -> Iterator[Task]:
     """The reference, steps until nothing could change the answer, then what is left."""
-    telling = [probe for probe in now.wanted.probes if tells_loss(probe)]
+    telling = [probe for probe in now.wanted.probes if probe.tells_loss]
     yield from _references(now, telling)
     if reference_of(now.run, now.wanted) is None or order_of(now.run) is None:
         return
@@ -306,7 +306,7 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
     asked = now.pairs_tried(telling)
     for probe in now.wanted.probes:
         is_open = any(now.is_left(probe, pair) for pair in asked)
-        if not tells_loss(probe) and asked and is_open:
+        if not probe.tells_loss and asked and is_open:
             yield Task(probe=probe.name, pairs=asked)
     yield from _checks(now)
     for probe in telling:
@@ -544,7 +544,7 @@ class Schedule:
     def has_reference(self, run: Run) -> bool:
         """Whether all that tell losses have measured the reference, or tried to."""
         reference = reference_of(run, self.wanted)
-        names = {probe.name for probe in filter(tells_loss, self.wanted.probes)}
+        names = {probe.name for probe in self.wanted.probes if probe.tells_loss}
         tried = {record.probe for record in run.records if record.pair == reference}
         return reference is not None and names <= tried
 
@@ -556,7 +556,7 @@ class Schedule:
             NothingToLose: If that is so of all that tell losses.
         """
         self.is_settled = True
-        for probe in filter(tells_loss, self.wanted.probes):
+        for probe in (p for p in self.wanted.probes if p.tells_loss):
             try:
                 queue = CellQueue(self.runner, probe, self.wanted.pairs)
                 queue.stop_if_nothing_to_lose()
@@ -577,7 +577,7 @@ class Schedule:
         self.taken.silent.add(probe)
         probes = self.wanted.probes
         if self.wanted.decides:
-            probes = tuple(filter(tells_loss, probes))
+            probes = tuple(probe for probe in probes if probe.tells_loss)
         if {each.name for each in probes} <= self.taken.silent:
             raise error
         self.left_out(error)

@@ -7,8 +7,7 @@ from made_plans import made_world, planned
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import CodeneedleError
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.sweep.decide import deciding
-from codeneedle.sweep.request import Execution, Request, read_sweep
+from codeneedle.sweep.request import Request, asked_probes, read_sweep
 
 BOTH = ["divergence", "recall"]
 
@@ -65,8 +64,10 @@ def test_a_run_folder_keeps_what_was_asked():
 def test_a_sweep_that_decides_measures_losses_first():
     named = Request(probes=("throughput", "recall", "divergence"), decide=True)
 
-    assert ("recall", "divergence", "throughput") == deciding(named, Execution()).probes
-    assert () == deciding(Request(decide=True), Execution()).probes
+    ordered = asked_probes(named, is_named=True)
+
+    assert ("recall", "divergence", "throughput") == ordered
+    assert () == asked_probes(Request(decide=True), is_named=False)
 
 
 @pytest.mark.parametrize("name", ["gradient", "row"])

@@ -41,14 +41,18 @@ from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep import schedule
 from codeneedle.sweep.decide import (
-    deciding,
     first_answer_s,
     first_look,
     fix_order,
     with_steps,
 )
 from codeneedle.sweep.prepare import prepare
-from codeneedle.sweep.request import Execution, Request
+from codeneedle.sweep.request import (
+    Execution,
+    Request,
+    asked_probes,
+    refuse_decided_share,
+)
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.schedule import Schedule, Wanted, is_short
 from codeneedle.sweep.workers import Share
@@ -471,7 +475,7 @@ def test_a_share_of_a_grid_cannot_decide():
     request = Request(decide=True)
 
     with pytest.raises(BadInput, match="a share of the grid cannot choose"):
-        deciding(request, Execution(shard=Share(number=1, of=2)))
+        refuse_decided_share(request, Execution(shard=Share(number=1, of=2)))
 
 
 @pytest.mark.parametrize(
@@ -485,8 +489,10 @@ def test_a_share_of_a_grid_cannot_decide():
     ],
 )
 def test_probes_that_measure_losses_come_first_or_recall(asked, expected):
-    assert expected == deciding(Request(decide=True, probes=asked), Execution()).probes
-    assert asked == deciding(Request(probes=asked), Execution()).probes
+    request = Request(decide=True, probes=asked)
+
+    assert expected == asked_probes(request, is_named=True)
+    assert asked == asked_probes(Request(probes=asked), is_named=True)
 
 
 def test_a_text_that_is_read_is_read_again_behind_each_look_that_is_passed():
