@@ -757,7 +757,7 @@ def _refuse_several(
 
 
 def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
-    """Print the verdict on each run; the exit code."""
+    """Print the verdict on each run; the exit code is 1 if one has no numbers."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.verdict import closing, verdicts
     from codeneedle.report.verdict_data import verdict_objects
@@ -773,7 +773,7 @@ def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
 
 
 def _show_budget(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
-    """Print which of several files of weights to set with which pair."""
+    """Print which of several files to set with which pair; 1 without a reference."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.budget import budget_closing, whole_document
     from codeneedle.report.verdict_data import verdict_objects
@@ -876,7 +876,7 @@ def compare(
 
 
 def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
-    """Texts with receipts and runs side by side."""
+    """Print texts with receipts, and runs, side by side."""
     from codeneedle.report import receipt
     from codeneedle.report.selection import one_run
 
@@ -1135,7 +1135,7 @@ ELSEWHERE = {
 
 
 def _bad_usage(error: Any) -> BadInput:
-    """The `BadInput` for an *error* of typer."""
+    """The `BadInput` for an *error* of typer, with the nearest option or command."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
     reason, hint = error.format_message().rstrip("."), f"See {command} --help"
     unknown = getattr(error, "option_name", "")

@@ -72,6 +72,11 @@ def ask(
 
 
 def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
+    """
+    The greedy answer of *pair* to *prompt*, without what may be secret.
+
+    Its log stays if that fails.
+    """
     refuse_pair(plan.survey, plan.weights, pair)
     cell = CellSpec(pair, plan.context)
     log = cache_folder() / "asking" / f"{plan.model}.{pair.slug}.log"
@@ -114,5 +119,6 @@ def read_prompt(path: Path) -> str:
 
 
 def _unreadable(path: Path, reason: str) -> BadInput:
+    """The error for a file of a prompt, with what to name."""
     hint = "Name a text file with the prompt, or - for stdin."
     return BadInput(source=path, reason=reason, hint=hint)

@@ -68,10 +68,12 @@ class JointSweep:
 
     @property
     def _first(self) -> Page:
+        """The first page, whose console, options and clock are those of all."""
         return self.pages[0]
 
     @property
     def _console(self) -> Console:
+        """Where progress is shown."""
         return self._first.console
 
     # --- what is told while it measures
@@ -93,6 +95,7 @@ class JointSweep:
         note_lines(self._console, [f"{visible(loop.plan.model)}: {reason}: left out"])
 
     def _say_step(self, step: NextStep, verdict: Verdict) -> None:
+        """Say the answer so far, once there is one, and what *step* measures."""
         from codeneedle.report.budget import budget_headline
 
         if verdict.compared:
@@ -106,12 +109,17 @@ class JointSweep:
     # --- what is said at the end
 
     def _say_over(self, task: Task) -> None:
+        """Say that the time is up, and which pairs of *task* are missing."""
         pairs = task.step.asked.pairs if task.step else task.pairs
         names = visible(", ".join(map(str, pairs)))
         say(self._console, f"The time is up. Missing: {names}. Run it again to go on.")
 
     def _show_verdict(self, loops: Sequence[TaskLoop]) -> None:
-        """The verdict on all that is stored, and the command that shows it again."""
+        """
+        The verdict on all that is stored, and the command that shows it again.
+
+        Nothing of a single run.
+        """
         from codeneedle.report.budget import budget_closing, budget_document
         from codeneedle.report.terminal import print_report
 

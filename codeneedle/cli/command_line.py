@@ -323,7 +323,7 @@ def _of_settings(described: Sequence[Any]) -> Any:
 
 
 def _join_distinct(glue: str, texts: Iterable[str | None]) -> str:
-    """The distinct *texts* that are not empty."""
+    """The distinct *texts* that are not empty, in order, with *glue* between them."""
     return glue.join(dict.fromkeys(text for text in texts if text))
 
 
@@ -335,7 +335,7 @@ def options_of(params: Iterable[Any]) -> list[str]:
 
 def _refuse_unknown(unknown: str, given: Sequence[str], known: Collection[str]) -> None:
     """
-    Stop at an *unknown* option with what to write instead of it.
+    Stop at an *unknown* option, if it is among *given*, with what to write instead.
 
     Raises:
         BadInput: With our own option for it, the nearest of those that are *known*, or
@@ -492,6 +492,7 @@ def request_of_cell(
 
 
 def _probe_that_decides() -> str:
+    """Name of the probe that a sweep that decides asks; imported when it is."""
     from codeneedle.verdict.next import (
         PROBE,
     )

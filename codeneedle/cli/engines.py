@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 
 def _as_it_is(request: "Request") -> "Request":
+    """*request* itself: nothing follows from settings."""
     return request
 
 
@@ -112,10 +113,12 @@ class EngineEntry:
 
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
+    """The programs of llama.cpp, also where *execution* names none."""
     return installation.find(llama_server=execution.llama_server)
 
 
 def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
+    """What makes engines of llama.cpp, whose server is asked for its facts once."""
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
     tools = _find_llama_cpp(request, execution)
@@ -124,6 +127,7 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
 
 
 def _launch(answer: "Answer") -> launching.Launch:
+    """What starts llama-server with *answer*."""
     return launching.Launch(
         pair=answer.pair,
         name=answer.run.setup.weights.name,
@@ -146,6 +150,7 @@ def _started_model(word: str) -> str:
 
 
 def _llama_lines(answer: "Answer", form: str) -> list[str]:
+    """The lines of *form* that start llama-server with *answer*."""
     forms = {
         "command": launching.command,
         "env": launching.environment,
@@ -155,12 +160,14 @@ def _llama_lines(answer: "Answer", form: str) -> list[str]:
 
 
 def _find_mlx(_request: "Request", _execution: "Execution") -> object:
+    """The versions of MLX that are installed."""
     from codeneedle.engines.mlx import engine
 
     return engine.find()
 
 
 def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
+    """What makes engines of MLX."""
     from codeneedle.engines.mlx.engine import Mlx, find
 
     settings = request.chosen(MLX, MlxSettings)
@@ -182,6 +189,7 @@ def _adapted_mlx(request: "Request") -> "Request":
 
 
 def _folder_of_mlx(path: Path) -> Weights:
+    """The weights in the folder at *path*, or of a model that other programs keep."""
     from codeneedle.engines.mlx.engine import read_weights
 
     return read_weights(_in_store(path, folder=True))
@@ -194,7 +202,11 @@ def _served_model(path: Path) -> Weights:
 
 
 def _adapted_command(request: "Request") -> "Request":
-    """A command that does not name the model leaves it to the name of the server's."""
+    """
+    *request*, which names its model by ``--served-name`` where the command does not.
+
+    Refuses types that one placeholder cannot give.
+    """
     settings = request.chosen(COMMAND, CommandSettings)
     template = command_template(settings)
     fixed = request.columns if "k" in template.placeholders else request.rows
@@ -224,6 +236,7 @@ def _as_path(name: str) -> str:
 
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
+    """The program of the command that is set; None without one."""
     from codeneedle.system.commands import program_at
 
     settings = request.chosen(COMMAND, CommandSettings)
@@ -233,6 +246,7 @@ def _find_command(request: "Request", _execution: "Execution") -> object:
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
+    """What makes engines that start the command of the settings."""
     from codeneedle.engines.openai.engine import command_of
 
     types = by_precision((*request.rows, *request.columns))
@@ -245,7 +259,11 @@ def _command(request: "Request", _execution: "Execution") -> "EngineFor":
 
 
 def _adapted_endpoint(request: "Request") -> "Request":
-    """One cell, which the user names, of a model that is known by its name."""
+    """
+    *request* of one cell, which the user names, of a model known by its name.
+
+    Other types than those of the cell are refused.
+    """
     settings = request.chosen(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
     pair = checked_pair(settings.pair)
@@ -266,6 +284,7 @@ def _adapted_endpoint(request: "Request") -> "Request":
 
 
 def _endpoint(request: "Request", _execution: "Execution") -> "EngineFor":
+    """What makes engines that ask the server at the address of the settings."""
     from codeneedle.engines.openai.engine import endpoint_of
 
     return endpoint_of(
@@ -307,6 +326,7 @@ def asks_for(engine: str) -> PairFlags:
 
 
 def _mlx_words(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
+    """Pair, model and arguments of *answer*."""
     return answer.pair, answer.model, answer.run.setup.server_args
 
 

@@ -87,6 +87,7 @@ def _why_other_weights(ours: Weights, theirs: Weights) -> str:
 
 
 def _besides_model(plan: Plan) -> Request:
+    """The request of *plan* without its models."""
     return structs.replace(plan.request, models=())
 
 
@@ -95,7 +96,11 @@ MOST_BESIDE = 50
 
 
 def other_weights(weights: Weights) -> Path | None:
-    """Another file of the same model in the folder of *weights*; None without one."""
+    """
+    Another file of the same model in the folder of *weights*; None without one.
+
+    The first by name of `MOST_BESIDE` that are looked at.
+    """
     own = {path.name for path in weights.files}
     if not weights.tokenizer or weights.folder:
         return None
@@ -111,7 +116,11 @@ def other_weights(weights: Weights) -> Path | None:
 
 
 def beside_line(plan: Plan) -> str:
-    """What would tell how large the loss of a cache is beside that of weights."""
+    """
+    What would tell how large the loss of a cache is beside that of weights.
+
+    Empty without another file of the model in its folder.
+    """
     other = other_weights(plan.weights)
     if other is None or plan.request.engine != ENGINE:
         return ""

@@ -36,19 +36,23 @@ def word(name: str, text: str) -> str:
 
 
 def path(name: str, text: str) -> Path:
-    """*text* as a path, ``~`` expanded."""
+    """*text* as a path, ``~`` expanded; an empty one is refused."""
     from codeneedle.system.files import expand_home
 
     return expand_home(word(name, text))
 
 
 def distinct(option: str, text: str) -> tuple[str, ...]:
-    """The distinct words of a list that is separated by commas."""
+    """The distinct words of a list with commas, in order; an empty list is refused."""
     return tuple(dict.fromkeys(words_of_list(option, text)))
 
 
 def words_of_list(option: str, text: str) -> tuple[str, ...]:
-    """The words of a list that is separated by commas; one may stand there twice."""
+    """
+    The words of a list that is separated by commas; one may stand there twice.
+
+    An empty list is refused.
+    """
     every = tuple(filter(None, map(str.strip, text.split(","))))
     if not every:
         raise BadInput(
@@ -60,7 +64,7 @@ def words_of_list(option: str, text: str) -> tuple[str, ...]:
 
 
 def whole_number(name: str, text: str) -> int:
-    """A whole number of 1 or more."""
+    """A whole number of 1 or more; others are refused."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise bad_value(name, text, "a whole number of 1 or more", "2")
     return int(text)
@@ -87,7 +91,7 @@ def context_size(name: str, text: str) -> int:
 
 
 def picture_forms(name: str, text: str) -> tuple[str, ...]:
-    """Distinct forms of a picture: ``png,pdf``."""
+    """Distinct forms of a picture: ``png,pdf``; unknown ones are refused."""
     forms = distinct(name, text)
     for form in forms:
         if form not in PICTURE_FORMS:
@@ -100,12 +104,14 @@ PICTURE_FORMS = ("png", "svg", "pdf")
 
 
 def _share(_name: str, text: str) -> Any:
+    """The share that *text* names: ``3/8``."""
     from codeneedle.sweep.workers import Share
 
     return Share.parse(text)
 
 
 def _prompt_form(name: str, text: str) -> str:
+    """*text*, if it is a form of prompts."""
     from codeneedle.probes.prompts import PromptForm
 
     known = [form.value for form in PromptForm]
@@ -115,6 +121,7 @@ def _prompt_form(name: str, text: str) -> str:
 
 
 def _answer_form(name: str, text: str) -> str:
+    """*text*, if it is a form of an answer."""
     from codeneedle.report.answer import FORMS
 
     if text not in FORMS:
@@ -123,16 +130,19 @@ def _answer_form(name: str, text: str) -> str:
 
 
 def _model(name: str, text: str) -> Path | None:
+    """The path of the weights that *text* names; None of the built-in model."""
     from codeneedle.models import stores
 
     return stores.weights_path(word(name, text), source=name)
 
 
 def _models(name: str, text: str) -> tuple[str]:
+    """*text* as the only model, if there are such weights."""
     return (_model_word(name, text),)
 
 
 def _model_word(name: str, text: str) -> str:
+    """*text*, if there are such weights."""
     _model(name, text)
     return text
 
@@ -191,6 +201,7 @@ def metric_names(incomplete: str) -> list[str]:
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+    """Those of *names* that begin with *incomplete*, in order."""
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -386,6 +397,7 @@ _SEVERAL = " Of a sweep several: with --decide, one budget for weights and cache
 
 
 def _model_option(read: Reader, more: str = "") -> Any:
+    """The option that names weights, read by *read*, with *more* in its help text."""
     default = "the built-in model"
     return option(
         "--model",
@@ -471,7 +483,7 @@ def limits_of(
     max_memory: int | None = None,
     at: int | None = None,
 ) -> "Limits":
-    """The limits of a verdict, with a default for each that is not given."""
+    """The limits of a verdict, with a default for each loss that is not given."""
     from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
     return Limits(

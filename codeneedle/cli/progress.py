@@ -102,7 +102,11 @@ class PlainLines:
     _next: float = 0.0
 
     def tell(self, phase: str, done: int, total: int) -> None:
-        """Take in the progress of the task; show a line if it is time for one."""
+        """
+        Take in the progress of the task; show a line if it is time for one.
+
+        After the first line, each new phase has one at once.
+        """
         now = self.clock()
         if self._phase is None:
             self._next = now + self.quiet_s
@@ -278,7 +282,7 @@ class SweepProgress(CellTally):
 
     @override
     def note(self, event: Event) -> None:
-        """Update the state, and what runs."""
+        """Take in a cell that begins, moves on, or has ended."""
         CellTally.note(self, event)
         match event:
             case CellStarted(pair=pair):
@@ -349,7 +353,11 @@ class SweepDisplay:
             self._console.print(render(titled_grid(self.progress)))
 
     def show(self, event: Event) -> None:
-        """Take in *event*; print a line if the grid does not show it."""
+        """
+        Take in *event*; print a line if the grid does not show it.
+
+        On a terminal that is a cell without numbers alone.
+        """
         if self._live is None and isinstance(event, CellStepped):
             self._print_wait(event)
         self.progress.note(event)
@@ -443,6 +451,7 @@ def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
 def _cell_value(
     pair: Pair, record: CellRecord | None, progress: SweepProgress
 ) -> CellValue:
+    """*pair* as a cell: not run where its record was interrupted."""
     if record is None or record.status is Status.INTERRUPTED:
         return CellValue(pair=pair)
     value = math.nan
@@ -489,11 +498,12 @@ def ending_phrase(progress: SweepProgress) -> Text:
 
 
 def _these(progress: SweepProgress) -> str:
+    """What Ctrl-C waits for."""
     return "this cell" if progress.workers == 1 else "these cells"
 
 
 def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
-    """One line on a cell that has ended."""
+    """One line on a cell that has ended: place, first numbers or reason, and time."""
     position = [*progress.pairs].index(record.pair) + 1
     place = f"[{position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
@@ -534,6 +544,7 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
 def _cell(
     progress: SweepProgress, pair: Pair, shown: Mapping[Pair, Shown]
 ) -> ShownText:
+    """How far *pair* is if it runs, else what is shown of it; empty of no pair."""
     if running := progress.running.get(pair):
         step = running.step
         done = f"{step.done}/{step.total}" if step and step.total > 1 else "..."
@@ -542,6 +553,7 @@ def _cell(
 
 
 def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
+    """Place and pair of a running cell, its step, and what is left of a reading."""
     place = progress.pairs.index(pair) + 1
     where = f"cell {place} of {len(progress.pairs)}  {pair}"
     step = cell.step
@@ -564,6 +576,7 @@ def _rest_of_reading(cell: RunningCell) -> str:
 
 
 def _time_phrase(progress: SweepProgress) -> str:
+    """Cells that are done, those without numbers, and the time gone and left."""
     elapsed = duration(time.monotonic() - progress.started)
     left = progress.left_s()
     remaining = "known after the first cell" if left is None else duration(left)

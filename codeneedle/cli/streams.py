@@ -82,6 +82,11 @@ def refuse_closed_stdout() -> None:
 
 
 def _flush(stream: TextIO) -> None:
+    """
+    Flush *stream*.
+
+    One that fails is put to the null device, and the error raised.
+    """
     try:
         stream.flush()
     except OSError:
@@ -137,7 +142,11 @@ def write_verbatim(text: str) -> None:
 
 
 def stdout_console(file: object = None) -> "Console":
-    """What is drawn to stdout, or to *file* in its place."""
+    """
+    What is drawn to stdout, or to *file* in its place.
+
+    Without a terminal it has `PIPED_WIDTH` columns, unless COLUMNS says otherwise.
+    """
     from rich.console import Console
 
     console = Console(file=cast("TextIO | None", file), highlight=False)
@@ -151,7 +160,7 @@ PIPED_ANSWERS = 120
 
 
 def answers_width() -> int:
-    """Columns for two answers: those of the terminal, where there is one."""
+    """Columns for two answers: those of the terminal, else `PIPED_ANSWERS`."""
     console = stdout_console()
     return PIPED_ANSWERS if console.width == PIPED_WIDTH else console.width
 

@@ -167,7 +167,7 @@ def _pages(
     options: Options,
     began: float,
 ) -> list[tuple["Page", RunContext]]:
-    """Those of *runs*, which *plans* have become; their time is told first."""
+    """*runs* as pages; what all of *plans* take is told first."""
     if phrase := time_phrase(plans):
         say(console, phrase)
     return [
@@ -206,7 +206,12 @@ def _set_up_any(
 
 
 def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunContext:
-    """The run of *plan*: its folder locked, the corpus fitted, the setup stored."""
+    """
+    The run of *plan*: its folder locked, the corpus fitted, the setup stored.
+
+    What was left running is ended, and a setup that cannot be read moved aside; both
+    are told.
+    """
     stack.enter_context(plan.store.locked())
     end_left_behind(console)
     if damaged := plan.store.mend():
@@ -372,7 +377,11 @@ class Page:
         return self.finish(ending)
 
     def begin(self, run: RunContext, stop: StopRequest) -> None:
-        """Get ready to measure *run*, until the user asks to *stop*."""
+        """
+        Get ready to measure *run*, until the user asks to *stop*.
+
+        Nothing is measured.
+        """
         self.stop = stop
         self.loop = task_loop(
             self.plan,
@@ -418,6 +427,7 @@ class Page:
         return self.loop.runner
 
     def _read(self) -> Run | None:
+        """The run as it is stored, with derived statuses; None before a setup is."""
         stored = self.plan.store.read()
         return trusted(stored) if stored else None
 
@@ -465,7 +475,11 @@ class Page:
     def watch_cells(
         self, task: Task, queue: CellQueue
     ) -> Iterator[Callable[[Event], None]]:
-        """Show the cells of *queue* while *task* measures them."""
+        """
+        Show the cells of *queue* while *task* measures them.
+
+        Of a task that asks more, only what is measured now.
+        """
         if task.variant is Variant.CHECK:
             names = visible(", ".join(map(str, task.pairs)))
             say(self.console, f"checking what was read: {names}, forced token by token")
@@ -496,7 +510,7 @@ class Page:
         return show
 
     def end_cells(self, queue: CellQueue, tally: CellTally, *, is_old: bool) -> None:
-        """Show a summary of the cells of *queue*, where no step of more follows."""
+        """Show a summary of the cells of *queue*; of a sweep that decides, nothing."""
         if self.plan.request.decide:
             return
         cells = plural(len(tally.pairs), "cell")
@@ -507,7 +521,11 @@ class Page:
         self._summarize(queue, tally, result)
 
     def note_short(self, task: Task, records: Sequence[CellRecord]) -> None:
-        """Show why *records* lack what *task* has asked for."""
+        """
+        Show why *records* lack what *task* has asked for.
+
+        Checks only with a reason.
+        """
         is_check = task.variant is Variant.CHECK
         what = "checked" if is_check else "measured further"
         note_lines(

@@ -104,7 +104,11 @@ class Answer:
 
     @property
     def model(self) -> str:
-        """The model as it was named for the sweep; else as its run is called."""
+        """
+        The model as it was named for the sweep.
+
+        As its run is called if several were.
+        """
         try:
             named = tomllib.loads(self.run.sweep).get("models")
         except tomllib.TOMLDecodeError:
@@ -189,7 +193,7 @@ def answer_lines(
 
 
 def answer_badge(answer: Answer) -> str:
-    """An SVG for a model card."""
+    """An SVG for a model card: the pair and what it loses, or what to keep."""
     leading = answer.result.leading if answer.result else None
     value = f"keep {answer.pair}"
     if leading:
@@ -217,4 +221,5 @@ def _measured_on(answer: Answer) -> str:
 
 
 def _number_or_none(value: float | None) -> Number:
+    """*value*; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None

@@ -156,7 +156,11 @@ def _lead(reply: Reply, at: int) -> float | None:
 
 
 def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
-    """Programs that measured a pair, with what they proved; then its answers."""
+    """
+    Programs that measured a pair, with what they proved; then its answers.
+
+    Of a record without numbers, why; run by run.
+    """
     for run in {id(run): run for run, _ in measured}.values():
         records = [record for of, record in measured if of is run]
         yield Heading(f"{run.name}  {records[0].pair}")

@@ -84,6 +84,7 @@ def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
 
 
 def _style(verdict: Verdict) -> str:
+    """The style of the first line: green where something is set or kept."""
     has_answer = verdict.outcome in {Outcome.SET, Outcome.KEEP}
     return "bold green" if has_answer else "bold yellow"
 
@@ -191,7 +192,11 @@ def _with(pair: Pair | None) -> str:
 
 
 def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
-    """How much of the loss is that of the weights, where that was measured."""
+    """
+    How much of the loss is that of the weights, where that was measured.
+
+    Nothing of the weights of the reference, or of a pair with its cache.
+    """
     reference, pair = verdict.reference, chosen.pair
     if (
         reference is None
@@ -221,6 +226,7 @@ def memory_phrase(verdict: Verdict, result: PairResult) -> str:
 
 
 def _context(verdict: Verdict) -> int:
+    """The context, in tokens, that memory is told for."""
     return verdict.limits.at or verdict.run.setup.context
 
 
@@ -240,7 +246,7 @@ def run_of(verdict: Verdict, pair: Pair) -> Run:
 
 
 def file_name(run: Run) -> str:
-    """The name of the file of weights, as its sweep has named it."""
+    """The name of the file of weights, without folders, as its sweep has named it."""
     return Path(_named_file(run)).name
 
 
@@ -273,6 +279,7 @@ def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
 
 
 def _row_order(result: PairResult) -> tuple[float, str, float, str]:
+    """What sorts rows: the most precise weights first, then the largest cache."""
     pair = result.pair
     return (
         -pair.weight_bits,
@@ -283,6 +290,7 @@ def _row_order(result: PairResult) -> tuple[float, str, float, str]:
 
 
 def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
+    """A candidate with its memory, loss, interval and verdict."""
     pair, row = result.pair, shown_row(verdict, result)
     memory, limits = result.memory_bytes, verdict.limits
     bounds = ["", "", ""]
@@ -350,6 +358,7 @@ def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _runs(verdict: Verdict) -> tuple[Run, ...]:
+    """The runs that are judged, the most precise weights first."""
     return verdict.run.runs if isinstance(verdict.run, JointRun) else (verdict.run,)
 
 
@@ -365,7 +374,7 @@ def _buffers(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _names(verdict: Verdict) -> Iterator[Remark]:
-    """What does not show that the files are weights of one model."""
+    """Remarks on what does not show that the files are weights of one model."""
     runs = _runs(verdict)
     if not all(run.setup.model.tokenizer for run in runs):
         text = (
@@ -390,6 +399,7 @@ def weight_facts(verdict: Verdict) -> list[tuple[str, str]]:
 
 
 def _file_phrase(run: Run) -> str:
+    """Name, size, bits per weight if known, and number of pairs measured."""
     setup = run.setup
     bits = bits_per_weight(setup)
     phrases = [

@@ -48,6 +48,7 @@ def budget_frame(verdict: Verdict) -> pd.DataFrame:
 
 
 def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
+    """The rows of `budget_frame`, in the order of the results."""
     for result in verdict.results:
         pair, row = result.pair, shown_row(verdict, result)
         is_reference = pair == verdict.reference
@@ -119,11 +120,16 @@ def _unit(most: float) -> tuple[str, int]:
 
 
 def is_best(of_file: pd.DataFrame) -> pd.Series:
-    """Whether no row above loses as little; rows have the smallest memory first."""
+    """
+    Whether each row loses less than all before it.
+
+    Rows have the least memory first.
+    """
     return of_file["loss"] < of_file["loss"].cummin().shift(fill_value=math.inf)
 
 
 def _paint_budget_edge(axes: Axes, most: float | None, theme: Theme) -> None:
+    """A dashed line at *most*, in the unit of the axes; nothing without a budget."""
     if most is None:
         return
     axes.axvline(most, color=theme.ink, linewidth=1.2, linestyle="--", zorder=1)

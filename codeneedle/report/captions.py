@@ -154,7 +154,7 @@ def _device(machine: str) -> str:
 
 
 def engine_line(name: str, version: str) -> tuple[str, str]:
-    """The name of an engine and its version, which may begin with that name."""
+    """The name of an engine, and its *version* without that name before it."""
     return name, version.removeprefix(f"{name} ")
 
 
@@ -183,6 +183,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _settings_told(setup: Setup, probe: str) -> Json:
+    """What is told of the settings of *probe*; all that is stored of an unknown one."""
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})
@@ -312,7 +313,11 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
 
 
 def probe_of(run: Run, metric: str) -> str:
-    """Name of the probe that measures *metric*, one of *run* if any of those does."""
+    """
+    Name of the probe that measures *metric*, one of *run* if any of those does.
+
+    The first of all if none does.
+    """
     in_run = {each.name for each in PROBES.values() if each.name in run.setup.probes}
     for probe in sorted(PROBES.values(), key=lambda each: each.name not in in_run):
         more = probe.metrics_of(run.setup) if probe.name in in_run else ()

@@ -236,7 +236,11 @@ SIDES = [
 def _place_labels(
     axes: Axes, frame: pd.DataFrame, on_front: pd.DataFrame, theme: Theme
 ) -> list[Annotation]:
-    """Write the names of *on_front* where they lie over no point, bar or other name."""
+    """
+    Write the names of *on_front* where they lie over no point, bar or other name.
+
+    What is set comes first, then what loses least; names without room are left out.
+    """
     figure = axes.get_figure()
     assert isinstance(figure, Figure)  # noqa: S101 - axes of a figure, not of a subfigure
     figure.draw_without_rendering()
@@ -286,12 +290,14 @@ def _box(label: Annotation) -> Bbox:
 
 
 def _points(axes: Axes, frame: pd.DataFrame) -> Iterator[Bbox]:
+    """The boxes of the points of *frame*, in pixels, that labels keep off."""
     places = axes.transData.transform(frame[["memory", "loss"]].to_numpy(float))
     for x, y in places:
         yield Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
 
 
 def _bars(axes: Axes, on_front: pd.DataFrame) -> Iterator[Bbox]:
+    """The boxes of the finite intervals of *on_front*, in pixels."""
     for end in _rows(on_front):
         if math.isfinite(end.high):
             (x, low), (_, high) = axes.transData.transform(
@@ -308,7 +314,11 @@ Sizes = Mapping[Pair, Sequence[float | None]]
 
 
 def memory_chart(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Markup:
-    """Lines of the reference, the pair to set and the smallest; a table of all."""
+    """
+    Lines of the reference, the pair to set and the smallest; a table of all.
+
+    Empty where no size is known.
+    """
     frame = memory_frame(verdict, contexts, sizes)
     if frame.empty:
         return Markup()
@@ -335,7 +345,7 @@ def memory_frame(
 
 
 def shown_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
-    """The reference, the pair to set and the smallest, each once, with a size."""
+    """The reference, the pair to set and the smallest, each once, with sizes."""
     known = [pair for pair, of in sizes.items() if of and all(each for each in of)]
     smallest = min(known, key=lambda pair: sizes[pair][-1] or math.inf, default=None)
     named = dict.fromkeys((verdict.reference, verdict.chosen, smallest))
@@ -412,6 +422,7 @@ def _short(tokens: int) -> str:
 
 
 def _memory_table(contexts: Sequence[int], sizes: Sizes) -> Table:
+    """The size of each pair at each context; empty where it is unknown."""
     rows = [
         [str(pair), *("" if count is None else size(count) for count in of)]
         for pair, of in sizes.items()
@@ -466,6 +477,7 @@ def _picture_url(
 
 
 def _style(theme: Theme) -> dict[Any, Any]:
+    """What matplotlib draws with in the colours of *theme*."""
     return {
         "font.family": ["DejaVu Sans", "sans-serif"],
         "font.size": POINTS,

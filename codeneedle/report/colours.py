@@ -63,7 +63,11 @@ LEAST_RATIO = 4.0
 
 
 def loss_scale(limit: float, losses: Iterable[float]) -> LossScale:
-    """From 0 to the largest of *losses*; NaN are gaps."""
+    """
+    From 0 to the largest of *losses*, `LEAST_RATIO` limits at least.
+
+    NaN are gaps.
+    """
     seen = [loss for loss in losses if math.isfinite(loss)]
     return LossScale(limit, max([LEAST_RATIO * limit, *seen]))
 
@@ -218,6 +222,7 @@ def colour(place: float) -> Rgb:
 
 
 def _mix(ramp: Sequence[Rgb], place: float) -> Rgb:
+    """The colour at *place*, 0 to 1, between the steps of *ramp*."""
     at = place * (len(ramp) - 1)
     below = min(int(at), len(ramp) - 2)
     red, green, blue = (

@@ -136,6 +136,12 @@ def compare(first: Run, second: Run) -> RunComparison:
 def _change(
     columns: tuple[Column, Column], tables: tuple[PairTable, PairTable], tested: int
 ) -> Change:
+    """
+    How one metric changed over the pairs that have a value in both.
+
+    Not tested where it has no loss, or no unit in both; its share of error is one of
+    *tested*.
+    """
     ours, theirs = columns
     setups = (tables[0].run.setup, tables[1].run.setup)
     values = {
@@ -171,7 +177,11 @@ def _place(cell: CellValue) -> str:
 def _gaps(
     column: Column, tables: tuple[PairTable, PairTable], pairs: Sequence[Pair]
 ) -> list[float]:
-    """What each unit that all *pairs* of both runs have gains, averaged over pairs."""
+    """
+    What each unit that all *pairs* of both runs have gains, averaged over pairs.
+
+    In order of their names; a gain is a higher value, whichever is better.
+    """
     gains: list[dict[str, float]] = []
     for pair in pairs:
         before, after = (_values_by_unit(column, table, pair) for table in tables)
@@ -327,6 +337,7 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
 
 
 def _change_object(each: Change) -> dict[str, Any]:
+    """A `Change` as `comparison_object` has it."""
     return {
         "metric": each.metric.of or each.metric.name,
         "facet": each.metric.facet,
@@ -362,6 +373,7 @@ def _change_text(change: Change, value: float) -> str:
 
 
 def _pair_rows(change: Change) -> Iterator[list[str]]:
+    """Each pair with both values and the difference."""
     digits = display_of(change.metric).digits
     for pair, (first, second) in change.values.items():
         yield [

@@ -24,7 +24,7 @@ def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
 
 
 def corpus_overview(corpus: Corpus) -> Document:
-    """Facts of the corpus, and the functions that would be asked for."""
+    """Facts of the corpus, what is left out or in doubt, and what would be asked."""
     written = {each.line for each in corpus.written()}
     forced = {each.line for each in corpus.forced(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]}
     yield Heading(f"{corpus.name}: {corpus.origin}")
@@ -63,6 +63,7 @@ def truth(corpus: Corpus, name: str) -> str:
 
 
 def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
+    """Kind, length and functions of a corpus, and how many would be asked for."""
     functions = plural(len(corpus.functions), "function")
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     asked = [

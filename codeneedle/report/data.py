@@ -78,6 +78,7 @@ def csv_text(rows: Iterable[TableRow]) -> str:
 
 
 def _field(value: object) -> object:
+    """*value* for CSV: text on one line, with a quote before what begins a formula."""
     if isinstance(value, str):
         shown = visible(value)
         return f"'{shown}" if shown.startswith(_FORMULAS) else shown
@@ -114,11 +115,13 @@ def _indent(value: Any, indent: str) -> str:
 
 
 def _block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
+    """*parts* one a line, indented by *indent* and two, between *start* and *end*."""
     lines = f",\n{indent}  ".join(parts)
     return f"{start}\n{indent}  {lines}\n{indent}{end}"
 
 
 def _holds_others(members: Mapping[str, Any]) -> bool:
+    """Whether a member is an object or a list."""
     return any(isinstance(member, dict | list) for member in members.values())
 
 
@@ -148,7 +151,7 @@ def run_tables(runs: Sequence[Run], rows: Iterable[TableRow]) -> list[RunTable]:
 
 
 def _metrics(run: Run, rows: Sequence[TableRow]) -> Iterator[MetricFacts]:
-    """What the metrics of *rows* are, each once."""
+    """What the metrics of *rows* are, each once, in the order of probes; no losses."""
     shown = {(row.metric, row.facet) for row in rows}
     probes = {row.probe for row in rows}
     metrics = {

@@ -78,7 +78,7 @@ def display_of(metric: Metric) -> Display:
 
 
 def _phrases(parts: Mapping[str, str]) -> dict[str, str]:
-    """The parts of a facet as labels have them."""
+    """The parts of a facet as labels have them: numbers, tasks and caches in words."""
     phrases = {**parts}
     if "depth" in parts:
         phrases["depth"] = f"{int(parts['depth']):,}"

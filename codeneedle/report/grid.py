@@ -136,6 +136,11 @@ def loss_summary(
 
 
 def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
+    """
+    Pairs, range of losses, answer and what is beyond, of one run.
+
+    Dashes without losses.
+    """
     from codeneedle.report.losses import losses_of
     from codeneedle.report.verdict import answer_phrase, beyond_phrase
 
@@ -154,6 +159,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
 
 
 def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
+    """Mean and deviation of each of *metrics*, over cells with a value."""
     tables = frames.cells_frames(run, metrics)
     return [
         _mean_and_sd(metric, frames.spread(tables[metric.name])) for metric in metrics
@@ -167,6 +173,7 @@ def _count(cells: Cells, spread: frames.Spread) -> str:
 
 
 def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> list[str]:
+    """Pairs, means of *columns*, and range and what is beyond by the last of them."""
     # A live grid needs no statistics: they take a second to load.
     from codeneedle.report.verdict import beyond_phrase
 
@@ -211,6 +218,7 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
+    """The `_heading` with what its numbers are."""
     return f"{_heading(metric, runs)}\n(mean +/- sd)"
 
 
@@ -226,6 +234,7 @@ def _heading(metric: Metric, runs: Sequence[Run]) -> str:
 
 
 def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
+    """``19.20 +/- 0.45``; a dash where no cell has a value."""
     if not spread.cells:
         return NO_VALUE_WORD
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)

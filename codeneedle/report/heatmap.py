@@ -121,7 +121,7 @@ POINTS_PER_INCH = 72
 
 
 def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
-    """Whether cells are large enough for labels."""
+    """Whether cells are large enough for labels: `LABELLED` types at most."""
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
@@ -155,6 +155,7 @@ COLOURS: dict[str, Colormap] = {
 
 
 def _settings() -> dict[Any, Any]:
+    """What matplotlib draws with: the same bytes on every machine."""
     return {
         # This font comes with matplotlib: the same on every machine.
         "font.family": "DejaVu Sans",
@@ -254,6 +255,7 @@ LINE = 1.3
 
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
+    """Draw the squares, hatched gaps, dashes, text where it fits, and the frame."""
     sns.heatmap(
         pd.DataFrame(
             [[each.place for each in row] for row in picture.squares],
@@ -535,6 +537,7 @@ METADATA = {
 
 
 def _bytes_of(figure: Figure, form: str) -> bytes:
+    """*figure* with all that lies outside of it, as a file of that *form*."""
     content = io.BytesIO()
     figure.savefig(
         content,
@@ -548,6 +551,7 @@ def _bytes_of(figure: Figure, form: str) -> bytes:
 
 
 def _write_file(file: Path, content: bytes) -> Path:
+    """Replace *file* by *content* as a whole, and return it."""
     write_whole(file, content)
     return file
 
@@ -622,6 +626,7 @@ def picture_facts(run: Run) -> tuple[str, ...]:
 def _notes(
     run: Run, metric: Metric, cells: Cells, shown: Sequence[Shown], verdict: Verdict
 ) -> tuple[str, ...]:
+    """What stands below a heatmap: cautions, marks, gaps, and pairs by decision."""
     return (
         *captions.cautions(run),
         *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
@@ -642,4 +647,5 @@ def _word_note(word: str, phrase: str) -> str:
 
 
 def _capital(label: str) -> str:
+    """*label* with a capital, safe to show."""
     return visible(label[:1].upper() + label[1:])

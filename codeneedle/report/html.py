@@ -26,6 +26,7 @@ def html(document: Document) -> Markup:
 
 
 def _block(block: Block) -> Markup:
+    """*block* as HTML; lines that are to be copied as they are."""
     match block:
         case Heading(text):
             return _element("h3", text)
@@ -46,6 +47,7 @@ def _block(block: Block) -> Markup:
 
 
 def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
+    """Each word with its phrase, for a list of definitions."""
     for word, phrase in entries:
         yield _element("dt", word) + _element("dd", phrase)
 
@@ -53,6 +55,7 @@ def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
 def _table(
     heading: Sequence[str], rows: Iterable[Sequence[ShownText]], words: Collection[str]
 ) -> Markup:
+    """A table that scrolls sideways; columns of *words* have a class."""
     kinds = ["words" if name in words else "" for name in heading]
     lines = [("th", heading), *(("td", row) for row in rows)]
     body = (
@@ -64,10 +67,12 @@ def _table(
 
 
 def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
+    """*shown* without styles, escaped, in an element of a *tag*."""
     text = visible(shown) if isinstance(shown, str) else shown.plain
     opening = Markup(f'<{tag} class="{kind}">' if kind else f"<{tag}>")  # noqa: S704
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags
 
 
 def _inside(tag: str, parts: Iterable[Markup]) -> Markup:
+    """*parts* in an element of a *tag*."""
     return Markup(f"<{tag}>") + Markup().join(parts) + Markup(f"</{tag}>")  # noqa: S704

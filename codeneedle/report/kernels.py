@@ -53,7 +53,7 @@ def memory_document(survey: Survey) -> Document:
 
 
 def _device(memory: DeviceMemory) -> tuple[str, str]:
-    """In whole MiB, as the engine tells them."""
+    """A device, and its weights, caches and buffers in whole MiB."""
     sizes = {
         "weights": memory.weights,
         "KV cache and state": memory.context,
@@ -76,6 +76,7 @@ def _place_text(survey: Survey, pair: Pair) -> Shown:
 
 
 def _survey_blocks(survey: Survey) -> Iterator[Block]:
+    """What the survey does not know, how many pairs were asked, and how long."""
     if survey.unknown:
         yield Lines([f"not known: {visible(survey.unknown)}"], style="yellow")
     asked = [each for each in survey.pairs.values() if not each.refusal]

@@ -118,6 +118,11 @@ def _part(
     reference: str,
     bits: Mapping[str, float],
 ) -> Iterator[Block]:
+    """
+    The table of one context; the reference stands twice, alone and compared again.
+
+    Below it the perplexity of the base file.
+    """
     first, of_first = next(iter(at_context.values()))
     yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
     rows = []
@@ -159,13 +164,14 @@ def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, floa
 
 
 def _bits(pair: Pair, bits: Mapping[str, float]) -> str:
-    """Bits of a value of the cache, K and V alike, where both are known."""
+    """Bits of a value of the cache, mean of K and V; a dash where one is unknown."""
     if not {pair.k, pair.v} <= bits.keys():
         return NO_VALUE_WORD
     return f"{(bits[pair.k] + bits[pair.v]) / 2:.4g}"
 
 
 def _figures(statistics: Statistics) -> list[str]:
+    """The columns from perplexity to the same first choice."""
     return [
         _estimate(statistics.ppl, 4),
         _estimate(ppl_difference(statistics), 4),
@@ -177,6 +183,7 @@ def _figures(statistics: Statistics) -> list[str]:
 
 
 def _estimate(each: Estimate, digits: int) -> str:
+    """A number with its error, if that is known."""
     return with_error(each.value, each.error, digits=digits, mark=" ± ")
 
 

@@ -77,6 +77,7 @@ class Losses:
 
     @property
     def _whichever(self) -> str:
+        """What of several kinds of text the loss is of: the worse; empty of one."""
         return f", of {' or '.join(self.texts)}, the worse" if self.texts else ""
 
     def text_of(self, pair: Pair) -> str:
@@ -92,6 +93,11 @@ class Losses:
         return [self._cell(Pair(k, v), asked) for k in k_types for v in v_types]
 
     def _cell(self, pair: Pair, asked: frozenset[Pair]) -> CellValue:
+        """
+        *pair* as a cell: its loss, 0 of the reference, or why there is none.
+
+        A hole if it was neither measured nor *asked*.
+        """
         result = self.verdict.result(pair)
         if result is None:
             return CellValue(pair=pair, is_hole=pair not in asked)
@@ -149,6 +155,7 @@ class Losses:
             yield NumberMark(kind, f"the loss is of {self.rows[pair].what}, the worse")
 
     def _with_style(self, value: Shown) -> Shown:
+        """*value* with the style of its decision, and its interval as a note."""
         pair, style = value.pair, value.style
         if pair == self.verdict.reference:
             style |= Style.REFERENCE
@@ -187,7 +194,11 @@ def open_reason(result: PairResult, row: MetricResult) -> str:
 
 
 def losses_of(verdict: Verdict) -> Losses | None:
-    """The losses of a run; None if nothing that was measured shows a loss."""
+    """
+    The losses of a run by the first of `KINDS` that any pair has.
+
+    None if nothing that was measured shows a loss.
+    """
     for kinds in KINDS:
         rows = {
             each.pair: row
@@ -215,13 +226,18 @@ def _row(result: PairResult, kinds: Collection[LossKind]) -> MetricResult | None
 
 
 def _what(row: MetricResult) -> str:
+    """What losses are counted in: right tokens, points of a score, or its units."""
     if row.kind.is_graded:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"
 
 
 def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
-    """The row whose loss the table shows: never a divergence beside losses."""
+    """
+    The row whose loss the table shows: never a divergence beside losses.
+
+    None of a pair that has nothing else, and of one that is not compared.
+    """
     leading = each.leading if each.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
         return leading

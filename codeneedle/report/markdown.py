@@ -26,6 +26,7 @@ def markdown(document: Document) -> str:
 
 
 def _lines(block: Block) -> Iterator[str]:
+    """The lines of *block*; those that are to be copied without markup."""
     match block:
         case Heading(text):
             yield f"### {plain(text)}"
@@ -55,6 +56,7 @@ def _text(shown: ShownText) -> str:
 def _table(
     heading: Sequence[str], rows: Sequence[Sequence[ShownText]], words: Collection[str]
 ) -> Iterator[str]:
+    """A table; columns of *words* begin left, others end right."""
     rule = [":--" if name in words else "--:" for name in heading]
     names = [plain(name.replace("\n", " ")) for name in heading]
     for row in (names, rule, *([_text(each) for each in row] for row in rows)):

@@ -75,6 +75,7 @@ def rows_in(place: Path) -> list[ModelRow]:
 
 
 def _rows_of(file: Path) -> Iterator[ModelRow]:
+    """The receipts of *file*, numbered if several; refuses a file without one."""
     text = receipt_text(str(file))
     found = list(receipts_in(text, source=str(file)))
     if not found:
@@ -94,14 +95,18 @@ NOTE_CHARACTERS = 500
 
 
 def _note(text: str) -> str:
-    """The sentences before the first receipt, without headings and fences."""
+    """
+    The sentences before the first receipt, without headings and fences.
+
+    At most `NOTE_CHARACTERS`, on one line.
+    """
     lines = text.partition(TITLE)[0].splitlines()
     words = " ".join(line for line in lines if line[:1] not in {"#", "~", "`"})
     return " ".join(words.split())[:NOTE_CHARACTERS]
 
 
 def beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRow]:
-    """*rows*, and those of *others* that are of the same weights."""
+    """*rows*, then those of *others* of the same weights whose receipts they lack."""
     known = [row.receipt for row in rows]
     weights = {row.weights for row in rows}
     same = (row for row in others if row.weights in weights)
@@ -110,7 +115,7 @@ def beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRo
 
 def models_document(rows: Sequence[ModelRow]) -> Document:
     """
-    A table for each model, a line for each pair and row.
+    A table for each model, in order of their names, a line for each pair and row.
 
     Raises:
         BadInput: If there are too many rows of one model.
@@ -129,10 +134,12 @@ def models_document(rows: Sequence[ModelRow]) -> Document:
 
 
 def _title(rows: Sequence[ModelRow]) -> str:
+    """What the first of *rows* calls its model."""
     return rows[0].receipt.facts.get("model", "")
 
 
 def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
+    """The table of one model, its legend, conditions, and what can be compared."""
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)

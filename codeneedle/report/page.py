@@ -205,6 +205,7 @@ def _run_facts(
 
 
 def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
+    """The answers of all probes, by pair."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
@@ -322,6 +323,7 @@ def _columns(depths: Sequence[float]) -> dict[float, str]:
 
 
 def _mean(values: Iterable[float]) -> float | None:
+    """The mean of *values*; None without any."""
     known = list(values)
     return fmean(known) if known else None
 
@@ -350,6 +352,7 @@ def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
 
 
 def _answer(answer: ScoredAnswer) -> dict[str, Any]:
+    """What the page has of an answer: outcome, error, and lines beside each other."""
     beside = answer.beside() if answer.beside else ()
     return {
         "outcome": visible(answer.outcome),
@@ -359,11 +362,12 @@ def _answer(answer: ScoredAnswer) -> dict[str, Any]:
 
 
 def _line_or_none(line: str | None) -> str | None:
+    """*line* as it is safe to show, tabs made visible; None for none."""
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
 def _memory(verdict: Verdict) -> Markup:
-    """KV cache up to the context of the training, as logs tell of it at one."""
+    """KV caches by context, up to that of the training; nothing if that is unknown."""
     setup = verdict.run.setup
     trained = setup.training_context
     contexts = usual_contexts(max(trained, setup.context) if trained else 0)

@@ -163,7 +163,7 @@ def _of_how_many(panels: Panels) -> str:
 
 
 def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
-    """Marks; what was left out; that no pair differs, where that is so."""
+    """If no pair differs, that; then marks, and what was left out."""
     spots = [panel.whole for panel in panels.panels]
     same = difference and not any(spot.counts[1] or spot.counts[2] for spot in spots)
     none = "No pair differs from the reference in any answer."
@@ -176,6 +176,7 @@ def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
 
 
 def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) -> None:
+    """Draw a pair: its values with their mean, or changes with their counts."""
     axes.set_axis_on()
     if not panel.spots:
         _paint_missing(axes, panels, panel)
@@ -199,10 +200,12 @@ def _spots(panels: Panels, panel: Panel) -> list[list[Spot]]:
 
 
 def _colours(panels: Panels) -> str:
+    """Which of `COLOURS` shows the metric: lighter is better, or higher."""
     return f"lighter is {'lower' if panels.metric.better == 'lower' else 'higher'}"
 
 
 def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
+    """The value of each spot in its colour; gaps are hatched."""
     rows, scale = _spots(panels, panel), panels.scale
     sns.heatmap(
         pd.DataFrame([[spot.value for spot in row] for row in rows]),
@@ -235,6 +238,11 @@ def _paint_changes(axes: Axes, panels: Panels, panel: Panel) -> None:
 
 
 def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
+    """
+    A bar of the questions of *spot*.
+
+    What was lost or gained has its count if legible.
+    """
     left, edge = across + 0.04, 0.06
     for kind, count in zip(KINDS, spot.counts, strict=True):
         share = 0.92 * count / spot.n
@@ -246,6 +254,7 @@ def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
 
 
 def _label(axes: Axes, across: float, down: float, text: str, ink: str) -> None:
+    """A small *text* in the middle of a spot."""
     axes.text(across, down, text, size=SPOT_POINTS, color=ink, ha="center", va="center")
 
 
@@ -331,6 +340,7 @@ def _paint_bar(figure: Figure, panels: Panels) -> None:
 
 
 def _paint_legend(figure: Figure) -> None:
+    """What the colours of changes mean, right of *figure*."""
     wide, _ = figure.get_size_inches()
     figure.legend(
         handles=[Patch(color=KIND_COLOURS[kind], label=kind) for kind in KINDS],

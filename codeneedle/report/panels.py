@@ -158,7 +158,7 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
 
 def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str]:
     """
-    Those of *tasks* that *metric* is about.
+    Those of *tasks* that *metric* is about: all of them for that of a probe.
 
     Raises:
         BadInput: As of `panels_of`, and as of it NothingToShow.
@@ -187,6 +187,7 @@ def _panels(
     reference: Pair | None,
     rows: Sequence[TableRow],
 ) -> Panels:
+    """The maps of *task*, a panel per pair, in the order of *rows*."""
     by_pair: dict[Pair, list[TableRow]] = {}
     for row in rows:
         by_pair.setdefault(Pair(row.k, row.v), []).append(row)
@@ -205,11 +206,13 @@ def _panels(
 
 
 def _remarks(run: Run) -> Iterator[str]:
+    """What the probes that have records say of *run*."""
     for probe in dict.fromkeys(record.probe for record in run.records):
         yield from PROBES[probe].remarks(run)
 
 
 def _place(row: TableRow) -> LengthDepth:
+    """Length and depth of *row*."""
     facets = facet_parts(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
@@ -238,10 +241,12 @@ def _left_out(by_pair: Mapping[Pair, Sequence[TableRow]]) -> Iterator[str]:
 
 
 def _is_skipped(row: TableRow) -> bool:
+    """Whether *row* was not asked on purpose."""
     return row.status == Status.FINISHED and bool(row.reason)
 
 
 def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
+    """The map of *pair*; without status if it was not run."""
     by_place: dict[LengthDepth, list[TableRow]] = {}
     for row in rows:
         if row.n:
@@ -258,7 +263,11 @@ def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
 
 
 def _spot(rows: Sequence[TableRow]) -> Spot:
-    """The *rows* of a pair at a place: a mean, and counts."""
+    """
+    The *rows* of a pair at a place: a mean, and counts.
+
+    NaN where nothing was scored.
+    """
     counts = {row.metric: int(row.value or 0) for row in rows if row.unit == QUESTIONS}
     right, lost, gained, wrong = (counts.get(column_of(kind), 0) for kind in KINDS)
     mean = next((row for row in rows if row.unit != QUESTIONS), None)
@@ -343,6 +352,7 @@ def panels_document(
 
 
 def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
+    """The panels of a task as a grid, with notes and legends."""
     yield Heading(f"{run.name}  {panels_heading(panels, difference=difference)}")
     yield Lines(["length across in tokens, depth down"], style="dim")
     by_pair = {each.pair: each for each in panels.panels}
@@ -424,10 +434,12 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
 
 
 def _number(panels: Panels, spot: Spot) -> str:
+    """The value of *spot*, with the decimals of the metric."""
     return number(spot.value, digits=display_of(panels.metric).digits)
 
 
 def _value(panels: Panels, spot: Spot) -> Text:
+    """The value of *spot* in its colour; a dash in a gap."""
     if math.isnan(spot.value):
         return Text(NO_ANSWER.sign, style="dim")
     style = cell_style(spot.value, panels.scale)
@@ -435,7 +447,11 @@ def _value(panels: Panels, spot: Spot) -> Text:
 
 
 def _letters(spot: Spot) -> Text:
-    """``3L1G``, or that nothing changed."""
+    """
+    ``3L1G``; without changes, whether any is right.
+
+    A dash where nothing was asked.
+    """
     if not spot.n:
         return Text(NO_ANSWER.sign, style="dim")
     text = Text()

@@ -143,6 +143,7 @@ def _buffers_of(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
 
 
 def _caches_of(survey: Survey | None, pair: Pair) -> Caches | None:
+    """The caches of *pair* by *survey*; None if that does not tell them."""
     return survey.caches(pair) if survey else None
 
 
@@ -207,7 +208,11 @@ def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
 
 
 def memory_by_pair(run: Run) -> list[Measured]:
-    """The memory of each pair with a finished record, the most precise first."""
+    """
+    The memory of each pair with a finished record, the most precise first.
+
+    Of several records one of a server, then the one of the longest context.
+    """
     usable = (r for r in run.records if r.has_numbers and r.effective.kv)
     chosen: dict[Pair, CellRecord] = {}
     for record in usable:
@@ -249,6 +254,7 @@ def _rank(record: CellRecord) -> tuple[bool, int]:
 
 
 def _measured_size(each: Measured, name: str) -> Shown:
+    """The size of that *name*, or a dash."""
     size_mib = each.sizes_mib[name]
     if math.isnan(size_mib):
         return _mark_alone(each.pair, UNTOLD_SIZE)
@@ -261,6 +267,7 @@ def _mark_alone(pair: Pair, mark: NumberMark) -> Shown:
 
 
 def _measured_text(name: str, size_mib: float) -> str:
+    """A size in MiB, with the decimals that are worth showing."""
     if name == "kv-per-1k":
         return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
     usual = 2 if name in {"kv-k", "kv-v"} else 1
@@ -284,6 +291,7 @@ def _predicted_row(each: PairMemory, memory: MemoryPlan) -> list[Shown]:
 
 
 def _predicted_size(each: PairMemory, count: float | None) -> Shown:
+    """A size in MiB; a question mark if it is unknown."""
     if count is None:
         # Of a pair that cannot run, the last column says why.
         marks = () if each.misfit else (UNKNOWN_SIZE,)
@@ -293,6 +301,11 @@ def _predicted_size(each: PairMemory, count: float | None) -> Shown:
 
 
 def _longest(each: PairMemory, memory: MemoryPlan) -> Shown:
+    """
+    The longest context that fits, marked if it is that of the training.
+
+    Else why none.
+    """
     if each.misfit:
         return _mark_alone(each.pair, refusal_mark(CANNOT_SIGN, each.misfit))
     longest = each.longest_context
@@ -304,6 +317,7 @@ def _longest(each: PairMemory, memory: MemoryPlan) -> Shown:
 
 
 def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
+    """What is kept free beside a longest context; if sizes are the header's alone."""
     low, high = memory.allowance_bytes[0], memory.allowance_bytes[-1]
     yield (
         f"longest: the context that fits into the {size(memory.room.size_bytes)} "
@@ -368,6 +382,7 @@ def plan_survey(plan: Plan, survey: Survey) -> Document:
 
 
 def _notes(notes: Iterable[str]) -> Lines:
+    """*notes* as lines."""
     return Lines([f"note: {note}" for note in notes], style="yellow")
 
 
@@ -473,6 +488,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
 
 
 def _going_on_object(plan: Plan) -> dict[str, Any] | None:
+    """What the run goes on with, for JSON; None if there is nothing."""
     task = plan.going_on
     if task is None:
         return None
@@ -485,6 +501,7 @@ def _going_on_object(plan: Plan) -> dict[str, Any] | None:
 
 
 def _steps_object(plan: Plan) -> list[dict[str, Any]]:
+    """The steps of a sweep that decides, for JSON; None for what is unknown."""
     return [
         {
             "what": step.what,
@@ -497,6 +514,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
+    """The cells of a probe, for JSON; None for what is unknown."""
     left_s, cell_s = _left(plan, cells)
     bill = plan.bill(cells.probe)
     finished = [
@@ -514,13 +532,18 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
 
 
 def _pairs_of_one_type(memory: MemoryPlan) -> MemoryPlan:
-    """The pairs of one type, where there are many: the others lie between them."""
+    """
+    *memory*.
+
+    Of more than `MOST_ROWS` pairs those of one type, the others lie between.
+    """
     alike = tuple(n for n in memory.pairs if n.pair.k == n.pair.v)
     is_long = len(memory.pairs) > MOST_ROWS and alike
     return replace(memory, pairs=alike) if is_long else memory
 
 
 def _cells_of(plan: Plan, probe: Probe) -> _Cells:
+    """The cells of *probe* in the plan, with the records that there are."""
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.pair_to_repeat(probe)
     pairs = len(plan.may_measure if plan.request.decide else plan.possible)
@@ -543,6 +566,7 @@ def _name_of_model(plan: Plan) -> str:
 def _facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
+    """What a sweep would run, of what, and for how long, a word and a phrase each."""
     setup = plan.store.setup()
     yield from _served_lines(plan)
     if plan.reads_corpus:
@@ -598,7 +622,7 @@ def _price_phrases(plan: Plan, price: Price | None) -> Iterator[str]:
 
 
 def _whole_corpus(plan: Plan) -> str:
-    """The context that holds all of a corpus that is cut, about."""
+    """The option for the context that holds all of a corpus that is cut, about."""
     needed = plan.estimates.tokens(len(plan.corpus.text)) + ROOM_TOKENS
     context = -(-needed // 1024) * 1024
     trained = plan.weights.training_context
@@ -621,6 +645,7 @@ def _questions_of_cell(plan: Plan, setup: Setup | None, probe: Probe) -> str:
 
 
 def _corpus_estimate(plan: Plan) -> str:
+    """The corpus before it is counted."""
     corpus = plan.corpus
     named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"
     functions = plural(len(corpus.functions), "function")
@@ -632,6 +657,7 @@ def _corpus_estimate(plan: Plan) -> str:
 
 
 def _count_of_finished(cells: _Cells) -> str:
+    """``3 of 37 finished, 1 without numbers; f16/f16 counts twice``."""
     finished = sum(record.has_numbers for record in cells.tried_records)
     failed = len(cells.tried_records) - finished
     return "".join(
@@ -644,7 +670,11 @@ def _count_of_finished(cells: _Cells) -> str:
 
 
 def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
-    """Seconds of the cells that are left, and of one; None if nothing is known."""
+    """
+    Seconds of the cells that are left, by workers side by side, and of one.
+
+    None if nothing is known; interrupted cells are left.
+    """
     cell_s = plan.cell_s(cells.probe, cells.tried_records)
     # An interrupted cell runs again.
     done = sum(
@@ -664,7 +694,11 @@ def _left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
 
 
 def time_phrase(plans: Sequence[Plan]) -> str:
-    """What a sweep of all *plans* takes, before its first cell; empty if unknown."""
+    """
+    What a sweep of all *plans* takes, before its first cell.
+
+    Empty if that is unknown, or nothing is left.
+    """
     total = 0.0
     for plan in plans:
         try:
@@ -680,6 +714,7 @@ def time_phrase(plans: Sequence[Plan]) -> str:
 
 
 def _time(plan: Plan, cells: _Cells) -> str:
+    """What is left of a probe, and what a cell takes, or that nothing is known."""
     left_s, mean = _left(plan, cells)
     if left_s is None or mean is None:
         return "known after the first cell"

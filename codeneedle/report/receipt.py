@@ -81,7 +81,7 @@ class Receipt:
 
     @property
     def numbers(self) -> Iterator[tuple[Pair, str]]:
-        """What stands in a column of a pair, of all pairs."""
+        """Each pair with its text in a column, but for where attention ran."""
         for pair, row in self.rows.items():
             for column, text in zip(self.columns, row, strict=True):
                 if column != ATTENTION:
@@ -98,10 +98,11 @@ class Receipt:
 
     @property
     def sum(self) -> str:
-        """Of all facts and rows: what was changed or lost has another one."""
+        """A digest of all facts and rows: what was changed has another one."""
         return _digest([dict(self.facts), self._lines()])
 
     def _lines(self) -> list[tuple[str, ...]]:
+        """Heading and rows, the pair in front."""
         rows = ((visible(str(pair)), *row) for pair, row in self.rows.items())
         return [(PAIR, *self.columns), *rows]
 
@@ -110,7 +111,11 @@ class Receipt:
 
 
 def receipt_of(run: Run) -> Receipt:
-    """*run* as a receipt; it names the last columns if it would be too long."""
+    """
+    *run* as a receipt.
+
+    The last columns are left out, and named, as long as it is longer than `MOST_BYTES`.
+    """
     verdict = judge(run)
     table = pair_table(run, tuple(PROBES.values()))
     cells = {
@@ -146,6 +151,11 @@ def _field(text: str) -> str:
 
 
 def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """
+    What decides the numbers of a run, a word and a phrase each.
+
+    Empty ones are dropped.
+    """
     setup = verdict.run.setup
     weights, corpus = setup.weights, setup.corpus
     known = filter(None, [setup.architecture, setup.quant, weights.sha256[:8]])
@@ -184,6 +194,7 @@ def _backend(records: Iterable[CellRecord]) -> str:
 
 
 def _way(effective: Effective) -> str:
+    """Devices, layers and flash attention of one cell, as far as known."""
     layers = f"{effective.offloaded_layers} of {effective.total_layers} layers"
     flash = f"flash attention {effective.flash_attention}"
     return ", ".join(
@@ -215,6 +226,7 @@ def _settings(told: Json) -> str:
 
 
 def _digest(facts: object) -> str:
+    """The first 8 digits of a hash of *facts*, whatever the order of keys."""
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:8]
 
@@ -259,6 +271,7 @@ def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 
 
 def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
+    """The columns of metrics that have values, and that tables or comparisons show."""
     for column in table.columns:
         if column.has_values and (column.is_shown or display_of(column.metric).is_kept):
             heading = f"{column.metric.name} {column.metric.unit}".rstrip()
@@ -378,6 +391,11 @@ def receipts_in(text: str, *, source: str) -> Iterator[Receipt]:
 
 
 def _receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> Receipt:
+    """
+    The receipt of a first line and its *rows*.
+
+    Refuses one that is cut or changed.
+    """
     heading, *lines = rows or [[""]]
     pairs = [
         Pair(*pair) for row in lines if len(pair := row[0].split("/")) == len("KV")
@@ -488,7 +506,7 @@ def is_graded(column: str) -> bool:
 
 
 def probe_of_column(column: str) -> str:
-    """Name of the probe of the metric of *column*; empty if it is not known."""
+    """Name of the probe that has the metric of *column*, or begins it; else empty."""
     name = _metric_of(column)
     for probe in PROBES.values():
         names = {metric.name for metric in probe.metrics}
@@ -514,6 +532,7 @@ def _comparable(
 
 
 def _table(column: str, receipts: Mapping[str, Receipt]) -> Table:
+    """A row for each pair, a column for each receipt; a dot where it was not run."""
     pairs = most_precise_first(
         {pair for receipt in receipts.values() for pair in receipt.rows}
     )

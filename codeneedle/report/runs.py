@@ -52,7 +52,11 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
 
 
 def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
-    """A row for each K type, then for each V type, most precise first."""
+    """
+    A row for each K type, then for each V type, most precise first.
+
+    Types of which no run has enough pairs are left out.
+    """
     pairs = [pair for losses in of_runs if losses for pair in losses.rows]
     for axis in ("k", "v"):
         for name in by_precision(getattr(pair, axis) for pair in pairs):
@@ -63,10 +67,16 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
 
 
 def _of_type(axis: str, name: str) -> Callable[[Pair], bool]:
+    """Whether a pair has the type *name* on *axis*."""
     return lambda pair: getattr(pair, axis) == name
 
 
 def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str:
+    """
+    The mean loss of the pairs of a type, of 100.
+
+    A dash of fewer than `FEWEST_PAIRS`.
+    """
     rows = [row for p, row in losses.rows.items() if is_of_type(p)] if losses else []
     if losses is None or len(rows) < FEWEST_PAIRS:
         return FEW_PAIRS.sign
@@ -82,7 +92,7 @@ def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:
 
 
 def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
-    """What a run has of *pair*, which other runs have measured."""
+    """What a run has of *pair*, which other runs have measured; a dot if nothing."""
     each = of_run.get(pair)
     if each and each.text:
         return each

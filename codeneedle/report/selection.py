@@ -64,7 +64,7 @@ class Selection:
 
     @property
     def verdicts(self) -> list["Verdict"]:
-        """The verdict on each run."""
+        """The verdict on each run, judged anew at each call."""
         from codeneedle.verdict.judge import judge
 
         return [judge(run, self.limits) for run in self.whole]
@@ -203,6 +203,11 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
 
 
 def _stores(root: Path, name: str | None) -> list[Store]:
+    """
+    The run folders that *name* names: a path, else a name in *root*.
+
+    Of a folder of several, the last changed first.
+    """
     if name is None:
         return _only_stores(root)
     folder = expand_home(name)
@@ -301,6 +306,7 @@ def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
 
 
 def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:
+    """Whether any record of *probe* in *runs* has a value of *metric*."""
     return any(
         metric.values(record, run.setup)
         for run in runs
@@ -318,6 +324,7 @@ def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
 
 
 def _more_metrics(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:
+    """Metrics of *probe* that only the settings of *runs* have; one may come twice."""
     for run in runs:
         if probe.name in run.setup.probes:
             known = {metric.name for metric in probe.metrics}

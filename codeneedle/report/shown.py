@@ -89,6 +89,7 @@ class Shown:
         return Text(first + below, self._rich_style())
 
     def _rich_style(self) -> str:
+        """The style for rich: its colour, or that of a gap."""
         if self.ground is None:
             return "dim" if Style.QUIET in self.style else "italic yellow"
         bold = "bold " if self.style & (Style.SET | Style.BEYOND) else ""
@@ -96,7 +97,7 @@ class Shown:
 
 
 def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
-    """Each mark that occurs, once, with what it means and the pairs that have it."""
+    """Each meaning of marks that occur, once, in order, with the pairs that have it."""
     found: dict[str, tuple[NumberMark, dict[Pair, None]]] = {}
     for value in shown:
         for mark in value.marks:
@@ -109,6 +110,7 @@ def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
 
 
 def _meaning(mark: NumberMark, pairs: Sequence[Pair]) -> str:
+    """What *mark* means, with the pairs that have it, and why."""
     why = f" ({visible(mark.why)})" if mark.why else ""
     return mark.meaning.replace(PAIRS, named_pairs(pairs)).replace(WHY, why)
 
@@ -224,6 +226,7 @@ OTHER_SIGN = "other"
 
 
 def _elsewhere_mark() -> NumberMark:
+    """The mark of speeds of another device than the reference's."""
     meaning = f"{PAIRS}: {frames.OTHER_DEVICE}; compared with none"
     return NumberMark(OTHER_SIGN, meaning)
 
@@ -336,7 +339,11 @@ def trouble_mark(trouble: str) -> NumberMark:
 
 
 def marks_in(text: str) -> Iterator[NumberMark]:
-    """The marks in a *text* of a number that somebody else was shown."""
+    """
+    The marks in a *text* of a number that somebody else was shown.
+
+    What told them is not known: their pairs have no reasons.
+    """
     words = text.translate(str.maketrans("()", "  ")).split()
     signs = {sign: status for status, sign in STATUS_WORDS.items()}
     places = {each.mark: each for each in Attention if each.mark}
@@ -360,6 +367,7 @@ _LEFT_OUT = re.compile(r"\bof [\d,]+/[\d,]+")
 
 
 def _lacking_marks(cell: CellValue) -> Iterator[NumberMark]:
+    """The mark of a cell of which something is left out; mostly none."""
     if cell.lacking:
         yield NumberMark("left out", f"{PAIRS}: {visible(cell.lacking)}")
 
@@ -535,6 +543,7 @@ def _units_differ(metric: Metric, cells: Cells) -> bool:
 
 
 def _as_reference(value: Shown, metric: Metric, cell: CellValue) -> Shown:
+    """*value* with the mark of the reference, and the noise floor if it shows one."""
     marks = [*value.marks, REFERENCE]
     if metric.floor:
         floor = small_number(cell.value, display_of(metric).digits)

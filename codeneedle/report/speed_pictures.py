@@ -100,6 +100,7 @@ def paint(table: SpeedTable) -> Figure:
 def _paint_curves(
     axes: Axes, table: SpeedTable, k_type: str, colours: dict[str, Colour]
 ) -> None:
+    """The curves of a K type, a colour per V type; what is not compared as crosses."""
     frame = table.frame[table.frame["k"] == k_type]
     compared = frame[frame["compared"]]
     if not compared.empty:
@@ -140,6 +141,7 @@ def _scale(table: SpeedTable) -> tuple[float, float]:
 
 
 def _title(table: SpeedTable) -> str:
+    """What is shown, and which way is better."""
     what = SPEEDS[table.test].capitalize()
     return visible(f"{what} by depth, beside {table.reference}; higher is better")
 

@@ -99,7 +99,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
 
 
 def _speeds(runs: Sequence[Run], test: str) -> list[TableRow]:
-    """The rows of *test* by depth."""
+    """The rows of *test* at each depth, without that of the deepest alone."""
     rows = cell_rows(runs, probe=NAME)
     return [row for row in rows if row.metric == test and row.facet]
 

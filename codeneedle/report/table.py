@@ -165,6 +165,12 @@ def pair_table(
 
 
 def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Column, ...]:
+    """
+    A column for each metric of *probes* with records, by quantity.
+
+    One that several probes have is that of the first with values; empty ones are not
+    shown beside others.
+    """
     chosen: dict[str, Column] = {}
     for probe in probes:
         narrowed = frames.of_probe(run, probe.name)
@@ -196,6 +202,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
 def _column(
     metric: Metric, probe: str, cells: Sequence[CellValue], *, is_shown: bool
 ) -> Column:
+    """*cells* as a column, with their reference."""
     reference = frames.reference(cells)
     return Column(
         metric=metric,
@@ -210,7 +217,11 @@ def _column(
 def _ordered_pairs(
     run: Run, columns: Sequence[Column], sort: str | None
 ) -> Sequence[Pair]:
-    """The pairs of *run*, most precise first, or the best value of *sort* first."""
+    """
+    The pairs of *run*, most precise first, or the best value of *sort* first.
+
+    Behind those that are compared come those that are not, then those without a value.
+    """
     measured = {*run.setup.grid, *(record.pair for record in run.records)}
     pairs = [pair for pair in whole_grid(*frames.axes(run)) if pair in measured]
     if sort is None:
@@ -227,6 +238,7 @@ def _ordered_pairs(
 
 
 def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
+    """The column called *sort*; refuses one that is unknown, or has no better end."""
     by_name = {column.metric.name: column for column in columns}
     if sort not in by_name:
         raise UnknownName(kind="metric", name=sort, known=list(by_name))
@@ -400,6 +412,7 @@ def _references(table: PairTable) -> Iterator[tuple[str, str]]:
 
 
 def _safe(pair: Pair) -> str:
+    """*pair* as it is safe to show."""
     return visible(str(pair))
 
 

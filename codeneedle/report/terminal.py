@@ -56,6 +56,7 @@ def print_report(console: Console, document: Document, end: Document = ()) -> No
 
 
 def _parts(block: Block) -> Iterator[RenderableType]:
+    """What rich prints of *block*."""
     match block:
         case Heading(text):
             yield Text(visible(text), style="bold")
@@ -72,6 +73,7 @@ def _parts(block: Block) -> Iterator[RenderableType]:
 
 
 def _text(shown: ShownText, style: str = "") -> Text:
+    """*shown*; a plain string in *style*, safe to show."""
     return Text(visible(shown), style) if isinstance(shown, str) else shown
 
 
@@ -164,6 +166,7 @@ class _Columns:
 def _block(
     columns: Sequence[_TextColumn], console: Console, width: int, gap: int
 ) -> Iterator[Text]:
+    """The lines of *columns* beside each other, the widest folded first to *width*."""
     widths = [column.width for column in columns]
     narrow = [column.width_folded_to(1) for column in columns]
     while sum(widths) + gap * (len(widths) - 1) > width and widths != narrow:
@@ -185,6 +188,7 @@ def _block(
 
 
 def _grid(grid: Grid) -> _Columns:
+    """A grid whose columns are as wide as their types, with room for a mark."""
     types = [Text(visible(k), "bold") for k in (CORNER, *grid.k_types)]
     across = []
     for at, v in enumerate(grid.v_types):
@@ -196,6 +200,7 @@ def _grid(grid: Grid) -> _Columns:
 
 
 def _table(table: Table) -> _Columns:
+    """A table; all columns of words but the first may be folded."""
     columns = []
     for at, name in enumerate(table.heading):
         head = Text("\n".join(map(visible, name.split("\n"))), "bold")
@@ -208,7 +213,7 @@ def _table(table: Table) -> _Columns:
 
 
 def _facts(facts: Facts) -> _Columns:
-    """Long phrases are indented."""
+    """Words with their phrases, which are folded beside them."""
     style = "dim" if facts.is_quiet else ""
     words = [Text(visible(word), style) for word, _ in facts.entries]
     phrases = [_text(phrase) for _, phrase in facts.entries]

@@ -200,6 +200,7 @@ class _JudgedRun:
 
 
 def _number_or_none(value: float) -> Number:
+    """*value*; None if it is not finite."""
     return value if math.isfinite(value) else None
 
 
@@ -210,6 +211,7 @@ def _probes_of(run: Run) -> list[Probe]:
 
 
 def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
+    """Losses, then metrics of each probe, or of the one *wanted*."""
     yield from _losses(source)
     for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
         run = frames.of_probe(source.run, probe.name)
@@ -225,6 +227,7 @@ def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
 def _metric_rows(
     source: _JudgedRun, probe: str, metric: Metric, cells: Cells
 ) -> Iterator[TableRow]:
+    """A row for each pair of *cells* that was to be measured."""
     reference = frames.reference(cells)
     for cell in cells:
         if not cell.is_hole:
@@ -263,6 +266,7 @@ def _judgement_fields(
 
 
 def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
+    """Interval, limit and decision as columns; None for an end that is not finite."""
     return {
         "low": _number_or_none(row.bounds.low),
         "high": _number_or_none(row.bounds.high),
@@ -272,7 +276,7 @@ def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
 
 
 def _losses(source: _JudgedRun) -> Iterator[TableRow]:
-    """What decides each pair, then its loss by each metric."""
+    """What decides each pair, then its loss by each metric, without divergences."""
     if source.verdict is None:
         return
     from codeneedle.report.losses import losses_of
@@ -422,7 +426,11 @@ def _numbers(
     *,
     has_logps: bool,
 ) -> Iterator[tuple[str, dict[str, object]]]:
-    """The metrics of the *answers* of a place, with the columns of each."""
+    """
+    The metrics of the *answers* of a place, with the columns of each.
+
+    Counts of `KINDS` only of questions that the reference has, too.
+    """
     found = [(probe, "", [answer.right for answer in answers])]
     if has_logps:
         logps = [answer.logp for answer in answers if answer.logp is not None]

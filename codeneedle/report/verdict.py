@@ -152,7 +152,7 @@ def conclusion(verdict: Verdict, pair_flags: PairFlags) -> Document:
 def closing(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> Document:
-    """The first line of each verdict, for the end of a long one."""
+    """The first line of each verdict, named if several, for the end of a long one."""
     lines: list[ShownText] = []
     for each in of_runs:
         first, *_ = headline(each, pair_flags_of(each.run.setup.engine))
@@ -278,7 +278,7 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
 
 
 def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
-    """Lines that the reference is in doubt, so that nothing is set, and the way on."""
+    """Why nothing is set beside a reference in doubt, and the way on."""
     why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
     yield f"No answer: beside {visible(str(verdict.reference))} {why}."
     yield "     A cache with fewer bits cannot be better: something is wrong with it."
@@ -325,6 +325,7 @@ def _saving(verdict: Verdict, result: PairResult) -> str:
 
 
 def _reference_line(verdict: Verdict) -> Iterator[str]:
+    """A line if the reference is quantized itself, whose own loss is unknown."""
     reference = verdict.reference
     if reference and not reference.is_plain:
         plain = [result for result in verdict.results if result.pair.is_plain]
@@ -371,7 +372,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
 
 def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
     """
-    Lines that no smaller cache is shown to lose *what*.
+    Lines on what no smaller cache is shown to lose, which *what* says.
 
     To keep the reference is an answer once all of them were measured or ruled out.
     """
@@ -738,6 +739,11 @@ def _row_start(verdict: Verdict, each: PairResult) -> list[str]:
 
 
 def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
+    """
+    A pair with its loss and interval.
+
+    Its units where they are not the *usual* ones.
+    """
     start, none = _row_start(verdict, each), ["", "", ""]
     if each.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
@@ -796,7 +802,7 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
     """
     What is beyond the limit: ``K q4_1, q4_0``; ``none``; or how many pairs.
 
-    By the *metric* of that name alone, or by all if empty.
+    By the *metric* of that name alone, or by all if empty; empty where it has no say.
     """
     has_rows = any(
         not metric or each.metric_result(metric) for each in verdict.compared

@@ -192,6 +192,7 @@ def verdict_objects(
 
 
 def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
+    """*verdict* for JSON; sentences of several runs are those of one budget."""
     gain = None if verdict.is_instrument else verdict.gain
     joint = isinstance(verdict.run, JointRun)
     beside = budget_remarks(verdict) if joint else remarks(verdict, pair_flags)
@@ -231,6 +232,7 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
 
 
 def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
+    """Each file of weights that is judged with others; none of one run alone."""
     runs = verdict.run.runs if isinstance(verdict.run, JointRun) else ()
     for name, run in zip(weight_names(runs), runs, strict=True):
         facts = run.setup.weights
@@ -250,6 +252,7 @@ def _remark(each: Remark) -> RemarkObject:
 
 
 def _number_or_none(value: float | None) -> Number:
+    """*value*; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
 

@@ -104,6 +104,7 @@ def weights_document(rows: list[WeightsRow]) -> Document:
 
 
 def _cells_of(row: WeightsRow) -> tuple[str, ...]:
+    """The cells of a model that can be used; dashes for what is unknown."""
     cache = NONE if row.cache_bytes is None else size(row.cache_bytes)
     shorter = f" at {row.at:,}" if row.at != AT and row.cache_bytes is not None else ""
     return (
