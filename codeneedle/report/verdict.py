@@ -510,6 +510,8 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
         yield f"To decide it: {way}"
         return
     word, _, why = word_phrase(result, leading).partition(": ")
+    if leading is row and row.kind is LossKind.SCORE and not row.remark:
+        why = ""  # which its sentence has told
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
     is_doubted = leading.remark and leading.kind is not LossKind.SCORE
