@@ -170,28 +170,34 @@ def estimate(values: npt.NDArray[np.float64]) -> Estimate:
 
 
 def _error(values: npt.NDArray[np.float64]) -> float:
+    """Standard error of the mean of *values*; 0 with `FEW` or fewer."""
     count = len(values)
     return math.sqrt(float(values.var()) / (count - 1)) if count > FEW else 0.0
 
 
 def _exponential(mean: Estimate) -> Estimate:
+    """What a *mean* of logarithms is the logarithm of, with its error."""
     value = math.exp(mean.value)
     return Estimate(value, value * (mean.error or 0.0))
 
 
 def _root(dp: npt.NDArray[np.float64]) -> Estimate:
+    """Root of the mean square of *dp*, with its error."""
     square = estimate(dp**2)
     root = math.sqrt(square.value)
     return Estimate(root, (square.error or 0.0) / (2 * root) if root else 0.0)
 
 
 def _share_error(share: float, count: int) -> float:
+    """Standard error of a *share* of *count*; 0 of a single one."""
     return math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
 
 def _percent(share: Estimate) -> Estimate:
+    """*share* in percent; an unknown error becomes 0."""
     return Estimate(100 * share.value, 100 * (share.error or 0.0))
 
 
 def _mean(values: list[float] | list[bool]) -> float:
+    """Mean of *values*; 0 without any."""
     return math.fsum(values) / len(values) if values else 0.0

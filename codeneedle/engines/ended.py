@@ -101,7 +101,7 @@ def cause(log: Path, returncode: int) -> Trouble:
 
 
 def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
-    """Why a program ended; what its log *said* counts where no signal tells."""
+    """Why a program ended: SIGKILL or a full file first, else what its log *said*."""
     signal = _signal(returncode)
     if signal == SIGKILL:
         return trouble_of_sigkill()
@@ -147,7 +147,7 @@ def trouble_of_sigkill() -> Trouble:
 
 
 def end_of(log: Path) -> tuple[str, ...]:
-    """The last lines of *log*, safe to show."""
+    """The last `LAST_LINES` of *log* that are not blank, safe to show."""
     return last_lines(tail(log, END_BYTES).splitlines())
 
 

@@ -307,11 +307,15 @@ class Served:
         return None
 
     def effective(self) -> Effective:
-        """What runs, as far as the engine tells by now."""
+        """What runs, as far as the engine tells by now; by default nothing."""
         return Effective()
 
     def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - for those that tell
-        """In what it differs from *cell*, one phrase each."""
+        """
+        In what it differs from *cell*, one phrase each.
+
+        Nothing where it does not tell.
+        """
         return ()
 
     def ends_within(self, limit_s: float) -> bool:
@@ -350,6 +354,7 @@ class Served:
         return self._peak_rss_bytes
 
     def _resident_bytes(self) -> int | None:
+        """Resident size of its processes now; None if they are not ours, or unknown."""
         return machine.tree_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:

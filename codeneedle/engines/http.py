@@ -183,6 +183,7 @@ class Connection:
         return event
 
     def _note_event(self) -> None:
+        """Grant the server its time again, and tell our patience."""
         self._deadline.extend()
         self.patience.note_event()
 
@@ -324,7 +325,7 @@ def whole(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
 
 
 def error_beginning(chunks: Iterable[bytes]) -> bytes:
-    """The first `ERROR_LIMIT_BYTES` or a little more, enough for an error message."""
+    """The first `ERROR_LIMIT_BYTES` of *chunks*, or up to one chunk more."""
     data = b""
     for chunk in chunks:
         data += chunk

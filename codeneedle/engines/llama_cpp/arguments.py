@@ -69,7 +69,7 @@ class Argument:
 
 
 def cache_flags(pair: Pair) -> str:
-    """How a user asks llama-server for *pair*."""
+    """What a user adds to a llama-server for *pair*: ``-ctk q8_0 -ctv q4_0``."""
     return f"-ctk {pair.k} -ctv {pair.v}"
 
 
@@ -90,11 +90,12 @@ def parse(words: Iterable[str]) -> list[Argument]:
 
 
 def _is_name(word: str) -> bool:
+    """Whether *word* names an argument: it begins with a dash, and is no number."""
     return word.startswith("-") and not _SIZED_NUMBER.match(word)
 
 
 def _argument(words: Sequence[str]) -> Argument:
-    """One argument of *words*: an option with its values, or a value alone."""
+    """One argument of *words*: an option with its values, or values without a name."""
     if not _is_name(words[0]):
         return Argument("", tuple(words), tuple(words))
     name, equals, value = words[0].partition("=")
@@ -110,7 +111,11 @@ def has(words: Iterable[str], names: Collection[str]) -> bool:
 
 
 def is_on_host(words: Iterable[str]) -> bool:
-    """Whether *words* keep the cache on the CPU, with attention there or on copies."""
+    """
+    Whether *words* keep the cache on the CPU, with attention there or on copies.
+
+    The last number of layers, and the last device, count.
+    """
     words = tuple(words)
     layers = [each.values[-1:] for each in parse(words) if each.name in OFFLOAD]
     devices = [each.values[-1:] for each in parse(words) if each.name in DEVICE]
@@ -131,7 +136,7 @@ def on_host(model: ModelSpec) -> tuple[str, ...]:
 
 
 def files_in(words: Iterable[str]) -> Iterator[Path]:
-    """The files that *words* name, of weights in parts each part."""
+    """The files that *words* name; of weights in parts each part."""
     for path in named_files(words):
         yield from parts_beside(path) if path.suffix == ".gguf" else (path,)
 
@@ -361,6 +366,7 @@ def asks_for_all_layers(launch: Launch) -> bool:
 
 
 def _cache(launch: Launch) -> Iterator[str]:
+    """Cache types, with flash attention; nothing for a server that only tokenizes."""
     pair = launch.pair
     if pair is not None:
         yield from ("--flash-attn", "on")
@@ -368,6 +374,7 @@ def _cache(launch: Launch) -> Iterator[str]:
 
 
 def _offload(launch: Launch) -> Iterator[str]:
+    """Layers on the accelerator, unless the user chose them: all; 0 to tokenize."""
     if not has(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
@@ -382,11 +389,13 @@ def can_save(launch: Launch) -> bool:
 
 
 def _saving(launch: Launch) -> Iterator[str]:
+    """The folder in which it may save its cache, if it can."""
     if can_save(launch):
         yield from (SLOT_FOLDER, str(launch.slots))
 
 
 def _optional(launch: Launch) -> Iterator[str]:
+    """Those of `OPTIONAL` that the binary has; to tokenize, `FOR_COUNTING`, too."""
     wanted = OPTIONAL if launch.pair else (*OPTIONAL, *FOR_COUNTING)
     for option in wanted:
         if option[0] in launch.options:

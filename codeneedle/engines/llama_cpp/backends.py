@@ -108,21 +108,32 @@ def cuda_compiler() -> str | None:
 
 
 def _nvcc() -> str | None:
+    """
+    Path of nvcc in the folders that variables name, or usual ones.
+
+    None without one.
+    """
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     homes += ["/usr/local/cuda", "/opt/cuda"]
     return _first("nvcc", *(f"{home}/bin/nvcc" for home in homes if home))
 
 
 def _first(*candidates: str) -> str | None:
+    """Path of the first of *candidates* that is a program; None without one."""
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
 def _with_cuda(nvcc: str) -> list[str]:
+    """Options of cmake for CUDA with this compiler, and kernels for all pairs."""
     return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
 
 
 def _path_of_program(backend: Backend) -> str:
-    """Path of the program that *backend* needs; empty where it needs none."""
+    """
+    Path of the program that *backend* needs; empty where it needs none.
+
+    Refused if it is missing, or is Metal elsewhere than on a Mac.
+    """
     if backend.name == "metal" and sys.platform != "darwin":
         raise ToolMissing(
             tool="Metal",
@@ -147,6 +158,7 @@ def _places(program: str) -> tuple[str, str]:
 
 
 def _others_than(name: str) -> str:
+    """The names of all backends but *name*."""
     return ", ".join(each.name for each in BACKENDS if each.name != name)
 
 

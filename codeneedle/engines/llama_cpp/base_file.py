@@ -136,7 +136,7 @@ class BaseFile:
 
     def keep(self, identity: Identity, reference: Reference) -> None:
         """
-        Make the draft, which has no `fault`, the base file.
+        Make the draft, which has no `fault`, the base file, and note what it is of.
 
         Raises:
             OSError: If the disk refuses.
@@ -370,6 +370,7 @@ def text_too_short(
 
 
 def _suffice(chunks: int, context: int) -> bool:
+    """Whether so many chunks of *context* tokens have `LEAST_SCORED` scored ones."""
     return scored_tokens(chunks=chunks, context=context) >= LEAST_SCORED
 
 

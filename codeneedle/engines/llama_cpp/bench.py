@@ -81,7 +81,7 @@ class Bench:
 
     @property
     def arguments(self) -> Mapping[str, str]:
-        """The user's come last, and win."""
+        """Further arguments by name: ours, which those of the user replace."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
         options = options_in(self.help_text)
         if "--progress" in options:
@@ -331,6 +331,7 @@ def _help_text(bench: Program) -> str:
 
 
 def _result(output: str, task: SpeedTask) -> BenchResult:
+    """Both tests of *output*; a ValueError if one is missing or not as asked."""
     rows = list(_rows(output))
     if len(rows) != 2:  # noqa: PLR2004 - reading and writing
         raise ValueError(f"{len(rows)} result lines instead of 2")
@@ -341,6 +342,7 @@ def _result(output: str, task: SpeedTask) -> BenchResult:
 
 
 def _rows(output: str) -> Iterator[BenchRow]:
+    """The tests in *output*; a ValueError at a line that cannot be read."""
     # Nothing else that it prints begins with a brace.
     for line in output.splitlines():
         if not line.startswith("{"):
@@ -364,6 +366,7 @@ def _printable(row: BenchRow) -> BenchRow:
 def _test(
     rows: list[BenchRow], size: tuple[int, int, int], repetitions: int
 ) -> BenchRow:
+    """The one of *rows* of that *size*; a ValueError if its samples cannot be."""
     matching = [row for row in rows if (row.n_prompt, row.n_gen, row.n_depth) == size]
     if len(matching) != 1:
         prompt, generated, depth = size
@@ -383,6 +386,7 @@ def _test(
 
 
 def _failure(output: str, *, returncode: int, log: Path) -> CellError:
+    """Why llama-bench failed; a type that it does not know is unsupported."""
     cause = logs.cause(output, returncode)
     if is_unknown_type(output):
         cause = Trouble(Status.UNSUPPORTED, "it does not know this cache type")
@@ -393,6 +397,7 @@ def _failure(output: str, *, returncode: int, log: Path) -> CellError:
 
 
 def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
+    """The error for a llama-bench that is not done after so many *seconds*."""
     return CellError(
         f"llama-bench is not done after {seconds:.0f} s: {phase}",
         hint=f"See {log}. Does the machine do something else at the same time?",
@@ -402,4 +407,9 @@ def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
 
 
 def _phase(log: Path) -> str:
+    """
+    What llama-bench does now, by the end of its log.
+
+    ``loading`` if it does not say.
+    """
     return last_phase(tail(log, _TAIL_BYTES)) or "loading"

@@ -252,7 +252,7 @@ class _Steps:
         return not child.returncode
 
     def failure(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
-        """The error of a phase, with the last lines of its log."""
+        """Error of a phase, with lines of its log: from the first error on, or last."""
         log = self.log(phase)
         quoted = [f"\n  {line}" for line in _error_lines(tail(log, _TAIL_BYTES))]
         where = f"The whole log is {log}. " if log.exists() else ""
@@ -278,7 +278,11 @@ def _variant(backend: Backend | None, patches: Sequence[Path]) -> str:
 
 
 def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Path:
-    """A folder inside the draft that holds what is to be kept."""
+    """
+    A folder inside the draft that holds what is to be kept.
+
+    What cannot be compiled quickly, or with `SINGLE`, is compiled again as usual.
+    """
     pip = private_pip(steps)
     archive = _fetch_archive(steps, pip)
     steps.report("unpacking", 0, 0)
@@ -399,6 +403,7 @@ def _build_tools(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
 
 
 def _version_of(cmake: str) -> tuple[int, int]:
+    """Version of *cmake*; (0, 0) if it does not say."""
     try:
         answer = processes.output_of([cmake, "--version"], timeout_s=ASK_TIMEOUT_S)
     except MachineError:
@@ -438,6 +443,7 @@ def _check_build(steps: _Steps, server: Path) -> None:
 
 
 def _refuse_without_compiler() -> None:
+    """Stop where a compiler of C or C++ is missing, with how to install one."""
     missing = [
         language
         for variable, names, language in (
@@ -464,6 +470,7 @@ def _refuse_without_compiler() -> None:
 
 
 def _is_complete(folder: Path) -> bool:
+    """Whether *folder* has all `PROGRAMS`."""
     return all(os.access(folder / name, os.X_OK) for name in PROGRAMS)
 
 

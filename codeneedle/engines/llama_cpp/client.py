@@ -149,15 +149,23 @@ class Client(Connection):
             pass
 
     def count_tokens(self, text: str) -> int:
-        """What looks like a special token counts as one."""
+        """
+        Length of *text* with the token that begins a prompt.
+
+        Special ones count as one.
+        """
         return len(self._ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
-        """What looks like a special token counts as one."""
+        """
+        Lengths of *texts* without the token that begins a prompt.
+
+        Special ones are one.
+        """
         return [len(self._ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
-        """Words that look like special tokens are text."""
+        """The tokens of *text*, where words that look like special tokens are text."""
         return self._pieces(text, add_special=add_special, parse_special=False)
 
     def render(
@@ -373,12 +381,18 @@ class Client(Connection):
     def _ids(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[int, ...]:
+        """
+        Numbers of the tokens of *text*.
+
+        Special ones are read unless told otherwise.
+        """
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Ids, body).tokens
 
     def _pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
+        """The tokens of *text* with their bytes; special ones are read as in `_ids`."""
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
 
@@ -514,7 +528,11 @@ def _with_nan(tokens: Sequence[Token]) -> tuple[Token, ...]:
 
 
 def _progress_of(stated: "_PromptProgress | None") -> Progress | None:
-    """Progress of the prompt; None if almost all of it was cached."""
+    """
+    How much of the prompt is read, of all of it.
+
+    None if it has few tokens that were not cached.
+    """
     if stated is None or stated.total - stated.cache < WORTH_TELLING:
         return None
     return Progress(stated.processed, stated.total, is_prompt=True)

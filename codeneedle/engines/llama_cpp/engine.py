@@ -105,7 +105,11 @@ memory.
 
 
 def _read_back_s(pairs: Collection[Pair]) -> float:
-    """Seconds of a core for each value of heads, token read and token before it."""
+    """
+    Seconds of a core for each value of heads, token and token before.
+
+    Mean of *pairs*.
+    """
     tiled = sum(pair == TILED for pair in pairs) / max(len(pairs), 1)
     return tiled * TILED_BACK_S + (1 - tiled) * READ_BACK_S
 
@@ -170,7 +174,11 @@ class LlamaCpp(Engine):
 
     @override
     def refusal(self, ability: Ability) -> str:
-        """An error if its program lacks an option which the server is given."""
+        """
+        Why its program is not used: it lacks an option which the server is given.
+
+        Empty if it lacks none, or there is no such program.
+        """
         tool = self._tools.get(ability)
         if tool is None or not self.model.arguments:
             return ""
@@ -362,6 +370,11 @@ class LlamaCpp(Engine):
 
     @contextlib.contextmanager
     def _counting(self, log: Path, *options: str, hint: str) -> Iterator[Client]:
+        """
+        A server that only tokenizes and renders, with further *options*.
+
+        Its errors become those of counting; *hint* says what else to do.
+        """
         launch = replace(
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
@@ -391,7 +404,7 @@ class LlamaCpp(Engine):
 
     @override
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
-        """By llama-fit-params, a call for each pair."""
+        """What llama-fit-params answers, a call for each pair; unknown without it."""
         tool = self.tools.fit_params
         if tool is None:
             return survey.survey_without_tool(self.tools, context)
@@ -411,7 +424,11 @@ class LlamaCpp(Engine):
 
     @override
     def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
-        """Without flash attention, which a quantized V needs."""
+        """
+        It without flash attention.
+
+        None of a quantized V, which needs that, or on a CPU.
+        """
         if not self.is_on_accelerator:
             return None
         if not is_full(pair.v):
@@ -434,6 +451,7 @@ class LlamaCpp(Engine):
         return bench.Bench.of(self.tools, self.facts, self.model)
 
     def _launch(self, pair: Pair | None, *, context: int) -> Launch:
+        """What a server of *pair* is started with; without one it only tokenizes."""
         slug = f"{pair.slug}." if pair else ""
         return Launch(
             binary=self.tools.server,
@@ -446,6 +464,7 @@ class LlamaCpp(Engine):
         )
 
     def _extra(self) -> tuple[str, ...]:
+        """Further arguments: ours, then those of the user, which win."""
         ours = (*self.thinking_off.split(), *arguments.on_host(self.model))
         return (*ours, *self.model.arguments)
 

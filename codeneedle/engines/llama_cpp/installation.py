@@ -233,7 +233,11 @@ _OWN_LIBRARIES = ("libggml", "libllama", "libmtmd")
 
 
 def libraries_of(program: Path) -> Iterator[Path]:
-    """The shared libraries of the installation of *program*, where it has some."""
+    """
+    The shared libraries of llama.cpp beside *program*, or in ``lib`` beside its folder.
+
+    Sorted by name in each.
+    """
     folder = program.resolve().parent
     for place in (folder, folder.parent / "lib"):
         for pattern in _LIBRARIES:
@@ -344,6 +348,7 @@ def _sections(help_text: str) -> dict[tuple[str, ...], str]:
 
 
 def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]:
+    """The cache types that the help names for *option*; none if it does not."""
     for names, text in sections.items():
         match = _ALLOWED.search(text)
         if option in names and match:
@@ -352,6 +357,11 @@ def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]
 
 
 def _tools_at(path: Path, *, source: str) -> Tools:
+    """
+    The programs beside the one that *path* names; refused if it is no program.
+
+    A bare name is looked for on PATH first.
+    """
     path = expand_home(path)
     if os.sep not in str(path) and (on_path := shutil.which(str(path))):
         path = Path(on_path)
@@ -382,6 +392,7 @@ def _why_no_program(path: Path) -> str:
 
 
 def _tools(server: Program, *, source: str) -> Tools:
+    """*server* with the other programs of its installation."""
     return Tools(
         server=server,
         perplexity=_companion(server, PERPLEXITY),
@@ -442,10 +453,12 @@ def _beside(program: Path, name: str) -> Path | None:
 
 
 def _is_program(path: Path) -> bool:
+    """Whether *path* is a file that may be started."""
     return path.is_file() and os.access(path, os.X_OK)
 
 
 def _output(server: Program, question: str) -> str:
+    """What *server* answers *question*, stdout then stderr; refused if it fails."""
     argv = [*server.words, question]
     child = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
     text = child.stdout + child.stderr

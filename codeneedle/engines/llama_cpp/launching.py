@@ -51,7 +51,7 @@ class Launch:
 
 
 def options(launch: Launch) -> list[str]:
-    """The arguments of llama-server."""
+    """The arguments of llama-server: model, pair, then those it was measured with."""
     option, value = launch.source
     pair = ("-ctk", launch.pair.k, "-ctv", launch.pair.v, "-fa", "on")
     return [f"--{option}", value, *pair, *launch.arguments]
@@ -107,6 +107,7 @@ def preset(launch: Launch) -> list[str]:
 
 
 def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
+    """A row of a preset: ``true`` without a value; further values make it unsayable."""
     # Two values are "not supported yet" (``common_preset::to_args``).
     if len(values) > 1:
         return f"{name.lstrip('-')} {values[0]}", " ".join(values[1:])

@@ -61,7 +61,11 @@ def trouble(log_text: str) -> Trouble | None:
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
-    """Why the program ended, by its log and *returncode*, as of `subprocess.Popen`."""
+    """
+    Why the program ended, by its log and *returncode*, as of `subprocess.Popen`.
+
+    What has a meaning of its own first, then signals, then complaints.
+    """
     complaint = reasons.complaint(lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
@@ -69,6 +73,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
 
 
 def _sign(log_text: str) -> Trouble | None:
+    """The first of `_TROUBLES` that a line shows; None without any."""
     return reasons.first_sign(_TROUBLES, lines(log_text))
 
 
@@ -214,6 +219,7 @@ _ATTENTION = (
 
 
 def _first_context(everything: Iterable[str]) -> Iterator[str]:
+    """The lines up to the second context, which is that of a draft model."""
     contexts = 0
     for line in everything:
         contexts += _NEW_CONTEXT in line
@@ -240,6 +246,7 @@ def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
 
 
 def _context(lines: Sequence[str]) -> int | None:
+    """Context of a slot, else of a sequence, else of all; None if none is told."""
     for pattern in _CONTEXTS:
         context = _first_number(pattern, lines)
         if context is not None:
@@ -248,11 +255,13 @@ def _context(lines: Sequence[str]) -> int | None:
 
 
 def _flash_attention(lines: Sequence[str]) -> str | None:
+    """``enabled``, ``disabled`` or what was asked for; what came of it goes first."""
     # Some models have it switched off although it was asked for.
     return _last(_FLASH_RESOLVED, lines) or _last(_FLASH, lines)
 
 
 def _compute_mib(lines: Iterable[str]) -> float | None:
+    """Compute buffers of all devices, in MiB, each as told last; None if untold."""
     sizes: dict[str, float] = {}
     for line in lines:
         match = _COMPUTE.search(line)
@@ -311,6 +320,7 @@ def _attention(lines: Sequence[str]) -> dict[str, Any]:
 
 
 def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
+    """The first group of *pattern* in each line that matches, in order."""
     for line in lines:
         match = pattern.search(line)
         if match:
@@ -318,9 +328,11 @@ def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
 
 
 def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
+    """The last of `_all`; None without any."""
     return next(iter([*_all(pattern, lines)][::-1]), None)
 
 
 def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
+    """The first of `_all`, a whole number; None without any."""
     number = next(_all(pattern, lines), None)
     return None if number is None else int(number)

@@ -186,7 +186,11 @@ class Perplexity(BaseFileTool):
         note: Notify,
         progress: Progress,
     ) -> Comparison:
-        """Rows of the pair come through a pipe."""
+        """
+        The pair beside *reference*.
+
+        Its rows come through a pipe, and take no disk.
+        """
         from codeneedle.engines.llama_cpp import reading
 
         job, rows = reading.comparing(
@@ -203,16 +207,16 @@ class Perplexity(BaseFileTool):
         return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
 
     def places(self, tokens: int) -> range:
-        """Places of the tokens that the tool scores."""
+        """Places of tokens that the tool scores: the second half but its first."""
         return range(tokens // 2 + 1, tokens)
 
     def memory_bytes(self, tokens: int) -> int:
-        """Half of a chunk twice over, and a batch."""
+        """Bytes to read so many *tokens*: half of a chunk twice over, and a batch."""
         values = row_values(self.model.weights.vocabulary)
         return 4 * values * (tokens + min(tokens, BATCH))
 
     def read(self, task: ReadingTask, *, log: Path, note: Notify) -> ReadTokens:
-        """The base file comes through a pipe."""
+        """The scores of *task*; the base file comes through a pipe."""
         from codeneedle.engines.llama_cpp import reading
 
         job, rows = reading.prepare_reading(
@@ -376,9 +380,11 @@ class Perplexity(BaseFileTool):
         return log_text, returncode
 
     def _takes_all_layers(self) -> bool:
+        """Whether each layer is to be on the accelerator: the user chose no number."""
         return not has(self.arguments, OFFLOAD)
 
     def _refuse_overflow(self, context: int) -> None:
+        """Stop at a *context* at which an old build computes sizes of 32 bits."""
         # Builds from an archive state number 0: their age is unknown.
         build = self.build or FIRST_WIDE_BUILD
         values = row_values(self.model.weights.vocabulary)
@@ -395,6 +401,7 @@ class Perplexity(BaseFileTool):
 
 
 def _version(tool: Program) -> str:
+    """The version that *tool* states; ``unknown`` if it does not."""
     answer = processes.output_of((*tool.words, "--version"), timeout_s=ASK_TIMEOUT_S)
     for line in f"{answer.stdout}\n{answer.stderr}".splitlines():
         if line.startswith("version:"):
@@ -433,6 +440,7 @@ def _is_mute(log_text: str) -> bool:
 
 
 def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
+    """Why the tool failed: by its log, else by what it said, else by its exit."""
     cause, reason = logs.cause(log_text, returncode), failure(log_text)
     if reason and cause == exit_cause(returncode):
         cause = replace(cause, reason=reason)
@@ -443,6 +451,7 @@ def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
 
 
 def _silent(job: Job, silence_s: float, known: str) -> CellError:
+    """The error for a tool that has written nothing for so long."""
     return silent(
         PERPLEXITY,
         silence_s,
@@ -486,6 +495,7 @@ def _incomplete(job: Job, log_text: str, *, lacking: str = "") -> CellError:
 def _error(
     job: Job, message: str, log_text: str, *, status: Status, hint: str = ""
 ) -> CellError:
+    """The error of *job* with the end of its log, and where the log is."""
     return CellError(
         f"{PERPLEXITY} {message}",
         hint=hint or f"The end of its log is in {job.log}.",

@@ -64,7 +64,7 @@ def announced_size(log_text: str) -> Size | None:
 
 
 def chunks_done(log_text: str) -> int:
-    """How many chunks are done."""
+    """How many chunks are done; 0 if the log does not say."""
     return max((int(number) for number, _ in _WRITTEN.findall(log_text)), default=0)
 
 
@@ -105,10 +105,12 @@ _FAILURE = re.compile(
 
 
 def _stripped_lines(log_text: str) -> Iterator[str]:
+    """The lines without white space at their ends."""
     return (line.rstrip() for line in lines(log_text))
 
 
 def _estimate(value: str, error: str | None) -> Estimate:
+    """A number with its error; None for one that is not finite."""
     # A tiny number is printed with a sign: -0.000000.
     number = float(value) + 0.0
     spread = math.nan if error is None else float(error)
@@ -122,4 +124,5 @@ def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
 
 
 def _nan(told: str) -> bool:
+    """Whether a number that was *told* is NaN."""
     return "nan" in told

@@ -173,6 +173,7 @@ class RowStream(ABC):
         return part
 
     def _part(self, part: bytes) -> None:
+        """Take in the header, or the next row; further rows are only counted."""
         if self._row < 0:
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
             stated = HEADER.unpack(part[: HEADER.size])
@@ -236,6 +237,7 @@ class Rows(RowStream):
 
     @override
     def take_row(self, number: int, stored: Stored) -> None:
+        """Score the token behind the row, if it is wanted."""
         # A row tells of the token behind its place.
         place = self.context // 2 + 1 + number
         if place in self._asked:
@@ -255,6 +257,7 @@ class Rows(RowStream):
         return ""
 
     def _score(self, place: int, stored: Stored) -> None:
+        """Keep the score of the token at *place*, or say what is wrong with its row."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
         fault = self.row_fault(stored, place)
@@ -285,6 +288,7 @@ class ComparedRows(RowStream):
 
     @override
     def begin(self) -> None:
+        """Forget what was taken, and open the base file of the reference anew."""
         RowStream.begin(self)
         self._sums, self._by_chunk = Sums(), []
         self.close()
@@ -311,6 +315,11 @@ class ComparedRows(RowStream):
 
     @override
     def take_row(self, number: int, stored: Stored) -> None:
+        """
+        Compare the row with that of the reference.
+
+        The last of a chunk ends its means.
+        """
         if self._there is None:
             return
         of_chunk = scored_tokens(chunks=1, context=self.context)

@@ -112,14 +112,14 @@ class LlamaServer(StartedServer):
 
     @override
     def effective(self) -> Effective:
-        """Some of it is only logged at the first token."""
+        """What its log tells by now; some of it is only logged at the first token."""
         return replace(
             read(read_log(self.log)), waiting=waiting(self.launch.is_passive)
         )
 
     @override
     def verify(self, cell: CellSpec) -> tuple[str, ...]:
-        """Another thread of the server writes the log."""
+        """Differences from *cell*; waits `LOG_DELAY_S` for a log without a cache."""
         asked = RequestedSettings(
             pair=cell.pair,
             context=cell.context,
@@ -146,6 +146,7 @@ class LlamaServer(StartedServer):
         self._ask_slot("restore")
 
     def _ask_slot(self, action: Literal["save", "restore"]) -> None:
+        """Save or restore the cache; a `CannotSave` if the server cannot."""
         if not can_save(self.launch):
             raise CannotSave(f"this llama-server has no {SLOT_FOLDER}")
         try:
@@ -159,7 +160,11 @@ class LlamaServer(StartedServer):
 
     @override
     def left_s(self, waited_s: float) -> float:
-        """Its log says when it has loaded."""
+        """
+        Seconds left to load, or from when its log says so, to warm up.
+
+        0 if it is too large.
+        """
         if self.is_too_large():
             return 0.0
         if self._warm_from_s is None:
@@ -212,7 +217,7 @@ class LlamaServer(StartedServer):
 
     @override
     def program(self) -> str:
-        """What the innermost process runs: a wrapper's program is none of ours."""
+        """A hash of what the innermost process runs: a wrapper is none of ours."""
         serving = [
             pid for pid in tree(self.child.pid) if self.launch.alias in words_of(pid)
         ]
@@ -326,7 +331,7 @@ def serving_llama(
 
 
 def load_limit_s(weights: Weights) -> float:
-    """How long a server may load *weights*, in seconds."""
+    """Seconds for a server to load *weights*: by size, `LOAD_TIMEOUT_S` at most."""
     return min(
         LOAD_TIMEOUT_S, LEAST_LOAD_S + weights.size_bytes / SLOW_DISK_BYTES_PER_S
     )
@@ -373,5 +378,10 @@ def _own_memory(pid: int) -> int:
 
 
 def _own_memory_of(pid: int) -> int:
+    """
+    Anonymous memory of *pid*; its peak where the system tells no such.
+
+    0 if unknown.
+    """
     anonymous = machine.status_bytes(pid, "RssAnon")
     return (machine.peak_rss_bytes(pid) or 0) if anonymous is None else anonymous

@@ -300,6 +300,7 @@ class _SurveyCalls:
 
     @property
     def _file(self) -> Path:
+        """Where answers for this model are kept."""
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
     def about_all(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
@@ -312,7 +313,11 @@ class _SurveyCalls:
         return {pair: answers[pair] for pair in pairs}
 
     def about(self, pair: Pair, *extra: str) -> PairSurvey | None:
-        """What is known of *pair* with *extra* arguments; None if nothing is."""
+        """
+        What is known of *pair* with *extra* arguments; None if nothing is.
+
+        Kept answers first; after `MOST_FAILURES` no program is asked.
+        """
         name = " ".join((str(pair), str(self.context), *extra))
         if name not in self._kept and self.failures < MOST_FAILURES:
             try:
@@ -355,6 +360,7 @@ class _SurveyCalls:
         raise _NoAnswerError(self._failure_of(said))
 
     def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
+        """What a call says; after one that hangs, no further pair is asked."""
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
         env = inherited_variables() | variables(surveyor.model, is_passive=False)
@@ -416,6 +422,7 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
 
 
 def _refusal(pair: Pair, line: str) -> PairSurvey:
+    """The refusal that *line* states, without what differs among pairs of a kind."""
     reason = line.partition(": ")[2] if line.startswith("llama_") else line
     # One reason for all pairs of the same kind.
     for cache_type in (pair.k, pair.v):
@@ -424,6 +431,7 @@ def _refusal(pair: Pair, line: str) -> PairSurvey:
 
 
 def _memory(said: str) -> Iterator[DeviceMemory]:
+    """Memory of each device, in bytes, from a table in MiB."""
     for device, *sizes in _MEMORY.findall(said):
         weights, context, compute = (int(mib) * MIB for mib in sizes)
         yield DeviceMemory(
@@ -435,6 +443,7 @@ _Ask = Callable[..., PairSurvey | None]
 
 
 def _may_convert(answer: PairSurvey) -> bool:
+    """Whether a device of *answer* is one that converts without a word."""
     return any(each.device.startswith(CONVERTING) for each in answer.memory)
 
 
@@ -472,6 +481,7 @@ def _key(
 
 
 def _identity(path: Path) -> str:
+    """What changes when the file at *path* does; empty if it is not there."""
     try:
         return identity(path)
     except OSError:

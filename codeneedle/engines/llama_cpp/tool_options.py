@@ -33,6 +33,7 @@ from codeneedle.system.files import identity
 
 
 def _names(*lines: str) -> frozenset[str]:
+    """The words of all *lines*."""
     return frozenset(name for line in lines for name in line.split())
 
 
@@ -146,6 +147,7 @@ def help_text(tool: Program) -> str:
 
 @functools.lru_cache(maxsize=16)
 def _help_text(tool: Program, _identity: str) -> str:
+    """What *tool* prints for ``--help``, as long as its file stays the same."""
     answer = processes.output_of((*tool.words, "--help"), timeout_s=ASK_TIMEOUT_S)
     told = answer.stdout + answer.stderr
     if answer.returncode < 0 or not told.strip():
@@ -331,7 +333,11 @@ def _forms(help_text: str) -> dict[str, _BenchOption]:
 
 
 def _bench_value(option: _BenchOption, argument: Argument) -> str | None:
-    """The value of *option* that *argument* asks for; None if it has none for it."""
+    """
+    The value of *option* that *argument* asks for; None if it has none for it.
+
+    A list has the separator of llama-bench.
+    """
     if not argument.values:
         return option.flag
     value, *others = argument.values
