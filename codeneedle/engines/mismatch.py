@@ -37,6 +37,7 @@ def differences(asked: RequestedSettings, effective: Effective) -> tuple[str, ..
 def _differences(
     asked: RequestedSettings, pair: Pair, effective: Effective
 ) -> Iterator[str]:
+    """The phrases of `differences`, of which some may repeat."""
     if not effective.kv:
         yield "the log names no KV cache, so its types cannot be verified"
     for buffer in effective.kv:

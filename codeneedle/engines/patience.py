@@ -39,7 +39,7 @@ class Patience:
         self._since_s = time.monotonic()
 
     def note_event(self) -> None:
-        """Note an event."""
+        """Count the silence until now; the next one begins."""
         now_s = time.monotonic()
         self.longest_s = max(self.longest_s, now_s - self._since_s)
         self._since_s = now_s

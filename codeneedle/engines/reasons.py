@@ -104,7 +104,11 @@ def printable(line: str) -> str:
 
 
 def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
-    """The first of *lines* that has the most specific of *signs*; None without one."""
+    """
+    The first of *lines* with a sign; None without one.
+
+    Earlier *signs* win over earlier lines.
+    """
     everything = [line for line in lines if not _RAISES.match(line)]
     for status, sign in signs:
         for line in everything:

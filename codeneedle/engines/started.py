@@ -198,6 +198,7 @@ def _stop_of(server: StartedServer, error: CellError) -> CellError | None:
 
 
 def _tell_wait(state: str, waited_s: float, left_s: float) -> None:
+    """Tell what `telling` asked to hear: the *state*, and how long it may go on."""
     if tell := _TELL.get():
         known = f"{state}; it is given up in {duration(left_s)}"
         tell(f"waiting for the server for {duration(waited_s)}: {known}")

@@ -223,6 +223,11 @@ def with_attention(
 
 
 def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | None:
+    """
+    A kernel without further splits, the CPU with one or more for each layer.
+
+    None between the two.
+    """
     if not _is_on_accelerator(effective) or splits <= whole:
         return Attention.KERNEL
     layers = sum(cache.layers for cache in effective.kv)

@@ -116,7 +116,7 @@ def usual_probes(
 
 def with_room(probes: Iterable[Probe]) -> Probe:
     """
-    The one of *probes* that says what a text leaves room for.
+    The first of *probes* that says what a text leaves room for.
 
     Recall if none does: it may be measured later.
     """
@@ -125,7 +125,7 @@ def with_room(probes: Iterable[Probe]) -> Probe:
 
 def probes_named(names: Iterable[str]) -> list[Probe]:
     """
-    The probes of these names, each once.
+    The probes of these names, each once, in the order of *names*.
 
     Raises:
         UnknownName: If there is none of that name.
@@ -165,7 +165,7 @@ def gaps(run: Run) -> list[tuple[str, list[Pair]]]:
 
 
 def _untold(record: CellRecord) -> Iterator[str]:
-    """How many tokens of *record* are no scores, of whichever probe."""
+    """A phrase on how many tokens of *record* are no scores; none without any."""
     if tokens := sum(_numbers_of("untold", record.observation)):
         text = "character" if tokens == 1 else "characters"
         yield (
@@ -175,7 +175,7 @@ def _untold(record: CellRecord) -> Iterator[str]:
 
 
 def _numbers_of(name: str, stored: object) -> Iterator[int]:
-    """The numbers of that *name*, wherever they are in what is *stored*."""
+    """The whole numbers of that *name*, wherever they are in what is *stored*."""
     if isinstance(stored, dict):
         for key, value in stored.items():
             if key == name and isinstance(value, int):
@@ -188,7 +188,7 @@ def _numbers_of(name: str, stored: object) -> Iterator[int]:
 
 
 def gap_lines(run: Run) -> list[str]:
-    """A line for each of `gaps`, with its pairs where others have that part."""
+    """A line for each of `gaps`; its pairs unless it is true of all that finished."""
     lines = []
     for phrase, pairs in gaps(run):
         measured = {record.pair for record in run.records if record.has_numbers}

@@ -65,7 +65,11 @@ class RunContext:
     """What a user should know before the first cell, one sentence each."""
 
     def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
-        """What the user chose for the probe *name*, whose settings are a *kind*."""
+        """
+        What the user chose for the probe *name*, whose settings are a *kind*.
+
+        The defaults of *kind* if nothing was chosen.
+        """
         settings = self.settings.get(name, kind())
         if not isinstance(settings, kind):
             raise TypeError(f"settings of {name} are {type(settings).__name__}")
@@ -115,7 +119,11 @@ class Step:
 
     @property
     def part(self) -> float:
-        """How much of all steps is done, from 0 to 1; reading a text counts as none."""
+        """
+        Share of all steps that is done, from 0 to 1.
+
+        Reading a text counts as none.
+        """
         at = self.within
         begun = 0.0
         if at and at.total and not at.is_prompt:
@@ -224,7 +232,11 @@ class ProbeContext:
         self.step(self._now.done, self._now.total, what)
 
     def set_for_all(self, probe: str, facts: Json) -> None:
-        """Go on with what this cell, the reference, sets for all others; keep it."""
+        """
+        Keep the *facts* that this cell, the reference, sets for all.
+
+        Use them from now on.
+        """
         self.calibrate(facts)
         calibrated = {**self.run.setup.calibrated, probe: facts}
         self.run = replace(
@@ -232,10 +244,15 @@ class ProbeContext:
         )
 
     def _tell_progress(self, within: Progress) -> None:
+        """Tell how far the request *within* the present step is."""
         self.tell(replace(self._now, within=within))
 
     def log(self, name: str = "") -> Path:
-        """A log file of this cell; *name* tells it from the server's."""
+        """
+        Path of a log of this cell, which may not exist.
+
+        *name* tells it from the server's.
+        """
         return self.logs / f"{self.pair.slug}{f'.{name}' if name else ''}.log"
 
     @contextlib.contextmanager
@@ -288,7 +305,7 @@ class ProbeContext:
             self.phases = phases.after(tools) if self._measured_s else phases
 
     def _forget_requests(self) -> None:
-        """Before a server starts: those of an earlier one of the cell are its own."""
+        """Forget the requests of an earlier server of the cell, before one starts."""
         self._first_request = self._last_reply = None
 
     @contextlib.contextmanager
@@ -303,7 +320,11 @@ class ProbeContext:
 
     @contextlib.contextmanager
     def patience(self) -> Iterator[Patience]:
-        """With the silence of a server or tool, which is kept when the block ends."""
+        """
+        Patience by other cells whose attention runs in the same place.
+
+        The longest silence in the block is kept when it ends.
+        """
         survey = self.run.survey
         here = self.effective.attention or (survey and survey.attention(self.pair))
         chosen = patience(
@@ -320,7 +341,11 @@ class ProbeContext:
 
     @contextlib.contextmanager
     def asking(self) -> Iterator[None]:
-        """Mark the time of a request and its reply, as opposed to waiting."""
+        """
+        Note when the first request of the server begins, and when the last one ended.
+
+        A request that fails moves only the beginning.
+        """
         self._first_request = self._first_request or time.monotonic()
         yield
         self._last_reply = time.monotonic()
@@ -344,6 +369,7 @@ class ProbeContext:
             self.effective = self._with_place(run.effective)
 
     def _with_place(self, effective: Effective) -> Effective:
+        """*effective* with where attention ran, by engine, splits or survey."""
         run = self.run
         if run.engine.is_on_cpu:
             evidence = "attention was put on the CPU, without flash attention"
@@ -354,6 +380,7 @@ class ProbeContext:
         return with_attention(effective, run.survey, self.pair, is_split=is_split)
 
     def _observe(self, served: Served) -> None:
+        """Keep the command, what runs, and the largest resident size of *served*."""
         self.command = served.command
         self.effective = self._with_place(served.effective())
         seen = served.peak_rss_bytes()

@@ -71,7 +71,12 @@ class Estimates:
         return self.setup is not None and probe in self.setup.probes
 
     def tokens(self, characters: float) -> int:
-        """About how many tokens *characters* of the corpus are."""
+        """
+        About how many tokens *characters* of the corpus are.
+
+        As counted in the run folder, else by the kind of text; one each of the built-in
+        model.
+        """
         known = self.setup.corpus if self.setup else None
         each = BYTES_PER_TOKEN.get(self.corpus.kind, USUAL_BYTES_PER_TOKEN)
         if self.is_built_in:
@@ -82,7 +87,12 @@ class Estimates:
 
     @property
     def share(self) -> float:
-        """About how much of the corpus is sent, from 0 to 1."""
+        """
+        About how much of the corpus is sent, from 0 to 1.
+
+        As counted in the run folder; else all, if it is whole, or `TEXT_SHARE` of the
+        context.
+        """
         if self.setup and self.setup.corpus.is_counted:
             return self.setup.corpus.characters / len(self.corpus.text)
         if self.is_whole:

@@ -172,21 +172,23 @@ def document(
 
 
 def _style(lost: float) -> str:
-    """The style of a token that has lost so much of its probability, from 0 to 1."""
+    """The style of a token that *lost* so much of its probability, empty below all."""
     return next((style for least, style in LOSS_STYLES if lost >= least), "")
 
 
 def _probability(token: ComparedToken) -> str:
+    """The probability of *token* in percent, as a bound if it is one."""
     return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
 
 
 def _reference(token: ComparedToken) -> str:
+    """The probability of *token* with the reference; `NO_VALUE_WORD` without one."""
     reference = token.chance + token.lost
     return f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD
 
 
 def _worst(tokens: Sequence[ComparedToken]) -> str:
-    """The tokens that lost most, by name."""
+    """The `WORST` tokens that lost most, with the mean of all; or why none is named."""
     if any(math.isnan(token.lost) for token in tokens):
         return "nothing to compare with: the reference has no scores of these tokens"
     lost = sorted((e for e in tokens if e.lost >= LEAST_LOST), key=lambda e: -e.lost)

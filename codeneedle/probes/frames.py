@@ -96,7 +96,7 @@ def of_probe(run: Run, probe: str) -> Run:
 
 
 def axes(run: Run) -> tuple[list[str], list[str]]:
-    """K types and V types, requested or recorded, most precise first."""
+    """K types and V types that were requested or recorded, most precise first."""
     pairs = [record.pair for record in run.records]
     k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
     v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
@@ -105,7 +105,7 @@ def axes(run: Run) -> tuple[list[str], list[str]]:
 
 def cells_frame(run: Run, metric: Metric) -> Cells:
     """
-    The value of *metric* for every pair of the grid.
+    The value of *metric* for every K with every V, asked for or not.
 
     Raises:
         ValueError: If a pair has two records: the run was not narrowed to a probe.
@@ -170,7 +170,7 @@ class Spread:
 
 
 def spread(cells: Cells) -> Spread:
-    """The summary of a `cells_frame`."""
+    """The summary of the ranked values of a `cells_frame`."""
     ranked = [cell.value for cell in cells if cell.has_value and cell.is_ranked]
     values = ranked or [math.nan]
     return Spread(
@@ -238,7 +238,11 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
 
 
 def change(cell: CellValue, other: CellValue) -> CellValue:
-    """*cell* with its `difference` from *other*, over the units that both have."""
+    """
+    *cell* with its `difference` from *other*, over the units that both have.
+
+    Units of *cell* that *other* lacks are left out, and counted; there is no error.
+    """
     both = len(cell.by_unit.keys() & other.by_unit.keys()) or cell.units
     is_whole = not (cell.left_out or other.left_out)
     return replace(
@@ -264,7 +268,7 @@ def difference(cell: CellValue, other: CellValue) -> float:
 
 
 def named_references(cells: Cells) -> list[Pair]:
-    """The distinct pairs that records were measured against, sorted by name."""
+    """The distinct pairs that records were measured against, by name."""
     return [
         Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
     ]
@@ -297,6 +301,7 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
+    """*records* by pair; stops at a second one of a pair."""
     recorded: dict[Pair, CellRecord] = {}
     for record in records:
         if record.pair in recorded:
@@ -309,6 +314,8 @@ def pairs_elsewhere(run: Run) -> set[Pair]:
     """
     The pairs measured on another device than the reference; speeds are not ranked.
 
+    Without a reference, those that name a device.
+
     Args:
         run: With the records of one probe.
     """
@@ -319,6 +326,7 @@ def pairs_elsewhere(run: Run) -> set[Pair]:
 
 
 def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
+    """The value of *metric* in *record*; without numbers, or of a gap, the reason."""
     pair = record.pair
     if not record.has_numbers:
         return CellValue(pair=pair, status=record.status.value, reason=record.reason)

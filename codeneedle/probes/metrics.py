@@ -104,7 +104,11 @@ class Loss:
     """
 
     def of(self, value: float, reference: float) -> float:
-        """The loss of a unit with *value*, against that of the *reference*."""
+        """
+        The loss of a unit with *value*, against that of the *reference*.
+
+        Below 0 where it has won; of a change, *value* itself; of answers, 0 or 1.
+        """
         match self.kind:
             case LossKind.CHANGE:
                 return value
@@ -296,7 +300,7 @@ class Metric:
 
     def unit_answers(self, record: CellRecord, setup: Setup) -> dict[str, list[float]]:
         """
-        The values of each unit, which may have several: questions of one text.
+        The values of each unit, by name; several of questions of one text.
 
         Empty for what is made of a whole cell and the floor: no unit has a floor.
         """
@@ -323,7 +327,7 @@ def cell_value(metric: Metric, values: Iterable[float]) -> float:
 
 
 def facet_parts(facet: str) -> dict[str, str]:
-    """A facet by name: ``{"depth": "4096"}``; empty of the whole."""
+    """A *facet* by name, ``{"depth": "4096"}``; empty of the whole."""
     parts = (part.partition("=") for part in facet.split(" ") if part)
     return {name: value for name, _, value in parts}
 
@@ -340,10 +344,9 @@ def of_units(
     found: Found[_Item], number: Callable[[_Item], float | None]
 ) -> partial[Metric]:
     """
-    A metric with the *number* of each item that is *found*, under the unit's name.
+    A metric of the *number* of each item that is *found*, under the unit's name.
 
-    A unit may have several items; one of which an item is None, or its number, has no
-    value.
+    A unit with several items has no value if one item is None, or its number.
     """
 
     def numbers(record: CellRecord, setup: Setup) -> list[tuple[str, float | None]]:
@@ -381,27 +384,34 @@ def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
 
 
 def _kv_mib(record: CellRecord) -> float | None:
+    """Size of K and V of all caches; None if the log has none."""
     return _exact_mib(record, sum)
 
 
 def _k_mib(record: CellRecord) -> float | None:
+    """Size of K of all caches; None if the log has none."""
     return _exact_mib(record, itemgetter(0))
 
 
 def _v_mib(record: CellRecord) -> float | None:
+    """Size of V of all caches; None if the log has none."""
     return _exact_mib(record, itemgetter(1))
 
 
 def _exact_mib(
     record: CellRecord, part: Callable[[tuple[float, float]], float]
 ) -> float | None:
-    """K, V or both of all caches; None if the log has none."""
+    """
+    The *part* of all caches, K, V or both, in MiB, by the types of their values.
+
+    None if the log has none.
+    """
     sizes = [part(cache_bytes(buffer)) for buffer in record.effective.kv]
     return mib(math.fsum(sizes)) if sizes else None
 
 
 def _mib_per_1k(record: CellRecord) -> float | None:
-    """What further tokens take: a sliding window does not grow."""
+    """What 1,000 further tokens take; a sliding window does not grow."""
     caches = caches_of(record.effective)
     return mib(1000 * caches.per_token) if caches.buffers else None
 
@@ -412,18 +422,19 @@ def caches_of(effective: Effective) -> Caches:
 
 
 def context_of(effective: Effective) -> int:
-    """The context in tokens; that of the longest cache if none is known, else 0."""
+    """The context in tokens; that of the longest cache if none is told, else 0."""
     longest = max((buffer.cells for buffer in effective.kv), default=0)
     return effective.context or longest
 
 
 def _rss_mib(record: CellRecord) -> float | None:
+    """Largest resident size of the server; None if it was not measured."""
     peak = record.peak_rss_bytes
     return None if peak is None else mib(peak)
 
 
 def _device_mib(record: CellRecord) -> float | None:
-    """Memory of the device by its driver, else by the buffers in the log."""
+    """Memory on devices by their driver, else by the log; None if neither tells."""
     held = record.device_bytes
     if held is None:
         held = sum(
@@ -435,6 +446,7 @@ def _device_mib(record: CellRecord) -> float | None:
 
 
 def _device_peak_mib(record: CellRecord) -> float | None:
+    """The most memory on devices; None if the engine does not tell."""
     peak = record.device_peak_bytes
     return None if peak is None else mib(peak)
 

@@ -44,7 +44,11 @@ class Observed:
 
     @property
     def errors(self) -> list[str]:
-        """Why each answer has nothing to score, those of a group included."""
+        """
+        Why each answer has nothing to score, those of a group included.
+
+        Empty texts for those that have.
+        """
         stored = (
             one
             for answer in self.answers.values()
@@ -81,7 +85,7 @@ class Answer:
 
     @property
     def cached_tokens(self) -> int:
-        """Tokens of the prompt from the cache; of two requests the smaller number."""
+        """Tokens of the prompt from the cache; the least of two requests, 0 without."""
         parts = (self.reply, self.scores)
         return min((part.cached_tokens for part in parts if part), default=0)
 
@@ -95,7 +99,7 @@ class Answer:
 
     @property
     def wall_s(self) -> float:
-        """Seconds from the first request to the last answer."""
+        """Seconds of its requests, written and scored together."""
         return sum(part.wall_s for part in (self.reply, self.scores) if part)
 
 
@@ -214,7 +218,7 @@ def groups_in(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
 
 def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
     """
-    The settings of *probe* in *setup*; those of an empty object if it has none.
+    The settings of *probe* in *setup*; if it has none, the defaults of *layout*.
 
     Raises:
         BadRecord: If they have another layout.
@@ -223,7 +227,7 @@ def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
 
 
 def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
-    """The *known* settings of a run folder, with what was *chosen* in their place."""
+    """The *known* settings of a run folder; what was *chosen*, not None or (), wins."""
     given = {
         name: value
         for name, value in structs.asdict(chosen).items()

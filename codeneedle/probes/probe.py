@@ -121,7 +121,7 @@ class Asker(Answering):
         raise NotImplementedError
 
     def settle(self) -> None:
-        """Wait until the server is idle, before it is stopped."""
+        """Wait until the server is idle, before it is stopped; asks again, too."""
         self.ask_again(self.served.client.wait_idle)
 
     def ask_after_priming(
@@ -192,7 +192,11 @@ class Asker(Answering):
         question: Chat | Completion,
         enough: Callable[[str], bool] = lambda _so_far: False,
     ) -> Reply:
-        """The reply to *question*, at the first attempt."""
+        """
+        The reply to *question*, at the first attempt; ended once there is *enough*.
+
+        Of a rendered chat, its thought is told apart, and only the answer counts.
+        """
         client = self.served.client
         if isinstance(question, Chat):
             return client.chat(question, enough=enough)
@@ -219,7 +223,11 @@ class Asker(Answering):
             return self.ask_again(lambda: client.force_each(question, passages))
 
     def ask_again(self, ask: Callable[[], _Answer]) -> _Answer:
-        """Ask again if the connection breaks, as long as the server lives."""
+        """
+        What *ask* returns; again after each of `BACK_OFF_S` if the connection breaks.
+
+        Only as long as the server lives. `retries` says why earlier attempts failed.
+        """
         self.retries = ()
         for wait_s in BACK_OFF_S:
             try:
@@ -233,7 +241,7 @@ class Asker(Answering):
 
 
 def prompt_sha256(question: Chat | Completion) -> str:
-    """Hash of what was sent, each message on a line of its own."""
+    """Hash of what was sent; of a chat, each message on a line of its own."""
     if isinstance(question, Completion):
         text = str(question.prompt)
     else:
@@ -288,7 +296,7 @@ class Further(ABC):
         return not {check.key for check in self.checks(setup)} <= answered_keys(record)
 
     def look(self, record: CellRecord, setup: Setup) -> int:
-        """How often *record* got further units: 0 for what every sweep asks."""
+        """How many looks *record* is beyond what every sweep asks: 0 for that."""
         return bisect.bisect_left(self.unit_ends(setup), self.units(record))
 
 
@@ -559,7 +567,7 @@ class Probe:
 
 
 def previous_answers(context: ProbeContext) -> Observed:
-    """What an earlier server of the cell was asked; nothing without one."""
+    """What an earlier server of the cell was asked and observed; empty without one."""
     if context.previous_record and context.previous_record.observation:
         return observations.observation_of(context.previous_record, Observed)
     return Observed(answers={})
@@ -600,7 +608,9 @@ def ask_each(
     asker: Answering,
 ) -> None:
     """
-    Have *asker* answer all *questions* without an answer; the others are as of `ask`.
+    Have *asker* answer all *questions* without an answer, or skip pointless ones.
+
+    Each is kept once one answer can be used; other arguments are those of `ask`.
 
     Raises:
         CellError: If what answers fails.

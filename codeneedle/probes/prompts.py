@@ -88,7 +88,7 @@ def frame_of(
 
 
 def _render(tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]) -> str:
-    """The prompt of messages with these *roles* and *texts*; empty if refused."""
+    """The prompt of messages with these *roles* and *texts*; empty if it is refused."""
     said = tuple(map(Message, roles, texts))
     try:
         return tokenizer.render(said, NO_THINK_ARGS)
@@ -97,7 +97,11 @@ def _render(tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]) ->
 
 
 def _pieces(text: str, shown: Sequence[str]) -> tuple[str, ...]:
-    """What stands around the texts that are *shown* in *text*; empty if one is not."""
+    """
+    What stands around the texts *shown* in *text*.
+
+    Empty if one is not there once.
+    """
     pieces = []
     for part in shown:
         piece, found, text = text.partition(part)
@@ -121,7 +125,11 @@ def _renders_alike(
 
 
 def fill_frame(frame: Frame, messages: Sequence[Message]) -> str:
-    """The prompt of *messages*; a last one of the assistant is continued."""
+    """
+    The prompt of *messages*, their texts stripped if the frame has it so.
+
+    Messages beyond those of the frame begin the answer: it is continued.
+    """
     count = len(frame.pieces) - 1
     texts = [message.content for message in messages[:count]]
     if frame.is_trimmed:
@@ -152,7 +160,7 @@ class SteadyTemplate:
         begins_reply: bool,
         thinking: bool,
     ) -> str:
-        """Render a conversation, for `engine.ChatTemplate`."""
+        """Render a conversation, its words of today replaced by those of then."""
         text = self.template.render_conversation(
             messages, tools, begins_reply=begins_reply, thinking=thinking
         )
@@ -162,7 +170,11 @@ class SteadyTemplate:
 
 
 def steady(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
-    """*template* as it rendered when it gave *then*, as far as that is known."""
+    """
+    *template* as it rendered when it gave *then*.
+
+    Itself where that is unknown, or today is no other.
+    """
     now = _frame_today(template)
     if then is None or now is None or now == then:
         return template
@@ -170,6 +182,7 @@ def steady(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
 
 
 def _frame_today(template: ChatTemplate) -> Frame | None:
+    """The frame of one message of the user, as it is rendered now; None if none."""
     return frame_of(template, "user", begins_answers=False)
 
 
@@ -225,6 +238,8 @@ def request(
 ) -> Chat | Completion:
     """
     The request in the prompt form and with the seed of *setup*.
+
+    A chat is sent rendered if the setup has its frame; an open thought is closed then.
 
     Args:
         setup: Of the run.

@@ -40,7 +40,7 @@ ROUNDS = 12
 
 
 def chunk_tokens(text: int, questions: int) -> int:
-    """About the length of the chunk of so many tokens of a text and of questions."""
+    """About the tokens of a chunk of so many of a *text* and of *questions*."""
     return padded(max(text, questions) + questions + 2)
 
 
@@ -68,7 +68,7 @@ def chunks_read(
 
 
 def padding(characters: int) -> str:
-    """At least so many *characters* of numbered lines, none for none."""
+    """Numbered lines of at least so many *characters*; empty for 0."""
     lines: list[str] = []
     made = 0
     while made < characters:
@@ -137,7 +137,11 @@ class Chunk:
         return tuple(place for span in self.spans for place in span.places)
 
     def own_tokens(self, span: Span) -> int:
-        """Tokens of the question of *span* and of its lines; of the first, of these."""
+        """
+        Tokens of the question of *span* and of its lines.
+
+        Of the first, of its lines alone: its question follows the text.
+        """
         before = [each for each in self.spans if each.places[0] < span.places[0]]
         begin = before[-1].places[-1] + 1 if before else span.places[0]
         return span.places[-1] + 1 - begin
@@ -197,7 +201,7 @@ def laid_out(
 def _compose_text(
     before: str, text: str, passages: Sequence[Passage]
 ) -> tuple[str, list[tuple[Passage, tuple[int, int]]]]:
-    """All of it, and where each right answer is, in characters."""
+    """*before*, *text* and passages in one, and where each right answer is in it."""
     body, ranges = before + text, []
     for passage in passages:
         body += passage.asked
@@ -251,6 +255,7 @@ def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
 
 
 def _bytes(piece: TokenPiece) -> bytes:
+    """The bytes of UTF-8 that *piece* adds to the text."""
     if isinstance(piece.piece, str):
         return piece.piece.encode(errors="replace")
     return bytes(piece.piece)
@@ -314,7 +319,7 @@ def reader(context: ProbeContext) -> Iterator[Read]:
 def _read_by_echo(
     context: ProbeContext, served: Served, group: Group, text: str
 ) -> AnswerGroup:
-    """Read all of it, by one request to a server that scores its prompts."""
+    """The answers of *group* behind *text*, by one request to a server that echoes."""
     body, ranges = _compose_text("", text, group.passages)
     started = time.monotonic()
     every = Asker(served, context).score_passages(
@@ -372,7 +377,7 @@ def _answers(group: Group, every: Sequence[Forced], text: bytes) -> tuple[Answer
 
 
 def _chunk(context: ProbeContext, tool: ReadingTool, group: Group, text: str) -> Chunk:
-    """The chunk of *group*, which the first cell of a run lays out for all."""
+    """The chunk of *group*, as stored in the run folder, else laid out and stored."""
     run = context.run
     path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
     chunk = read_note(path, Chunk)
@@ -411,6 +416,7 @@ def refuse_reading(estimates: Estimates, *, wanted: str, otherwise: str) -> None
 
 
 def _unsuitable(reason: str) -> BadInput:
+    """The error for right answers that cannot be read in batches."""
     return BadInput(
         source="tokenizer of the weights",
         reason=f"right answers cannot be read in batches: {reason}",

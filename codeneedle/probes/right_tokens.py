@@ -27,7 +27,7 @@ class RightTokens:
         return partial(metric, unit="nats", better="higher", **facts)
 
     def right(self, **facts: Any) -> partial[Metric]:
-        """The metric of the share of first choices, with further *facts* of it."""
+        """The metric of the percentage of first choices, with further *facts* of it."""
         metric = of_units(self.found, lambda scores: 100 * scores.first_choices)
         return partial(metric, unit="%", better="higher", **facts)
 
@@ -56,19 +56,26 @@ class RightTokens:
         )
 
     def _probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+        """Mean probability of the right tokens of each unit that has scores."""
         found = self.found(record, setup)
         return {name: scores.probability for name, scores in found if scores}
 
     def _names(self, record: CellRecord, setup: Setup) -> list[str]:
+        """The names of all units, those without scores among them."""
         return [name for name, _ in self.found(record, setup)]
 
     def _first_choices(self, record: CellRecord, setup: Setup) -> float:
+        """Mean share of first choices of units with scores; 0 without any."""
         found = self.found(record, setup)
         return fmean([scores.first_choices for _, scores in found if scores] or [0])
 
 
 def bounded_share(scores: Iterable[Forced | None]) -> float:
-    """Share of the tokens of *scores* whose log-probability is only an upper bound."""
+    """
+    Share of the tokens of *scores* whose log-probability is only an upper bound.
+
+    0 without tokens.
+    """
     every = [score for score in scores if score]
     tokens = sum(len(score.logprobs) for score in every)
     return sum(len(score.bounds) for score in every) / tokens if tokens else 0.0

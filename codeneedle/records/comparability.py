@@ -108,14 +108,14 @@ def with_types_and_probes_of(stored: Setup, wanted: Setup) -> Setup:
 
 
 def _refused_probes(stored: Setup, wanted: Setup) -> dict[str, str]:
-    """The probes that are refused by either, and were never measured."""
+    """Probes that either refuses, and neither has settings of; *wanted* wins."""
     refused = {**stored.refused, **wanted.refused}
     measured = stored.probes.keys() | wanted.probes.keys()
     return {name: refused[name] for name in refused if name not in measured}
 
 
 def _with_counts_of(stored: Setup, wanted: Setup) -> Setup:
-    """*stored* with the counts of *wanted* where it has none."""
+    """*stored* with the counts of *wanted*, if it has none itself."""
     if stored.corpus.is_counted:
         return stored
     counted = replace(
@@ -139,7 +139,7 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
 
 
 def refuse_other_settings(stored: Setup, wanted: Setup, *, folder: Path) -> None:
-    """As `refuse_difference`, of what probes store alone."""
+    """Like `refuse_difference`, but only the settings of probes count."""
     for key, was, now in _settings_differences(stored, wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
@@ -172,13 +172,17 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
 
 
 def _settings_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
-    """The settings of probes that both have and differ."""
+    """The settings that differ of probes that both have, by probe."""
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
         yield from _other_settings(probe, ours.probes[probe], theirs.probes[probe])
 
 
 def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
-    """The programs, and the chats as they are rendered, that both have and differ."""
+    """
+    Programs that differ, and the first piece of rendered chats.
+
+    Those of both alone.
+    """
     for name in sorted(ours.programs.keys() & theirs.programs.keys()):
         if ours.programs[name] != theirs.programs[name]:
             was, now = (each.programs[name] for each in (ours, theirs))
@@ -192,7 +196,11 @@ def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]
 def _other_settings(
     probe: str, ours: Json, theirs: Json
 ) -> Iterator[tuple[str, Any, Any]]:
-    """The settings of *probe* that differ; of what follows from them, the first."""
+    """
+    The settings of *probe* that differ: numbers first, then lists of objects.
+
+    Of a list, such as the functions that follow from them, the first difference.
+    """
     lists: list[tuple[str, Any, Any]] = []
     for key in sorted(ours.keys() | theirs.keys()):
         before, after = ours.get(key), theirs.get(key)
@@ -208,7 +216,7 @@ def _other_settings(
 
 
 def _are_objects(value: object) -> bool:
-    """Whether *value* is a list of objects, such as functions."""
+    """Whether *value* is a list with an object in it, such as functions."""
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
 
@@ -229,7 +237,7 @@ def setup_identity(setup: Setup) -> str:
 
 
 def stamp(setup: Setup, probe: str) -> str:
-    """The identifier of *setup* in records of *probe*."""
+    """Identifier of *setup* in records of *probe*: identity and hash of settings."""
     settings = setup.probes.get(probe)
     return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
 
@@ -347,7 +355,7 @@ def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) 
 
 
 def _objects_at_same_place(ours: object, theirs: object) -> Iterator[tuple[Json, Json]]:
-    """The objects in two values that stand at the same place."""
+    """Pairs of objects at the same place of two values; lists go as far as both do."""
     if isinstance(ours, dict) and isinstance(theirs, dict):
         yield ours, theirs
     elif isinstance(ours, list) and isinstance(theirs, list):
@@ -356,6 +364,7 @@ def _objects_at_same_place(ours: object, theirs: object) -> Iterator[tuple[Json,
 
 
 def _otherwise(key: str, ours: Any, theirs: Any) -> str:
+    """The phrase for a difference under *key*: numbers are told, nothing else is."""
     if isinstance(ours, int) and isinstance(theirs, int):
         return f"{key} {ours:,}, not {theirs:,}"
     return "tokens end elsewhere" if key == "ends" else "another prompt"
@@ -377,5 +386,6 @@ def _comparable(observed: Json, other: Json) -> Json:
 
 
 def _hash(facts: object) -> str:
+    """A hash of *facts* as JSON with sorted keys, `_DIGITS` digits of it."""
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:_DIGITS]

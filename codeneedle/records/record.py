@@ -131,7 +131,7 @@ class CacheEvidence:
 
     @property
     def bytes_per_token(self) -> float | None:
-        """Memory of a further token of context; None without two contexts."""
+        """Memory of a further token of context, in bytes; None without two contexts."""
         if len(self.memory) < 2 or self.memory[0][0] == self.memory[1][0]:  # noqa: PLR2004 - a slope
             return None
         (few, less), (many, more) = self.memory[:2]
@@ -220,7 +220,11 @@ class Phases:
         return sum(phase or 0.0 for phase in waits)
 
     def after(self, previous: "Phases") -> "Phases":
-        """The sums of *previous*, with an earlier server of the cell, and these."""
+        """
+        These phases, with those of an earlier server of the cell added.
+
+        A phase that either did not reach is the one of these.
+        """
         sums = {
             each.name: round(ours + theirs, 4)
             for each in fields(self)
@@ -330,7 +334,7 @@ class CellRecord:
 
     @property
     def is_partial(self) -> bool:
-        """Whether it ended early, with observations."""
+        """Whether it failed or was interrupted, and has an observation."""
         ended_early = {
             Status.INTERRUPTED,
             Status.CRASHED,
@@ -354,7 +358,7 @@ class Key(NamedTuple):
 
 
 def key_of(record: CellRecord) -> Key:
-    """The key of *record*."""
+    """The key of *record*: pair, probe and variant."""
     return Key(record.pair, record.probe, record.variant)
 
 
@@ -518,7 +522,11 @@ class Setup:
 
     @property
     def grid(self) -> list[Pair]:
-        """All pairs to measure, K slowest, most precise first."""
+        """
+        All pairs to measure, K slowest, most precise first.
+
+        A grid with holes as stored.
+        """
         pairs = list(map(Pair.parse, self.pairs))
         return pairs or whole_grid(self.types_k, self.types_v)
 

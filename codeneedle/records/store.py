@@ -90,12 +90,12 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
 
 
 def share_suffix(number: int, of: int) -> str:
-    """What ends the name of the run folder of share *number* of so many."""
+    """What ends the name of the run folder of share *number*, *of* so many."""
     return f"+share-{number}-of-{of}"
 
 
 def setups_of(folder: Path) -> list[Path]:
-    """The setups of the run in *folder*, and of its shares, which lie beside it."""
+    """Files of setups of the run in *folder* and of its shares, which lie beside it."""
     shares = folder.parent.glob(f"{glob.escape(folder.name)}+share-*/{SETUP}")
     return [path for path in (folder / SETUP, *sorted(shares)) if path.is_file()]
 
@@ -227,6 +227,7 @@ class Store:
         return None if data is None else decode_settled(data, file=self._named(SETTLED))
 
     def _data_of(self, name: str) -> bytes | None:
+        """The bytes of the file *name*; None without one, `BadSetup` if unreadable."""
         try:
             return read_regular(self.folder / name)
         except OSError as error:
@@ -237,7 +238,7 @@ class Store:
         return str(self.folder / name)
 
     def _with_settled(self, setup: Setup) -> Setup:
-        """*setup* with what its first cells have settled."""
+        """*setup* with what its first cells have settled, if its identity is that."""
         settled = self._read_settled()
         if settled is None or settled.identity != setup.identity:
             return setup
@@ -280,7 +281,7 @@ class Store:
         return setup
 
     def _settle(self, setup: Setup) -> None:
-        """Store what the first cells have settled, as *setup* has it."""
+        """Store what the first cells have settled, if it is new; adopt *setup*."""
         settled = Settled(
             identity=setup.identity, calibrated=setup.calibrated, order=setup.order
         )
@@ -308,19 +309,27 @@ class Store:
         return stored
 
     def calibrated(self) -> dict[str, Json]:
-        """`Setup.calibrated` as it is stored now."""
+        """`Setup.calibrated` as it is stored now; empty without a setup."""
         with contextlib.suppress(BadSetup):
             self.setup()
         return self._setup.calibrated if self._setup else {}
 
     def calibrate(self, probe: str, facts: Json) -> None:
-        """Add the *facts* that the reference sets for all cells of *probe*."""
+        """
+        Add the *facts* that the reference sets for all cells of *probe*.
+
+        They replace former ones; nothing happens without a setup.
+        """
         calibrated = {**self.calibrated(), probe: facts}
         if self._setup is not None:
             self._settle(replace(self._setup, calibrated=calibrated))
 
     def keep_order(self, order: Json) -> None:
-        """Store the *order* that a sweep that decides has fixed."""
+        """
+        Store the *order* that a sweep that decides has fixed.
+
+        Nothing without a setup.
+        """
         self.calibrated()
         if self._setup is not None:
             self._settle(replace(self._setup, order=order))
@@ -392,7 +401,7 @@ class Store:
 
     def keep_sweep_file(self, text: str) -> None:
         """
-        Write *text* as its sweep file.
+        Write *text* as its sweep file, if it is another one.
 
         Raises:
             FolderUnusable: If it cannot be written.
@@ -403,7 +412,7 @@ class Store:
     # Records
 
     def has_numbers(self) -> bool:
-        """Whether any of its records has."""
+        """Whether any of its records has numbers, variants among them."""
         return any(record.has_numbers for record in self.records())
 
     def read(self) -> Run | None:
@@ -569,7 +578,7 @@ class Store:
         return record
 
     def _identities(self) -> set[str]:
-        """The identities of setups in records."""
+        """The identities of setups in records that can be read."""
         identities = set()
         for path in self._cells():
             with contextlib.suppress(OSError, BadRecord):
@@ -577,12 +586,14 @@ class Store:
         return identities
 
     def _setup_or_none(self) -> Setup | None:
+        """The setup, read once; None if there is none that can be read."""
         if self._setup is None:
             with contextlib.suppress(BadSetup):
                 self.setup()
         return self._setup
 
     def _refuse_lost(self) -> None:
+        """Stop if the folder that this process has locked is gone."""
         if self._lock is not None and self._lock.is_lost():
             raise FolderUnusable(
                 folder=self.folder,
@@ -592,6 +603,7 @@ class Store:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
+        """Write *data* to *path*, whole or not at all."""
         with _translating_errors(path.parent):
             write_whole(path, data)
 
@@ -606,6 +618,7 @@ def _seen_of(path: Path) -> tuple[int, ...]:
 
 
 def _read_record(path: Path) -> CellRecord:
+    """The record in the file at *path*; an error if there is none."""
     data = read_regular(path)
     if data is None:
         raise FileNotFoundError(None, "there is no file")
@@ -613,6 +626,7 @@ def _read_record(path: Path) -> CellRecord:
 
 
 def _unusable(key: Key, error: OSError | BadRecord) -> CellRecord:
+    """An interrupted record in place of one that cannot be used for *error*."""
     reason = error.reason if isinstance(error, BadRecord) else reason_of(error)
     return CellRecord(
         pair=key.pair,
@@ -633,6 +647,7 @@ def _facts(setup: Setup) -> Json:
 
 @contextlib.contextmanager
 def _translating_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the system in the block into `FolderUnusable`."""
     try:
         yield
     except OSError as error:
@@ -736,6 +751,7 @@ def decode_settled(data: bytes, *, file: str) -> Settled:
 
 
 def _harmless(value: Any) -> Any:
+    """*value* with all texts in it, keys too, as UTF-8 can hold them."""
     if isinstance(value, str):
         return harmless(value)
     if isinstance(value, dict):
@@ -745,6 +761,11 @@ def _harmless(value: Any) -> Any:
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
+    """
+    The *layout* that sealed *data* holds.
+
+    A wrong checksum comes first, then another version, then a missing seal.
+    """
     seal = is_intact(data)
     if seal is False:
         raise BadRecord(file=file, reason="it is not what was written (checksum)")
@@ -759,7 +780,7 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
 
 
 def _refuse_schema(raw: Json, *, file: str) -> None:
-    """Stop at a file of another version."""
+    """Stop at a file of another version, or one that states no version."""
     schema = raw.get("schema")
     reason = f"it has schema {schema}, this codeneedle reads {SCHEMA}"
     is_old = str(raw.get("status")) in {"fallback-cpu", "fallback-f16"}

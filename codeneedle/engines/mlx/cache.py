@@ -181,7 +181,7 @@ def _of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def quantize(cache: Any, key: Packing, value: Packing) -> Any:
-    """The contents of a plain cache of mlx-lm as it runs; others as they are."""
+    """A plain cache of mlx-lm with its contents as they run; others as they are."""
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache
     if not _is_known(cache, key, value):

@@ -108,13 +108,16 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: the parent knows what it asks."""
 
     def _refuse_strangers(self) -> None:
+        """Stop at a request without the key of this server."""
         if self.headers.get("Authorization") != f"Bearer {self.server.key}":
             raise Refusal(401, "authentication_error", "invalid key")
 
     def _unknown(self, _body: Json) -> None:
+        """Refuse a path that there is not."""
         raise Refusal(404, "not_found_error", "no such path")
 
     def _body(self) -> Json:
+        """The JSON object of the request; stops at more than `MOST_BODY_BYTES`."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BODY_BYTES:
             raise Refusal(413, "invalid_request_error", "no body, or too large a one")
@@ -124,6 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _answer(self, code: int, body: Json) -> None:
+        """Send *body* as a whole answer with the status *code*."""
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -132,18 +136,22 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _refuse(self, refusal: Refusal) -> None:
+        """Send the error of *refusal*."""
         self._answer(refusal.code, refusal.body)
 
     def _event(self, body: Json) -> None:
+        """Send *body* as one event of a stream that has begun."""
         self.wfile.write(f"data: {json.dumps(body)}\n\n".encode())
         self.wfile.flush()
 
     def _begin(self) -> None:
+        """Begin a stream of events; from here on no error can be sent."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.end_headers()
 
     def _tokenize(self, body: Json) -> None:
+        """``/tokenize``: token numbers, on request with their parts of the text."""
         text = self.server.text
         tokens: list[Any] = text.ids(
             body["content"],
@@ -155,21 +163,25 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(200, {"tokens": tokens})
 
     def _render(self, body: Json) -> None:
+        """``/apply-template``, which may take `RENDER_MEMORY_BYTES`."""
         with limited_memory(RENDER_MEMORY_BYTES):
             self._answer(200, {"prompt": self._render_body(body)})
 
     def _render_body(self, body: Json) -> str:
+        """The prompt that the template makes of the messages of *body*."""
         return self.server.text.render(
             body["messages"], body.get("chat_template_kwargs")
         )
 
     def _complete(self, body: Json) -> None:
+        """``/completion``; a grammar or a bias makes tokens come."""
         prompt = body["prompt"]
         ids = self.server.text.ids(prompt) if isinstance(prompt, str) else prompt
         count, listed = body.get("n_predict", 0), body.get("n_probs", 1)
         self._reply(ids, count, _tokens_to_force(body), listed, _completion_event)
 
     def _chat(self, body: Json) -> None:
+        """``/v1/chat/completions``; nothing is made to come."""
         with limited_memory(RENDER_MEMORY_BYTES):
             ids = self.server.text.ids(self._render_body(body))
         count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
@@ -183,6 +195,11 @@ class Handler(BaseHTTPRequestHandler):
         listed: int,
         event: Callable[[str, list[Json], Json, str], Json],
     ) -> None:
+        """
+        Stream a reply of *count* tokens at most, *forced* ones if there are any.
+
+        It has *listed* candidates per token; a last line of the log tells the memory.
+        """
         if self.server.session is None:
             raise Refusal(501, "not_supported_error", "this server only counts")
         # As llama-server does: there must be room for a token of the reply.
@@ -249,6 +266,11 @@ class _ReplyInProgress:
     def _tokens(
         self, most: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[int, Json, bool]]:
+        """
+        Each token, its scores, and whether it is the last.
+
+        The forced ones, or the most probable ones one by one.
+        """
         session = self._server.session
         if self._forced:
             rows = session.score(self._ids, self._forced, progress)
@@ -265,7 +287,7 @@ class _ReplyInProgress:
             row = session.step(token)
 
     def _token_score(self, token: int, row: Any) -> Json:
-        """A token, and the most probable ones for its place."""
+        """A token, and the most probable ones for its place; counts it."""
         if self._read_s is None:
             self._read_s = time.perf_counter() - self._began
         self._count += 1
@@ -284,6 +306,7 @@ class _ReplyInProgress:
 def _completion_event(
     text: str, tokens: list[Json], timings: Json, finish: str
 ) -> Json:
+    """An event of ``/completion``; *finish* is empty but for the last."""
     return {
         "content": text,
         "stop": bool(finish),
@@ -294,6 +317,7 @@ def _completion_event(
 
 
 def _chat_event(text: str, tokens: list[Json], timings: Json, finish: str) -> Json:
+    """An event of a chat; *finish* is empty but for the last."""
     choice = {
         "delta": {"content": text},
         "logprobs": {"content": tokens},
@@ -310,6 +334,7 @@ def _tokens_to_force(body: Json) -> list[int]:
 
 
 def _piece(piece: bytes) -> str | list[int]:
+    """*piece* as text; its bytes as numbers where they are no UTF-8."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -317,6 +342,7 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def _memory() -> logs.Memory:
+    """What MLX has allocated, now and at most."""
     from codeneedle.engines.mlx.model import active_bytes, peak_bytes
 
     return logs.Memory(peak_bytes=peak_bytes(), active_bytes=active_bytes())
@@ -340,7 +366,7 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Answer requests until a signal comes."""
+    """Answer requests until a signal comes; without a model if it only counts."""
     text = TextModel(options.model)
     session = None if options.counting else _session(options)
     server = ChildServer((HOST, options.port), Handler)
@@ -386,6 +412,11 @@ def divergence(options: argparse.Namespace) -> None:
 
 
 def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
+    """
+    Write the rows of the text into *base*, and say so in the log.
+
+    A text of less than `LEAST_CHUNKS` chunks, or NaN, ends it with a line that says so.
+    """
     text, context = TextModel(options.model), options.context
     content = options.text.read_bytes().decode(errors="replace")
     ids = text.ids(content, parse_special=False)
@@ -411,6 +442,11 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
 
 
 def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
+    """
+    Compare the rows of this pair with those in *base*, and say so in the log.
+
+    NaN ends it with a line that says so.
+    """
     header = HEADER.unpack(base.read(HEADER.size))
     _, context, vocabulary, count = header
     if (context, vocabulary) != (options.context, session.vocabulary):
@@ -441,7 +477,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
 
 
 def _is_nan(row: Any, right: int, token: int) -> bool:
-    """Whether *row* is NaN, which is told as that of the *token* of that number."""
+    """Whether *right* has NaN in *row*; the log tells it with the number *token*."""
     is_nan = bool(np.isnan(row[right]))
     if is_nan:
         emit(logs.NanComputed(token=token))
@@ -457,7 +493,7 @@ def _rows_of_chunk(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, in
 
 
 def speed(options: argparse.Namespace) -> None:
-    """Measure both speeds at one depth."""
+    """Measure both speeds at one depth; a line of the log for each repetition."""
     from codeneedle.engines.mlx.model import speeds
 
     session = _session(options)

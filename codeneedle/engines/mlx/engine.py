@@ -165,7 +165,7 @@ def read_weights(path: Path) -> Weights:
 
 
 def devices() -> tuple[str, ...]:
-    """What computes, if it is not the CPU."""
+    """What computes: Metal on macOS, CUDA by its package; empty for the CPU."""
     if sys.platform == "darwin":
         return ("Metal",)
     with contextlib.suppress(metadata.PackageNotFoundError):
@@ -202,7 +202,7 @@ class Mlx(Engine):
 
     @override
     def refuse_arguments(self) -> None:
-        """Group sizes, too."""
+        """Stop at a device, threads, and group sizes that do not fit heads, too."""
         # Without arguments, super() knows only the class before it got its slots.
         super(Mlx, self).refuse_arguments()
         if self.model.device:
@@ -227,7 +227,7 @@ class Mlx(Engine):
 
     @property
     def compute(self) -> str:
-        """``float32`` or ``model``."""
+        """``float32`` or ``model``; by itself the former on a CPU."""
         if self.settings.compute != "auto":
             return self.settings.compute
         return "model" if devices() else "float32"
@@ -287,6 +287,7 @@ class Mlx(Engine):
     def _serving(
         self, argv: Sequence[str], *, log: Path, silence_s: float = SILENCE_S
     ) -> "AbstractContextManager[MlxServer]":
+        """A child that *argv* starts, with a name and a key of its own."""
         alias, key = f"{NAME}.{secrets.token_hex(4)}", secrets.token_urlsafe(32)
         env = logs.environment() | {KEY_VARIABLE: key}
 
@@ -356,6 +357,7 @@ class Mlx(Engine):
         ]
 
     def _cache_arguments(self) -> Iterator[str]:
+        """Arguments that change what is computed, each with its value."""
         key, value = self.settings.groups
         size = self.settings.max_kv_size
         yield f"--kv-group-size {key}" + (f",{value}" if value != key else "")
@@ -472,6 +474,7 @@ class MlxServer(StartedServer):
 
 
 def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
+    """The error for group *sizes* that cannot be, for this *reason*."""
     return BadInput(
         source=f"--kv-group-size {','.join(map(str, sizes))}",
         reason=reason,
@@ -535,6 +538,7 @@ class _ChildRun:
         return log_text
 
     def _verify(self, log_text: str, *, is_over: bool) -> None:
+        """Stop at a difference, once the child says what runs, or *is_over*."""
         if is_over or logs.last(log_text, logs.Running):
             unlike = logs.differences(self.cell, self.engine.settings, log_text)
             if unlike:
@@ -598,6 +602,7 @@ class MlxDivergence(BaseFileTool):
 
 
 def _incomplete(log_text: str, fault: str = "") -> CellError:
+    """The error for a child without all statistics, or with a *fault* in them."""
     why = f": {fault}" if fault else ""
     return CellError(
         f"mlx ended without complete statistics{why}",

@@ -21,7 +21,7 @@ MOST_JSON_BYTES = 64 << 20
 
 
 def is_folder_of_mlx(path: Path) -> bool:
-    """Whether *path* is such a folder, or the file that stands for one."""
+    """Whether *path* is a folder with a ``config.json``, or that file."""
     file = path if path.name == CONFIG else path / CONFIG
     return file.is_file()
 
@@ -81,7 +81,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def chat_template_of(folder: Path) -> str | None:
-    """The chat template of the model in *folder*; None if it has none."""
+    """
+    The chat template of the model in *folder*; None if it has none.
+
+    A file of its own wins over the tokenizer's; of several there, ``default``.
+    """
     file = folder / TEMPLATE
     if file.is_file():
         try:
@@ -98,6 +102,7 @@ def chat_template_of(folder: Path) -> str | None:
 
 
 def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:
+    """Facts of a model by its *config*; heads and layers are taken to be alike."""
     keys = _Config(folder / CONFIG, config)
     layers = keys.least("num_hidden_layers")
     if layers > MOST_LAYERS:
@@ -158,6 +163,7 @@ class _Config:
         return max(0, value) if is_whole and value is not None else 0
 
     def least(self, key: str) -> int:
+        """The value of *key*; stops where there is none above 0."""
         if not self.whole(key):
             raise _damage(self.file, f"its key '{key}' is missing")
         return self.whole(key)
@@ -177,6 +183,7 @@ def _beside(folder: Path) -> Iterator[Path]:
 
 
 def _tensor_files(folder: Path) -> tuple[Path, ...]:
+    """Files of the tensors; stops where one that the index names is missing."""
     names: set[str] = set()
     if (folder / INDEX).is_file():
         listed = read_json(folder / INDEX).get("weight_map")
@@ -210,6 +217,7 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _damage(path: Path, reason: str) -> WeightsUnusable:
+    """The error for a file that is there and cannot be used."""
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",

@@ -135,7 +135,11 @@ def emit(line: LogEvent) -> None:
 
 
 def read_log(path: Path) -> str:
-    """The log so far; empty if there is none. Bytes that are no UTF-8 are U+FFFD."""
+    """
+    The log so far, at most `MOST_LOG_BYTES`; empty if there is none.
+
+    Bytes that are no UTF-8 are U+FFFD.
+    """
     try:
         with path.open("rb") as file:
             return file.read(MOST_LOG_BYTES).decode(errors="replace")
@@ -160,7 +164,11 @@ def last(log_text: str, kind: type[_Kind]) -> _Kind | None:
 
 
 def effective(log_text: str) -> Effective:
-    """What runs, for a record: layers of one kind are one cache."""
+    """
+    What runs, for a record: layers of one kind are one cache.
+
+    Nothing is known before the child says so.
+    """
     running = last(log_text, Running)
     if running is None:
         return Effective()
@@ -184,10 +192,12 @@ def effective(log_text: str) -> Effective:
 
 
 def _kind(layer: LayerCache, context: int) -> tuple[str, str, str, int]:
+    """What layers of one cache have in common."""
     return layer.class_name, layer.k, layer.v, layer.tokens or context
 
 
 def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
+    """One cache of *layers*, which are of one kind; sizes of all of them."""
     first = layers[0]
     cells = min(first.tokens or context, context)
     return KvBuffer(
@@ -219,6 +229,7 @@ def differences(
 
 
 def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
+    """In what caches differ from *settings*, a phrase each; of layers, repeated."""
     start = settings.quantized_kv_start
     if running.quantized_kv_start != start:
         yield f"quantized from token {running.quantized_kv_start} on, not {start}"
@@ -239,7 +250,11 @@ def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
-    """Why a child ended, by the end of its log and its exit code."""
+    """
+    Why a child ended, by its log and its exit code.
+
+    A lack of memory first, then the last complaint, which may say "unsupported".
+    """
     own = list(_own_lines(log_text))
     if lack := reasons.first_sign(_LACKS, own):
         return lack

@@ -123,7 +123,7 @@ class Session:
         return self.step(prompt[-1])
 
     def step(self, token: int) -> Row:
-        """Append *token*; log-probabilities of the one behind it."""
+        """Append *token*; log-probabilities of all tokens behind it."""
         row: Row = self._rows([token])[-1]
         return row
 
@@ -133,7 +133,11 @@ class Session:
         tokens: Sequence[int],
         progress: Callable[[int], None] = lambda _: None,
     ) -> Iterator[Row]:
-        """Log-probabilities at the place of each of *tokens*, which come to stay."""
+        """
+        Log-probabilities at the place of each of *tokens*, behind *before*.
+
+        All but the last of them are in the caches then.
+        """
         self._fill(before[:-1], progress)
         every = [before[-1], *tokens[:-1]]
         for at in range(0, len(every), SCORED_STEP):
@@ -164,6 +168,11 @@ class Session:
         return True
 
     def _fill(self, prompt: Sequence[int], progress: Callable[[int], None]) -> None:
+        """
+        Have the caches hold *prompt*; what they share with it is not read again.
+
+        All is, if they cannot be trimmed to that. Counts what was `reused`.
+        """
         pairs = enumerate(zip(self.tokens, prompt, strict=False))
         shortest = min(len(self.tokens), len(prompt))
         shared = next((at for at, (a, b) in pairs if a != b), shortest)
@@ -176,7 +185,11 @@ class Session:
             progress(len(self.tokens))
 
     def _rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Log-probabilities behind each of *tokens*, shape (tokens, vocabulary)."""
+        """
+        Append *tokens*; log-probabilities behind each.
+
+        Shape (tokens, vocabulary).
+        """
         logits = self.model(mx.array(list(tokens))[None], cache=self.caches)[0]
         logits = logits.astype(mx.float32)
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
@@ -192,6 +205,7 @@ class Session:
             self._convert()
 
     def _convert(self) -> None:
+        """Quantize the caches, once."""
         if not self._is_quantized:
             key, value = packings(self.pair, self.settings)
             self.caches = [quantize(cache, key, value) for cache in self.caches]

@@ -20,12 +20,7 @@ class TextModel:
     ends: set[int]  # tokens that end a reply
 
     def __init__(self, folder: Path) -> None:
-        """
-        Read them.
-
-        Args:
-            folder: Of the model.
-        """
+        """Read both from the *folder* of a model."""
         from transformers import PreTrainedTokenizerFast
         from transformers.convert_slow_tokenizer import bytes_to_unicode
 
@@ -106,6 +101,7 @@ class TextModel:
 
 
 def _stated_ends(folder: Path) -> Iterator[int]:
+    """Tokens that end a reply, by configuration and generation settings."""
     for name in (CONFIG, "generation_config.json"):
         if (folder / name).is_file():
             value = read_json(folder / name).get("eos_token_id")

@@ -209,7 +209,11 @@ class OpenAi(Connection):
     def _without_health(
         self, missing: Refused, listed: Sequence[str] | None
     ) -> Readiness:
-        """Some have the path only once the model is loaded, and list it by then."""
+        """
+        The state of a server that lacks its health path: never ready.
+
+        Some have the path only once the model is loaded, and list it by then.
+        """
         if not listed:
             return Readiness.LOADING
         if self._adopt_model(listed) is Readiness.READY:
@@ -218,7 +222,7 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
-        """READY if our model is listed; the first name is adopted if none was given."""
+        """READY if our model is listed; without a name it is the first of the list."""
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
@@ -256,7 +260,7 @@ class OpenAi(Connection):
         return self._reply_without_refused("completions", body, enough)
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
-        """A last message of the assistant is continued."""
+        """Answer a chat; a last message of the assistant is continued."""
         body = self._body(question) | {
             "messages": [asdict(message) for message in question.messages],
             "logprobs": True,
@@ -374,7 +378,7 @@ class OpenAi(Connection):
         )
 
     def wait_idle(self) -> None:
-        """A server that is stopped needs no waiting."""
+        """Return at once: a server that is stopped needs no waiting."""
 
     def continue_text(self, text: str, *, max_tokens: int, request: str = "") -> Reply:
         """
@@ -405,6 +409,7 @@ class OpenAi(Connection):
         return reply.prompt_tokens
 
     def _body(self, question: Chat | Completion) -> Json:
+        """What every request has: model, limit, seed, and greedy sampling."""
         return {
             "model": self.model,
             "max_tokens": question.max_tokens,
@@ -415,7 +420,11 @@ class OpenAi(Connection):
     def _reply_without_refused(
         self, path: str, body: Json, enough: Callable[[str], bool]
     ) -> Reply:
-        """The reply to *body*; without fields that the server turns out to refuse."""
+        """
+        The reply to *body*; without fields that the server turns out to refuse.
+
+        Those are left out of all further requests.
+        """
 
         def ask(left_out: Sequence[str]) -> Reply:
             sent = self._without(body, left_out)
@@ -439,7 +448,7 @@ class OpenAi(Connection):
         raise refused
 
     def _fewer(self, body: Json) -> Iterator[tuple[str, ...]]:
-        """What to leave out next: each group alone, then more and more of them."""
+        """What to leave out next: each group alone, then the first two and more."""
         sent = [
             group
             for group in OPTIONAL
@@ -452,12 +461,17 @@ class OpenAi(Connection):
 
     @staticmethod
     def _without(body: Json, names: Sequence[str]) -> Json:
+        """*body* without the fields of these *names*."""
         return {name: value for name, value in body.items() if name not in names}
 
     def _stream_reply(
         self, path: str, body: Json, enough: Callable[[str], bool]
     ) -> Reply:
-        """One attempt; times are by our clock, for the API tells none."""
+        """
+        One attempt; times are by our clock, for the API tells none.
+
+        Log-probabilities that cannot be are dropped, with the reason.
+        """
         seen = _ReceivedReply()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
         with self._streaming(path, body) as response:
@@ -523,6 +537,7 @@ class _ReceivedReply:
     fault: str = ""
 
     def add(self, event: "Event") -> "Event":
+        """Take in *event*, its time if it has text; returns it."""
         if event.text or event.reasoning:
             self.last_s = self.elapsed_s()
             self.first_s = self.first_s or self.last_s
@@ -532,6 +547,7 @@ class _ReceivedReply:
         return event
 
     def elapsed_s(self) -> float:
+        """Seconds since the request."""
         return time.perf_counter() - self.started
 
 
@@ -775,6 +791,7 @@ def read_event(event: Json) -> Event:
 
 
 def _timings(usage: _Usage | None) -> Timings | None:
+    """Counts of *usage*, without times; None before it is stated."""
     if usage is None:
         return None
     details = usage.prompt_tokens_details or _Cached()
@@ -891,7 +908,11 @@ _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
 
 
 def _spelling_error(tokens: Sequence[str], reply: Reply) -> str:
-    """Error text if the *tokens* do not concatenate to the *reply*; else empty."""
+    """
+    Error text if the *tokens* do not concatenate to the *reply*; else empty.
+
+    Blanks and all beyond ASCII do not count, nor up to `UNSPELLED` characters more.
+    """
     spelled, text, reasoning = (
         _UNSEEN.sub("", each) for each in ("".join(tokens), reply.text, reply.reasoning)
     )

@@ -181,6 +181,7 @@ class Command(OpenAiEngine):
 
     @override
     def programs(self) -> Mapping[str, str]:
+        """A hash of the program itself, without what it loads."""
         program = Path(self.program)
         return {program.name: joint_hash((program,))}
 
@@ -269,6 +270,7 @@ class Command(OpenAiEngine):
     def _launch(
         self, cell: CellSpec, log: Path, port: int, stack: contextlib.ExitStack
     ) -> CommandServer:
+        """Start the command on *port*; the *stack* stops it."""
         values = {
             "k": cell.pair.k,
             "v": cell.pair.v,
@@ -364,6 +366,7 @@ class Endpoint(OpenAiEngine):
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[OpenAiServer]:
+        """The running server, asked under its name; it is not stopped."""
         with OpenAi(self.url, api_key=self.key) as client:
             client.model = self.served_name
             yield OpenAiServer(
@@ -413,7 +416,11 @@ def command_of(
 
 
 def _version(program: str) -> str:
-    """What the program says of itself, in one line; ``unknown`` if nothing."""
+    """
+    What the program says of itself, in one line; ``unknown`` if nothing.
+
+    The first line with "version", else the first.
+    """
     try:
         answer = processes.output_of(
             [program, "--version"], timeout_s=VERSION_TIMEOUT_S
@@ -465,6 +472,7 @@ def endpoint_of(
 
 
 def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
+    """Models that the server lists, or none; stops if it does not answer."""
     try:
         return client.models() or ()
     except Refused as error:

@@ -61,7 +61,7 @@ def patiently(
 
 
 def with_advice(error: Refused) -> Refused:
-    """*error* with a hint on what to do about it."""
+    """The same *error*, its hint changed to what to do about it."""
     hints = {
         **dict.fromkeys(WANTS_KEY, KEY_HINT),
         **dict.fromkeys(

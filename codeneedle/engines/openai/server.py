@@ -158,6 +158,7 @@ def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
 
 
 def _print(client: OpenAi, fixed: str) -> Fingerprint:
+    """One reply to the *fixed* text, its thought in front."""
     request = "Say these lines, the last one first."
     reply = client.continue_text(fixed, max_tokens=EVIDENCE_TOKENS, request=request)
     return Fingerprint(text=f"{reply.reasoning}{reply.text}", logprobs=reply.logprobs)
@@ -289,7 +290,7 @@ class CommandServer(OpenAiServer, StartedServer):
 
 
 def stops_flood(child: Child, log: Path) -> bool:
-    """Whether the log of *child* is too long; it is stopped then."""
+    """Whether the log of *child* is too long; then this stops it."""
     if is_flooded(log):
         stop(child)
         return True

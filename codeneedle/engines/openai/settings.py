@@ -270,6 +270,7 @@ def key_of(variable: str, environment: Mapping[str, str]) -> str:
 
 
 def _variable(text: str) -> tuple[str, str | None]:
+    """Name and value of a ``--command-env``; None for the value it has here."""
     name, equals, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise BadInput(
@@ -289,7 +290,7 @@ def _variable(text: str) -> tuple[str, str | None]:
 
 
 def _refuse_placeholders(template: CommandTemplate) -> None:
-    """Stop at one that does not exist in a variable, and where one is missing."""
+    """Stop at an unknown placeholder in a variable, and at no port or cache type."""
     values = (value for value in template.env.values() if value)
     refuse_unknown_placeholder(values, option="--command-env", known=PLACEHOLDERS)
     if "port" not in template.placeholders:

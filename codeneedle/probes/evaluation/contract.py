@@ -68,7 +68,7 @@ def checked_words(
 
 
 def _refuse_relative(words: Sequence[str], *, option: str) -> None:
-    """Refuse files by relative paths, unless the command changes to this folder."""
+    """Stop at a file here by a relative path, unless a word ends with ``${here}``."""
     if any(word.endswith("${here}") for word in words):
         return
     for word in words[1:]:
@@ -175,6 +175,7 @@ def run(
 
 
 def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
+    """Stop a command that took too long, or has written too much."""
     if taken_s > task.limit_s:
         raise _failure(
             task,
@@ -212,6 +213,7 @@ def _failure(
     status: Status = Status.CRASHED,
     hint: str = "",
 ) -> CellError:
+    """The error of the command, named by its option, with the end of its log."""
     return CellError(
         f"{task.option} {reason}",
         hint=hint or f"See {task.log}.",
@@ -222,7 +224,11 @@ def _failure(
 
 @contextlib.contextmanager
 def _masking_secrets(task: EvaluationCommand) -> Iterator[None]:
-    """Mask the secrets that the command has in its log and in its error."""
+    """
+    Mask the secrets that the command has, in errors of the block and in its log.
+
+    The log is masked once the block has ended.
+    """
     names = (name for name in task.passed_on if name in os.environ)
     know(*secrets_of({name: os.environ[name] for name in names}))
     know(task.address.key if task.address else "")

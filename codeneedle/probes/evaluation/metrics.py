@@ -38,12 +38,14 @@ def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample | None]]:
+    """Each sample by its unit, None without a score; nothing if too many have none."""
     samples = evaluation_of(record).samples
     for each in () if is_unscored(samples) else samples:
         yield each.unit, None if each.error else each
 
 
 def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
+    """The units of all samples of *record*, each once, in order."""
     return list(dict.fromkeys(sample.unit for sample in evaluation_of(record).samples))
 
 
@@ -63,12 +65,13 @@ def _changes_of_score(
 
 
 def _mean(record: CellRecord, _setup: Setup) -> float:
-    """Mean score of the samples; 0 without any."""
+    """Mean score of the samples of units without gaps; 0 without any."""
     samples = _samples_with_score(evaluation_of(record).samples)
     return fmean([sample.score for sample in samples] or [0])
 
 
 def _change(name: str, sign: int) -> Metric:
+    """The metric of samples whose score changed in the direction of *sign*."""
     return Metric(
         name=name,
         unit="samples",

@@ -151,7 +151,7 @@ class EvaluationProbe(Probe):
 
     @override
     def left_out(self, run: Run) -> tuple[str, ...]:
-        """Samples without a score, which are left out; repeats and copies."""
+        """Samples of each pair without a score; how many results are repeats."""
         lines = [
             f"{record.pair}: {phrase}; left out"
             for record in run.records
@@ -171,7 +171,11 @@ class EvaluationProbe(Probe):
 
     @override
     def own_text(self, settings: EvaluationSettings, _engine: Engine) -> str:
-        """The name of its program, or of the script that it runs."""
+        """
+        The name of the first script that it runs, else of its program.
+
+        Empty without.
+        """
         if not settings.command:
             return ""
         words = _words(settings)
@@ -267,7 +271,7 @@ def seedless(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
     """
     *samples* without the *seed* of the command, which differs in a repetition.
 
-    Only where all have it: among others it is the number of an attempt.
+    As they are unless all have it: among others it is the number of an attempt.
     """
     if {each.seed for each in samples} != {seed}:
         return tuple(samples)

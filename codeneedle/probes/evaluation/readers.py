@@ -93,6 +93,7 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
 
 
 def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
+    """The first of the readers that finds results, and their samples, checked."""
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
         results = _results(folder, READERS[name])
@@ -109,6 +110,7 @@ def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
 
 
 def _results(folder: Path, reader: Reader) -> list[Result] | None:
+    """Results of all files of *reader*, by path; None if none is of its kind."""
     parts = [
         part
         for path in _files(folder, reader.files)
@@ -146,11 +148,13 @@ def group_results(results: Sequence[Result]) -> Iterator[Sample]:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
+    """Files below *folder* that fit *pattern*, sorted; at most `MOST_FILES`."""
     paths = (path for path in folder.rglob(pattern) if path.is_file())
     return sorted(itertools.islice(paths, MOST_FILES))
 
 
 def _check_samples(samples: Sequence[Sample]) -> tuple[Sample, ...]:
+    """*samples*; stops at none, too many, or two results of one attempt."""
     if not samples:
         raise Unreadable(reason="there is no sample in them")
     if len(samples) > MOST_SAMPLES:
@@ -184,7 +188,11 @@ def _sample(identity: object, score: object, **facts: Any) -> Sample:
 
 
 def _number(name: str, score: object) -> tuple[float, str]:
-    """A *score* of a sample of that *name*, and why it has none; one of them empty."""
+    """
+    A *score* of a sample of that *name*, and why it has none; one of them is empty.
+
+    Stops at what is no number from 0 to 1, but for None, NaN and infinity.
+    """
     if score is None:
         return 0.0, "no score"
     if not isinstance(score, int | float):
@@ -243,7 +251,7 @@ def has_no_grade(reason: str) -> bool:
 
 
 def _sha256(asked: object) -> str:
-    """Hash of what was asked, whatever the order of keys; empty of nothing."""
+    """Hash of what was *asked*, whatever the order of keys; empty of nothing."""
     if not asked:
         return ""
     text = json.dumps(asked, sort_keys=True)
@@ -256,6 +264,7 @@ def _mask_and_cut(text: str) -> str:
 
 
 def _bytes(path: Path) -> bytes:
+    """The content of a file; stops at one beyond `FILE_LIMIT_BYTES`."""
     length = path.stat().st_size
     if length > FILE_LIMIT_BYTES:
         raise Unreadable(reason=f"{path.name} has {size(length)}")
@@ -279,6 +288,7 @@ def _json(data: bytes, *, place: str) -> Any:
 
 
 def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
+    """*value* as a *layout*; stops where it does not fit, naming the *place*."""
     try:
         return msgspec.convert(value, type=layout)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -294,7 +304,7 @@ def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
 
 
 def _json_in(path: Path) -> Any:
-    """The JSON in a file; None if it holds none."""
+    """The JSON in a file; None if it holds none, or cannot be read."""
     try:
         return _json(_bytes(path), place=path.name)
     except Unreadable:
@@ -369,7 +379,11 @@ Source: all that ``lm_eval/api/metrics.py`` registers with ``higher_is_better=Fa
 
 
 def _is_error(path: Path, task: str, metric: str) -> bool:
-    """Whether less of a *metric* is better, by the results beside the samples."""
+    """
+    Whether less of a *metric* is better, by the first results that say so.
+
+    Else by `LOWER_IS_BETTER`.
+    """
     layout = dict[str, dict[str, bool | None]]
     for results in sorted(path.parent.glob("results_*.json")):
         stated = (_member(results, layout, "higher_is_better") or {}).get(task, {})
@@ -474,6 +488,7 @@ def _of_inspect(path: Path) -> Iterator[Result] | None:
 
 
 def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Result:
+    """The result of *sample* by the first scorer of *task* that has one."""
     scores = sample.scores or {}
     names = (*(scorer.name for scorer in task.scorers or ()), *scores)
     chosen = next((scores[name] for name in names if name in scores), None)
@@ -489,7 +504,11 @@ def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Result:
 
 
 def _inspect_error(sample: _InspectSample, score: _InspectScore | None) -> str:
-    """Why a sample has no score though one may be stated; empty if it has."""
+    """
+    Why a sample has no score though one may be stated; empty if it has.
+
+    Its own error first, then a limit of time, then what its grader explains.
+    """
     if sample.error:
         return sample.error.message or "failed"
     if sample.limit and sample.limit.type in _INSPECT_ENDS:

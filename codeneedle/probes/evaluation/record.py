@@ -60,7 +60,11 @@ points to either side: twice the loss that an evaluation is meant to show.
 
 
 def phrase_of_unscored(samples: Sequence[Sample]) -> str:
-    """``40 of 80 samples have no score: judge: HTTP 503``; empty if all have one."""
+    """
+    ``40 of 80 samples have no score: judge: HTTP 503``; empty if all have one.
+
+    The most frequent reason is named; others are counted.
+    """
     reasons = Counter(sample.error for sample in samples if sample.error)
     count = reasons.total()
     if not count:

@@ -116,27 +116,30 @@ def _fold(text: str, width: int) -> str:
 
 
 def _fold_line(line: str, width: int) -> str:
+    """*line* in lines of *width* characters at most; blanks are kept."""
     return textwrap.fill(
         line, width, replace_whitespace=False, drop_whitespace=False, tabsize=4
     )
 
 
 def _size(written: Written) -> str:
+    """Length of an answer, and how it ended."""
     return f"{plural(written.tokens, 'token')}, {_ending(written)}"
 
 
 def _ending(written: Written) -> str:
+    """Whether the model ended it, or the limit did, in words."""
     return "ended" if written.ends else "cut by the limit"
 
 
 def _lead(each: AnswerComparison) -> str:
-    """How sure the reference was where an answer leaves it; empty if unknown."""
+    """Lead of the reference where an answer leaves it, in nats; empty if unknown."""
     lead = each.difference.lead if each.difference else None
     return "" if lead is None else number(lead, digits=2)
 
 
 def _loop(written: Written, loop: Loop | None) -> str:
-    """What fills a stretch of an answer, how often, and from where on."""
+    """What fills a stretch of an answer, how often, from where; empty without."""
     if loop is None:
         return ""
     pieces = written.pieces[loop.start : loop.start + loop.ngram]

@@ -52,6 +52,7 @@ def find_loop(tokens: Sequence[str]) -> Loop | None:
 
 
 def _has_word(tokens: Sequence[str], loop: Loop) -> bool:
+    """Whether the n-gram of *loop* has two letters in a row."""
     ngram = "".join(tokens[loop.start : loop.start + loop.ngram])
     return re.search(r"[^\W\d_]{2}", ngram) is not None
 
@@ -74,7 +75,7 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 
 
 def _first_loop(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
-    """The first stretch of *least* tokens or more in which each is *ngram* back."""
+    """The first stretch of *least* tokens in which each equals that *ngram* before."""
     for at in range(ngram, len(tokens), STEP):
         if tokens[at] != tokens[at - ngram]:
             continue

@@ -46,7 +46,7 @@ def prompts_without_loss(share: float) -> int:
 
 
 def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
-    """The answers to prompts that are not out."""
+    """The answers beside those of the reference, without prompts that are out."""
     return [
         compared_answer
         for compared_answer in compared_answers(record, setup)
@@ -55,6 +55,7 @@ def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
 
 
 def _is_ended(each: AnswerComparison) -> bool:
+    """Whether the model ended its answer, and wrote something."""
     return each.ours.ends and not each.ours.is_empty
 
 
@@ -67,6 +68,8 @@ def _loss_of_answers(
 ) -> Loss:
     """
     Answers that are lost where the reference has them.
+
+    If none could be lost, every prompt counts as 0, so that the verdict is silent.
 
     Args:
         is_kept: Whether an answer is not lost.
@@ -103,6 +106,7 @@ def _loss_of_answers(
 
 
 def _prompts_asked(record: CellRecord, setup: Setup) -> list[str]:
+    """The prompts that were answered, those that are out among them."""
     return [
         compared_answer.prompt for compared_answer in compared_answers(record, setup)
     ]
@@ -122,11 +126,12 @@ def kept_tokens(each: AnswerComparison) -> int:
 
 
 def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
+    """For each prompt that is not out, `kept_tokens`."""
     return [float(kept_tokens(comparison)) for comparison in comparisons(record, setup)]
 
 
 def _lead(record: CellRecord, setup: Setup) -> list[float]:
-    """The median; none where no answer differs, or the server told no leads."""
+    """The median lead where answers differ; none if no answer does, or none is told."""
     every = comparisons(record, setup)
     leads = [e.difference.lead for e in every if e.difference]
     known = [lead for lead in leads if lead is not None]
@@ -134,6 +139,8 @@ def _lead(record: CellRecord, setup: Setup) -> list[float]:
 
 
 def _median(values: Values) -> Values:
+    """The median of *values*, as the one value of a cell; none without any."""
+
     def of(record: CellRecord, setup: Setup) -> Sequence[float]:
         found = values(record, setup)
         return [median(found)] if found else []
@@ -142,7 +149,11 @@ def _median(values: Values) -> Values:
 
 
 def compared_with(record: CellRecord) -> str | None:
-    """The pair whose answers those of *record* are compared with."""
+    """
+    The pair that answers are compared with, itself of the reference.
+
+    None if untold.
+    """
     return observation_of(record, Observed).facts.get("against")
 
 
@@ -155,6 +166,7 @@ def _accepted_share(record: CellRecord) -> float | None:
 
 
 def _of_prompts(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
+    """A metric of the *number* of each prompt that is not out."""
     return partial(
         of_units(_answers, number), unit_kind=PROMPTS, reference=compared_with
     )

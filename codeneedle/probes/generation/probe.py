@@ -80,7 +80,11 @@ LOOP_FREE = 0.025
 
 
 def most_tokens(settings: GenerationSettings, context: int) -> int:
-    """The limit of an answer that *settings* mean in a *context* of so many tokens."""
+    """
+    The limit of an answer that *settings* mean in a *context* of so many tokens.
+
+    Without a choice, `TOKENS` or what the context leaves, `LEAST_TOKENS` at least.
+    """
     return settings.tokens or min(TOKENS, max(LEAST_TOKENS, context - ROOM))
 
 
@@ -360,7 +364,7 @@ class _Form:
 
     @classmethod
     def of_plan(cls, estimates: Estimates) -> "_Form":
-        """What a run is asked, before its first cell."""
+        """The form of prompts before a run, by *estimates*."""
         return cls(
             engine=estimates.engine,
             seed=estimates.seed,
@@ -370,7 +374,7 @@ class _Form:
 
     @classmethod
     def of_run(cls, run: RunContext) -> "_Form":
-        """What *run* is asked."""
+        """The form of prompts of *run*, as it is rendered now."""
         return cls(
             engine=run.engine,
             seed=run.setup.seed,
@@ -424,6 +428,11 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
 
 
 def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
+    """
+    Each prompt as it is sent, in order; stops at tool calls that would not be sent.
+
+    Counted only where the engine has whole conversations.
+    """
     is_text = form.prompt_form == PromptForm.COMPLETION
     counts = Ability.CONVERSATIONS in form.engine.abilities
     for prompt in prompts:
@@ -449,6 +458,7 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
 
 
 def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
+    """*prompt* to be sent as *text*; None for a chat, whose hash is of its messages."""
     hashed = (
         prompt.sha256 if text is None else hashlib.sha256(text.encode()).hexdigest()
     )
@@ -460,11 +470,12 @@ def _in_template(
     form: _Form, prompt: Prompt, template: ChatTemplate
 ) -> tuple[str, bool]:
     """
-    What the chat template makes of *prompt*, tools included, and whether models think.
+    What the chat template makes of *prompt*, and whether models may think.
 
-    So the whole answer is plain text: calls of tools and thoughts as they were written.
-    Thinking is allowed unless the template refuses that. The program's own prompts name
-    their tools in words, too, for templates that have no form for them.
+    The first of these that it takes: with tools and a thought, with tools, without
+    tools.
+    The whole answer is plain text then: calls of tools and thoughts as they were
+    written.
 
     Raises:
         BadInput: If the template does not take it.
@@ -495,6 +506,7 @@ def _in_template(
 
 
 def _refuse_changed(run: RunContext) -> None:
+    """Stop if prompts are sent in other words than when the sweep began."""
     if not _is_as_stored(run, _sent_in(run)):
         settings = run.settings_of(GenerationSettings, NAME)
         raise BadInput(
@@ -506,6 +518,7 @@ def _refuse_changed(run: RunContext) -> None:
 
 
 def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
+    """The error for a run folder that holds answers to other prompts."""
     wanted = str(settings.file) if settings.file else "those of the program"
     error = OtherSetup(
         folder=run.folder, key=NAME, stored="other prompts", wanted=wanted
@@ -571,6 +584,7 @@ class _Writer(Asker):
 
 
 def _message(said: Json) -> Message:
+    """A message without its calls of tools."""
     return Message(str(said["role"]), str(said["content"]))
 
 
@@ -578,6 +592,11 @@ def _message(said: Json) -> Message:
 
 
 def _remarks(run: Run) -> Iterator[str]:
+    """
+    What is left out, the floor, and of each pair differences, loops, empty answers.
+
+    Nothing without a reference.
+    """
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     reference = reference_among(records)
     if reference is None:
@@ -604,7 +623,7 @@ def _remarks(run: Run) -> Iterator[str]:
 
 
 def _left_out(setup: Setup) -> Iterator[str]:
-    """The prompts on which nothing can be lost, by why, and where a loop begins."""
+    """Prompts on which the reference loops or writes nothing, a line for each."""
     first = first_of(setup)
     if first is None:
         return

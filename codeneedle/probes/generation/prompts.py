@@ -100,10 +100,12 @@ _FORMS = f"{HINT} Or it holds a prompt in each line of text."
 
 
 def _is_json(data: bytes) -> bool:
+    """Whether *data* begins an object or a list."""
     return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
 
 
 def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
+    """Conversations as prompts by number, each cut behind its last question."""
     read = conversations_of(data, path, needs_assistant=False)
     for number, conversation in enumerate(read, start=1):
         turns = list(conversation.turns)
@@ -123,6 +125,7 @@ def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
 
 
 def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
+    """A prompt for each line that is not blank; these are numbered from 1."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -136,6 +139,7 @@ def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
 
 
 def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
+    """A prompt of one message of the user."""
     return Prompt(name=name, messages=({"role": "user", "content": text},), tools=tools)
 
 
@@ -143,7 +147,7 @@ def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
 
 
 def own_prompts(seed: int) -> tuple[Prompt, ...]:
-    """The prompts of the program; the same on any platform and Python."""
+    """The prompts of the program, in order; the same on any platform and Python."""
     return tuple(
         # Of a generator each, so that a change of one leaves the others as they are.
         write(random.Random(f"{seed} {name}"), name)  # noqa: S311 - no secret
@@ -152,6 +156,7 @@ def own_prompts(seed: int) -> tuple[Prompt, ...]:
 
 
 def _steps(chance: random.Random, name: str) -> Prompt:
+    """A calculation day by day."""
     crates, bottles, price = (
         chance.randint(*at) for at in ((14, 38), (18, 32), (3, 9))
     )
@@ -167,6 +172,7 @@ def _steps(chance: random.Random, name: str) -> Prompt:
 
 
 def _puzzle(chance: random.Random, name: str) -> Prompt:
+    """A puzzle of four people and what they carry."""
     people = chance.sample(["Ines", "Tomas", "Leila", "Piotr", "Maud", "Kenji"], 4)
     goods = chance.sample(["rope", "paint", "salt", "seeds", "tar", "wool"], 4)
     first, second, third, fourth = people
@@ -183,6 +189,7 @@ def _puzzle(chance: random.Random, name: str) -> Prompt:
 
 
 def _program(chance: random.Random, name: str) -> Prompt:
+    """A Python class with tests."""
     thing = chance.choice(["library loans", "bus departures", "greenhouse readings"])
     hours = chance.randint(3, 20)
     return _user_prompt(
@@ -196,6 +203,7 @@ def _program(chance: random.Random, name: str) -> Prompt:
 
 
 def _parser(chance: random.Random, name: str) -> Prompt:
+    """A parser of a file of records, explained."""
     mark, unit = chance.choice(["@", "~", "%"]), chance.choice(["km", "kg", "kWh"])
     return _user_prompt(
         name,
@@ -210,6 +218,7 @@ def _parser(chance: random.Random, name: str) -> Prompt:
 
 
 def _how(chance: random.Random, name: str) -> Prompt:
+    """An explanation in six paragraphs."""
     what = chance.choice(
         [
             "a mechanical clock keeps time, from the weight to the hands",
@@ -226,6 +235,7 @@ def _how(chance: random.Random, name: str) -> Prompt:
 
 
 def _why(chance: random.Random, name: str) -> Prompt:
+    """A report that weighs two choices."""
     year, town = (
         chance.randint(1820, 1890),
         chance.choice(["Harlow", "Selby", "Ostrava"]),
@@ -241,6 +251,7 @@ def _why(chance: random.Random, name: str) -> Prompt:
 
 
 def _list(chance: random.Random, name: str) -> Prompt:
+    """A list that keeps to rules."""
     people, letter = chance.randint(3, 6), chance.choice("bdfglmprst")
     return _user_prompt(
         name,
@@ -253,6 +264,7 @@ def _list(chance: random.Random, name: str) -> Prompt:
 
 
 def _plan(chance: random.Random, name: str) -> Prompt:
+    """A plan with calls of three tools."""
     city, guests = chance.choice(["Lisbon", "Turku", "Graz"]), chance.randint(12, 60)
     tools = (
         _tool("find_rooms", "Finds rooms for a meeting.", "city", "guests", "day"),
@@ -272,6 +284,7 @@ def _plan(chance: random.Random, name: str) -> Prompt:
 
 
 def _tool(name: str, purpose: str, *arguments: str) -> Json:
+    """The definition of a tool whose *arguments* are texts, all required."""
     return {
         "type": "function",
         "function": {

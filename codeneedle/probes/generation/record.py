@@ -129,7 +129,11 @@ class Written:
 
     @property
     def pieces(self) -> list[str]:
-        """The text of each token; words where the server told no tokens."""
+        """
+        The text of each token.
+
+        Words where lengths of tokens do not make the text.
+        """
         if sum(self.lengths) != len(self.text):
             return re.findall(r"\S+\s*|\s+", self.text)
         ends = itertools.accumulate(self.lengths, initial=0)
@@ -188,7 +192,11 @@ class FirstDifference:
 
 
 def first_difference(reference: Written, other: Written) -> FirstDifference | None:
-    """Where *other* leaves the answer of the *reference*; None if it never does."""
+    """
+    Where *other* leaves the answer of the *reference*; None if it never does.
+
+    To end otherwise is a difference, too, behind the last character.
+    """
     if other.text == reference.text and other.finish == reference.finish:
         return None
     both = enumerate(zip(reference.text, other.text, strict=False))

@@ -32,6 +32,7 @@ def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
 
 
 def _question(each: ReuseQuestion, _view: View) -> Document:
+    """The blocks of one question."""
     return comparison_blocks([each])
 
 
@@ -52,6 +53,7 @@ def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
 
 
 def _row(question: ReuseQuestion, answer: Answer) -> list[str]:
+    """Cells of an answer: counts, change of right lines, whether replies differ."""
     where, way = [question.function, answer.name], CacheState(answer.name)
     if answer.error:
         return [*where, "", "", f"not compared: {answer.error}"]

@@ -18,11 +18,13 @@ _nats = partial(Metric, unit="nats", better="lower")
 
 
 def _largest(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
+    """Largest difference of *ways*, in nats; None if none can be compared."""
     largest = (reuse_of(record).largest(way) for way in ways)
     return max((nats for nats in largest if nats is not None), default=None)
 
 
 def _of_way(way: CacheState) -> Metric:
+    """The metric of the largest difference in one *way*."""
     return _nats(
         name=f"{NAME}@{way}",
         values=of_cell(partial(_largest, ways=[way])),

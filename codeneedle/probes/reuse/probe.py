@@ -144,7 +144,7 @@ class ReuseProbe(Probe):
 
     @override
     def useless(self, observed: Observed) -> CellError | None:
-        """No way can be compared."""
+        """The error if no way could be compared; None before the first reason."""
         reuse = reuse_in(observed, file=NAME)
         gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
         if not gaps or any(reuse.largest(way) is not None for way in REUSED):
@@ -246,6 +246,12 @@ class _ReuseAsker(Asker):
     def _answer(
         self, way: CacheState, needle: NeedleFacts, turn: FirstTurn, other: NeedleFacts
     ) -> Answer:
+        """
+        The answer in one *way*, written and scored, the cache prepared before each.
+
+        One that reused too little has the reason; a cold one from the cache ends the
+        cell.
+        """
         run, text = self.context.run, self.text.text
         question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
         right = "\n".join(needle.lines)
@@ -280,7 +286,11 @@ class _ReuseAsker(Asker):
     def _prepare(
         self, way: CacheState, before: NeedleFacts, other: NeedleFacts
     ) -> None:
-        """Bring the cache into the state of *way*."""
+        """
+        Bring the cache into the state of *way*.
+
+        *before* is what a first turn asks, *other* what is asked behind a shared text.
+        """
         if way is CacheState.TURN:
             self._first_reply(before)
         elif way is CacheState.PREFIX:
@@ -303,7 +313,7 @@ class _ReuseAsker(Asker):
         return ""
 
     def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
-        """The reply to the first question of a conversation."""
+        """The reply to *needle* as the first question of a conversation."""
         run, text = self.context.run, self.text.text
         return self.send(asking(run, text, needle, tokens=tokens))
 

@@ -55,7 +55,11 @@ def made_text(functions: int, *, seed: int) -> ReuseText:
 
 
 def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
-    """Number of functions in a text of *length* tokens."""
+    """
+    Number of functions in a text of *length* tokens, `FEWEST_FUNCTIONS` at least.
+
+    By counting a sample; by its characters without a tokenizer.
+    """
     sample = text_of(_knobs(SAMPLE_FUNCTIONS, seed))
     tokens = (
         tokenizer.count_tokens(sample)
@@ -66,6 +70,7 @@ def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> in
 
 
 def _knobs(functions: int, seed: int) -> Knobs:
+    """Settings of a text of so many *functions*."""
     return Knobs(
         functions=functions,
         lines=LINES,

@@ -123,7 +123,7 @@ def _at(record: CellRecord, setup: Setup, depth: int | None) -> DepthSpeeds | No
 def _values(
     record: CellRecord, setup: Setup, *, test: str, depth: int | None = None
 ) -> Sequence[float]:
-    """Speeds of *test* at *depth*."""
+    """Speeds of *test* at *depth*, None for the greatest; none of a gap."""
     at = _at(record, setup, depth)
     return getattr(at, test) if at else ()
 
@@ -131,12 +131,13 @@ def _values(
 def _gap(
     record: CellRecord, setup: Setup, *, depth: int | None
 ) -> tuple[str, str] | None:
-    """Status and reason of a depth that has no speeds."""
+    """Status and reason of a depth without speeds; None if it has some."""
     at = _at(record, setup, depth)
     return (at.status, at.gap) if at and at.gap else None
 
 
 def _metric(test: str, depth: int | None) -> Metric:
+    """The metric of *test* at *depth*; None for the whole, at the greatest depth."""
     return Metric(
         name=test if depth is None else f"{test}@{depth}",
         unit="tokens/s",
@@ -151,6 +152,8 @@ def _metric(test: str, depth: int | None) -> Metric:
 
 
 def _peak(depth: int) -> Metric:
+    """The metric of the most memory at *depth*; none where a tool does not tell."""
+
     def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
         speeds = (at for at in throughput_of(record).speeds if at.depth == depth)
         return [mib(at.peak_bytes) for at in speeds if at.peak_bytes is not None]

@@ -95,7 +95,7 @@ def default_depths(run: RunContext) -> tuple[int, ...]:
 
 
 def _deepest(weights: Weights) -> int | None:
-    """The depth that leaves room for both tests; None if nothing limits it."""
+    """The depth that leaves room for a prompt; None if nothing limits it."""
     trained = weights.training_context
     return max(0, trained - PROMPT_TOKENS) if trained else None
 
@@ -132,7 +132,7 @@ class ThroughputProbe(Probe):
 
     @override
     def own_text(self, settings: ThroughputSettings, _engine: Engine) -> str | None:
-        """None if a depth is the length of the corpus, as by default."""
+        """Empty if depths are chosen; else None: one is the length of the corpus."""
         return "" if settings.depths else None
 
     @override
@@ -295,7 +295,7 @@ def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
 
 
 def _phrase_without_kernel(record: CellRecord) -> str:
-    """The writing speed of a cell without a kernel; empty for others."""
+    """Writing speed at the greatest depth, without a kernel; empty with one."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
     if record.in_kernel or deepest is None:
@@ -328,7 +328,11 @@ def _at_depth(
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> tuple[DepthSpeeds, Speeds | None]:
-    """The speeds at *depth*, or a gap; and the report of the tool, if it ran."""
+    """
+    The speeds at *depth*, or a gap; and the report of the tool, None without.
+
+    Behind a gap all are; the first depth's failure ends the cell, as does a mismatch.
+    """
     failed = next((at for at in before if at.gap), None)
     if failed is not None:
         gap = f"depth {failed.depth:,} failed"
@@ -358,6 +362,7 @@ def _measure_depth(
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> Speeds:
+    """Run the tool at *depth*; its patience grows from the depth before."""
     total, done = len(chosen.depths), len(before)
     where = f"after {plural(depth, 'token')}"
     context.step(done, total, where)
@@ -379,6 +384,7 @@ def _measure_depth(
 
 
 def _list_of(pairs: list[Pair]) -> str:
+    """``f16/f16, q8_0/q8_0 and 3 more``: the first `NAMED` of *pairs*."""
     names = ", ".join(str(pair) for pair in pairs[:NAMED])
     more = len(pairs) - NAMED
     return f"{names} and {more} more" if more > 0 else names
