@@ -624,7 +624,11 @@ def _merge_s(bench: Bench) -> float:
 SECTIONS: Mapping[str, Callable[[Bench], Section]] = {
     "cells": cells,
     "start-up": lambda bench: commands(
-        bench, "start-up", START_UP, pairs=START_UP_CELLS, times=bench.calls
+        bench,
+        "start-up",
+        START_UP,
+        pairs=min(START_UP_CELLS, bench.records),
+        times=bench.calls,
     ),
     "reading": reading,
     "records": lambda bench: commands(

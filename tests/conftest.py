@@ -2,6 +2,7 @@
 
 import functools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,13 @@ settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
 
 
+COMMANDS = {"codeneedle", "llama_server", "smollm2"}
+"""Fixtures that are a whole command, or what a server is started with."""
+
+SERVERS = {"fake_server", "real_context", "real_llama_cpp", "serving_llama"}
+"""Functions of helpers that start a server."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Declared here, because deeper down pytest would only hear of it too late."""
     parser.addoption(
@@ -40,6 +48,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """
+    Without slow tests, no file is imported of which all are slow.
+
+    Such files import matplotlib, seaborn with SciPy, and MLX: seconds in each process.
+    """
+    if "not slow" not in config.option.markexpr or collection_path.suffix != ".py":
+        return None
+    code = collection_path.read_text(encoding="utf-8")
+    is_slow = re.search(r"^pytestmark = pytest\.mark\.slow\b", code, re.MULTILINE)
+    return True if is_slow else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """
     Mark tests that call a whole command or a real server; their files come first.
@@ -47,7 +68,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     Several processes then end together: what is left at the end takes seconds.
     """
     for item in items:
-        if {"codeneedle", "llama_server", "smollm2"} & {*_fixtures_of(item)}:
+        if COMMANDS & {*_fixtures_of(item)} or SERVERS & {*_names_in(item)}:
             item.add_marker("slow")
     long = {item.path for item in items if {"real", "slow"} & _marks_of(item)}
     items.sort(key=lambda item: item.path not in long)
@@ -55,6 +76,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _marks_of(item: pytest.Item) -> set[str]:
     return {mark.name for mark in item.iter_markers()}
+
+
+def _names_in(item: pytest.Item) -> tuple[str, ...]:
+    """What the code of a test names."""
+    code = getattr(getattr(item, "function", None), "__code__", None)
+    return code.co_names if code else ()
 
 
 def _fixtures_of(item: pytest.Item) -> list[str]:

@@ -8,6 +8,8 @@ import pytest
 import sandbox
 from sandboxed import confined
 
+pytestmark = pytest.mark.slow
+
 HARMLESS = "import math, re, typing\nopen('own', 'w').write('text')"
 
 STOPPED = {

@@ -53,6 +53,9 @@ TOLD = [
 PARTS = 2
 """Sweeps that share the places."""
 
+BRIEFLY = ("--chunks", "2", "--functions", "2", "--no-more")
+"""Each place is told in every reply: more of them take time and tell nothing new."""
+
 
 def parts_of(secret):
     """All parts of *secret* that would tell it."""
@@ -121,7 +124,7 @@ def test_what_a_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path,
         f"t{at}": [f"tells={place}", f"tells-how={how}", *others]
         for at, (place, how, others) in enumerate(TOLD[part::PARTS])
     }
-    for said in swept(tmp_path, faults):
+    for said in swept(tmp_path, faults, *BRIEFLY):
         assert [] == telling(said.stdout + said.stderr, KEY), said.args
     # A log holds whatever a server prints.
     assert {} == leaks(tmp_path, KEY, but=("logs",))
@@ -137,6 +140,7 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
     said = swept(
         tmp_path,
         {each: [] for each in places},
+        *BRIEFLY,
         *("--eval", shlex.join(evaluation), "--eval-env", "JUDGE_API_KEY"),
         JUDGE_API_KEY=JUDGE,
     )

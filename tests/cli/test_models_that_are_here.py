@@ -94,6 +94,7 @@ def test_servers_of_users_get_names_as_they_are(home):
     assert (False, "org/repo") == (command.is_read, command.name)
 
 
+@pytest.mark.slow
 def test_the_doctor_says_how_many_there_are():
     found = diagnose(model=weights_path("qwen:3b"))
 

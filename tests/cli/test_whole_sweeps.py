@@ -98,6 +98,7 @@ def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_
         sweep_module.sweep(request, Execution(), console, OPTIONS, console)
 
 
+@pytest.mark.slow
 def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
     monkeypatch, tmp_path, capsys
 ):

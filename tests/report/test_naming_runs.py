@@ -12,7 +12,8 @@ from codeneedle.sweep.request import read_sweep, run_folder_at
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 NAME = "golden/needle-nano"
-COMMANDS = ("grid", "table", "verdict", "memory", "receipt", "heatmap", "page")
+COMMANDS = ("grid", "table", "verdict", "memory", "receipt")
+DRAWING = ("heatmap", "page")
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +33,8 @@ def two(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "panels --metric multikey"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_a_name_a_folder_and_no_name_mean_the_only_run(place, command):
-    if command.startswith("panels"):
-        shown = [called(place, "panels", *name) for name in ((), (NAME,))]
-        assert shown[0].stderr == shown[1].stderr
-        return
     forms = ((), ("golden",), (NAME,), (f"sweeps/{NAME}",), ("sweeps/golden/",))
 
     shown = [called(place, command, *form) for form in forms]
@@ -46,6 +43,22 @@ def test_a_name_a_folder_and_no_name_mean_the_only_run(place, command):
     assert 1 == len({each.stdout for each in shown})
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("command", DRAWING)
+def test_pictures_are_of_the_only_run_by_a_folder_and_without_a_name(place, command):
+    shown = [called(place, command, *form) for form in ((), ("sweeps/golden/",))]
+
+    assert {0} == {each.returncode for each in shown}, shown
+    assert shown[0].stdout == shown[1].stdout
+
+
+def test_panels_that_there_are_none_of_are_those_of_the_only_run(place):
+    shown = [called(place, "panels", *name) for name in ((), (NAME,))]
+
+    assert shown[0].stderr == shown[1].stderr
+
+
+@pytest.mark.slow
 def test_a_picture_of_a_run_by_its_folder_goes_to_that_folder(place):
     drawn = called(place.parent, "heatmap", str(place / "sweeps" / NAME))
 
@@ -54,7 +67,7 @@ def test_a_picture_of_a_run_by_its_folder_goes_to_that_folder(place):
     assert {place / "sweeps" / NAME} == folders
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *DRAWING])
 def test_among_several_runs_one_must_be_named(two, command):
     refused = called(two, command)
 

@@ -14,6 +14,8 @@ from codeneedle.errors import BadInput, MachineError, ToolFailed
 from codeneedle.models.weights import read_header
 from codeneedle.system import processes
 
+pytestmark = pytest.mark.slow
+
 
 def count(folder, *faults):
     """How counting fails on the fake server with *faults*."""
@@ -66,7 +68,6 @@ def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
 ENDLESS = "{% for i in range(1000000000) %}x{% endfor %}"
 
 
-@pytest.mark.slow
 @pytest.mark.real
 def test_a_template_that_fills_the_memory_is_stopped_and_named(
     llama_server, nano, tmp_path, monkeypatch

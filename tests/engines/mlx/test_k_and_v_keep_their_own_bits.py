@@ -29,6 +29,8 @@ from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HEAD = 64
 TEXT = """\
 def alpha(count):

@@ -16,6 +16,8 @@ from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 HEAD = 64
 PROMPT = [1 + at % 200 for at in range(40)]
 

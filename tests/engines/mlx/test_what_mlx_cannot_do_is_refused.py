@@ -19,6 +19,8 @@ from codeneedle.engines.mlx.engine import Mlx, find
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, CellError, ToolMissing, WeightsUnusable
 
+pytestmark = pytest.mark.slow
+
 SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
 
 

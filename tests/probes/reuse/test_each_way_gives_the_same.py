@@ -20,6 +20,8 @@ from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Run, Status
 
+pytestmark = pytest.mark.slow
+
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 SAVES = frozenset({"--slot-save-path"})
 
