@@ -21,11 +21,12 @@ from codeneedle.verdict.next import PROBE
 
 
 def of_one_budget(request: Request) -> Request:
-    """*request*; of one that decides among weights, by recall alone.
+    """
+    *request*, which decides; among several files of weights, by recall alone.
 
     What compares a file with itself does not stand on the scale of another one.
     """
-    if not request.decide or len({*request.models}) < 2:  # noqa: PLR2004 - several
+    if len({*request.models}) < 2:  # noqa: PLR2004 - several
         return request
     return structs.replace(request, probes=(PROBE.name,))
 

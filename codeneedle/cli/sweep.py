@@ -132,7 +132,9 @@ def sweep(
     """
     execution = replace(execution, shard=execution.shard or share_of_array())
     refuse_decided_share(request, execution)
-    asked, request = request, of_one_budget(request) if together else request
+    asked = request
+    if together and request.decide:
+        request = of_one_budget(request)
     began = time.monotonic()
     try:
         with unwinding_on_signals():
