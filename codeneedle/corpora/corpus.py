@@ -79,14 +79,18 @@ class Corpus:
         return [each for each in self.functions if each.content_lines >= lines]
 
     def shortest(self, lines: int, functions: int = 1) -> str:
-        """The shortest text that has *functions* functions of *lines* lines or more."""
+        """
+        The shortest beginning with *functions* functions of *lines* lines or more.
+
+        Cut where the corpus may be cut; there must be so many.
+        """
         ends = sorted(function.end for function in self.of_length(lines))
         end = ends[functions - 1]
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
 
     def written(self) -> list[Function]:
-        """The functions of written recall, in order of lines."""
+        """The functions of written recall, at most `sample_k`, in order of lines."""
         return needles.choose(
             self.of_length(WRITTEN_LINES),
             k=self.sample_k,
@@ -119,6 +123,7 @@ def _lines_of_unread(files: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _shorten_path(path: str, length: int = 120) -> str:
+    """*path*, or its last *length* characters with dots in front."""
     return path if len(path) <= length else f"...{path[3 - length :]}"
 
 

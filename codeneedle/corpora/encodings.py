@@ -69,7 +69,11 @@ def text_in(data: bytes) -> str:
 
 
 def _declared_encoding(head: bytes) -> str:
-    """The encoding that the *head* of a file declares; empty if there is none."""
+    """
+    The encoding that the *head* of a file declares; empty if there is none.
+
+    A comment in its first two lines wins over a statement anywhere.
+    """
     two = b"\n".join(
         head.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")[:2]
     )

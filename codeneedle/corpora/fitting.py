@@ -57,6 +57,8 @@ def fit_text(fit: Fit) -> tuple[Corpus, Room]:
 
 
 def _longest(fit: Fit, room: Room) -> Corpus | None:
+    """The longest beginning of the corpus that *room* lets fit; None if none does."""
+
     def fits(text: str) -> bool:
         return room.tokens(text) <= fit.context
 
@@ -81,7 +83,11 @@ def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
 
 
 def cut_to_text(corpus: Corpus, text: str) -> Corpus:
-    """*corpus* as far as *text* goes, with which it begins."""
+    """
+    *corpus* as far as *text* goes, with which it begins.
+
+    Functions that end behind it are dropped.
+    """
     shorter = replace(corpus, text=text)
     end = shorter.line_count
     return replace(
@@ -90,7 +96,11 @@ def cut_to_text(corpus: Corpus, text: str) -> Corpus:
 
 
 def larger_context(tokens: int, trained: int | None) -> int | None:
-    """The context that holds *tokens*; None if weights were not *trained* for it."""
+    """
+    The context that holds *tokens*: padded, or what weights were *trained* for.
+
+    None if that is less.
+    """
     context = padded(tokens)
     if trained is None:
         return context
@@ -125,6 +135,7 @@ class TooLong(BadInput):
         )
 
     def _way_out(self, trained: int | None) -> str:
+        """What to do: a longer context, if weights allow it, or one of `ways`."""
         longer = [f"--context {self.larger} or more"] if self.larger else []
         ways = ", or ".join([*longer, *self.ways])
         if not ways:
@@ -153,6 +164,7 @@ STRETCHED = "stretch the context on purpose with the rope options of the engine"
 
 
 def _too_long(fit: Fit, needed: int) -> TooLong:
+    """The error for a corpus that does not fit and must not be trimmed."""
     return TooLong(
         source=f"corpus {fit.corpus.name}",
         needed=needed,
@@ -181,6 +193,7 @@ def _nothing_fits(fit: Fit, room: Room) -> TooLong:
 
 
 def _fits_whole(fit: Fit, corpus: Corpus) -> bool:
+    """Whether all of *corpus* fits with any of its rooms."""
     return any(room.tokens(corpus.text) <= fit.context for room in fit.rooms(corpus))
 
 

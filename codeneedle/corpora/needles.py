@@ -116,7 +116,11 @@ def body_of(function: Function) -> tuple[str, ...]:
 
 
 def _long_enough(functions: Iterable[Function]) -> list[Function]:
-    """Functions with at least `FORCED_LINES`, one per line, in order of lines."""
+    """
+    Functions with at least `FORCED_LINES`, in order of lines.
+
+    Of several that begin on one line, the outermost.
+    """
     by_line: dict[int, Function] = {}
     for function in functions:
         if function.content_lines >= FORCED_LINES:
@@ -172,6 +176,7 @@ _INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
 
 
 def _count_up_to_two(text: str, string: str) -> int:
+    """How often *string* is in *text*; 2 stands for more."""
     first = text.find(string)
     return 0 if first < 0 else 1 + (text.find(string, first + 1) >= 0)
 

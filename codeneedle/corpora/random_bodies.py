@@ -195,7 +195,7 @@ _Function = tuple[str, Iterable[tuple[str, str]]]
 
 
 def _strangers(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
-    """Names and lines of unrelated functions, endlessly."""
+    """Names and lines of unrelated functions, endlessly, drawn from *stream*."""
     names = _names(stream, length=knobs.name_length)
     while True:
         name = next(names)
@@ -225,6 +225,7 @@ def _twins(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
 
 
 def _line(knobs: Knobs, names: Iterator[str], stream: Iterator[int]) -> tuple[str, str]:
+    """Name and literal of the next line."""
     name = next(names)
     return name, _draw(stream, ALPHABET, knobs.value_length)
 
@@ -236,6 +237,7 @@ def random_bytes(seed: int | str) -> Iterator[int]:
 
 
 def _draw(stream: Iterator[int], alphabet: str, length: int) -> str:
+    """So many characters of *alphabet*, by step 2 of `text_of`."""
     fair = 256 - 256 % len(alphabet)
     bytes_ = itertools.islice((byte for byte in stream if byte < fair), length)
     return "".join(alphabet[byte % len(alphabet)] for byte in bytes_)
@@ -278,7 +280,7 @@ def write(knobs: Knobs, path: Path) -> str:
 
 
 def is_generated(path: Path) -> bool:
-    """True if *path* is a regular file written by `write`."""
+    """Whether *path* is a regular file that begins as texts of `write` do."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

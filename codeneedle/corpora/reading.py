@@ -190,7 +190,7 @@ def files_in(folder: Path) -> Iterator[Path]:
 
 
 def is_skipped(name: str) -> bool:
-    """Whether files and folders of this name are passed over."""
+    """Whether a file or folder of this name is hidden, or holds installed code."""
     is_hidden = name[0] == "." and name not in {".", ".."}
     return is_hidden or name in SKIPPED_FOLDERS
 
@@ -277,6 +277,7 @@ def decoded_text(data: bytes, *, label: str) -> str:
 
 
 def _not_text(label: str, reason: str) -> BadInput:
+    """The error for a file that is none of source code."""
     return BadInput(
         source=label, reason=reason, hint="Choose a readable file of source code."
     )

@@ -135,6 +135,7 @@ def read_files_of(read: CorpusFile, *, file: Path) -> JoinedText:
 
 
 def _paths(read: CorpusFile, file: Path) -> list[Path]:
+    """Files that corpus file *file* names: its files and folders, then its patterns."""
     paths: list[Path] = []
     for name in read.files:
         path = file.parent / expand_home(name)
@@ -154,6 +155,7 @@ def _paths(read: CorpusFile, file: Path) -> list[Path]:
 
 
 def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
+    """Files of *pattern*, sorted, in known languages unless *any_suffix*."""
     try:
         paths = sorted(path for path in file.parent.glob(pattern) if path.is_file())
     except (
@@ -177,6 +179,7 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
 
 
 def _table(path: Path) -> dict[str, Any]:
+    """The table in a corpus file; stops at one that cannot be read."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_CORPUS_FILE_BYTES + 1)
@@ -194,10 +197,12 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _keys(layout: type[CorpusFile | Knobs]) -> list[str]:
+    """The names of the fields of *layout*."""
     return [field.name for field in fields(layout)]
 
 
 def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:
+    """Stop at both files and knobs, or neither, and at an unknown language."""
     has_files = bool(read.files or read.glob)
     if has_files == (read.generate is not None):
         raise BadInput(
@@ -235,16 +240,18 @@ class Named(NamedTuple):
 
 
 def slug(name: str) -> str:
-    """*name* as a valid folder name in lower case, never empty."""
+    """*name* as a folder name in lower case, 80 characters at most, never empty."""
     safe = re.sub(r"[^a-z0-9_.-]+", "-", name.lower())[:80].strip(".-")
     return safe or "corpus"
 
 
 def _random_bodies(knobs: Knobs) -> Source:
+    """The text of *knobs*, as a file of Python."""
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
 def _generate(knobs: Knobs) -> BuiltIn:
+    """The built-in corpus of *knobs*."""
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
@@ -253,6 +260,7 @@ def _generate(knobs: Knobs) -> BuiltIn:
 
 
 def _http_server() -> Source:
+    """``http/server.py`` of this Python."""
     # Read as a resource instead of imported: this works in a zip and runs nothing.
     file = importlib.resources.files("http") / "server.py"
     try:
@@ -274,6 +282,7 @@ _JQUERY_FILE = "xstatic/pkg/jquery/data/jquery.js"
 
 
 def _jquery_origin() -> str:
+    """Package and version of ``jquery.js``, or that it is not installed."""
     try:
         version = importlib.metadata.version(_JQUERY_PACKAGE)
     except importlib.metadata.PackageNotFoundError:
@@ -282,6 +291,7 @@ def _jquery_origin() -> str:
 
 
 def _jquery() -> Source:
+    """``jquery.js`` of an installed package."""
     # Located by its metadata, as importing the package would need setuptools.
     try:
         package = importlib.metadata.distribution(_JQUERY_PACKAGE)
@@ -395,14 +405,18 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
 
 
 def is_name(name_or_path: str, folder: Path = FOLDER) -> bool:
-    """Whether a corpus has that name."""
+    """Whether a corpus has that name, in *folder* or built in."""
     can_be = NAME.fullmatch(name_or_path)
     is_known = name_or_path in BUILT_IN
     return bool(can_be and (is_known or _file_of(name_or_path, folder)))
 
 
 def names(folder: Path = FOLDER) -> list[Named]:
-    """All named corpora: those in *folder*, then the built-in ones."""
+    """
+    All named corpora: those in *folder*, then the built-in ones.
+
+    One in *folder* hides the built-in one of its name.
+    """
     listed = {named.name: named for named in _names_in(folder)}
     for name, built_in in BUILT_IN.items():
         listed.setdefault(name, Named(name, built_in.origin(), built_in.kind))
@@ -432,6 +446,7 @@ def _origin_and_kind(path: Path) -> tuple[str, str]:
 
 
 def _kind_of_file(path: Path) -> Kind:
+    """What a model knows of a file: nothing if it was generated."""
     with contextlib.suppress(OSError):  # reported when it is loaded
         if is_generated(path):
             return "incompressible"
@@ -439,6 +454,7 @@ def _kind_of_file(path: Path) -> Kind:
 
 
 def _file_of(name: str, folder: Path) -> Path | None:
+    """The corpus file of *name* in *folder*, else a source file; None without."""
     for suffix in (".toml", *languages.suffixes()):
         path = folder / f"{name}{suffix}"
         if os.path.isfile(path):  # noqa: PTH113 - False for what cannot be a name
@@ -447,6 +463,7 @@ def _file_of(name: str, folder: Path) -> Path | None:
 
 
 def _from_path(path: Path) -> Corpus:
+    """The corpus of a file or of all files below a folder, named after it."""
     if not reading.is_file_or_folder(path):
         raise reading.unusable(path)
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
@@ -459,6 +476,7 @@ def _from_path(path: Path) -> Corpus:
 
 
 def _from_file(path: Path, *, name: str) -> Corpus:
+    """The corpus of a corpus file or a source file, in a known language."""
     if path.suffix.lower() == ".toml":
         return _from_corpus_file(path, name=name.removesuffix(".toml"))
     label = visible(str(path))
@@ -470,6 +488,7 @@ def _from_file(path: Path, *, name: str) -> Corpus:
 
 
 def _from_corpus_file(path: Path, *, name: str) -> Corpus:
+    """The corpus that a corpus file describes, cut to its limit of bytes."""
     described = read_corpus_file(path)
     read = read_files_of(described, file=path)
     origin, kind = described.origin(path), described.known_kind
@@ -492,6 +511,7 @@ def _from_corpus_file(path: Path, *, name: str) -> Corpus:
 
 
 def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
+    """A corpus of what was *read*; stops where there is no function to ask for."""
     if not read.files:
         reason = _why_no_text(read.left_out)
         hint = "Choose a readable file of source code."
@@ -523,6 +543,7 @@ def _copies(
 
 
 def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
+    """Why there is no text, as a phrase; the first file that was left out tells."""
     if left_out:
         label, reason = left_out[0]
         return f"holds nothing that can be read: {label}: {reason}"
@@ -530,6 +551,7 @@ def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
 
 
 def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
+    """The error for a text without a function to ask for, with what it lacks."""
     count = len(read.functions)
     lines = max((function.content_lines for function in read.functions), default=0)
     if read.left_out and not lines:

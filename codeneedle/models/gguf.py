@@ -199,17 +199,21 @@ class _ByteCursor:
         return hashlib.sha256(self._data[start : self.at]).digest()
 
     def number(self, layout: struct.Struct) -> int | float | bool:
+        """The next number of this *layout*."""
         start = self.skip(layout.size)
         value: int | float | bool = layout.unpack_from(self._data, start)[0]
         return value
 
     def count(self) -> int:
+        """The next number of 64 bits."""
         return int(self.number(_U64))
 
     def small(self) -> int:
+        """The next number of 32 bits."""
         return int(self.number(_U32))
 
     def take(self, size: int) -> bytes:
+        """The next *size* bytes, copied."""
         start = self.skip(size)
         return bytes(self._data[start : start + size])
 
@@ -229,6 +233,7 @@ class _ByteCursor:
         return True
 
     def skip_texts(self, count: int) -> None:
+        """Advance by *count* strings."""
         # Inlined for speed: a vocabulary has hundreds of thousands of strings.
         data, at, last = self._data, self.at, self._end - _U64.size
         unpack = _U64.unpack_from
@@ -242,12 +247,14 @@ class _ByteCursor:
     def numbers(
         self, layout: struct.Struct, count: int
     ) -> tuple[int | float | bool, ...]:
+        """The next *count* numbers of this *layout*."""
         start = self.skip(layout.size * count)
         code = layout.format[1:]
         return struct.unpack_from(f"<{count}{code}", self._data, start)
 
 
 def _refuse_version(reader: _ByteCursor) -> None:
+    """Stop at what is no GGUF, or one of another byte order or version."""
     if reader.take(len(MAGIC)) != MAGIC:
         raise BadHeader("it does not begin with the letters GGUF")
     version = reader.small()
@@ -290,6 +297,7 @@ def _read_key(
 def _read_array(
     reader: _ByteCursor, name: str, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
+    """Read a list: its length, and its numbers if it is short; never strings."""
     kind, count = reader.small(), reader.count()
     if count > MOST_ELEMENTS:
         raise BadHeader(f"a list in it claims to have {count} elements")
@@ -305,6 +313,7 @@ def _read_array(
 
 
 def _scalar(kind: int) -> struct.Struct:
+    """The layout of values of *kind*; stops at an unknown one."""
     layout = _SCALARS.get(kind)
     if layout is None:
         raise BadHeader(f"it holds a value of an unknown kind ({kind})")
@@ -357,12 +366,14 @@ def blocks_of(kind: int) -> tuple[int, int]:
 
 @functools.cache
 def _blocks() -> dict[int, tuple[int, int]]:
+    """Values and bytes of a block, by ``enum ggml_type``."""
     from gguf import GGML_QUANT_SIZES
 
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
 def _aligned(at: int, alignment: object) -> int:
+    """*at*, rounded up to a multiple of *alignment*; stops if that is none."""
     if not isinstance(alignment, int) or not 0 < alignment <= MOST_ALIGNMENT:
         raise BadHeader("its tensors are aligned to no number of bytes")
     return -(-at // alignment) * alignment

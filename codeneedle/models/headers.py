@@ -107,6 +107,7 @@ def headers_of(
 def _read(
     model: StoredModel, read_folder: Callable[[StoredModel], Weights]
 ) -> HeaderFacts:
+    """The facts of *model*, read now; of one that cannot be used, why not."""
     if model.problem:
         return HeaderFacts(problem=model.problem)
     try:
@@ -117,11 +118,13 @@ def _read(
 
 
 def _read_cache() -> dict[str, HeaderFacts]:
+    """Facts that are kept, by `_key`; none of another version."""
     note = read_note(_file(), _KeptFacts)
     return note.facts if note and note.kind == KIND else {}
 
 
 def _file() -> Path:
+    """Where facts are kept."""
     return cache_folder() / "headers.json"
 
 

@@ -49,8 +49,9 @@ def is_called_other(name: str) -> bool:
 
 def other_kind(*headers: Header) -> str:
     """
-    What a file is, or the parts of one, as a phrase; empty if it may be a language
-    model.
+    What a file is, as a phrase; empty if it may be a language model.
+
+    Of one in parts, all *headers*, the first of which has the keys.
     """
     values = headers[0].values
     known = _OF_TYPE.get(str(values.get("general.type")))

@@ -103,6 +103,7 @@ def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
 
 
 def _ratio(wanted: str, known: str) -> float:
+    """Bits of a value of type *wanted* by those of *known*; NaN if unknown."""
     if wanted == known:
         return 1.0
     bits = BITS_PER_ELEMENT.get
@@ -159,6 +160,7 @@ def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
 
 
 def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
+    """Why blocks of a type do not fit one of *head_sizes*; None if they do."""
     block = BLOCK_SIZE.get(cache_type, 1)
     for size in sorted(head_sizes):
         if size % block:
@@ -197,8 +199,8 @@ def stored_bits(caches: Iterable[KvBuffer]) -> dict[str, float]:
     Bits of a value of each cache type: known, or else measured.
 
     A type of a fork is measured beside one whose bits are known, on the same side of as
-    many cells and layers. Without one its bits stay unknown, and where a log rounds its
-    size by more than `MOST_ROUNDED`.
+    many cells and layers. Without one, or where a log rounds its size by more than
+    `MOST_ROUNDED`, its bits stay unknown.
 
     Args:
         caches: Those of all pairs of a run, as their servers state them.
@@ -224,6 +226,7 @@ def stored_bits(caches: Iterable[KvBuffer]) -> dict[str, float]:
 
 
 def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
+    """The exact size near a *rounded* one; that itself if none is near enough."""
     size = BITS_PER_ELEMENT.get(cache_type)
     if size is None or not cells:
         return rounded
@@ -459,6 +462,7 @@ def _device_size(device: str) -> tuple[str, int] | None:
 
 
 def _largest_first(memory: PairMemory) -> tuple[float, ...]:
+    """Sort key: by size at the longest context, unknown ones last, then by types."""
     size_bytes = memory.kv_bytes[-1]
     size = math.inf if size_bytes is None else -size_bytes
     return (size, *precision(memory.pair.k), *precision(memory.pair.v))

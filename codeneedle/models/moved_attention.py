@@ -81,7 +81,11 @@ class _UnknownShape(Exception):  # noqa: N818 - named after the fact
 
 @functools.lru_cache(maxsize=8)
 def moved_attention(weights: Weights) -> Mapping[str, float]:
-    """The share of attention that rounding K moves, by K type; empty if unknown."""
+    """
+    The share of attention that rounding K moves, by K type; empty if unknown.
+
+    Kept for the last eight *weights*.
+    """
     try:
         with np.errstate(all="ignore"):
             moved = _mean_of_layers(weights)
@@ -91,6 +95,7 @@ def moved_attention(weights: Weights) -> Mapping[str, float]:
 
 
 def _mean_of_layers(weights: Weights) -> dict[str, float]:
+    """Share of attention that moves by K type, mean of some heads of all layers."""
     attention = _attention_of(weights)
     chance = np.random.default_rng(0)
     shares = [

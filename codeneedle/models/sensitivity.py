@@ -70,7 +70,7 @@ def attention_moved(weights: Weights) -> Mapping[str, float]:
 
 
 def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
-    """Which types of K a model is predicted not to bear, by the attention *moved*."""
+    """A warning that names types of K with too much attention *moved*, if any."""
     shares = {name: share for name, share in moved.items() if share > MOST_MOVED}
     if shares:
         yield (
@@ -83,11 +83,13 @@ def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
 
 
 def _span(shares: Collection[float]) -> str:
+    """The least and the most of *shares*, in percent."""
     least, most = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
     return f"{most} %" if least == most else f"{least} to {most} %"
 
 
 def _biases(weights: Weights) -> Iterator[str]:
+    """A warning if a layer's K has a bias that is a spike; none otherwise."""
     norms = {k: norm for k, norm in weights.k_bias_norms if math.isfinite(norm)}
     if not norms:
         return

@@ -61,7 +61,7 @@ class StoredModel:
         return match[1].upper() if match else ""
 
     def answers_to(self, text: str) -> bool:
-        """Whether *text* names it, alone or beside others."""
+        """Whether *text* names it, alone or beside others: by name, file or tag."""
         if text in {self.name, f"{self.name}/{self.file}"}:
             return True
         name, _, tag = text.rpartition(":")
@@ -149,11 +149,17 @@ def ollama_folders() -> tuple[Path, ...]:
 
 
 def _home() -> Path:
+    """The home folder; ``~`` itself where there is none."""
     # Path.home would raise where there is none.
     return Path(os.path.expanduser("~"))  # noqa: PTH111
 
 
 def _of_hugging_face(cache: Path) -> Iterator[StoredModel]:
+    """
+    Models in a *cache* of the hub, by repo.
+
+    Files of the first snapshot that has any; folders for MLX of those before.
+    """
     for folder in _folders_in(cache):
         match = _REPO.fullmatch(folder.name)
         if match is None:
@@ -174,6 +180,7 @@ def _snapshots(repo: Path) -> list[Path]:
 
 
 def _of_lm_studio(folder: Path) -> Iterator[StoredModel]:
+    """Models below *folder*: files, or else a folder for MLX."""
     for publisher in _folders_in(folder):
         for model in _folders_in(publisher):
             name = f"{publisher.name}/{model.name}"
@@ -182,6 +189,7 @@ def _of_lm_studio(folder: Path) -> Iterator[StoredModel]:
 
 
 def _of_ollama(folder: Path) -> Iterator[StoredModel]:
+    """Models of the manifests below *folder*, named as Ollama names them."""
     manifests = folder / "manifests"
     for path in _files_in(manifests, depth=MOST_DEPTH):
         *place, tag = path.relative_to(manifests).parts
@@ -287,6 +295,7 @@ def _files_in(folder: Path, *, depth: int, ending: str = "") -> Iterator[Path]:
 
 
 def _size(path: Path) -> int:
+    """The size of a file; 0 if it cannot be looked at."""
     try:
         return path.stat().st_size
     except OSError:
@@ -294,6 +303,7 @@ def _size(path: Path) -> int:
 
 
 def _changed_at(path: Path) -> float:
+    """Time of the last change of *path*; 0 if it cannot be looked at."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -378,6 +388,8 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     """
     Where the model lies that *text* names.
 
+    A name in its own case wins, and of several stores the first.
+
     Args:
         text: A name, as of `is_name`.
         folder: Whether a folder for MLX is wanted, not a GGUF file.
@@ -409,10 +421,12 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
 
 
 def _in_lower_case(model: StoredModel) -> StoredModel:
+    """*model* with its name and file in lower case, to be compared."""
     return replace(model, name=model.name.lower(), file=model.file.lower())
 
 
 def _several(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
+    """The error for a name of several models, which offers a word for each."""
     chosen = words(models)
     offered = [
         f"{chosen[model]} ({size_phrase(model.size_bytes)})"
@@ -427,6 +441,7 @@ def _several(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
 
 
 def _of_other_kind(text: str, model: StoredModel) -> WeightsUnusable:
+    """The error for a file where a folder is wanted, or the other way round."""
     if model.is_folder:
         return WeightsUnusable(
             path=Path(text),
@@ -469,6 +484,7 @@ def _unreadable() -> str:
 
 
 def _is_closed(folder: Path) -> bool:
+    """Whether *folder* is there and may not be read."""
     try:
         with os.scandir(folder):
             return False

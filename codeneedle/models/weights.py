@@ -208,6 +208,7 @@ class _Keys:
             raise BadHeader("it names no architecture")
 
     def text(self, name: str) -> str:
+        """The text at key *name*, as it stands; empty if there is none."""
         value = self._values.get(name)
         return value if isinstance(value, str) else ""
 
@@ -220,6 +221,7 @@ class _Keys:
         return name.removeprefix("MOSTLY_").removeprefix("ALL_")
 
     def maybe(self, name: str) -> int | None:
+        """The number at key *name*, of a list the first; None if there is none."""
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple):
             # One number per layer.
@@ -232,6 +234,7 @@ class _Keys:
         return default if value is None or value < 0 else value
 
     def positive(self, name: str) -> int:
+        """The number at key *name*; stops if there is none above 0."""
         value = self.maybe(name)
         if value is None or value < 1:
             raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
@@ -252,6 +255,7 @@ class _Keys:
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...]
     ) -> tuple[int, ...]:
+        """A number for each layer at key *name*: a list, one for all, or *default*."""
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple) and len(value) >= layers:
             return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
@@ -368,6 +372,7 @@ def known_by_name(path: Path) -> Weights:
 
 
 def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
+    """The error for a file that is not there, with how to fetch it or one *nearby*."""
     hint = "Name the GGUF file where it is now: --model PATH"
     if nearby:
         hint = did_you_mean(path.name, nearby)
@@ -384,6 +389,7 @@ def unreadable(path: Path, error: OSError) -> WeightsUnusable:
 
 
 def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
+    """The error for a file of another kind."""
     return WeightsUnusable(
         path=path,
         reason=f"is not a GGUF file but {looks_like}",
@@ -409,6 +415,7 @@ def cut_short(
 
 
 def _no_support(path: Path, reason: str) -> WeightsUnusable:
+    """The error for a GGUF file that cannot be used."""
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",
@@ -417,6 +424,7 @@ def _no_support(path: Path, reason: str) -> WeightsUnusable:
 
 
 def _check_file(path: Path) -> Path:
+    """*path*, if a regular file is there; else an error that names others."""
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError) as error:
@@ -479,7 +487,7 @@ def _may_be_model(path: Path) -> bool:
 
 
 def parts_beside(path: Path) -> tuple[Path, ...]:
-    """The parts that are there of the weights at *path*; itself, if it is no part."""
+    """The parts that are there of the weights at *path*, sorted; itself if no part."""
     part = _PART.fullmatch(path.name)
     if part is None:
         return (path,)
@@ -493,6 +501,7 @@ def parts_beside(path: Path) -> tuple[Path, ...]:
 
 
 def _parts(path: Path) -> tuple[Path, ...]:
+    """All parts of the model at *path*, in order; stops if one is missing."""
     part = _PART.fullmatch(path.name)
     if part is None or not int(part["count"]):
         return (path,)
@@ -513,6 +522,7 @@ def _parts(path: Path) -> tuple[Path, ...]:
 
 
 def _size(path: Path) -> int:
+    """The size of a file; stops if it cannot be looked at."""
     try:
         return path.stat().st_size
     except OSError as error:
@@ -582,6 +592,7 @@ def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | Non
 
 
 def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> None:
+    """Stop at what is no language model, and at a renamed part of one."""
     if kind := other_kind(*headers):
         others = [n for n in _models_in(files[0].parent) if n != files[0].name]
         raise WeightsUnusable(
@@ -684,6 +695,7 @@ def _sha256(weights: Weights, progress: Progress | None) -> str:
 
 
 def _changing(path: Path) -> WeightsUnusable:
+    """The error for files that change while they are read."""
     return WeightsUnusable(
         path=path,
         reason="changes while it is read",
@@ -700,12 +712,14 @@ class _Hash:
 
 
 def _note(identity: str) -> Path:
+    """Where the hash of files of this *identity* is kept."""
     data = identity.encode(errors="surrogateescape")
     name = hashlib.sha256(data).hexdigest()[:32]
     return cache_folder() / "weights" / f"{name}.json"
 
 
 def _digest(weights: Weights, progress: Progress | None) -> str:
+    """The hash of all files, one behind the other."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))
     done = 0

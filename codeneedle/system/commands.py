@@ -72,7 +72,7 @@ def refuse_unknown_placeholder(
 
 
 def placeholders(texts: Iterable[str]) -> list[str]:
-    """Names of the placeholders in *texts*, as they come."""
+    """Names of the placeholders in *texts*, as they come, repeated ones too."""
     return [name for text in texts for name in _PLACEHOLDER.findall(text)]
 
 

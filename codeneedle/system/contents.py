@@ -66,6 +66,7 @@ def named_files(words: Iterable[str]) -> Iterator[Path]:
 
 
 def _names_in(word: str) -> Iterator[str]:
+    """What may name a file in *word*: it, its value, items, each without a colon."""
     for part in (word, word.partition("=")[2]):
         for item in dict.fromkeys((part, *part.split(","))):
             yield from filter(None, (item, item.rpartition(":")[0]))

@@ -77,12 +77,13 @@ def refuse_unreadable(*folders: Path) -> None:
 
 
 def _refuse_closed(folder: Path, rights: int) -> None:
+    """Stop at a *folder* without these *rights*."""
     if os.path.isdir(folder) and not os.access(folder, rights):  # noqa: PTH112 - any name
         raise SystemRefuses(number=errno.EACCES, file=str(folder))
 
 
 def nearest(path: Path) -> Path:
-    """The absolute *path*, or the nearest folder above it that exists."""
+    """*path*, absolute, or the nearest folder above it that exists."""
     absolute = expand_home(path).absolute()
     return next(each for each in (absolute, *absolute.parents) if exists(each))
 
@@ -466,6 +467,7 @@ def remove_private_folders() -> None:
 
 
 def _private() -> Path:
+    """The folder of all private folders."""
     return cache_folder() / "private"
 
 

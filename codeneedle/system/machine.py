@@ -106,7 +106,7 @@ def busy_cores() -> float:
 
 
 def available_memory_bytes() -> int:
-    """Memory that can be allocated now without swapping."""
+    """Memory that can be allocated now, in the container, without swapping."""
     available = psutil.virtual_memory().available
     limit = _memory_limit()
     if limit is None:
@@ -116,7 +116,7 @@ def available_memory_bytes() -> int:
 
 
 def mean_load() -> float:
-    """Programs that compute or wait for a core, mean of the last minute, from 0."""
+    """Programs that compute or wait, mean of the last minute; 0 if unknown."""
     with contextlib.suppress(OSError):
         return os.getloadavg()[0]
     return 0.0
@@ -184,6 +184,7 @@ def _who_computes(path: Path) -> str:
 
 
 def _system() -> str:
+    """Name and version of the system, without what updates change."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0].split('.')[0]}"
     try:
@@ -195,6 +196,7 @@ def _system() -> str:
 
 
 def _processor() -> str:
+    """Name of the processor; empty if unknown."""
     if sys.platform == "darwin":
         return _sysctl_brand()
     try:
@@ -209,6 +211,7 @@ def _processor() -> str:
 
 
 def _sysctl_brand() -> str:
+    """Name of the processor on macOS; empty if unknown."""
     argv = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
         return processes.output_of(argv, timeout_s=ASK_TIMEOUT_S).stdout.strip()
@@ -228,6 +231,7 @@ def _core_limit() -> int | None:
 
 
 def _memory_limit() -> int | None:
+    """Bytes that the container may use; None where there is no limit."""
     return _number(CGROUP / "memory.max")
 
 
@@ -304,6 +308,7 @@ def group_rss_bytes(group: int) -> int | None:
 
 
 def _rss_bytes(pid: int) -> int | None:
+    """Present resident size of *pid*, in bytes; None if it is gone."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:

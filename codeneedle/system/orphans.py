@@ -104,7 +104,7 @@ class ChildNote:
 
     def end(self) -> list[Orphan]:
         """
-        End its `groups`, and what they start meanwhile.
+        End its `groups`, and what they start meanwhile; returns those it ended.
 
         Raises:
             ToolFailed: If a process survives SIGKILL.
@@ -290,18 +290,22 @@ def this_process() -> Process:
 
 
 def _folder() -> Path:
+    """The folder of the notes."""
     return cache_folder() / "running"
 
 
 def _file(note: ChildNote) -> Path:
+    """Where *note* is kept."""
     return _folder() / f"{note.mark}.json"
 
 
 def _write(note: ChildNote) -> None:
+    """Keep *note*, if the disk allows it."""
     write_note(_file(note), note)
 
 
 def _remove(file: Path) -> None:
+    """Remove the note *file*, if it is there and may be removed."""
     with contextlib.suppress(OSError):
         file.unlink()
 

@@ -167,6 +167,7 @@ def _fill(pipe: int) -> None:
 def _output_of(
     child: Child, stdout: bytes | bytearray, stderr: bytes | bytearray
 ) -> Output:
+    """How *child* ended, with what it wrote as text."""
     said, told = (data.decode(errors="replace") for data in (stdout, stderr))
     return subprocess.CompletedProcess(child.args, child.returncode, said, told)
 
@@ -222,7 +223,7 @@ def running(
 
 
 def ends_within(child: Child, limit_s: float) -> bool:
-    """Whether *child* ends on its own before *limit_s* seconds are over."""
+    """Whether *child* ends by itself in *limit_s* seconds; 0 asks if it has."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(limit_s)
     return child.poll() is not None
@@ -317,6 +318,11 @@ def _starting_child(
     folder: Path | None = None,
     file_limit_bytes: int | None = None,
 ) -> Iterator[Child]:
+    """
+    A child that is started now, and stopped with its group behind the block.
+
+    In `ending_all` it is stopped at once, by a KeyboardInterrupt.
+    """
     with contextlib.ExitStack() as stack:
         # A signal after the start and before the callback would leave an orphan.
         hold = stack.enter_context(signals.holding_signals())
@@ -484,6 +490,7 @@ def _read_all(
 
 
 def _signal(group: int, request: signal.Signals) -> None:
+    """Send *request* to *group*, and let suspended processes go on to handle it."""
     # SIGCONT: a suspended process does not handle SIGINT and SIGTERM.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, request)
@@ -509,7 +516,7 @@ def is_stopped(pid: int) -> bool:
 
 
 def members(group: int) -> Iterator[int]:
-    """The processes of the process group *group*, without zombies."""
+    """Pids of the process group *group*, without zombies."""
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):
             if os.getpgid(pid) != group:
@@ -519,7 +526,7 @@ def members(group: int) -> Iterator[int]:
 
 
 def tree(pid: int) -> list[int]:
-    """*pid*, and the processes that it and these have started, those of its group."""
+    """*pid*, its process group, and all that it has started, sorted."""
     found = {pid, *members(pid)}
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(pid).children(recursive=True)

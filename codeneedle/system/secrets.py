@@ -45,7 +45,7 @@ def forget() -> None:
 
 
 def secrets_of(variables: Mapping[str, str]) -> list[str]:
-    """The values of *variables* that are, or hold, secrets."""
+    """Values of *variables* that are or hold secrets; passwords in URLs, too."""
     found = []
     for name, value in variables.items():
         if is_secret(name) or secret_in(f"{name}={value}"):
@@ -68,10 +68,12 @@ def masked(text: str, *, shortest: int = SHORTEST) -> str:
 
 
 def _stars(found: re.Match[str]) -> str:
+    """Stars for what was found; white space stays."""
     return re.sub(r"\S", "*", found[0])
 
 
 def _without_parts(text: str, secret: str) -> str:
+    """*text* with stars for parts of *secret* where it begins, ends or is cut."""
     for size in range(len(secret) - 1, LEAST_PART - 1, -1):
         start, stars = secret[:size], "*" * size
         if text.endswith(start):
@@ -84,7 +86,11 @@ def _without_parts(text: str, secret: str) -> str:
 
 
 def masked_values(value: Any) -> Any:
-    """The JSON *value* with all of its texts masked, the names in it included."""
+    """
+    The JSON *value* with all of its texts masked, the names in it included.
+
+    Only secrets of `SHORTEST_IN_ANSWERS` characters or more.
+    """
     if isinstance(value, str):
         return masked(value, shortest=SHORTEST_IN_ANSWERS)
     if isinstance(value, dict):
@@ -196,6 +202,7 @@ def secret_in(text: str) -> str:
 
 
 def _holds_secret(*, name: str, sign: str, value: str) -> bool:
+    """Whether a setting holds a secret: by its name, unless its value is none."""
     is_variable = "=" in sign and name.isupper() and is_secret(name)
     if not (is_variable or _SECRET_NAME.search(name)) or _NO_SECRET.fullmatch(value):
         return False

@@ -120,6 +120,7 @@ def _discard(_number: int, _frame: FrameType | None) -> None:
 
 @contextlib.contextmanager
 def _handling(handlers: Mapping[int, _Handler]) -> Iterator[None]:
+    """Have *handlers* in the block; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -87,7 +87,7 @@ def pass_on(names: Iterable[str]) -> None:
 
 
 def _why_not(name: str) -> tuple[str, str]:
-    """Why the variable *name* is not passed on, with a hint; both empty if it may."""
+    """Why *name* is not passed on, the first reason, and a hint; else both empty."""
     value = os.environ.get(name, "")
     is_hidden = is_secret(name) or secret_in(f"{name}={value}")
     reasons = (
@@ -124,11 +124,12 @@ def withheld() -> tuple[str, ...]:
 
 
 def inherited_variables() -> dict[str, str]:
-    """The variables of ours that a child may inherit."""
+    """The variables that a child may inherit, with those of `pass_on`."""
     return {name: value for name, value in os.environ.items() if _is_kept(name)}
 
 
 def _is_kept(name: str) -> bool:
+    """Whether a child inherits the variable *name*."""
     if name in KEPT | _passed_on:
         return True
     return name.startswith(KEPT_PREFIXES) and not is_secret(name)

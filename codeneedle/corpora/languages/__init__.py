@@ -108,6 +108,7 @@ def of_suffix(suffix: str, *, source: str) -> Language:
 
 
 def _language(name: str) -> Language:
+    """The language of the module *name*, which is imported."""
     module = importlib.import_module(f"{__name__}.{name}")
     return Language(
         name=name,

@@ -53,7 +53,7 @@ def words_of(node: "tree_sitter.Node") -> str:
 
 
 def _tidy(name: str) -> str:
-    """A name as written - ``this. x``, ``'key'`` - in its shortest form."""
+    """A name as written, ``this. x`` or ``'key'``, in 60 characters; ``?`` for none."""
     parts = re.split(r"(?<=\w)\s+(?=\w)", name.strip())
     name = " ".join("".join(part.split()) for part in parts)
     name = name.removeprefix("this.").strip("'\"")
@@ -130,14 +130,17 @@ class Grammar:
         )
 
     def _root(self, text: str) -> "tree_sitter.Node":
+        """The tree of *text*; parts of it may be errors."""
         import tree_sitter
 
         return tree_sitter.Parser(self._grammar()).parse(text.encode()).root_node
 
     def _grammar(self) -> "tree_sitter.Language":
+        """The grammar of tree-sitter, imported when it is asked for."""
         return _grammar_of(self.package, self.entry)
 
     def _functions_and_marks(self, text: str) -> _Found:
+        """The functions of *text* by this grammar alone, and its first error."""
         root = self._root(text)
         functions = sorted(
             self._functions(root, text.split("\n")),
@@ -149,6 +152,11 @@ class Grammar:
     def _functions(
         self, root: "tree_sitter.Node", lines: Sequence[str]
     ) -> Iterator[Function]:
+        """
+        Functions below *root* with qualified names, in order of their beginnings.
+
+        Without those nested deeper than `MAX_DEPTH`, or on lines beyond `LONGEST_LINE`.
+        """
         around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
         for node in self._nodes(root):
             naming = self._name_and_node(node)
@@ -243,7 +251,7 @@ def _is_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> bool:
 
 
 def _inner_value(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
-    """The *value* within parentheses, casts and lists of one."""
+    """The *value* within parentheses and casts; of a list, its first."""
     while value is not None and value.type in _WRAPPERS:
         value = next(iter(value.named_children), None)
     return value
@@ -251,6 +259,7 @@ def _inner_value(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
 
 @functools.cache
 def _grammar_of(package: str, entry: str) -> "tree_sitter.Language":
+    """The grammar that the function *entry* of *package* returns."""
     import tree_sitter
 
     return tree_sitter.Language(getattr(importlib.import_module(package), entry)())
@@ -260,6 +269,7 @@ def _grammar_of(package: str, entry: str) -> "tree_sitter.Language":
 def _query(
     grammar: "tree_sitter.Language", types: tuple[str, ...]
 ) -> "tree_sitter.Query":
+    """What finds nodes of these *types* in a tree, as ``node``."""
     import tree_sitter
 
     either = " ".join(f"({name})" for name in types)

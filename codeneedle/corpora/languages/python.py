@@ -34,6 +34,7 @@ def functions(text: str) -> list[Function]:
 
 
 def _syntax_tree(text: str) -> ast.Module:
+    """The tree of *text*; `Unparsable` if this interpreter refuses it."""
     try:
         with warnings.catch_warnings():
             # They are about the user's code, such as an invalid escape.
@@ -65,6 +66,7 @@ def _definitions(tree: ast.Module) -> Iterator[tuple[str, _Definition]]:
 
 
 def _function(name: str, definition: _Definition, lines: Sequence[str]) -> Function:
+    """The function of *definition*, its signature up to the line of its colon."""
     first = definition.lineno - 1
     opened = _line_of_colon(lines, first)
     return Function(

@@ -184,7 +184,7 @@ def quantize(cache: Any, key: Packing, value: Packing) -> Any:
     """A plain cache of mlx-lm with its contents as they run; others as they are."""
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache
-    if not _is_known(cache, key, value):
+    if not _mlx_lm_can_store(cache, key, value):
         return SplitKVCache(cache, key, value)
     if cache.keys is not None:
         cache.keys, cache.values = key.cast(cache.keys), key.cast(cache.values)
@@ -192,7 +192,7 @@ def quantize(cache: Any, key: Packing, value: Packing) -> Any:
     return _storing(made, key)
 
 
-def _is_known(cache: Any, key: Packing, value: Packing) -> bool:
+def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
     """
     Whether mlx-lm itself can store K and V in this way.
 
