@@ -18,11 +18,11 @@ GOLDEN = ROOT / "tests" / "golden" / "runs" / "divergence" / "golden" / "needle-
 
 SWEEP = """\
 corpus = "random-bodies-mini"
-contexts = [4096]
+contexts = [1024]
 pairs = ["f16/f16", "q8_0/q8_0"]
 [recall]
 way = ["force"]
-functions = 6
+functions = 2
 """
 
 
