@@ -44,6 +44,7 @@ def main() -> None:
 
 
 def _load_and_run() -> None:
+    """Run the command line; refuse where it cannot be loaded."""
     try:
         from codeneedle.cli import app
     except (MemoryError, OSError, ImportError) as error:
@@ -56,6 +57,7 @@ def _load_and_run() -> None:
 
 
 def _refuse(reason: str, hint: str) -> NoReturn:
+    """End the program with an error, written without any library."""
     os.write(2, f"error: {reason}\n hint: {hint}\n".encode(errors="replace"))
     sys.exit(CANNOT_RUN)
 

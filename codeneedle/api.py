@@ -205,7 +205,7 @@ class LoadedRun:
 def _unit_frame(
     run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, object]]
 ) -> "pd.DataFrame":
-    """A row for each pair and unit of *run*."""
+    """A row for each pair and unit of *run*, as *of_record* has them; finished ones."""
     import pandas as pd
 
     rows = [

@@ -75,10 +75,10 @@ class Pair:
     @classmethod
     def parse(cls, text: str) -> "Pair":
         """
-        Read ``q8_0/q4_0``.
+        Read ``q8_0/q4_0``; types of any name.
 
         Raises:
-            BadInput: If *text* is anything else.
+            BadInput: If *text* is no two words with a slash between them.
         """
         k, slash, v = text.strip().partition("/")
         if not (k and slash and v) or "/" in v:
@@ -123,9 +123,10 @@ class Pair:
     @property
     def size_by_types(self) -> float:
         """
-        Size of its cache by the bits of its types, of one that is not quantized.
+        Size of its cache by the bits of its types; 1 is that of f16.
 
-        Infinite if these are unknown. Of a candidate it is that of all its memory.
+        Infinite if these are unknown. For a candidate it is that of all its memory, in
+        bytes.
         """
         k, v = bits(self.k), bits(self.v)
         return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
@@ -192,6 +193,11 @@ class PairFlags:
 
 
 def _slug(cache_type: str) -> str:
+    """
+    *cache_type* as a part of a file name.
+
+    Itself if it is safe; else with a hash, so that two types never have the same.
+    """
     safe = re.sub(r"[^\w.]|^\.", "_", cache_type, flags=re.ASCII)[:60]
     if safe == cache_type:
         return safe
@@ -278,6 +284,7 @@ def most_precise_first(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def _pair_precision(pair: Pair) -> tuple[object, ...]:
+    """Sort key, most precise first: weights, coarser type, finer type, name."""
     # A pair with 4-bit V loses what 4-bit V loses, however precise its K is. The name
     # decides between types of equal size: never the running order.
     k, v = precision(pair.k), precision(pair.v)
@@ -320,7 +327,7 @@ def shuffled(pairs: Iterable[Pair], *, seed: int) -> list[Pair]:
 
 
 def pairs_by(keyed: Iterable[tuple[_Key, Pair]]) -> dict[_Key, list[Pair]]:
-    """The pairs of each key, each once, in order."""
+    """The pairs of each key, each once, in the order in which they come."""
     by_key: dict[_Key, dict[Pair, None]] = {}
     for key, pair in keyed:
         by_key.setdefault(key, {})[pair] = None

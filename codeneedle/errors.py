@@ -289,7 +289,7 @@ def system_refusal(error: BaseException) -> SystemRefuses | None:
 
 
 def hint_for(error: BaseException) -> str:
-    """The hint of `system_refusal`; empty without one."""
+    """The hint for an error that the system caused; empty for others."""
     refused = system_refusal(error)
     return refused.hint if refused else ""
 

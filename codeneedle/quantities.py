@@ -90,7 +90,7 @@ def memory_size(source: str, text: str) -> int:
 
 
 def memory_word(count: int) -> str:
-    """*count* bytes, above 0, so that `memory_size` reads the same number: ``2GiB``."""
+    """*count* bytes, above 0, in the largest unit that divides it: ``2GiB``."""
     for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
         if count % _BYTES[unit.lower()] == 0:
             return f"{count // _BYTES[unit.lower()]}{unit}"

@@ -12,7 +12,7 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
 def duration(seconds: float) -> str:
-    """``8.2 s``, ``3:07``, ``1:02:03`` or ``2 d 4 h``."""
+    """``8.2 s``, ``3:07``, ``1:02:03``, or ``2 d 4 h`` from two days on."""
     if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute, as it is printed
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -80,6 +80,7 @@ def visible_lines(text: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _visible(character: str) -> str:
+    """*character*, escaped if it is hidden or an odd space."""
     category = unicodedata.category(character)
     is_odd_space = category == "Zs" and character != " "
     if category not in _HIDDEN and not is_odd_space:
@@ -130,6 +131,7 @@ def plain(text: str) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
+    """What was *found*, with an empty comment behind it, or a backslash before it."""
     return f"{found[0]}<!-- -->" if _is_linked(found) else f"\\{found[0]}"
 
 
@@ -150,7 +152,11 @@ def number(value: float, *, digits: int, sign: bool = False) -> str:
 
 
 def in_words(value: object) -> str:
-    """A value of JSON as a phrase: ``none``, ``on``, ``single, multikey``, ``4096``."""
+    """
+    A value of JSON as a phrase: ``on``, ``single, multikey``, ``4096``.
+
+    ``none`` for None and what is empty.
+    """
     if value is None or value in ("", [], ()):
         return "none"
     if isinstance(value, bool):

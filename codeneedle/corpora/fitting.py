@@ -36,7 +36,9 @@ class Fit:
 
 def fit_text(fit: Fit) -> tuple[Corpus, Room]:
     """
-    As many whole functions as fit the context, and what they leave room for.
+    What fits the context, the corpus or its first whole functions, and its room.
+
+    The first room that lets a part with a function fit wins.
 
     Raises:
         TooLong: If the corpus does not fit and must not be trimmed, or if no function

@@ -60,7 +60,7 @@ class Pretrained:
 
     @property
     def requirement(self) -> str:
-        """As pip takes it, hash included."""
+        """What pip takes for it, hash included."""
         return f"{self.package}=={self.version} --hash=sha256:{self.package_sha256}"
 
     @property

@@ -356,8 +356,10 @@ def short_name(path: Path) -> str:
 
 def run_name(weights: Weights) -> str:
     """
-    As of `short_name`; where the file is called by its hash, as in Ollama's store, what
-    its author calls the model.
+    A name for a run folder: the `short_name` of its file.
+
+    What its author calls the model, where the file is called by its hash, as in
+    Ollama's store.
     """
     name = weights.path.name
     if not _HASHED_NAME.fullmatch(name):

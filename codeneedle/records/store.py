@@ -687,10 +687,10 @@ _Layout = TypeVar("_Layout")
 
 def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
     """
-    As indented JSON, sealed; lists of numbers take one line.
+    *stored* as indented JSON, sealed; lists of numbers take one line.
 
-    Known secrets are masked. NaN and infinity become null, text that UTF-8 cannot
-    hold, such as a folder's name that is no Unicode, U+FFFD.
+    Known secrets are masked. NaN and infinity become null, text that UTF-8 cannot hold,
+    such as a folder's name that is no Unicode, U+FFFD.
     """
     try:
         data = msgspec.json.encode(stored)

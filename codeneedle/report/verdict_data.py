@@ -247,6 +247,7 @@ def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
 
 
 def _remark(each: Remark) -> RemarkObject:
+    """*each* as it is published, its pairs by name."""
     pairs = [str(pair) for pair in each.pairs]
     return RemarkObject(kind=each.kind, text=each.text, pairs=pairs)
 
@@ -257,6 +258,7 @@ def _number_or_none(value: float | None) -> Number:
 
 
 def _limits(verdict: Verdict) -> LimitsObject:
+    """The limits of *verdict* as they are published."""
     limits = verdict.limits
     return LimitsObject(
         max_loss=limits.max_loss,
@@ -269,6 +271,7 @@ def _limits(verdict: Verdict) -> LimitsObject:
 
 
 def _gain(gain: Gain) -> GainObject:
+    """*gain* as it is published."""
     return GainObject(
         pair=str(gain.pair),
         context=gain.context,
@@ -284,6 +287,7 @@ def _gain(gain: Gain) -> GainObject:
 
 
 def _pair(each: PairResult) -> PairObject:
+    """The result of a pair as it is published; NaN becomes null."""
     return PairObject(
         k=each.pair.k,
         v=each.pair.v,
@@ -300,6 +304,7 @@ def _pair(each: PairResult) -> PairObject:
 
 
 def _metric(row: MetricResult) -> MetricObject:
+    """The result of a metric as it is published; NaN becomes null."""
     return MetricObject(
         name=row.metric.name,
         kind=row.kind,

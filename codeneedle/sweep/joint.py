@@ -68,7 +68,7 @@ class JointLoop:
 
     @property
     def _first(self) -> TaskLoop:
-        """That of the finest weights, which has the reference."""
+        """The loop of the finest weights, which has the reference."""
         return self.loops[0]
 
     @property
@@ -126,7 +126,7 @@ class JointLoop:
                 share_order(loop.runner, order, pairs)
 
     def _fitting(self) -> list[list[Pair]]:
-        """Of each file of weights, the pairs that fit into the memory."""
+        """Pairs that may be measured and fit the memory, for each file of weights."""
         most = self._limits.max_memory_bytes
         return [
             [

@@ -409,6 +409,11 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
 
 
 def _losses_first(names: tuple[str, ...]) -> tuple[str, ...]:
+    """
+    *names* with those first that measure losses, each once.
+
+    If none does, the probe that a verdict asks for comes before all.
+    """
     # Commands that read a sweep file do not wait for the verdict.
     from codeneedle.verdict.next import PROBE
 

@@ -133,6 +133,7 @@ def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
 
 
 def _differ(values: Sequence[object]) -> bool:
+    """Whether any of *values* is another than the first."""
     return any(each != values[0] for each in values)
 
 

@@ -262,12 +262,14 @@ def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int 
 
 
 def _title(needle: NeedleFacts) -> Text:
+    """Name, line and depth of a needle."""
     where = f"line {needle.line:,}, depth {needle.depth:.0%}"
     text = Text(visible(needle.name), style="bold")
     return text.append(f"  {where}", style="not bold dim")
 
 
 def _heading(digits: int, room: int) -> Text:
+    """Heading of the two columns, behind *digits* for numbers of lines."""
     return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
 
 

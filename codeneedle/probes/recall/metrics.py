@@ -103,6 +103,7 @@ def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
 
 
 def _lines_matched(answer: ScoredRound) -> int:
+    """Lines of *answer* that match."""
     return answer.counts[Mark.MATCHED]
 
 

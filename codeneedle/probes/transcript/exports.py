@@ -294,6 +294,7 @@ def _attachment(extra: Any) -> Any:
 
 
 def _is_chatgpt(value: Json) -> bool:
+    """Whether *value* is a conversation of ChatGPT: a tree of messages."""
     return isinstance(value.get("mapping"), dict)
 
 
@@ -358,6 +359,7 @@ def _chatgpt_part(part: Any) -> Any:
 
 
 def _is_claude(value: Json) -> bool:
+    """Whether *value* is a conversation of claude.ai."""
     return isinstance(value.get("chat_messages"), list)
 
 
@@ -439,6 +441,7 @@ def _by_part(role: Any, parts: Sequence[Any]) -> Iterator[Json]:
 
 
 def _is_open_webui(value: Json) -> bool:
+    """Whether *value* is a chat of Open WebUI, alone or in its envelope."""
     chat = value.get("chat", value)
     history = chat.get("history") if isinstance(chat, dict) else None
     return isinstance(history, dict) and isinstance(history.get("messages"), dict)
@@ -492,11 +495,12 @@ def _open_webui_message(message: Json) -> Json:
 
 
 def _is_lm_studio(value: Json) -> bool:
+    """Whether a message of *value* has versions, as of LM Studio."""
     return any("versions" in message for message in _messages_of(value))
 
 
 def _of_lm_studio(value: Json, aside: Counter[str]) -> Json:
-    """Of each message the version that is shown, with the system prompt."""
+    """The version of each message that is shown, with the system prompt."""
     messages: list[Json] = []
     for message in _messages_of(value):
         versions, at = message.get("versions"), message.get("currentlySelected", 0)
@@ -536,6 +540,7 @@ TAVERN = "messages of SillyTavern"
 
 
 def _is_tavern(value: Json) -> bool:
+    """Whether *value* has the messages of a file of SillyTavern."""
     return isinstance(value.get(TAVERN), list)
 
 
