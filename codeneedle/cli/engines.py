@@ -176,7 +176,7 @@ def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
 
 
 def _adapted_mlx(request: "Request") -> "Request":
-    """*request*, which names a model that can be a folder."""
+    """*request* itself; stops where it names no model, or a built-in GGUF file."""
     from codeneedle.engines.mlx.engine import FOLDERS
 
     if not request.models or {*request.models} & {*pretrained.NAMES}:

@@ -262,7 +262,7 @@ class _Attention:
     def moved_shares(
         self, layer: int, heads: int, kv_heads: int, chance: np.random.Generator
     ) -> Iterator[list[float]]:
-        """For some heads of *layer*, the share of each of `K_TYPES`."""
+        """For `HEADS` heads of *layer* by *chance*, the shares of `K_TYPES`."""
         gains = self.tensors.vector(
             f"blk.{layer}.attn_norm.weight", self.width, slice(0, self.columns)
         )

@@ -55,7 +55,7 @@ class Piece:
     count: int | None  # number of all pieces; None if the name does not say it
 
     def order(self) -> tuple[int, str]:
-        """Sort key: its place among the others."""
+        """Sort key among pieces of one file: by number, or by letters."""
         return (int(self.at), "") if self.at.isdigit() else (0, self.at.lower())
 
 

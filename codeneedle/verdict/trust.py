@@ -206,7 +206,7 @@ def trusted_records(
     store: Store, probe: str, variant: str = ""
 ) -> dict[Pair, CellRecord]:
     """
-    The stored records of *probe* by pair, with what follows from each other.
+    The records of *probe* and *variant* by pair, with what follows from each other.
 
     As they are stored in a folder that has no setup.
 

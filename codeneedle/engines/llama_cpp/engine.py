@@ -147,7 +147,11 @@ class LlamaCpp(Engine):
     @property
     @override
     def abilities(self) -> frozenset[Ability]:
-        """Comparing distributions and measuring speed take programs of their own."""
+        """
+        What its server can do, and the programs that are there and not refused.
+
+        Comparing distributions and measuring speed take programs of their own.
+        """
         has = (
             ability
             for ability, tool in self._tools.items()
@@ -279,7 +283,7 @@ class LlamaCpp(Engine):
 
     @override
     def pace(self, pairs: Collection[Pair], /) -> Pace | None:
-        """Known of processors alone, as devices differ too much."""
+        """The pace by weights and cores; None with devices, which differ too much."""
         weights = self.model.weights
         if self.identity().devices or not (weights.is_read and weights.heads):
             return None
@@ -345,7 +349,11 @@ class LlamaCpp(Engine):
     @contextlib.contextmanager
     @override
     def templating(self) -> Iterator[ChatTemplate]:
-        """A server's log quotes what it cannot render."""
+        """
+        A server that renders chats.
+
+        Its log, which quotes what it cannot render, is deleted behind the block.
+        """
         self.require(Ability.CONVERSATIONS)
         hint = "Pass another template: -- --chat-template chatml"
         with private_folder() as folder:
@@ -356,7 +364,7 @@ class LlamaCpp(Engine):
     @contextlib.contextmanager
     @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        """No cache types, smallest context, no warm-up."""
+        """A server that counts: no cache types, smallest context, no warm-up."""
         hint = (
             f"See {log}. If the chat template of the weights never ends or fills the "
             "memory, pass another one: -- --chat-template chatml"
@@ -425,9 +433,9 @@ class LlamaCpp(Engine):
     @override
     def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
         """
-        It without flash attention.
+        The engine without flash attention, so that attention is on the CPU.
 
-        None of a quantized V, which needs that, or on a CPU.
+        None for a quantized V, which needs that, and where all is on a CPU.
         """
         if not self.is_on_accelerator:
             return None

@@ -66,7 +66,7 @@ def command(launch: Launch) -> list[str]:
 
 
 def variables(pair: Pair) -> dict[str, str]:
-    """The environment variables of llama-server."""
+    """Environment variables of llama-server that set *pair*, with flash attention."""
     values = {"k": pair.k, "v": pair.v, "flash": "on"}
     return {name: values[key] for key, name in ENVIRONMENT.items()}
 

@@ -393,7 +393,7 @@ class ReadJob(Job):
     @property
     @override
     def base(self) -> Path:
-        """The pipe."""
+        """The pipe that stands for the base file."""
         return self.pipe
 
     @override
@@ -403,12 +403,12 @@ class ReadJob(Job):
 
     @override
     def fault(self) -> str:
-        """What is wrong with it."""
+        """What is wrong with the rows so far; empty if nothing is."""
         return self.rows.fault
 
     @override
     def nan_from(self) -> int | None:
-        """The first token whose row is NaN."""
+        """The first token whose row is NaN; None without one."""
         return self.rows.nan_from
 
 

@@ -105,7 +105,7 @@ class Handler(BaseHTTPRequestHandler):
 
     @override
     def log_message(self, format: str, *args: Any) -> None:
-        """Nothing: the parent knows what it asks."""
+        """Log nothing: the parent knows what it asks."""
 
     def _refuse_strangers(self) -> None:
         """Stop at a request without the key of this server."""

@@ -234,7 +234,7 @@ class Mlx(Engine):
 
     @override
     def identity(self) -> EngineIdentity:
-        """What changes the arithmetic must be equal."""
+        """Versions, devices, arguments: what changes the arithmetic must be equal."""
         return EngineIdentity(
             name=self.name,
             version=", ".join(f"{name} {self.versions[name]}" for name in PACKAGES),
@@ -424,7 +424,7 @@ class MlxServer(StartedServer):
 
     @override
     def effective(self) -> Effective:
-        """Read from the arrays of its caches."""
+        """What runs, read from the arrays of its caches."""
         return logs.effective(logs.read_log(self.log))
 
     @override

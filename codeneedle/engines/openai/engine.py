@@ -94,20 +94,24 @@ class OpenAiEngine(Engine):
     @property
     @override
     def abilities(self) -> frozenset[Ability]:
-        """The first request shows whether other servers echo."""
+        """
+        An address; forced answers, too, unless its server cannot echo, or in chats.
+
+        The first request shows whether other servers echo.
+        """
         cannot = self.is_without_echo or self.model.is_chat
         return frozenset({Ability.ADDRESS} | (set() if cannot else {Ability.FORCED}))
 
     @property
     @override
     def text_ability(self) -> Ability:
-        """An echo has the right tokens, and none of the distributions."""
+        """Forced answers: an echo has right tokens, and no distributions."""
         return Ability.FORCED
 
     @property
     @override
     def scores_prompts(self) -> bool:
-        """An echo tells of all of its text."""
+        """Whether its server may echo: an echo tells of all of its text."""
         return Ability.FORCED in self.abilities
 
     @override
@@ -163,6 +167,7 @@ class Command(OpenAiEngine):
 
     @override
     def identity(self) -> EngineIdentity:
+        """Version and options of the command; lengths are estimates."""
         settings = self.settings
         options = {
             "--command": settings.command,
@@ -187,7 +192,7 @@ class Command(OpenAiEngine):
 
     @override
     def files(self) -> Mapping[str, str]:
-        """Those of the command, a script that it starts among them."""
+        """Hashes of files that the command names, a script it starts among them."""
         stated = (text for text in self.template.env.values() if text)
         return file_hashes(named_files((*self.template.words[1:], *stated)))
 
@@ -199,7 +204,7 @@ class Command(OpenAiEngine):
 
     @override
     def cache_types(self) -> CacheTypes:
-        """With one placeholder, K = V or one side is fixed."""
+        """Any pairs; with one placeholder K = V, unless one side is fixed."""
         same = frozenset(Pair(each, each) for each in self.types)
         return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
@@ -220,7 +225,7 @@ class Command(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        """A server of the most precise type, which counts."""
+        """A server of the most precise type, which counts until the block ends."""
         cell = CellSpec(Pair(self.types[0], self.types[0]), COUNTING_CONTEXT)
         started = self._serving(cell, log=log)
         with counting(self.template.words[0]), started as server:
@@ -331,7 +336,7 @@ class Endpoint(OpenAiEngine):
 
     @override
     def identity(self) -> EngineIdentity:
-        """Its address may differ from cell to cell."""
+        """What is told of it: its address, which may differ from cell to cell."""
         return EngineIdentity(
             name=self.name,
             version="as its user says",
@@ -342,7 +347,7 @@ class Endpoint(OpenAiEngine):
 
     @override
     def cache_types(self) -> CacheTypes:
-        """Those of the one cell."""
+        """The one pair that its user says that it runs."""
         return CacheTypes(pairs=frozenset({self.pair}), usual=())
 
     @override

@@ -181,12 +181,12 @@ class OpenAiServer(Served):
     @property
     @override
     def tokenizer(self) -> Tokenizer:
-        """Estimates."""
+        """What estimates lengths by its counts."""
         return self._estimates
 
     @override
     def effective(self) -> Effective:
-        """Evidence, for the server tells nothing."""
+        """Evidence of its cache, for the server tells no settings."""
         client = self.client
         return Effective(
             cache_evidence=self.cache_evidence,
@@ -209,12 +209,12 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def _resident_bytes(self) -> int | None:
-        """Bytes of its process group."""
+        """Resident bytes of its process group; None if it is gone."""
         return machine.group_rss_bytes(self.child.pid)
 
     @override
     def device_bytes(self) -> int | None:
-        """Bytes of its process group."""
+        """Bytes of its process group on devices; None if unknown."""
         return machine.used_bytes(*members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
@@ -230,7 +230,11 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def left_s(self, waited_s: float) -> float:
-        """A stranger has less time, and none without a key."""
+        """
+        Seconds left to load.
+
+        Less for a stranger, 0 without a key or with a flood.
+        """
         if stops_flood(self.child, self.log) or self.client.wants_key:
             return 0.0
         if not self.client.strange:
@@ -246,7 +250,7 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def delay(self, readiness: Readiness) -> CellError:
-        """With the option to look at."""
+        """The error, with why it is a stranger, and the option to look at."""
         what, hint = self.client.strange, self.client.advice
         if not what:
             how = {
@@ -264,7 +268,7 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def death(self) -> CellError:
-        """With the most telling line of its log."""
+        """The error, with the most telling line of its log, or a flood of that."""
         code, lines = self.child.returncode, end_of(self.log)
         if is_flooded(self.log):
             last_words = lines[-1][:LAST_WORDS] if lines else ""

@@ -304,12 +304,12 @@ class DivergenceProbe(Probe):
 
     @override
     def needs_of(self, engine: Engine) -> frozenset[Ability]:
-        """A tool, or a server that scores right tokens alone."""
+        """What *engine* reads texts with: distributions, or right tokens alone."""
         return frozenset({engine.text_ability})
 
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
-        """The text, where the server scores none."""
+        """Why the server scores no text, each reason once; none if it does."""
         divergence = divergence_of(record)
         skipped = divergence.skipped.values() if divergence else ()
         return tuple(f"no ordinary text: {reason}" for reason in {*skipped})
@@ -330,7 +330,7 @@ class DivergenceProbe(Probe):
 
     @override
     def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
-        """None for the built-in model without a text: the corpus is compared on."""
+        """Empty; None for the built-in model without a text, which reads the corpus."""
         return None if settings.file is None and engine.model.is_tiny else ""
 
     @override

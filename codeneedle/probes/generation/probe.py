@@ -138,7 +138,7 @@ class GenerationProbe(Probe):
 
     @override
     def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
-        """The name of the file of prompts, if there is one."""
+        """The name of the file of prompts; empty without one."""
         return slug(settings.file.stem) if settings.file else ""
 
     @override
@@ -230,7 +230,7 @@ class GenerationProbe(Probe):
     @override
     def measure(self, context: ProbeContext) -> Json:
         """
-        The first cell, the reference, sets the answers of all others.
+        Have all prompts answered; the reference sets what others are compared with.
 
         Raises:
             BadInput: If the prompts have changed since the sweep began.

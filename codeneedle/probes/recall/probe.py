@@ -651,7 +651,7 @@ class RecallProbe(Probe):
 
     @override
     def useless(self, observed: Observed) -> CellError | None:
-        """Each answer has an error."""
+        """The error if each answer has one; None once one can be scored."""
         errors = observed.errors
         if not all(errors):
             return None
@@ -671,7 +671,7 @@ class RecallProbe(Probe):
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """
-        Forced recall leads wherever it was asked for.
+        `metrics`, behind that of forced recall wherever it was asked for.
 
         Beside it, written recall is the same in most cells of most grids, at 20 of 20
         or near none.
@@ -704,7 +704,7 @@ class RecallProbe(Probe):
 
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
-        """Forced or written lines."""
+        """Why there are no forced, or no written, lines."""
         return tuple(_gaps(record))
 
     @override

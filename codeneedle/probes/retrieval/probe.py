@@ -166,7 +166,7 @@ class RetrievalProbe(Probe):
 
     @override
     def own_text(self, _settings: RetrievalSettings, _engine: Engine) -> str:
-        """It makes its texts."""
+        """Empty: it makes its texts."""
         return ""
 
     @override
@@ -297,7 +297,7 @@ class RetrievalProbe(Probe):
 
     @override
     def refusal(self, first: Setup, second: Setup) -> str:
-        """Dials that found different settings."""
+        """Why dials that found different settings are not compared; empty if equal."""
         dials = [
             [(dial.task, dial.level) for dial in calibration.dials]
             for setup in (first, second)

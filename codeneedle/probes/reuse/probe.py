@@ -78,7 +78,7 @@ class ReuseProbe(Probe):
 
     @override
     def own_text(self, _settings: ReuseSettings, _engine: Engine) -> str:
-        """It generates a text."""
+        """Empty: it generates a text."""
         return ""
 
     @override

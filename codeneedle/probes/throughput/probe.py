@@ -202,7 +202,7 @@ class ThroughputProbe(Probe):
 
     @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
-        """Its depths."""
+        """A question for each depth, ascending."""
         chosen = throughput_layout(setup)
         return map(Question, map(str, chosen.depths if chosen else ()))
 

@@ -191,7 +191,7 @@ class TranscriptProbe(Probe):
 
     @override
     def useless(self, observed: Observed) -> CellError | None:
-        """Each turn has an error."""
+        """The error if each turn has one; None once one can be scored."""
         errors = observed.errors
         if not all(errors):
             return None
