@@ -352,7 +352,9 @@ def words_of(engine: str) -> "Words | None":
 
 def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
     """
-    The engine of *request*; from now on its programs inherit what that says.
+    The engine of *request*, which is asked nothing yet.
+
+    From now on its programs inherit the variables that *request* passes on.
 
     Raises:
         UnknownName: If there is none of that name.

@@ -154,7 +154,11 @@ def _part(
 
 
 def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, float]:
-    """By the mean and by the 99.9th percentile, in percent; NaN without a floor."""
+    """
+    Precision of *ours* beside *floor*, by mean and by 99.9th percentile, in percent.
+
+    NaN without a floor.
+    """
     if floor is None:
         return math.nan, math.nan
     return (

@@ -270,7 +270,7 @@ def devices(server: Program) -> tuple[str, ...]:
 
 
 def _repeated_info(server: Program, options: Collection[str]) -> str:
-    """`system_info`, asked for again where its line is missing."""
+    """`system_info`, asked for up to `INFO_TRIES` times where its line is missing."""
     told = ""
     for _ in range(INFO_TRIES):
         told = system_info(server, options)

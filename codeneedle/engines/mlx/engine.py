@@ -380,7 +380,7 @@ class MlxClient(Client):
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        Scores by forcing all from the first passage to the last.
+        The scores of *passages*, by forcing all from the first to the end of the last.
 
         Raises:
             BadReply: If a passage has no token of its own.

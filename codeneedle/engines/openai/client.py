@@ -274,7 +274,7 @@ class OpenAi(Connection):
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
-        The server echoes prompt and answer with probabilities.
+        The scores of *right* behind a completion, by an echo of both.
 
         Source:
             ``echo`` with ``logprobs`` of OpenAI's /completions, as vLLM and others have
@@ -295,7 +295,7 @@ class OpenAi(Connection):
         self, question: Completion, passages: Sequence[tuple[int, int]]
     ) -> list[Forced]:
         """
-        Scores by one echo.
+        The scores of *passages*, by one echo of the whole prompt.
 
         Raises:
             BadReply: As of `force`.

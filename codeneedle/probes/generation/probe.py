@@ -472,10 +472,8 @@ def _in_template(
     """
     What the chat template makes of *prompt*, and whether models may think.
 
-    The first of these that it takes: with tools and a thought, with tools, without
-    tools.
-    The whole answer is plain text then: calls of tools and thoughts as they were
-    written.
+    The first that it takes: with tools and a thought, with tools; of our own, without.
+    The whole answer is plain text then: calls and thoughts as they were written.
 
     Raises:
         BadInput: If the template does not take it.
