@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -356,6 +355,8 @@ def paint_memory(
     axes: Axes, frame: pd.DataFrame, chosen: str, theme: Theme = LIGHT
 ) -> None:
     """Draw *frame*, with a name at the end of each line."""
+    import seaborn as sns
+
     order = list(dict.fromkeys(frame["pair"]))
     palette = {pair: theme.within if pair == chosen else theme.quiet for pair in order}
     sns.lineplot(

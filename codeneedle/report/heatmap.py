@@ -13,7 +13,6 @@ from typing import Any
 
 import matplotlib as mpl
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import (
@@ -256,6 +255,8 @@ LINE = 1.3
 
 def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
     """Draw the squares, hatched gaps, dashes, text where it fits, and the frame."""
+    import seaborn as sns
+
     sns.heatmap(
         pd.DataFrame(
             [[each.place for each in row] for row in picture.squares],

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -206,6 +205,8 @@ def _colours(panels: Panels) -> str:
 
 def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
     """The value of each spot in its colour; gaps are hatched."""
+    import seaborn as sns
+
     rows, scale = _spots(panels, panel), panels.scale
     sns.heatmap(
         pd.DataFrame([[spot.value for spot in row] for row in rows]),
