@@ -273,7 +273,10 @@ def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
 
 
 NOTABLE_LINES = 1.0
-"""More wrong lines of a function than with the reference that are worth a remark."""
+"""More lines of a function of one wrong kind than the reference's, for a remark."""
+
+
+_WORDS = {True: "more", False: "fewer"}
 
 
 def _faults(verdict: Verdict) -> Iterator[Remark]:
@@ -289,7 +292,7 @@ def _faults(verdict: Verdict) -> Iterator[Remark]:
 def _faults_of(
     verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
 ) -> Iterator[Remark]:
-    """Pairs that write more wrong lines than the reference, and of which kinds."""
+    """Pairs that write more lines of a wrong kind than the reference, kind by kind."""
     run, reference = verdict.run, verdict.reference
     means = {
         record.pair: [fmean(metric.values(record, run.setup)) for metric, _ in faults]
@@ -302,15 +305,16 @@ def _faults_of(
         return
     for pair in most_precise_first(means):
         more = [ours - own for ours, own in zip(means[pair], theirs, strict=True)]
-        if sum(more) < NOTABLE_LINES:
+        if max(more) < NOTABLE_LINES:
             continue
         told = ", ".join(
-            f"{number(lines, digits=1)} {phrase}"
+            f"{number(abs(lines), digits=1)} {_WORDS[lines > 0]} {phrase}"
             for lines, (_, phrase) in zip(more, faults, strict=True)
+            if round(lines, 1)
         )
         yield Remark(
             RemarkKind.FAULTS,
-            f"{visible(str(pair))} writes more wrong lines of a function than "
+            f"Wrong lines of a function, {visible(str(pair))} beside "
             f"{visible(str(reference))}: {told}.",
             (pair,),
         )

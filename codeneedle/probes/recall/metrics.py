@@ -183,7 +183,7 @@ METRICS: tuple[Metric, ...] = (
             able=matched_share,
             faults=(
                 ("misplaced", "copied from elsewhere in the text"),
-                ("hallucinated", "found nowhere in it"),
+                ("hallucinated", "found nowhere in the text"),
             ),
         ),
     ),

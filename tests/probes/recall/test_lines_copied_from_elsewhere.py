@@ -111,12 +111,32 @@ def test_a_pair_that_copies_from_the_wrong_place_is_told_from_one_that_invents()
     verdict = judge(replace(made_run(lambda *_: 20, setup=setup), records=records))
 
     said = {
-        str(*remark.pairs): remark.text.partition(": ")[2]
+        str(*remark.pairs): remark.text
         for remark in remarks(verdict)
         if remark.kind is RemarkKind.FAULTS
     }
-    of = "copied from elsewhere in the text, {} found nowhere in it."
-    assert {
-        "q4_0/bf16": f"4.0 {of.format('0.0')}",
-        "bf16/q4_0": f"0.0 {of.format('4.0')}",
-    } == said
+    assert ["bf16/q4_0", "q4_0/bf16"] == sorted(said)
+    assert "4.0 more copied from elsewhere" in said["q4_0/bf16"]
+    assert "4.0 more found nowhere" in said["bf16/q4_0"]
+
+
+def test_a_pair_that_invents_where_the_reference_copied_is_told_so():
+    """The number of its wrong lines is the same."""
+    setup = made_setup(needles=6)
+    asked = {**setup.probes["recall"], "text": msgspec.to_builtins(LINES)}
+    setup = replace(setup, probes={"recall": asked})
+    records = [
+        made_record(
+            pair,
+            [
+                made_round(n, reply="\n".join([line] * 4 + list(n.lines[4:])))
+                for n in written_of(setup)
+            ],
+        )
+        for pair, line in {"bf16/bf16": "    one", "q4_0/bf16": "    new"}.items()
+    ]
+    verdict = judge(replace(made_run(lambda *_: 20, setup=setup), records=records))
+
+    (said,) = [r.text for r in remarks(verdict) if r.kind is RemarkKind.FAULTS]
+    assert "4.0 fewer copied from elsewhere" in said
+    assert "4.0 more found nowhere" in said
