@@ -245,7 +245,11 @@ class MetricUnits:
         return f"{self.reference}, measured twice, {reason}" if reason else ""
 
     def results(self, limits: Limits) -> dict[Pair, MetricResult]:
-        """The result of each pair that shares a unit with the reference."""
+        """
+        The result of each pair that shares a unit with the reference.
+
+        Where the reference is in doubt, each has this doubt, and none is within.
+        """
         others = [pair for pair in self.units if pair != self.reference]
         rows = {p: row for p in others if (row := self._result(p, limits))}
         text = self._reference_doubt(rows)
@@ -383,7 +387,7 @@ class MetricUnits:
         return counts_lost_and_won(self.loss.between(ours, theirs))[0]
 
     def _better(self, pair: Pair) -> Remark:
-        """That *pair* gains more than the limit, and what that says."""
+        """The remark that *pair* gains more than the limit, and what that says."""
         finer = finer_axes(pair, self.reference) if self.reference else ()
         why = "something is wrong with the reference's cell"
         if self._has_other_weights(pair):
