@@ -4,7 +4,6 @@ import functools
 import math
 from pathlib import Path
 
-import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -67,6 +66,8 @@ def paint(table: SpeedTable) -> Figure:
     The scale is that of compared cells. Others are grey crosses, cut off where they lie
     outside of it, and are listed below.
     """
+    import seaborn as sns
+
     k_types = list(dict.fromkeys(table.frame["k"]))
     v_types = list(dict.fromkeys(table.frame["v"]))
     palette = sns.color_palette("viridis", len(v_types))
@@ -101,6 +102,8 @@ def _paint_curves(
     axes: Axes, table: SpeedTable, k_type: str, colours: dict[str, Colour]
 ) -> None:
     """The curves of a K type, a colour per V type; what is not compared as crosses."""
+    import seaborn as sns
+
     frame = table.frame[table.frame["k"] == k_type]
     compared = frame[frame["compared"]]
     if not compared.empty:
