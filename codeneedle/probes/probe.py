@@ -265,7 +265,11 @@ class Further(ABC):
 
     @abstractmethod
     def planned_ends(self, settings: Any, estimates: Estimates) -> Sequence[int]:
-        """Ends of looks, by an estimate before any unit was counted."""
+        """
+        `unit_ends`, estimated before any unit was counted.
+
+        Numbers of units, what every pair is asked first; empty where nothing fits.
+        """
 
     @abstractmethod
     def planned_check(self, settings: Any, estimates: Estimates) -> Bill | None:

@@ -104,7 +104,12 @@ def answers_table(of_runs: Sequence[Verdict]) -> Table:
 
 
 def answer_phrase(verdict: Verdict) -> str:
-    """``q8_0/q5_1``, ``keep f16/f16``, ``nothing fits``, ``no answer yet``."""
+    """
+    ``q8_0/q5_1``, ``keep f16/f16``, ``nothing fits``, ``no answer yet``.
+
+    Of a pair that is not set with its decision: ``q8_0/q5_1, open``. A dash for the
+    built-in model.
+    """
     if verdict.is_instrument:
         return NO_VALUE_WORD
     if verdict.chosen:

@@ -228,17 +228,21 @@ def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
 
 
 def _joint_order(made: Sequence[Candidates]) -> JointOrder:
-    """How the error is shared, and after how many functions candidates are judged."""
+    """
+    The order that runs hold, if all hold the same: how the error is shared, and looks.
+
+    Else without looks, which are then those of the probe.
+    """
     orders = [order_in(each.run.setup) for each in made]
     fixed = [each for each in orders if each]
     candidates = tuple(sorted({c for each in made for c in each.every()}))
     # Looks that not all have in common are those of the probe, from the first one on.
     is_one = len({(each.looks, each.skipped) for each in fixed}) == 1
-    is_fixed = is_one and len(fixed) == len(orders)
+    is_of_all = is_one and len(fixed) == len(orders)
     return JointOrder(
         pairs=tuple(map(str, candidates)),
-        looks=fixed[0].looks if is_fixed else (),
-        skipped=fixed[0].skipped if is_fixed else 0,
+        looks=fixed[0].looks if is_of_all else (),
+        skipped=fixed[0].skipped if is_of_all else 0,
         candidates=candidates,
         too_large=tuple(sorted(c for each in made for c in each.too_large())),
         is_fixed=bool(fixed),

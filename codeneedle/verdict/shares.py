@@ -59,9 +59,13 @@ def union(
     """
     The records of all *stores* as one run: of two of a cell, the one with more answers.
 
+    Args:
+        stores: Run folders; those of different probes need no cell in common.
+        tell: Takes what is done, how many folders are read, and of how many.
+
     Raises:
-        BadInput: If setups differ, if no cell was measured by both of two folders, or
-            if the observations of one differ.
+        BadInput: If setups differ, if a folder has of a probe that those before it have
+            no cell in common with them, or if the observations of one differ.
     """
     stores = tuple(stores)
     setups = tuple(map(setup_of, stores))

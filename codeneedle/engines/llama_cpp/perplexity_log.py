@@ -29,14 +29,14 @@ def nan_from(log_text: str) -> int | None:
     if chunks and announced is not None:
         at = announced.context
         return (min(chunks) - 1) * at + at // 2 + 1
-    final = filter(None, map(_FINAL.fullmatch, _stripped_lines(log_text)))
+    final = filter(None, map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
     is_final = any(_nan(match["value"]) for match in final)
     return 0 if chunks or is_final else None
 
 
 def final_perplexity(log_text: str) -> Estimate | None:
     """The perplexity of a run that wrote a base file; None unless it is complete."""
-    match = _only(_FINAL.fullmatch(line) for line in _stripped_lines(log_text))
+    match = _only(_FINAL.fullmatch(line) for line in _right_stripped_lines(log_text))
     if match is None or failure(log_text) is not None:
         return None
     estimate = _estimate(match["value"], match["error"])
@@ -51,13 +51,13 @@ def ends_early(log_text: str) -> bool:
     had to write: llama.cpp #22142. Seen with b11434, a small model and a busy machine.
     A log whose last line is there was not cut, whatever it says.
     """
-    is_ended = any(map(_FINAL.fullmatch, _stripped_lines(log_text)))
+    is_ended = any(map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
     return not is_ended and nan_from(log_text) is None and failure(log_text) is None
 
 
 def announced_size(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
-    match = _only(_SIZE.search(line) for line in _stripped_lines(log_text))
+    match = _only(_SIZE.search(line) for line in _right_stripped_lines(log_text))
     if match is None:
         return None
     return Size(chunks=int(match["chunks"]), context=int(match["context"]))
@@ -104,7 +104,7 @@ _FAILURE = re.compile(
 )
 
 
-def _stripped_lines(log_text: str) -> Iterator[str]:
+def _right_stripped_lines(log_text: str) -> Iterator[str]:
     """The lines without white space at their ends."""
     return (line.rstrip() for line in lines(log_text))
 

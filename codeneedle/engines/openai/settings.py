@@ -270,7 +270,13 @@ def key_of(variable: str, environment: Mapping[str, str]) -> str:
 
 
 def _variable(text: str) -> tuple[str, str | None]:
-    """Name and value of a ``--command-env``; None for the value it has here."""
+    """
+    Name and value of a ``--command-env``; None for the value it has here.
+
+    Raises:
+        BadInput: If it is no variable, has a value that looks like a secret, or is
+            named without a value and not set here.
+    """
     name, equals, value = text.partition("=")
     if not _VARIABLE.fullmatch(name):
         raise BadInput(

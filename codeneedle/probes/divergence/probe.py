@@ -447,6 +447,7 @@ class OneReference(Calibrating):
 
     @override
     def recovered(self, records: Sequence[CellRecord]) -> Json | None:
+        """The pair that all *records* name, with what it did not read; None of more."""
         every = [found for each in records if (found := divergence_of(each))]
         names = {each.reference for each in every}
         if len(names) != 1:

@@ -102,12 +102,12 @@ def _ends(
 
 
 def join_blocks(ends: Sequence[int]) -> bytes:
-    """The text whose blocks have these *ends*, as `cuts` has them."""
+    """The text of built-in prose and code with these *ends* of blocks (see `cuts`)."""
     return b"".join(blocks_of(ends))
 
 
 def blocks_of(ends: Sequence[int]) -> list[bytes]:
-    """The blocks with these *ends*, prose and code in turn."""
+    """Blocks of the built-in prose and code in turn, with *ends* in bytes of each."""
     begins = [0, 0]
     blocks = list[bytes]()
     texts = sources()

@@ -189,7 +189,7 @@ def _puzzle(chance: random.Random, name: str) -> Prompt:
 
 
 def _program(chance: random.Random, name: str) -> Prompt:
-    """A Python class with tests."""
+    """The task of a Python class with tests."""
     thing = chance.choice(["library loans", "bus departures", "greenhouse readings"])
     hours = chance.randint(3, 20)
     return _user_prompt(

@@ -371,7 +371,7 @@ class FurtherFunctions(Further):
 
     @override
     def checks(self, setup: Setup) -> Sequence[Question]:
-        # Where lines are read, the first functions are forced.
+        """Where lines are read, the first few functions, forced; else none."""
         chosen = settings_of(setup)
         if not chosen.reads:
             return ()

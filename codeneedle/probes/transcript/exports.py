@@ -88,7 +88,7 @@ def _messages_of(value: Any) -> list[Json]:
 
 
 def _unread(message: Json) -> Iterator[str]:
-    """Keys of *message* with content that nothing reads."""
+    """Keys of *message*, safe to show, with words or parts that nothing reads."""
     for key, content in message.items():
         is_text = isinstance(content, str) and re.search(r"\S\s+\S", content)
         is_more = isinstance(content, list | dict) and content
