@@ -85,10 +85,10 @@ def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str
 
 
 def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:
-    """The pairs with a loss in any run, and the references; most precise first."""
+    """Each pair with a loss in any run, and the references; most precise first."""
     shown = [losses for losses in of_runs if losses]
     references = [each.verdict.reference for each in shown if each.verdict.reference]
-    return most_precise_first([*references, *(pair for e in shown for pair in e.rows)])
+    return most_precise_first({*references, *(pair for e in shown for pair in e.rows)})
 
 
 def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:

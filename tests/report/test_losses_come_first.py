@@ -277,6 +277,8 @@ def test_losses_of_several_runs_stand_side_by_side_by_type_and_pair():
     assert ["-", "5.0"] == rows["K q8_0"]
     assert ["*", "*"] == rows["bf16/bf16"]
     assert [".", "10.0", "beyond"] == rows["q8_0/q4_0"]
+    pairs = [line[:9].strip() for line in shown.splitlines() if "/" in line[:9]]
+    assert sorted({*pairs}) == sorted(pairs)
 
 
 def test_a_grid_takes_several_names_and_run_folders(tmp_path):
