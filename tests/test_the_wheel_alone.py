@@ -96,7 +96,9 @@ def test_sweep_files_are_files_of_the_package():
 def test_the_source_distribution_builds_the_same_wheel(wheel, tmp_path):
     source = built("sdist", ROOT, tmp_path / "sdist")
     with tarfile.open(source) as file:
-        file.extractall(tmp_path, filter="data")
+        # Python 3.11.2, which Debian 12 has, knows no filter.
+        known = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+        file.extractall(tmp_path, **known)  # noqa: S202 - it was built above
     (folder,) = (path for path in tmp_path.glob("codeneedle-*") if path.is_dir())
 
     again = built("wheel", folder, tmp_path / "wheel")
@@ -115,7 +117,7 @@ def test_the_wheel_alone_sweeps_and_reports(installed):
     for words, said in (
         (("--version",), codeneedle.__version__),
         (("llama",), "llama-server"),
-        (("doctor",), "llama-server"),
+        (("doctor",), "Nothing is missing."),
         (("plan", *chosen), "2 finished"),
         (("sweep", *chosen), "No recommendation"),
         (("grid",), "K"),

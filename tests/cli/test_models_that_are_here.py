@@ -32,7 +32,7 @@ def home(tmp_path, monkeypatch):
 
 
 def shown(*words):
-    return CliRunner().invoke(app, words, env={"COLUMNS": "300"}).stdout
+    return CliRunner().invoke(app, words, env={"COLUMNS": "1000"}).stdout
 
 
 def test_all_models_are_shown_with_what_to_type_and_where_they_lie(home):

@@ -1,9 +1,8 @@
 """Source files for tests, odd ones too; functions that are found verbatim."""
 
+import contextlib
 import os
 import socket
-import tempfile
-from pathlib import Path
 
 
 def python(name, *, lines=20):
@@ -54,10 +53,9 @@ def assert_verbatim(text, functions):
 
 
 def local_socket(path):
-    """A socket at *path*, which may be too long to bind to."""
-    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as end:
-        end.bind(f"{short}/s")
-        Path(short, "s").rename(path)
+    """A socket at *path*, which may be too long to bind to but from its folder."""
+    with contextlib.chdir(path.parent), socket.socket(socket.AF_UNIX) as end:
+        end.bind(path.name)
 
 
 ODD_FILES = {

@@ -265,7 +265,7 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     run = made_run(setup=SETUP)
     first, second = (replace(run, root=tmp_path / each) for each in ("a", "b"))
 
-    said = printed(comparison_document(compare(first, second)), width=400)
+    said = printed(comparison_document(compare(first, second)), width=1000)
 
     assert (
         f"{tmp_path / 'b' / run.name} compared with {tmp_path / 'a' / run.name}" in said
