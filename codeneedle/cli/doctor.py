@@ -25,7 +25,7 @@ from codeneedle.models.weights import Weights, read_header
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_object
 from codeneedle.report.plan import grid_document
-from codeneedle.report.served import model_lines, program_line
+from codeneedle.report.served import model_lines, note_block, program_line
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import EngineFor, Plan
 from codeneedle.sweep.request import Execution, Request
@@ -289,8 +289,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     )
     if diagnosis.plan:
         yield from grid_document(diagnosis.plan)
-        notes = [f"note: {note}" for note in diagnosis.plan.notes]
-        yield Lines(notes, style="yellow")
+        yield note_block(diagnosis.plan.notes)
     elif diagnosis.left_out:
         yield Lines([f"no plan of a sweep: {visible(diagnosis.left_out)}"])
     yield Lines(list(_problem_lines(diagnosis)))

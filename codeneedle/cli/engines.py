@@ -40,7 +40,7 @@ from codeneedle.models.headers import HeaderFacts, headers_of
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, known_by_name, read_header
 from codeneedle.system.files import expand_home
-from codeneedle.system.variables import pass_on
+from codeneedle.system.variables import UNROTATED, pass_on
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
@@ -133,6 +133,7 @@ def _launch(answer: "Answer") -> launching.Launch:
         name=answer.run.setup.weights.name,
         model=_started_model(answer.model),
         arguments=answer.run.setup.server_args,
+        environment={} if answer.run.setup.rotation else UNROTATED,
     )
 
 

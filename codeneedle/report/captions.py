@@ -14,7 +14,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import CellRecord, Json, Run, Setup
 from codeneedle.report.display import display_of
 from codeneedle.report.shown import small_number
-from codeneedle.system.variables import ROTATION
+from codeneedle.system.variables import UNROTATED, with_variables
 from codeneedle.text import (
     in_words,
     plural,
@@ -116,8 +116,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
 
 def command_line(setup: Setup, command: Iterable[str]) -> str:
     """*command* of a record of *setup*, as a shell does the same again."""
-    without = [] if setup.rotation else [f"{ROTATION}=1"]
-    return " ".join((*without, shlex.join(command)))
+    return with_variables({} if setup.rotation else UNROTATED, command)
 
 
 def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from codeneedle.report.kernels import kernels_document, memory_document
 from codeneedle.report.served import (
     gain_document,
     model_lines,
+    note_block,
     program_line,
     survey_document,
 )
@@ -378,12 +379,7 @@ def plan_survey(plan: Plan, survey: Survey) -> Document:
     yield Facts([*_served_lines(plan)], is_quiet=True)
     rows, columns = plan.request.rows, plan.request.columns
     yield from survey_document(survey, rows, columns, plan.weights)
-    yield _notes(plan.notes_of_weights)
-
-
-def _notes(notes: Iterable[str]) -> Lines:
-    """*notes* as lines."""
-    return Lines([f"note: {note}" for note in notes], style="yellow")
+    yield note_block(plan.notes_of_weights)
 
 
 def grid_document(plan: Plan) -> Document:
@@ -425,7 +421,7 @@ def plan_document(
         yield from kernels_document(plan.survey, rows, columns)
         yield from memory_document(plan.survey)
     yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
-    yield _notes(plan.notes)
+    yield note_block(plan.notes)
 
 
 def _sizes(plan: Plan, cells: _Cells) -> Document:

@@ -4,7 +4,7 @@ What would be served: its model, its engine, where attention runs, and memory.
 `plan`, `kernels` and `doctor` show it, in the same lines.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from codeneedle.cache_types import FULL_BITS, Pair, bits, most_precise
 from codeneedle.document import Document, Heading, Lines
@@ -45,6 +45,11 @@ def program_line(engine: str, version: str, program: object) -> tuple[str, str]:
     """What serves it: ``llama.cpp``, with its version and its path."""
     name, phrase = engine_line(engine, version)
     return name, ", ".join(filter(None, (phrase, str(program))))
+
+
+def note_block(notes: Iterable[str]) -> Lines:
+    """What a user should know before a sweep, a note each."""
+    return Lines([f"note: {note}" for note in notes], style="yellow")
 
 
 def survey_document(

@@ -8,7 +8,8 @@ A list of what is allowed, so that variables which programs read as arguments
 
 import os
 import re
-from collections.abc import Iterable
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from codeneedle.errors import BadInput
@@ -53,6 +54,9 @@ OURS = frozenset({"LLAMA_SERVER", "LLAMA_API_KEY"})
 ROTATION = "LLAMA_ATTN_ROT_DISABLE"
 """Set to 1, llama.cpp leaves out the Hadamard rotation of quantized K and V."""
 
+UNROTATED = {ROTATION: "1"}
+"""Set for a program of llama.cpp whose cache is not to be rotated."""
+
 REPLACED = {
     ROTATION: "Use --rotation off.",
     "LLAMA_KV_CACHE_LAZY_QUANT": "It would keep f16 until a cache is half full.",
@@ -68,6 +72,17 @@ _SUSPECTS = ("LLAMA_", "LD_PRELOAD", "DYLD_INSERT_LIBRARIES")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 _passed_on: set[str] = set()
+
+
+def assignment(variable: tuple[str, str]) -> str:
+    """A name with its value, as a shell sets it."""
+    name, value = variable
+    return f"{name}={shlex.quote(value)}"
+
+
+def with_variables(variables: Mapping[str, str], command: Iterable[str]) -> str:
+    """*command* for a shell, behind the *variables* that it needs."""
+    return " ".join((*map(assignment, variables.items()), shlex.join(command)))
 
 
 def pass_on(names: Iterable[str]) -> None:

@@ -28,10 +28,12 @@ MLX = "mlx_lm.server --model org/m"
 SET = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": WITHIN, "q4_0/q4_0": BEYOND}
 
 
-def answered(losses=None, model="/models/m.gguf", arguments=(), **weights):
+def answered(
+    losses=None, model="/models/m.gguf", arguments=(), rotation=True, **weights
+):
     """The answer of a run that was asked for *model*."""
     run = losing_run(losses or SET)
-    setup = replace(run.setup, server_args=tuple(arguments))
+    setup = replace(run.setup, server_args=tuple(arguments), rotation=rotation)
     setup = replace(setup, weights=replace(setup.weights, **weights))
     run = replace(run, setup=setup, sweep=f"models = ['{model}']\n" if model else "")
     return answer_of(judge(run, Limits()))
@@ -53,6 +55,14 @@ def test_every_line_that_is_no_command_is_a_comment():
         rest = [line for line in lines(form) if not line.startswith("#")]
         assert all("q8_0" in line or "q4_0" in line or "=on" in line for line in rest)
     assert lines("preset")[0].startswith("; q8_0/q4_0 loses")
+
+
+@pytest.mark.parametrize("form", ["command", "env", "preset"])
+def test_a_cache_that_was_not_rotated_is_started_without_rotation(form):
+    needed = "LLAMA_ATTN_ROT_DISABLE=1"
+
+    assert needed in "\n".join(lines(form, answered(rotation=False)))
+    assert needed not in "\n".join(lines(form))
 
 
 def test_variables_are_those_of_llama_server():

@@ -16,7 +16,7 @@ from codeneedle.errors import BadInput
 from codeneedle.models.weights import parts_beside
 from codeneedle.system.contents import named_files
 from codeneedle.system.machine import busy_cores, usable_cores
-from codeneedle.system.variables import ROTATION
+from codeneedle.system.variables import UNROTATED
 
 ALL_LAYERS = "999"
 """
@@ -345,7 +345,7 @@ def variables(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
     # Builds without OpenMP have --poll.
     chosen = {WAIT_POLICY: "passive"} if is_passive else {}
     if not model.rotation:
-        chosen[ROTATION] = "1"
+        chosen |= UNROTATED
     device = model.device
     return chosen | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
 

@@ -1,13 +1,13 @@
 """A pair in the words of what starts llama.cpp: its own, and those of launchers."""
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import parse
 from codeneedle.errors import NothingToShow
+from codeneedle.system.variables import assignment, with_variables
 from codeneedle.text import visible
 
 ENVIRONMENT = {
@@ -42,6 +42,8 @@ class Launch:
     name: str  # of the model, for a section of presets
     model: str  # path of its GGUF file, or ``org/repo:quant``
     arguments: tuple[str, ...] = ()  # those that it was measured with
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables that it was measured with, of those that change the cache."""
 
     @property
     def source(self) -> tuple[str, str]:
@@ -60,7 +62,7 @@ def options(launch: Launch) -> list[str]:
 def command(launch: Launch) -> list[str]:
     """The command, and comments that say it for launchers."""
     return [
-        shlex.join(["llama-server", *options(launch)]),
+        with_variables(launch.environment, ["llama-server", *options(launch)]),
         *(f"# {line}" for line in of_launchers(launch.pair)),
     ]
 
@@ -74,7 +76,7 @@ def variables(pair: Pair) -> dict[str, str]:
 def environment(launch: Launch) -> list[str]:
     """Variables, a line each, and comments that say it for launchers."""
     return [
-        *(f"{name}={shlex.quote(v)}" for name, v in variables(launch.pair).items()),
+        *map(assignment, {**variables(launch.pair), **launch.environment}.items()),
         *(f"# {line}" for line in of_launchers(launch.pair)),
     ]
 
@@ -103,7 +105,8 @@ def preset(launch: Launch) -> list[str]:
                 hint="--form command says all of it.",
             )
     name = launch.name.translate(_NO_BRACKETS).strip()
-    return [f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
+    needs = [f"; needs {assignment(each)}" for each in launch.environment.items()]
+    return [*needs, f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
 
 
 def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
