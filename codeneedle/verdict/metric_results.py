@@ -278,7 +278,7 @@ class MetricUnits:
         gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in own.values())
         for of, shown in ((own, gaining), (others, 0)):
             better = sum(
-                round(row.gain.mean, 9) < -self._most_gain(pair, row.limit)
+                self._seems_better(pair, row.gain, row.limit)
                 for pair, row in of.items()
             )
             is_half = better > 0 and 2 * better >= len(of)
@@ -306,6 +306,10 @@ class MetricUnits:
                 net[name].append(lost - self.loss.of(theirs[name], ours[name]))
         losses = [statistics.fmean(net[name]) for name in sorted(net)]
         return interval(losses, error_share(0, 1)).gains(0)
+
+    def _seems_better(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+        """Whether *pair* is measured better by more than it may be, if by chance."""
+        return round(gain.mean, 9) < -self._most_gain(pair, limit)
 
     def _has_other_weights(self, pair: Pair) -> bool:
         return self.reference is not None and pair.weights != self.reference.weights
@@ -337,6 +341,14 @@ class MetricUnits:
         doubt, decision = self._doubt(pair, losses, by_bounds)
         if gain.gains(self._most_gain(pair, limit)):
             doubt, decision = self._better(pair), Decision.OPEN
+        elif (
+            kind.is_counted
+            and decision is Decision.WITHIN
+            and self._seems_better(pair, gain, limit)
+            and not (self.reference and finer_axes(pair, self.reference))
+        ):
+            # By chance, or beside a broken reference: neither shows that it is within.
+            decision = Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
             decision = Decision.OPEN

@@ -142,6 +142,14 @@ def test_samples_that_flip_by_chance_put_no_reference_in_doubt(run):
     assert {} == found.doubted
 
 
+def test_a_pair_that_wins_samples_by_chance_or_a_broken_reference_is_not_within():
+    found = judge(evaluation(400, {GOOD: 212, MIDDLE: 201, COARSE: 199}))
+
+    decisions = {str(each.pair): each.decision for each in found.compared}
+    assert {} == found.doubted
+    assert (Decision.OPEN, Decision.WITHIN) == (decisions[GOOD], decisions[MIDDLE])
+
+
 @pytest.mark.parametrize("rights", [{GOOD: 60}, {GOOD: 50, MIDDLE: 52, COARSE: 12}])
 def test_samples_that_most_pairs_win_put_the_reference_in_doubt(rights):
     assert {"eval"} == {*judge(evaluation(82, rights)).doubted}
