@@ -119,6 +119,5 @@ def read_prompt(path: Path) -> str:
 
 
 def _unreadable(path: Path, reason: str) -> BadInput:
-    """The error for a file of a prompt, with what to name."""
     hint = "Name a text file with the prompt, or - for stdin."
     return BadInput(source=path, reason=reason, hint=hint)

@@ -73,7 +73,6 @@ class JointSweep:
 
     @property
     def _console(self) -> Console:
-        """Where progress is shown."""
         return self._first.console
 
     # --- what is told while it measures

@@ -127,7 +127,6 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
 
 
 def _launch(answer: "Answer") -> launching.Launch:
-    """What starts llama-server with *answer*."""
     return launching.Launch(
         pair=answer.pair,
         name=answer.run.setup.weights.name,
@@ -168,7 +167,6 @@ def _find_mlx(_request: "Request", _execution: "Execution") -> object:
 
 
 def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
-    """What makes engines of MLX."""
     from codeneedle.engines.mlx.engine import Mlx, find
 
     settings = request.chosen(MLX, MlxSettings)
@@ -247,7 +245,6 @@ def _find_command(request: "Request", _execution: "Execution") -> object:
 
 
 def _command(request: "Request", _execution: "Execution") -> "EngineFor":
-    """What makes engines that start the command of the settings."""
     from codeneedle.engines.openai.engine import command_of
 
     types = by_precision((*request.rows, *request.columns))
@@ -285,7 +282,6 @@ def _adapted_endpoint(request: "Request") -> "Request":
 
 
 def _endpoint(request: "Request", _execution: "Execution") -> "EngineFor":
-    """What makes engines that ask the server at the address of the settings."""
     from codeneedle.engines.openai.engine import endpoint_of
 
     return endpoint_of(
@@ -327,7 +323,6 @@ def asks_for(engine: str) -> PairFlags:
 
 
 def _mlx_words(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
-    """Pair, model and arguments of *answer*."""
     return answer.pair, answer.model, answer.run.setup.server_args
 
 

@@ -88,7 +88,6 @@ def _why_other_weights(ours: Weights, theirs: Weights) -> str:
 
 
 def _besides_model(plan: Plan) -> Request:
-    """The request of *plan* without its models."""
     return structs.replace(plan.request, models=())
 
 

@@ -111,7 +111,6 @@ def _share(_name: str, text: str) -> Any:
 
 
 def _prompt_form(name: str, text: str) -> str:
-    """*text*, if it is a form of prompts."""
     from codeneedle.probes.prompts import PromptForm
 
     known = [form.value for form in PromptForm]
@@ -121,7 +120,6 @@ def _prompt_form(name: str, text: str) -> str:
 
 
 def _answer_form(name: str, text: str) -> str:
-    """*text*, if it is a form of an answer."""
     from codeneedle.report.answer import FORMS
 
     if text not in FORMS:
@@ -137,7 +135,6 @@ def _model(name: str, text: str) -> Path | None:
 
 
 def _models(name: str, text: str) -> tuple[str]:
-    """*text* as the only model, if there are such weights."""
     return (_model_word(name, text),)
 
 

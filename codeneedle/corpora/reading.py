@@ -277,7 +277,6 @@ def decoded_text(data: bytes, *, label: str) -> str:
 
 
 def _not_text(label: str, reason: str) -> BadInput:
-    """The error for a file that is none of source code."""
     return BadInput(
         source=label, reason=reason, hint="Choose a readable file of source code."
     )

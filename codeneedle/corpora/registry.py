@@ -197,7 +197,6 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _keys(layout: type[CorpusFile | Knobs]) -> list[str]:
-    """The names of the fields of *layout*."""
     return [field.name for field in fields(layout)]
 
 
@@ -246,12 +245,10 @@ def slug(name: str) -> str:
 
 
 def _random_bodies(knobs: Knobs) -> Source:
-    """The text of *knobs*, as a file of Python."""
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
 def _generate(knobs: Knobs) -> BuiltIn:
-    """The built-in corpus of *knobs*."""
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",

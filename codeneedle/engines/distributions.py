@@ -176,7 +176,6 @@ def _error(values: npt.NDArray[np.float64]) -> float:
 
 
 def _exponential(mean: Estimate) -> Estimate:
-    """What a *mean* of logarithms is the logarithm of, with its error."""
     value = math.exp(mean.value)
     return Estimate(value, value * (mean.error or 0.0))
 

@@ -183,7 +183,6 @@ class Connection:
         return event
 
     def _note_event(self) -> None:
-        """Grant the server its time again, and tell our patience."""
         self._deadline.extend()
         self.patience.note_event()
 

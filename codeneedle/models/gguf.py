@@ -199,17 +199,14 @@ class _ByteCursor:
         return hashlib.sha256(self._data[start : self.at]).digest()
 
     def number(self, layout: struct.Struct) -> int | float | bool:
-        """The next number of this *layout*."""
         start = self.skip(layout.size)
         value: int | float | bool = layout.unpack_from(self._data, start)[0]
         return value
 
     def count(self) -> int:
-        """The next number of 64 bits."""
         return int(self.number(_U64))
 
     def small(self) -> int:
-        """The next number of 32 bits."""
         return int(self.number(_U32))
 
     def take(self, size: int) -> bytes:
@@ -233,7 +230,6 @@ class _ByteCursor:
         return True
 
     def skip_texts(self, count: int) -> None:
-        """Advance by *count* strings."""
         # Inlined for speed: a vocabulary has hundreds of thousands of strings.
         data, at, last = self._data, self.at, self._end - _U64.size
         unpack = _U64.unpack_from
@@ -247,7 +243,6 @@ class _ByteCursor:
     def numbers(
         self, layout: struct.Struct, count: int
     ) -> tuple[int | float | bool, ...]:
-        """The next *count* numbers of this *layout*."""
         start = self.skip(layout.size * count)
         code = layout.format[1:]
         return struct.unpack_from(f"<{count}{code}", self._data, start)

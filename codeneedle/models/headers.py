@@ -124,7 +124,6 @@ def _read_cache() -> dict[str, HeaderFacts]:
 
 
 def _file() -> Path:
-    """Where facts are kept."""
     return cache_folder() / "headers.json"
 
 

@@ -83,7 +83,6 @@ def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
 
 
 def _span(shares: Collection[float]) -> str:
-    """The least and the most of *shares*, in percent."""
     least, most = f"{100 * min(shares):.0f}", f"{100 * max(shares):.0f}"
     return f"{most} %" if least == most else f"{least} to {most} %"
 

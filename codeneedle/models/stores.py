@@ -421,7 +421,6 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
 
 
 def _in_lower_case(model: StoredModel) -> StoredModel:
-    """*model* with its name and file in lower case, to be compared."""
     return replace(model, name=model.name.lower(), file=model.file.lower())
 
 

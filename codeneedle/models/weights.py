@@ -391,7 +391,6 @@ def unreadable(path: Path, error: OSError) -> WeightsUnusable:
 
 
 def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
-    """The error for a file of another kind."""
     return WeightsUnusable(
         path=path,
         reason=f"is not a GGUF file but {looks_like}",
@@ -417,7 +416,6 @@ def cut_short(
 
 
 def _no_support(path: Path, reason: str) -> WeightsUnusable:
-    """The error for a GGUF file that cannot be used."""
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",
@@ -697,7 +695,6 @@ def _sha256(weights: Weights, progress: Progress | None) -> str:
 
 
 def _changing(path: Path) -> WeightsUnusable:
-    """The error for files that change while they are read."""
     return WeightsUnusable(
         path=path,
         reason="changes while it is read",

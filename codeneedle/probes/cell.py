@@ -244,7 +244,6 @@ class ProbeContext:
         )
 
     def _tell_progress(self, within: Progress) -> None:
-        """Tell how far the request *within* the present step is."""
         self.tell(replace(self._now, within=within))
 
     def log(self, name: str = "") -> Path:

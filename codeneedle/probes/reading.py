@@ -255,7 +255,6 @@ def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
 
 
 def _bytes(piece: TokenPiece) -> bytes:
-    """The bytes of UTF-8 that *piece* adds to the text."""
     if isinstance(piece.piece, str):
         return piece.piece.encode(errors="replace")
     return bytes(piece.piece)

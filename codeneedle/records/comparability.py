@@ -386,6 +386,5 @@ def _comparable(observed: Json, other: Json) -> Json:
 
 
 def _hash(facts: object) -> str:
-    """A hash of *facts* as JSON with sorted keys, `_DIGITS` digits of it."""
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:_DIGITS]

@@ -603,7 +603,6 @@ class Store:
 
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
-        """Write *data* to *path*, whole or not at all."""
         with _translating_errors(path.parent):
             write_whole(path, data)
 

@@ -84,7 +84,6 @@ def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
 
 
 def _style(verdict: Verdict) -> str:
-    """The style of the first line: green where something is set or kept."""
     has_answer = verdict.outcome in {Outcome.SET, Outcome.KEEP}
     return "bold green" if has_answer else "bold yellow"
 

@@ -337,7 +337,6 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
 
 
 def _change_object(each: Change) -> dict[str, Any]:
-    """A `Change` as `comparison_object` has it."""
     return {
         "metric": each.metric.of or each.metric.name,
         "facet": each.metric.facet,

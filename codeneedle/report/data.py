@@ -115,13 +115,11 @@ def _indent(value: Any, indent: str) -> str:
 
 
 def _block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
-    """*parts* one a line, indented by *indent* and two, between *start* and *end*."""
     lines = f",\n{indent}  ".join(parts)
     return f"{start}\n{indent}  {lines}\n{indent}{end}"
 
 
 def _holds_others(members: Mapping[str, Any]) -> bool:
-    """Whether a member is an object or a list."""
     return any(isinstance(member, dict | list) for member in members.values())
 
 

@@ -218,7 +218,6 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
-    """The `_heading` with what its numbers are."""
     return f"{_heading(metric, runs)}\n(mean +/- sd)"
 
 

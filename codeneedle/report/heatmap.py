@@ -552,7 +552,6 @@ def _bytes_of(figure: Figure, form: str) -> bytes:
 
 
 def _write_file(file: Path, content: bytes) -> Path:
-    """Replace *file* by *content* as a whole, and return it."""
     write_whole(file, content)
     return file
 
@@ -648,5 +647,4 @@ def _word_note(word: str, phrase: str) -> str:
 
 
 def _capital(label: str) -> str:
-    """*label* with a capital, safe to show."""
     return visible(label[:1].upper() + label[1:])

@@ -47,7 +47,6 @@ def _block(block: Block) -> Markup:
 
 
 def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
-    """Each word with its phrase, for a list of definitions."""
     for word, phrase in entries:
         yield _element("dt", word) + _element("dd", phrase)
 
@@ -74,5 +73,4 @@ def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
 
 
 def _inside(tag: str, parts: Iterable[Markup]) -> Markup:
-    """*parts* in an element of a *tag*."""
     return Markup(f"<{tag}>") + Markup().join(parts) + Markup(f"</{tag}>")  # noqa: S704

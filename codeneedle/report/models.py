@@ -134,7 +134,6 @@ def models_document(rows: Sequence[ModelRow]) -> Document:
 
 
 def _title(rows: Sequence[ModelRow]) -> str:
-    """What the first of *rows* calls its model."""
     return rows[0].receipt.facts.get("model", "")
 
 

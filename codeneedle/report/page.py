@@ -205,7 +205,6 @@ def _run_facts(
 
 
 def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
-    """The answers of all probes, by pair."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         by_pair.setdefault(record.pair, []).extend(answers.of(run, record))

@@ -255,7 +255,6 @@ def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
 
 
 def _label(axes: Axes, across: float, down: float, text: str, ink: str) -> None:
-    """A small *text* in the middle of a spot."""
     axes.text(across, down, text, size=SPOT_POINTS, color=ink, ha="center", va="center")
 
 

@@ -206,13 +206,11 @@ def _panels(
 
 
 def _remarks(run: Run) -> Iterator[str]:
-    """What the probes that have records say of *run*."""
     for probe in dict.fromkeys(record.probe for record in run.records):
         yield from PROBES[probe].remarks(run)
 
 
 def _place(row: TableRow) -> LengthDepth:
-    """Length and depth of *row*."""
     facets = facet_parts(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
@@ -434,7 +432,6 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
 
 
 def _number(panels: Panels, spot: Spot) -> str:
-    """The value of *spot*, with the decimals of the metric."""
     return number(spot.value, digits=display_of(panels.metric).digits)
 
 

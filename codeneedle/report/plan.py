@@ -268,7 +268,6 @@ def _mark_alone(pair: Pair, mark: NumberMark) -> Shown:
 
 
 def _measured_text(name: str, size_mib: float) -> str:
-    """A size in MiB, with the decimals that are worth showing."""
     if name == "kv-per-1k":
         return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
     usual = 2 if name in {"kv-k", "kv-v"} else 1

@@ -226,7 +226,6 @@ def _settings(told: Json) -> str:
 
 
 def _digest(facts: object) -> str:
-    """The first 8 digits of a hash of *facts*, whatever the order of keys."""
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:8]
 

@@ -67,7 +67,6 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
 
 
 def _of_type(axis: str, name: str) -> Callable[[Pair], bool]:
-    """Whether a pair has the type *name* on *axis*."""
     return lambda pair: getattr(pair, axis) == name
 
 

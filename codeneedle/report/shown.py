@@ -110,7 +110,6 @@ def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
 
 
 def _meaning(mark: NumberMark, pairs: Sequence[Pair]) -> str:
-    """What *mark* means, with the pairs that have it, and why."""
     why = f" ({visible(mark.why)})" if mark.why else ""
     return mark.meaning.replace(PAIRS, named_pairs(pairs)).replace(WHY, why)
 

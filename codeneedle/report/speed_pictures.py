@@ -144,7 +144,6 @@ def _scale(table: SpeedTable) -> tuple[float, float]:
 
 
 def _title(table: SpeedTable) -> str:
-    """What is shown, and which way is better."""
     what = SPEEDS[table.test].capitalize()
     return visible(f"{what} by depth, beside {table.reference}; higher is better")
 

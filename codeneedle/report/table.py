@@ -202,7 +202,6 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
 def _column(
     metric: Metric, probe: str, cells: Sequence[CellValue], *, is_shown: bool
 ) -> Column:
-    """*cells* as a column, with their reference."""
     reference = frames.reference(cells)
     return Column(
         metric=metric,
@@ -412,7 +411,6 @@ def _references(table: PairTable) -> Iterator[tuple[str, str]]:
 
 
 def _safe(pair: Pair) -> str:
-    """*pair* as it is safe to show."""
     return visible(str(pair))
 
 

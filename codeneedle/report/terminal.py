@@ -56,7 +56,6 @@ def print_report(console: Console, document: Document, end: Document = ()) -> No
 
 
 def _parts(block: Block) -> Iterator[RenderableType]:
-    """What rich prints of *block*."""
     match block:
         case Heading(text):
             yield Text(visible(text), style="bold")

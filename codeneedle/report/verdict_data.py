@@ -247,7 +247,6 @@ def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
 
 
 def _remark(each: Remark) -> RemarkObject:
-    """*each* as it is published, its pairs by name."""
     pairs = [str(pair) for pair in each.pairs]
     return RemarkObject(kind=each.kind, text=each.text, pairs=pairs)
 
@@ -258,7 +257,6 @@ def _number_or_none(value: float | None) -> Number:
 
 
 def _limits(verdict: Verdict) -> LimitsObject:
-    """The limits of *verdict* as they are published."""
     limits = verdict.limits
     return LimitsObject(
         max_loss=limits.max_loss,
@@ -271,7 +269,6 @@ def _limits(verdict: Verdict) -> LimitsObject:
 
 
 def _gain(gain: Gain) -> GainObject:
-    """*gain* as it is published."""
     return GainObject(
         pair=str(gain.pair),
         context=gain.context,

@@ -254,7 +254,6 @@ class TaskLoop:
         return is_whole
 
     def _probe(self, task: Task) -> Probe:
-        """The probe that *task* names."""
         return next(probe for probe in self.plan.probes if probe.name == task.probe)
 
     def _sweep_cells(self, task: Task) -> bool:

@@ -632,7 +632,6 @@ def _checked_form(request: Request, header: Weights) -> PromptForm:
 
 
 def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
-    """The model as an engine is to serve it."""
     return ModelSpec(
         weights=header,
         name=weights.run_name(header) if request.model else pretrained.BUILT_IN,

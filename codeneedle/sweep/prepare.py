@@ -423,7 +423,6 @@ def _text_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
 
 
 def _prompts(plan: Plan, tokenizer: Tokenizer) -> Prompts:
-    """What words and counts the prompts of *plan*."""
     return Prompts(tokenizer, plan.prompt_form, plan.request.prefill_no_think)
 
 

@@ -77,7 +77,6 @@ def refuse_unreadable(*folders: Path) -> None:
 
 
 def _refuse_closed(folder: Path, rights: int) -> None:
-    """Stop at a *folder* without these *rights*."""
     if os.path.isdir(folder) and not os.access(folder, rights):  # noqa: PTH112 - any name
         raise SystemRefuses(number=errno.EACCES, file=str(folder))
 
@@ -467,7 +466,6 @@ def remove_private_folders() -> None:
 
 
 def _private() -> Path:
-    """The folder of all private folders."""
     return cache_folder() / "private"
 
 

@@ -290,12 +290,10 @@ def this_process() -> Process:
 
 
 def _folder() -> Path:
-    """The folder of the notes."""
     return cache_folder() / "running"
 
 
 def _file(note: ChildNote) -> Path:
-    """Where *note* is kept."""
     return _folder() / f"{note.mark}.json"
 
 

@@ -167,7 +167,6 @@ def _fill(pipe: int) -> None:
 def _output_of(
     child: Child, stdout: bytes | bytearray, stderr: bytes | bytearray
 ) -> Output:
-    """How *child* ended, with what it wrote as text."""
     said, told = (data.decode(errors="replace") for data in (stdout, stderr))
     return subprocess.CompletedProcess(child.args, child.returncode, said, told)
 

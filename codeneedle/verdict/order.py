@@ -133,7 +133,6 @@ def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
 
 
 def _differ(values: Sequence[object]) -> bool:
-    """Whether any of *values* is another than the first."""
     return any(each != values[0] for each in values)
 
 
@@ -182,7 +181,6 @@ def covers(finer: Pair, coarser: Pair) -> bool:
 
 
 def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
-    """Whether *finer* has the same weights, or others of more bits."""
     is_same = finer.weights == coarser.weights
     return is_same or finer.weight_bits > coarser.weight_bits
 

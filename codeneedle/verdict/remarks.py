@@ -321,7 +321,6 @@ def _faults_of(
 
 
 def _silent(verdict: Verdict) -> Iterator[Remark]:
-    """The metrics that have no say, and why."""
     for name, reason in verdict.silent.items():
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
 

@@ -90,7 +90,6 @@ def parse(words: Iterable[str]) -> list[Argument]:
 
 
 def _is_name(word: str) -> bool:
-    """Whether *word* names an argument: it begins with a dash, and is no number."""
     return word.startswith("-") and not _SIZED_NUMBER.match(word)
 
 

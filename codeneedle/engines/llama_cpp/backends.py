@@ -124,7 +124,6 @@ def _first(*candidates: str) -> str | None:
 
 
 def _with_cuda(nvcc: str) -> list[str]:
-    """Options of cmake for CUDA with this compiler, and kernels for all pairs."""
     return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
 
 
@@ -158,7 +157,6 @@ def _places(program: str) -> tuple[str, str]:
 
 
 def _others_than(name: str) -> str:
-    """The names of all backends but *name*."""
     return ", ".join(each.name for each in BACKENDS if each.name != name)
 
 

@@ -397,7 +397,6 @@ def _failure(output: str, *, returncode: int, log: Path) -> CellError:
 
 
 def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
-    """The error for a llama-bench that is not done after so many *seconds*."""
     return CellError(
         f"llama-bench is not done after {seconds:.0f} s: {phase}",
         hint=f"See {log}. Does the machine do something else at the same time?",

@@ -453,7 +453,6 @@ def _beside(program: Path, name: str) -> Path | None:
 
 
 def _is_program(path: Path) -> bool:
-    """Whether *path* is a file that may be started."""
     return path.is_file() and os.access(path, os.X_OK)
 
 

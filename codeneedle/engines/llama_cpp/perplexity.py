@@ -451,7 +451,6 @@ def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
 
 
 def _silent(job: Job, silence_s: float, known: str) -> CellError:
-    """The error for a tool that has written nothing for so long."""
     return silent(
         PERPLEXITY,
         silence_s,

@@ -124,5 +124,4 @@ def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
 
 
 def _nan(told: str) -> bool:
-    """Whether a number that was *told* is NaN."""
     return "nan" in told

@@ -300,7 +300,6 @@ class _SurveyCalls:
 
     @property
     def _file(self) -> Path:
-        """Where answers for this model are kept."""
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
     def about_all(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:

@@ -33,7 +33,6 @@ from codeneedle.system.files import identity
 
 
 def _names(*lines: str) -> frozenset[str]:
-    """The words of all *lines*."""
     return frozenset(name for line in lines for name in line.split())
 
 

@@ -108,12 +108,10 @@ class Handler(BaseHTTPRequestHandler):
         """Log nothing: the parent knows what it asks."""
 
     def _refuse_strangers(self) -> None:
-        """Stop at a request without the key of this server."""
         if self.headers.get("Authorization") != f"Bearer {self.server.key}":
             raise Refusal(401, "authentication_error", "invalid key")
 
     def _unknown(self, _body: Json) -> None:
-        """Refuse a path that there is not."""
         raise Refusal(404, "not_found_error", "no such path")
 
     def _body(self) -> Json:
@@ -127,7 +125,6 @@ class Handler(BaseHTTPRequestHandler):
         return body
 
     def _answer(self, code: int, body: Json) -> None:
-        """Send *body* as a whole answer with the status *code*."""
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -136,7 +133,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Send the error of *refusal*."""
         self._answer(refusal.code, refusal.body)
 
     def _event(self, body: Json) -> None:
@@ -168,7 +164,6 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(200, {"prompt": self._render_body(body)})
 
     def _render_body(self, body: Json) -> str:
-        """The prompt that the template makes of the messages of *body*."""
         return self.server.text.render(
             body["messages"], body.get("chat_template_kwargs")
         )
@@ -342,7 +337,6 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def _memory() -> logs.Memory:
-    """What MLX has allocated, now and at most."""
     from codeneedle.engines.mlx.model import active_bytes, peak_bytes
 
     return logs.Memory(peak_bytes=peak_bytes(), active_bytes=active_bytes())

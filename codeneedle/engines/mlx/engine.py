@@ -474,7 +474,6 @@ class MlxServer(StartedServer):
 
 
 def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
-    """The error for group *sizes* that cannot be, for this *reason*."""
     return BadInput(
         source=f"--kv-group-size {','.join(map(str, sizes))}",
         reason=reason,

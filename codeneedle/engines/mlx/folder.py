@@ -217,7 +217,6 @@ def _refuse_damaged(path: Path) -> None:
 
 
 def _damage(path: Path, reason: str) -> WeightsUnusable:
-    """The error for a file that is there and cannot be used."""
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",

@@ -461,7 +461,6 @@ class OpenAi(Connection):
 
     @staticmethod
     def _without(body: Json, names: Sequence[str]) -> Json:
-        """*body* without the fields of these *names*."""
         return {name: value for name, value in body.items() if name not in names}
 
     def _stream_reply(
@@ -547,7 +546,6 @@ class _ReceivedReply:
         return event
 
     def elapsed_s(self) -> float:
-        """Seconds since the request."""
         return time.perf_counter() - self.started
 
 

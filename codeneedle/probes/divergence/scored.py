@@ -107,5 +107,4 @@ def _failure(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
 
 
 def _percent(part: int, whole: int) -> float:
-    """*part* of *whole* in percent, to four decimals."""
     return round(100 * part / whole, 4)

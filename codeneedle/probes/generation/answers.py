@@ -123,12 +123,10 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def _size(written: Written) -> str:
-    """Length of an answer, and how it ended."""
     return f"{plural(written.tokens, 'token')}, {_ending(written)}"
 
 
 def _ending(written: Written) -> str:
-    """Whether the model ended it, or the limit did, in words."""
     return "ended" if written.ends else "cut by the limit"
 
 

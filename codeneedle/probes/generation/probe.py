@@ -516,7 +516,6 @@ def _refuse_changed(run: RunContext) -> None:
 
 
 def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
-    """The error for a run folder that holds answers to other prompts."""
     wanted = str(settings.file) if settings.file else "those of the program"
     error = OtherSetup(
         folder=run.folder, key=NAME, stored="other prompts", wanted=wanted

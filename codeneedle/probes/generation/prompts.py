@@ -139,7 +139,6 @@ def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
 
 
 def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
-    """A prompt of one message of the user."""
     return Prompt(name=name, messages=({"role": "user", "content": text},), tools=tools)
 
 

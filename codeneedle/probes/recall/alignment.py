@@ -203,7 +203,6 @@ def _between(lines: Sequence[_ReplyLine], fences: Sequence[int]) -> list[_ReplyL
 
 
 def _content(lines: Sequence[str]) -> list[str]:
-    """Those of *lines* that are not blank."""
     return [line for line in lines if line.strip()]
 
 

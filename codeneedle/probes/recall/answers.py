@@ -128,7 +128,6 @@ OVERVIEW_HEADINGS = (
 
 
 def _place(needle: NeedleFacts) -> list[str]:
-    """The cells of `PLACE`: name without its class, depth, line."""
     # Without its class, which would take several lines; the line number identifies it.
     return [needle.name.rpartition(".")[2], f"{needle.depth:.0%}", str(needle.line)]
 
@@ -262,7 +261,6 @@ def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int 
 
 
 def _title(needle: NeedleFacts) -> Text:
-    """Name, line and depth of a needle."""
     where = f"line {needle.line:,}, depth {needle.depth:.0%}"
     text = Text(visible(needle.name), style="bold")
     return text.append(f"  {where}", style="not bold dim")
@@ -317,7 +315,6 @@ def _half(row: AlignedLine | None, line: str | None) -> Text:
 
 
 def _line_text(line: str) -> str:
-    """*line* as it is safe to show, tabs made visible."""
     return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
 
 

@@ -167,7 +167,6 @@ def functions_of(
 
 
 def _text_lines(corpus: Corpus) -> TextLines:
-    """The lines of *corpus* hashed, with those at which its functions begin."""
     return hash_lines(corpus.text, (function.line for function in corpus.functions))
 
 

@@ -103,7 +103,6 @@ def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
 
 
 def _lines_matched(answer: ScoredRound) -> int:
-    """Lines of *answer* that match."""
     return answer.counts[Mark.MATCHED]
 
 
@@ -158,7 +157,6 @@ def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
-    """A metric of a number of lines of each answer."""
     return partial(of_units(_answers, number), unit="lines")
 
 

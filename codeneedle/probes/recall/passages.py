@@ -79,5 +79,4 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
 
 
 def _group(setup: Setup, passages: Sequence[Passage]) -> Group:
-    """A group of *passages* under the wording and the text of *setup*."""
     return Group.of(passages, str(WORDING), setup.corpus.sha256)

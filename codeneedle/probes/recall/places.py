@@ -87,6 +87,5 @@ def _places(text: TextLines) -> Mapping[bytes, Sequence[int]]:
 
 
 def _digest(line: str) -> bytes:
-    """What stands for *line*, white space around it aside."""
     content = line.strip().encode(errors="replace")
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()

@@ -411,7 +411,6 @@ def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
 
 
 def _forcing(needle: NeedleFacts) -> Question:
-    """The question that has the right lines of *needle* forced."""
     key = f"{FORCED_KEY} {needle.name}"
     return Question(key, phrase=key, body=(Way.FORCE, needle))
 

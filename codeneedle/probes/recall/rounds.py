@@ -206,7 +206,6 @@ def _counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
 
 @functools.lru_cache(maxsize=65_536)
 def _matched_strict(needle: NeedleFacts, reply: str) -> int:
-    """Lines that match with their indentation."""
     return score(needle, reply, strict_indent=True).matched
 
 

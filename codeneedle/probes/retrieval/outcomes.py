@@ -94,7 +94,6 @@ def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
 
 
 def _outcome(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
-    """What became of the question that *asked* is, about *text*."""
     return QuestionOutcome(
         task=text.task,
         length=text.length,

@@ -419,7 +419,6 @@ class _Texts:
 
     @property
     def _is_reference(self) -> bool:
-        """Whether the cell is of the pair that has set the dials."""
         return self.calibration.reference == str(self.context.pair)
 
     def settle(self, calibration: Calibration) -> None:

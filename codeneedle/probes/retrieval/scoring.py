@@ -123,7 +123,6 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
 def _intrusion(
     question: TextQuestion, decoy: Decoy, share: float, edits: int
 ) -> AnswerScore:
-    """The score of an answer that gives *decoy*."""
     return AnswerScore(
         mode=Mode.INTRUSION,
         share=share,

@@ -140,7 +140,6 @@ def _number(chance: Chance, digits: int) -> str:
 
 
 def _uuid(chance: Chance) -> str:
-    """Random digits in the form of a UUID."""
     return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
 
 
@@ -185,7 +184,6 @@ class _Pairs:
     form: str = "The code of {} is {}."
 
     def line(self, n: int) -> str:
-        """The line that gives key *n* its value."""
         return self.form.format(self.keys[n], self.values[n])
 
     def begin(self, n: int) -> str:
@@ -613,12 +611,10 @@ def _common_words(spec: TextSpec) -> Material:
 
 
 def _cities(*counts: int) -> tuple[Level, ...]:
-    """Levels of so many cities."""
     return tuple(Level(f"{n} cities, three digits", n, "city") for n in counts)
 
 
 def _invented_words(*counts: int) -> tuple[Level, ...]:
-    """Levels of so many invented words."""
     return tuple(Level(f"{n} invented words, five digits", n, "word") for n in counts)
 
 

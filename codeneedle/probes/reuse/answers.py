@@ -32,7 +32,6 @@ def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
 
 
 def _question(each: ReuseQuestion, _view: View) -> Document:
-    """The blocks of one question."""
     return comparison_blocks([each])
 
 

@@ -70,7 +70,6 @@ def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> in
 
 
 def _knobs(functions: int, seed: int) -> Knobs:
-    """Settings of a text of so many *functions*."""
     return Knobs(
         functions=functions,
         lines=LINES,

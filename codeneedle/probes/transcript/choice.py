@@ -168,7 +168,6 @@ def _by_kind(text: str, facts: TurnFacts, template: ChatTemplate) -> dict[Kind, 
 
 
 def _sha256(text: str) -> str:
-    """Hash of *text* in UTF-8."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

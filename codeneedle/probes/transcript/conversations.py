@@ -230,7 +230,6 @@ def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
 
 
 def _bad_file(path: Path, reason: str, option: str = "--transcript") -> BadInput:
-    """The error for a file that an *option* names, with the forms that are read."""
     return BadInput(source=f"{option} {path}", reason=reason, hint=HINT)
 
 

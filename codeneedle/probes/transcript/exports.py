@@ -132,7 +132,6 @@ def _is_header(value: Any) -> bool:
 
 
 def _is_record(value: Any) -> bool:
-    """Whether *value* is a record behind such a header."""
     if not isinstance(value, dict):
         return False
     return "mes" in value or ("type" in value and "role" not in value)
@@ -359,7 +358,6 @@ def _chatgpt_part(part: Any) -> Any:
 
 
 def _is_claude(value: Json) -> bool:
-    """Whether *value* is a conversation of claude.ai."""
     return isinstance(value.get("chat_messages"), list)
 
 
@@ -495,7 +493,6 @@ def _open_webui_message(message: Json) -> Json:
 
 
 def _is_lm_studio(value: Json) -> bool:
-    """Whether a message of *value* has versions, as of LM Studio."""
     return any("versions" in message for message in _messages_of(value))
 
 
@@ -540,7 +537,6 @@ TAVERN = "messages of SillyTavern"
 
 
 def _is_tavern(value: Json) -> bool:
-    """Whether *value* has the messages of a file of SillyTavern."""
     return isinstance(value.get(TAVERN), list)
 
 

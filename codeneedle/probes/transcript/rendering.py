@@ -165,7 +165,6 @@ NO_JSON = (
 
 
 def _faulty(name: str, fault: str, detail: str = "") -> RenderedTurn:
-    """A turn without text, left out for *fault*."""
     return RenderedTurn(
         name=name, prompt="", text="", parts=(), fault=fault, detail=detail
     )
