@@ -117,7 +117,7 @@ class JointSweep:
         """
         The verdict on all that is stored, and the command that shows it again.
 
-        Nothing of a single run.
+        Nothing is shown of a single run.
         """
         from codeneedle.report.budget import budget_closing, budget_document
         from codeneedle.report.terminal import print_report

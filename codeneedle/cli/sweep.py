@@ -382,7 +382,7 @@ class Page:
         """
         Get ready to measure *run*, until the user asks to *stop*.
 
-        Nothing is measured.
+        Nothing is measured yet.
         """
         self.stop = stop
         self.loop = task_loop(

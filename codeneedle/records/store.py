@@ -328,7 +328,7 @@ class Store:
         """
         Store the *order* that a sweep that decides has fixed.
 
-        Nothing without a setup.
+        Without a setup nothing is stored.
         """
         self.calibrated()
         if self._setup is not None:

@@ -304,7 +304,7 @@ def _longest(each: PairMemory, memory: MemoryPlan) -> Shown:
     """
     The longest context that fits, marked if it is that of the training.
 
-    Else why none.
+    If none does, why.
     """
     if each.misfit:
         return _mark_alone(each.pair, refusal_mark(CANNOT_SIGN, each.misfit))

@@ -104,7 +104,7 @@ def _keep(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
     """
     Store *stored* with the pairs that are *wanted* behind its own.
 
-    The runner has it, too.
+    The setup of the runner has it from then on.
     """
     order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
     runner.store.keep_order(as_json(order))
@@ -212,7 +212,7 @@ def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
     """
     Which of *ends* is that of the first step, by an estimate.
 
-    0 if one is unknown.
+    The first if the time of one is unknown.
     """
     times = {end: plan.time_of(_planned_cell(plan, end)) for end in ends}
     known = {end: time_s for end, time_s in times.items() if time_s is not None}
@@ -231,7 +231,7 @@ def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedS
     """
     A step of so many *cells*, each asked for *functions*.
 
-    No price if it is unknown.
+    It has no price if that is unknown.
     """
     price = _planned_cell(plan, functions)
     return PlannedStep(what=what, price=None if price is None else price * cells)

@@ -591,7 +591,7 @@ def words_that_give(
     """
     The words of a command that give the field *name* that *value*.
 
-    None of them for what is left open, or an empty list.
+    There are none for what is left open, and for an empty list.
     """
     option = option_of(settings, name)
     if isinstance(value, bool):

@@ -221,7 +221,7 @@ class Runner:
         """
         Ask *pair* more, behind what it has answered, on the first worker.
 
-        Ends with a KeyboardInterrupt where the user stops it while it waits.
+        Where the user stops it while it waits, a KeyboardInterrupt ends it.
         """
         queue = CellQueue(self, probe, [pair])
         queue.tell = tell
@@ -420,7 +420,7 @@ class Runner:
         """
         The record of a cell, once no other sweep is in the way.
 
-        A failure is one, too.
+        A failure to measure is a record, too.
         """
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
@@ -445,7 +445,7 @@ class Runner:
         """
         Store *record*, unless a failure would replace numbers.
 
-        What is stored now.
+        Returns the record that is stored then.
         """
         previous = draft.stored
         is_failure = not (record.has_numbers or record.computes_nan)
@@ -458,7 +458,7 @@ class Runner:
         """
         Stop if the weights are no longer those of the run.
 
-        Hashes what was touched.
+        Files that were touched since are hashed.
         """
 
         def tell(done: int, total: int) -> None:

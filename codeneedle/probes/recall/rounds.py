@@ -89,7 +89,7 @@ class ScoredRound:
         """
         Gaps of the tokens that begin before the end of the answer.
 
-        All if unknown.
+        All of them if that end is unknown.
         """
         if not reply.lengths:
             return reply.gaps
