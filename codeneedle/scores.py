@@ -8,7 +8,7 @@ score: an upper bound.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from codeneedle.errors import CellError
 
@@ -123,6 +123,32 @@ def contradiction(logprob: float, lead: float, *, is_bound: bool) -> str:
         refuse_contradiction(numbers[1:] if is_bound else numbers, slack=ROUNDING)
     except NoScore as error:
         return str(error)
+    return ""
+
+
+def first_contradiction(
+    logprobs: Sequence[float], leads: Sequence[float], bounds: Collection[int] = ()
+) -> str:
+    """
+    The first `contradiction` of tokens that are stored; empty without one.
+
+    What surely can be is seen at a glance: reports read a million tokens.
+
+    Args:
+        logprobs: Per token, its log-probability, or an upper bound.
+        leads: Per token, as many, *logprob* minus that of the most probable other one.
+        bounds: Numbers of the tokens, from 0, whose numbers are bounds.
+    """
+    for at, (logprob, lead) in enumerate(zip(logprobs, leads, strict=True)):
+        other = logprob - lead
+        # False for NaN; nothing that is compared here lies above 0, where exp fails.
+        if (
+            LEAST_LIKELY <= logprob <= 0.0 >= other
+            and math.exp(logprob) + math.exp(other) <= MOST_LIKELY
+        ):
+            continue
+        if fault := contradiction(logprob, lead, is_bound=at in bounds):
+            return fault
     return ""
 
 

@@ -8,6 +8,8 @@ import math
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from made_evaluations import evaluated
 from made_losses import diverging
 from made_records import (
@@ -36,7 +38,15 @@ from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.probes.reuse.record import reuse_of
 from codeneedle.probes.transcript.record import turns_of
 from codeneedle.records.record import BadRecord
-from codeneedle.scores import LOWEST, ComputesNan, NoScore, log_probability
+from codeneedle.scores import (
+    LOWEST,
+    MOST_LIKELY,
+    ComputesNan,
+    NoScore,
+    contradiction,
+    first_contradiction,
+    log_probability,
+)
 
 IMPOSSIBLE = {
     "null": (None, -2.0),
@@ -138,6 +148,40 @@ def test_zero_and_what_lies_below_the_representable_is_a_bound(least):
 def test_all_else_is_no_log_probability(numbers):
     with pytest.raises(NoScore):
         log_probability(*numbers)
+
+
+NEAR = [-200.0, LOWEST, -23.0011, -23.0005, -23.0, -1e-4, 0.0, -0.0, 0.0005, 0.002]
+"""Numbers on both sides of each limit."""
+
+anything = st.one_of(
+    st.sampled_from(NEAR),
+    st.floats(-30.0, 0.1),
+    st.floats(allow_nan=True, allow_infinity=True),
+)
+"""What may stand for a log-probability or a lead."""
+
+
+@given(st.lists(st.tuples(anything, anything, st.booleans()), max_size=4))
+def test_many_tokens_are_refused_as_one_after_the_other_is(tokens):
+    logprobs = [logprob for logprob, _, _ in tokens]
+    leads = [lead for _, lead, _ in tokens]
+    bounds = [at for at, (_, _, is_bound) in enumerate(tokens) if is_bound]
+    faults = [contradiction(a, b, is_bound=bound) for a, b, bound in tokens]
+
+    first = first_contradiction(logprobs, leads, bounds)
+
+    assert next(filter(None, faults), "") == first
+
+
+@given(st.floats(-24.0, 0.0), st.floats(-1e-3, 2e-3))
+def test_sums_near_the_most_that_can_be_are_refused_alike(logprob, beside):
+    """Two probabilities whose sum is 1.05, or 1.051 with rounding, and some."""
+    other = math.log(max(MOST_LIKELY + beside - math.exp(logprob), 1e-9))
+    lead = logprob - other
+
+    one = contradiction(logprob, lead, is_bound=False)
+
+    assert one == first_contradiction([logprob], [lead])
 
 
 # Readers of evaluations

@@ -18,7 +18,7 @@ from codeneedle.scores import (
     ComputesNan,
     NoScore,
     NotANumber,
-    contradiction,
+    first_contradiction,
     log_probability,
     refuse_contradiction,
 )
@@ -64,10 +64,8 @@ class Generation:
     @property
     def fault(self) -> str:
         """Why its probabilities contradict each other; empty if they do not."""
-        both = zip(self.logprobs, self.gaps, strict=False)
         is_told = len(self.logprobs) == len(self.gaps)
-        faults = (contradiction(one, gap, is_bound=False) for one, gap in both)
-        return next(filter(None, faults), "") if is_told else ""
+        return first_contradiction(self.logprobs, self.gaps) if is_told else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,10 +116,7 @@ class Forced:
         """Why these are no scores; empty if they are."""
         if not self.is_even:
             return "they are not of the same tokens, or there is none"
-        bounds = {*self.bounds}
-        both = enumerate(zip(self.logprobs, self.leads, strict=True))
-        faults = (contradiction(*of, is_bound=at in bounds) for at, of in both)
-        return next(filter(None, faults), "")
+        return first_contradiction(self.logprobs, self.leads, {*self.bounds})
 
     @property
     def logp(self) -> float:
