@@ -291,7 +291,7 @@ MaxLoss = Annotated[
         percent,
         "Largest share of right tokens that may be lost; divergence may be three times "
         "as large, in nats.",
-        "1%, about what 4-bit weights cost",
+        "1%, about what 4-bit weights cost an 8B of text",
     ),
 ]
 MaxLost = Annotated[
