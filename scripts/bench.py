@@ -672,13 +672,11 @@ def machine_line() -> str:
     return f"{facts.phrase()}, Python {facts.python}; {machine.now()[:10]}"
 
 
-def busy_line() -> str:
+def busy_line(load: machine.Load) -> str:
     """A warning if more than half of the cores are in use; else empty."""
-    cores, load = machine.usable_cores(), os.getloadavg()[0]
     return (
-        f"this machine is busy (load {load:.1f} on {cores} cores): numbers will be "
-        "rough, ratios less so"
-        if load > cores / 2
+        f"this machine is busy (load {load}): numbers will be rough, ratios less so"
+        if load.per_core > 1 / 2
         else ""
     )
 
@@ -756,7 +754,7 @@ def main() -> int:
     try:
         with unwinding_on_signals(), own_cache() as folder:
             say(machine_line())
-            if busy := busy_line():
+            if busy := busy_line(machine.present_load()):
                 say(busy)
             found = _measured(Bench(folder=folder, say=say, **settings), names, stdout)
     except KeyboardInterrupt:

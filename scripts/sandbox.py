@@ -23,12 +23,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CPU_S = 10
-"""Processor time; a busy machine does not shorten it."""
-
-WALL_S = 600.0
-"""Time, for what sleeps alone: a busy machine must not make an answer wrong."""
-
 MEMORY_BYTES = 1 << 29
 FILE_BYTES = 1 << 20
 FOLDER_BYTES = 1 << 22
@@ -52,6 +46,15 @@ _BY_SIGNAL = 128
 """What unshare adds to the number of the signal that has ended a program."""
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long a program may take."""
+
+    cpu_s: int = 10  # processor time; a busy machine does not shorten it
+    wall_s: float = 600.0
+    """Time, for what sleeps alone: a busy machine must not make an answer wrong."""
+
+
 class NoSandbox(Exception):  # noqa: N818 - named after the fact
     """This system makes no sandbox."""
 
@@ -64,30 +67,34 @@ class Outcome:
     ending: str  # why it did not, or what it wrote last
 
 
-def execute(program: str, *, is_confined: bool = True) -> Outcome:
+def execute(
+    program: str, *, is_confined: bool = True, limits: Limits | None = None
+) -> Outcome:
     """
     Run the source of a *program* in a process of its own, and say how it ended.
 
     Args:
         program: Python, without any package.
         is_confined: Whether it is kept from network and files. Limits hold anyway.
+        limits: How long it may take; None for what an answer may.
 
     Raises:
         NoSandbox: If the program was not begun, which says nothing about it.
     """
+    limits = limits or Limits()
     # Known to nothing that the program calls; ending early is no success.
     word = secrets.token_hex()
     source = f"{program}\n\nimport sys\nsys.__stdout__.write('\\n{word}')\n"
     with tempfile.TemporaryDirectory() as root, tempfile.TemporaryFile() as told:
         try:
             done = subprocess.run(
-                _argv(root, is_confined=is_confined),
+                _argv(root, limits.cpu_s, is_confined=is_confined),
                 input=source.encode(errors="surrogatepass"),
                 stdout=told,
                 stderr=told,
                 cwd=root,
                 env={},
-                timeout=WALL_S,
+                timeout=limits.wall_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -98,7 +105,7 @@ def execute(program: str, *, is_confined: bool = True) -> Outcome:
         has_begun = told.read(len(BEGUN)) == BEGUN
         told.seek(max(told.tell(), told.seek(0, os.SEEK_END) - LAST_BYTES))
         end = told.read().decode(errors="replace").rstrip()
-    late = f"not done after {WALL_S:g} s"
+    late = f"not done after {limits.wall_s:g} s"
     ending = _last_line(end, done.returncode) if done else late
     if not has_begun:
         raise NoSandbox(ending)
@@ -125,10 +132,10 @@ def _last_line(end: str, code: int) -> str:
     return end.splitlines()[-1] if end else f"ended with {code}"
 
 
-def _argv(root: str, *, is_confined: bool) -> Sequence[str]:
+def _argv(root: str, cpu_s: int, *, is_confined: bool) -> Sequence[str]:
     """The words of the process that becomes the program."""
     python = os.path.realpath(sys.executable)
-    own = [python, "-I", "-S", str(Path(__file__).absolute()), python, str(CPU_S)]
+    own = [python, "-I", "-S", str(Path(__file__).absolute()), python, str(cpu_s)]
     if not is_confined:
         return own
     unshare = shutil.which("unshare")

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
+import psutil
 import pytest
 from calls import called
 from hypothesis import settings
@@ -111,6 +113,17 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(CACHE_VARIABLE, str(own))
         yield
+
+
+@pytest.fixture
+def leave_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Leaves so many bytes free on every disk, by what the system is asked."""
+
+    def leave(free_bytes: int) -> None:
+        usage = SimpleNamespace(free=free_bytes)
+        monkeypatch.setattr(psutil, "disk_usage", lambda _path: usage)
+
+    return leave
 
 
 @pytest.fixture(scope="session")

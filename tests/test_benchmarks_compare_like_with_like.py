@@ -10,6 +10,7 @@ import pytest
 from made_records import made_needle
 
 from codeneedle.cache_types import Pair
+from codeneedle.system.machine import Load
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 sys.path.append(str(SCRIPTS))
@@ -69,14 +70,9 @@ def test_a_cell_stands_beside_the_published_one():
     assert "NOT the same answers" in other.notes[-1]
 
 
-def test_a_busy_machine_is_told_and_a_quiet_one_is_not(monkeypatch):
-    monkeypatch.setattr(bench.machine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.1, 0.0, 0.0))
-    busy = bench.busy_line()
-    monkeypatch.setattr(os, "getloadavg", lambda: (0.9, 9.0, 9.0))
-
-    assert "numbers will be rough" in busy
-    assert not bench.busy_line()
+def test_a_busy_machine_is_told_and_a_quiet_one_is_not():
+    assert "numbers will be rough" in bench.busy_line(Load(1.1, cores=2))
+    assert not bench.busy_line(Load(0.9, cores=2))
 
 
 # --- the published protocol

@@ -40,19 +40,19 @@ def test_a_program_is_stopped_at(what):
 
 
 @confined
-def test_an_endless_loop_ends_by_its_processor_time(monkeypatch):
-    monkeypatch.setattr(sandbox, "CPU_S", 1)
+def test_an_endless_loop_ends_by_its_processor_time():
+    limits = sandbox.Limits(cpu_s=1)
 
-    assert not sandbox.execute("while True:\n    pass").is_done
+    assert not sandbox.execute("while True:\n    pass", limits=limits).is_done
 
 
 @confined
-def test_a_program_that_sleeps_ends_by_the_clock(monkeypatch):
-    monkeypatch.setattr(sandbox, "WALL_S", 10.0)  # until then it has begun
+def test_a_program_that_sleeps_ends_by_the_clock():
+    limits = sandbox.Limits(wall_s=10.0)  # until then it has begun
 
-    ending = sandbox.execute("import time\ntime.sleep(1e6)").ending
+    outcome = sandbox.execute("import time\ntime.sleep(1e6)", limits=limits)
 
-    assert "not done after 10 s" == ending
+    assert "not done after 10 s" == outcome.ending
 
 
 @confined
@@ -81,8 +81,8 @@ def test_a_program_has_no_right_to_leave():
     assert sandbox.Outcome(is_done=True, ending="") == sandbox.execute(leaves)
 
 
-def test_without_unshare_there_is_no_sandbox(monkeypatch):
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: None)
+def test_without_unshare_there_is_no_sandbox(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(sandbox.NoSandbox, match="unshare"):
         sandbox.refuse_without()
@@ -93,11 +93,10 @@ def test_a_sandbox_that_does_not_start_is_no_wrong_answer(fails, tmp_path, monke
     unshare = tmp_path / "unshare"
     unshare.write_text(f"#!/bin/sh\n{fails}\n", encoding="utf-8")
     unshare.chmod(0o755)
-    monkeypatch.setattr(sandbox.shutil, "which", lambda _: str(unshare))
-    monkeypatch.setattr(sandbox, "WALL_S", 1.0)
+    monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(sandbox.NoSandbox):
-        sandbox.execute(HARMLESS)
+        sandbox.execute(HARMLESS, limits=sandbox.Limits(wall_s=1.0))
 
 
 def test_limits_hold_for_who_asks_for_no_sandbox():

@@ -84,7 +84,7 @@ from codeneedle.sweep.schedule import (
     reference_of,
 )
 from codeneedle.sweep.workers import share_of_array
-from codeneedle.system.machine import overload
+from codeneedle.system.machine import present_load
 from codeneedle.system.signals import (
     StopRequest,
     stop_request,
@@ -325,7 +325,9 @@ def check_plans(
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse_requests(plans, options)
     notes = (n for plan in plans for n in plan.notes)
-    note_lines(console, dict.fromkeys(filter(None, (*notes, overload()))))
+    note_lines(
+        console, dict.fromkeys(filter(None, (*notes, present_load().overload())))
+    )
     return plans
 
 

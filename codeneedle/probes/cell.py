@@ -189,6 +189,7 @@ class ProbeContext:
     on, that of this cell. None if there was none.
     """
 
+    clock: Callable[[], float] = time.monotonic  # seconds from any moment on
     command: tuple[str, ...] = ()  # what the server or tool was started with
     effective: Effective = field(default_factory=Effective)
     """What runs, once it is known."""
@@ -270,7 +271,7 @@ class ProbeContext:
         # Reports know probes, and do not wait for what asks servers.
         from codeneedle.engines.started import telling
 
-        moments: list[float | None] = [self.previous_end, time.monotonic()]
+        moments: list[float | None] = [self.previous_end, self.clock()]
         self._forget_requests()
         try:
             with contextlib.ExitStack() as stack:
@@ -285,7 +286,7 @@ class ProbeContext:
                     raise mismatch_error(differences)
                 if program := served.program():
                     self.identify(program)
-                moments.append(time.monotonic())
+                moments.append(self.clock())
                 served.client.tell = self._tell_progress
                 try:
                     with self.patience() as served.client.patience:
@@ -295,10 +296,10 @@ class ProbeContext:
                     self.device_peak_bytes = served.device_peak_bytes()
                 finally:
                     self._observe(served)
-                    left = self._last_reply or time.monotonic()
+                    left = self._last_reply or self.clock()
                     moments += (self._first_request, left)
         finally:
-            self.previous_end = time.monotonic()
+            self.previous_end = self.clock()
             phases = _phases(moments, end=self.previous_end)
             tools = Phases(measure_s=self._measured_s)
             self.phases = phases.after(tools) if self._measured_s else phases
@@ -345,18 +346,18 @@ class ProbeContext:
 
         A request that fails moves only the beginning.
         """
-        self._first_request = self._first_request or time.monotonic()
+        self._first_request = self._first_request or self.clock()
         yield
-        self._last_reply = time.monotonic()
+        self._last_reply = self.clock()
 
     @contextlib.contextmanager
     def measuring(self) -> Iterator[None]:
         """Count the time of the block as measured: that of a tool, not a server."""
-        began = time.monotonic()
+        began = self.clock()
         try:
             yield
         finally:
-            spent_s = time.monotonic() - began
+            spent_s = self.clock() - began
             self._measured_s += spent_s
             measure_s = round((self.phases.measure_s or 0.0) + spent_s, 4)
             self.phases = replace(self.phases, measure_s=measure_s)

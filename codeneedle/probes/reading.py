@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import itertools
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -300,9 +299,9 @@ def reader(context: ProbeContext) -> Iterator[Read]:
     if not context.run.engine.scores_prompts:
         yield partial(read, context)
         return
-    before, began = context.phases, time.monotonic()
+    before, began = context.phases, context.clock()
     with context.serving() as served:
-        starts_s = [time.monotonic() - began]
+        starts_s = [context.clock() - began]
 
         def read_there(group: Group, text: str) -> AnswerGroup:
             found = _read_by_echo(context, served, group, text)
@@ -320,11 +319,11 @@ def _read_by_echo(
 ) -> AnswerGroup:
     """The answers of *group* behind *text*, by one request to a server that echoes."""
     body, ranges = _compose_text("", text, group.passages)
-    started = time.monotonic()
+    started = context.clock()
     every = Asker(served, context).score_passages(
         body, [passage for _, passage in ranges]
     )
-    whole_s = time.monotonic() - started
+    whole_s = context.clock() - started
     own_s = math.fsum(each.wall_s for each in every)
     answers = _answers(group, every, body.encode(errors="replace"))
     return AnswerGroup(answers=answers, text_s=max(0.0, whole_s - own_s))
@@ -351,9 +350,9 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
             folder=run.folder,
             patience=patience,
         )
-        log, started = context.log("reading"), time.monotonic()
+        log, started = context.log("reading"), context.clock()
         tokens = tool.read(task, log=log, note=context.observe_tool)
-        token_s = (time.monotonic() - started) / len(chunk.ids)
+        token_s = (context.clock() - started) / len(chunk.ids)
     # A passage took the share of its question and its answer, the text the rest.
     own = sum(map(chunk.own_tokens, chunk.spans))
     text_s = round(token_s * (len(chunk.ids) - own), 4)

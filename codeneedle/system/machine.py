@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+from typing_extensions import override
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
@@ -115,22 +116,38 @@ def available_memory_bytes() -> int:
     return max(0, min(available, limit - used))
 
 
-def mean_load() -> float:
-    """Programs that compute or wait, mean of the last minute; 0 if unknown."""
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy a machine is."""
+
+    programs: float  # that compute or wait, mean of the last minute; 0 if unknown
+    cores: int  # that they share
+
+    @property
+    def per_core(self) -> float:
+        """Programs for each core; more than 1 wait for each other."""
+        return self.programs / self.cores
+
+    @override
+    def __str__(self) -> str:
+        return f"{self.programs:.1f} on {plural(self.cores, 'core')}"
+
+    def overload(self) -> str:
+        """A warning if more programs compute than there are cores; else empty."""
+        if self.per_core <= 1:
+            return ""
+        return (
+            f"the load of this machine is {self}: times are longer, and speeds lower, "
+            "than without other programs"
+        )
+
+
+def present_load() -> Load:
+    """How busy this machine is now."""
+    programs = 0.0
     with contextlib.suppress(OSError):
-        return os.getloadavg()[0]
-    return 0.0
-
-
-def overload() -> str:
-    """A warning if more programs compute than there are cores; else empty."""
-    load, cores = mean_load(), usable_cores()
-    if load <= cores:
-        return ""
-    return (
-        f"the load of this machine is {load:.1f} on {plural(cores, 'core')}: times are "
-        "longer, and speeds lower, than without other programs"
-    )
+        programs = os.getloadavg()[0]
+    return Load(programs, usable_cores())
 
 
 @contextlib.contextmanager
@@ -200,9 +217,14 @@ def _processor() -> str:
     if sys.platform == "darwin":
         return _sysctl_brand()
     try:
-        lines = CPUINFO.read_text(errors="replace").splitlines()
+        return processor_in(CPUINFO.read_text(errors="replace"))
     except OSError:
         return ""
+
+
+def processor_in(cpuinfo: str) -> str:
+    """Name of the processor in the text of ``/proc/cpuinfo``; empty if it has none."""
+    lines = cpuinfo.splitlines()
     pairs = [line.split(":", 1) for line in lines if ":" in line]
     facts = {key.strip(): one_line(value) for key, value in pairs}
     # The first on x86, one of the others on ARM boards.

@@ -322,9 +322,9 @@ def test_heads_that_do_not_fit_are_told_by_pair(server, tmp_path):
     assert "block of 32 does not divide head size 80" == refused["q8_0/q8_0"]
 
 
-def test_every_step_that_fails_is_told_at_once(model, tmp_path, monkeypatch):
+def test_every_step_that_fails_is_told_at_once(model, tmp_path, leave_free):
     """The folder for records is checked where there is no plan, too."""
-    monkeypatch.setattr("codeneedle.sweep.plan.free_disk_bytes", lambda _: 1)
+    leave_free(1)
     missing = tmp_path / "none.gguf"
     found = diagnose(llama_server=script(tmp_path / "s", "exit 3"), model=missing)
 

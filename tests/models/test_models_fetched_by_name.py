@@ -25,7 +25,6 @@ from codeneedle.models.pretrained import (
 )
 from codeneedle.models.stores import weights_path
 from codeneedle.models.weights import read_header
-from codeneedle.system import files
 
 pytestmark = pytest.mark.slow
 
@@ -245,8 +244,8 @@ def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
     assert not any(str(index.wheel) in command for command in commands)
 
 
-def test_a_full_disk_is_refused_before_the_download(index, monkeypatch):
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 100)
+def test_a_full_disk_is_refused_before_the_download(index, leave_free):
+    leave_free(100)
 
     with pytest.raises(FolderUnusable, match="only 100 B are free"):
         index.fetch()

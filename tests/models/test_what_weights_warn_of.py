@@ -32,28 +32,30 @@ def test_biases_without_a_spike_are_no_warning(norms):
     assert "" == said(weights)
 
 
+def large_enough(weights):
+    """*weights* with the size of the smallest model of which something is foretold."""
+    return dataclasses.replace(weights, parameters=sensitivity.LEAST_PARAMETERS)
+
+
 def test_types_of_k_that_move_too_much_attention_are_predicted_in_place_of_the_rule(
-    tmp_path, monkeypatch
+    tmp_path,
 ):
-    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
-    predicted = said(read_header(zoo.write("qwen2bias", tmp_path)))
+    predicted = said(large_enough(read_header(zoo.write("qwen2bias", tmp_path))))
 
     assert "K q5_1, q5_0, q4_1, q4_0: predicted" in predicted
     assert "biases" not in predicted
 
 
-def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path, monkeypatch):
-    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
-    weights = read_header(zoo.write("qwen2bias", tmp_path))
+def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path):
+    weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
 
     assert "predicted" not in " ".join(warnings(weights, is_rotated=False))
 
 
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(sensitivity, "LEAST_PARAMETERS", 0)
     monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
 
-    assert "" == said(read_header(zoo.write("qwen2bias", tmp_path)))
+    assert "" == said(large_enough(read_header(zoo.write("qwen2bias", tmp_path))))
 
 
 def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):

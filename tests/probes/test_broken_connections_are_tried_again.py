@@ -8,17 +8,13 @@ from fake_engine import FakeEngine, FakeServer
 
 from codeneedle.engines.messages import Generation, PromptCut, ServerGone
 from codeneedle.errors import CellError
-from codeneedle.probes import probe as protocol
 from codeneedle.probes.observations import Observed
-from codeneedle.probes.probe import Asker, Question
+from codeneedle.probes.probe import Asker, Question, ask
 
 
 @pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
-def test_a_connection_that_keeps_breaking_ends_the_cell(
-    monkeypatch, is_dying, attempts
-):
+def test_a_connection_that_keeps_breaking_ends_the_cell(is_dying, attempts):
     """After three further attempts; that of a dead server is not tried again."""
-    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01, 0.02, 0.03))
     server, tries = FakeServer(FakeEngine()), []
     server.is_dying = is_dying
 
@@ -91,6 +87,6 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
         keep=lambda observation: kept.append(len(observation["answers"])),
     )
     asked = [Question(str(at), phrase="") for at in range(5)]
-    protocol.ask(probe, context, Observed(answers={}), lambda: asked)
+    ask(probe, context, Observed(answers={}), lambda: asked)
 
     assert ([1, 2, 3], [3, 4, 5]) == (read, kept)

@@ -246,8 +246,8 @@ def test_arguments_of_every_page_are_checked():
         planned_page(*other)
 
 
-def test_a_full_disk_is_noticed_before_the_start(monkeypatch):
-    monkeypatch.setattr(plan, "free_disk_bytes", lambda _: 1 << 20)
+def test_a_full_disk_is_noticed_before_the_start(leave_free):
+    leave_free(1 << 20)
 
     with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
         planned()

@@ -346,9 +346,9 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     assert PAIRS == script.measured
 
 
-def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
+def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, leave_free):
     """What is missing in a log may have had no room: the cell is measured again."""
-    monkeypatch.setattr(runner, "free_disk_bytes", lambda _folder: (1 << 20) - 1)
+    leave_free((1 << 20) - 1)
 
     with pytest.raises(FolderUnusable, match=r"1,048,575 bytes are free"):
         walk(store, Script(fails()))
@@ -358,8 +358,8 @@ def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, monkeypatch):
     assert 4 == len(list(store.records()))
 
 
-def test_a_failure_where_a_mebibyte_is_free_is_the_cell_s(store, monkeypatch):
-    monkeypatch.setattr(runner, "free_disk_bytes", lambda _folder: 1 << 20)
+def test_a_failure_where_a_mebibyte_is_free_is_the_cell_s(store, leave_free):
+    leave_free(1 << 20)
 
     walk(store, Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None))
 

@@ -6,6 +6,7 @@ import platform
 
 from codeneedle.system import machine
 from codeneedle.system.files import holding_lock
+from codeneedle.system.machine import Load
 
 
 def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
@@ -43,11 +44,15 @@ def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch
         pass
 
 
-def test_more_programs_than_cores_are_said(monkeypatch):
-    monkeypatch.setattr(machine, "usable_cores", lambda: 2)
-    monkeypatch.setattr(os, "getloadavg", lambda: (8.66, 5.4, 3.0))
-    said = machine.overload()
-    monkeypatch.setattr(os, "getloadavg", lambda: (1.9, 5.4, 3.0))
+def test_more_programs_than_cores_are_said():
+    said = Load(8.66, cores=2).overload()
 
     assert "the load of this machine is 8.7 on 2 cores" in said
-    assert "" == machine.overload()
+    assert "" == Load(2.0, cores=2).overload()
+
+
+def test_the_load_of_this_machine_is_shared_by_the_cores_that_may_be_used():
+    now = machine.present_load()
+
+    assert machine.usable_cores() == now.cores
+    assert now.programs == now.per_core * now.cores >= 0

@@ -74,8 +74,8 @@ def test_of_two_at_once_the_second_waits_for_the_first(wanted):
     assert [wanted] == others
 
 
-def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, monkeypatch):
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: 100)
+def test_a_folder_for_which_there_is_no_room_is_not_begun(wanted, leave_free):
+    leave_free(100)
     words = "only 100 B are free, 101 B are needed"
 
     with pytest.raises(FolderUnusable, match=words) as full:

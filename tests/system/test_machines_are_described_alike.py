@@ -86,13 +86,9 @@ def test_a_container_limits_the_memory(cgroup):
         ("nothing", ""),
     ],
 )
-def test_a_processor_is_named_as_linux_names_it(tmp_path, monkeypatch, text, name):
+def test_a_processor_is_named_as_linux_names_it(text, name):
     """Boards call it something else, some do not call it anything."""
-    (tmp_path / "cpuinfo").write_text(text)
-    monkeypatch.setattr(machine, "CPUINFO", tmp_path / "cpuinfo")
-    monkeypatch.setattr("sys.platform", "linux")
-
-    assert name == machine._processor()
+    assert name == machine.processor_in(text)
 
 
 @pytest.fixture(autouse=True)
@@ -138,13 +134,12 @@ def test_without_a_size_of_the_process_it_is_unknown(driver, body):
     assert None is used_bytes(42)
 
 
-def test_the_program_is_looked_for_once(tmp_path, monkeypatch):
-    looked = []
-    monkeypatch.setattr(machine.sys, "platform", "linux")
-    monkeypatch.setattr(machine.shutil, "which", looked.append)
+def test_the_program_is_looked_for_once(driver):
+    """One that is installed later is not asked."""
+    before = used_bytes(42)
+    driver("echo '42, 1'")
 
-    assert [None, None] == [used_bytes(41), used_bytes(42)]
-    assert ["nvidia-smi"] == looked
+    assert (None, None) == (before, used_bytes(42))
 
 
 @pytest.mark.parametrize(

@@ -145,10 +145,9 @@ def build(
     )
 
 
-def jobs() -> int:
-    """Compilers to run at once: one per core, as far as memory suffices."""
-    fitting = machine.available_memory_bytes() // BYTES_PER_JOB
-    return max(1, min(machine.usable_cores(), fitting))
+def jobs(cores: int, free_bytes: int) -> int:
+    """Compilers to run at once: one per core, as far as free memory suffices."""
+    return max(1, min(cores, free_bytes // BYTES_PER_JOB))
 
 
 def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
@@ -296,7 +295,8 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
         *(cmake, "-S", str(tree), "-B", str(objects), "-G", "Ninja"),
         *(f"-DCMAKE_MAKE_PROGRAM={ninja}", *options),
     ]
-    compile_all = [ninja, "-C", str(objects), f"-j{jobs()}", *PROGRAMS]
+    at_once = jobs(machine.usable_cores(), machine.available_memory_bytes())
+    compile_all = [ninja, "-C", str(objects), f"-j{at_once}", *PROGRAMS]
     steps.run("configuring", [*configure, f"{INCLUDED}={QUICKLY}"])
     if not steps.run("compiling", [*compile_all, SINGLE], may_fail=True):
         # Another compiler may not take several files at once, or not make `SINGLE`.

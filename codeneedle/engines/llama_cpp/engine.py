@@ -59,7 +59,7 @@ from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.system.contents import file_hashes
 from codeneedle.system.files import private_folder
-from codeneedle.system.machine import mean_load, usable_cores
+from codeneedle.system.machine import present_load
 from codeneedle.system.variables import ROTATION
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
@@ -283,8 +283,8 @@ class LlamaCpp(Engine):
         weights = self.model.weights
         if self.identity().devices or not (weights.is_read and weights.heads):
             return None
-        cores = min(usable_cores(), MOST_CORES)
-        busy = max(1.0, mean_load() / usable_cores())
+        now = present_load()
+        cores, busy = min(now.cores, MOST_CORES), max(1.0, now.per_core)
         heads = sum(weights.heads) * (weights.key_length + weights.value_length)
         size, second = weights.size_bytes, busy / cores
         return Pace(

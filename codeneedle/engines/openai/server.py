@@ -198,6 +198,19 @@ class OpenAiServer(Served):
 # --- a server of a command
 
 
+def held_bytes(
+    host: int | None, device: int | None, *, has_devices: bool
+) -> int | None:
+    """
+    Bytes on the host and on devices together; None if a part is unknown.
+
+    Without devices that could tell what they hold, it is the host's alone.
+    """
+    if device is None and not has_devices:
+        device = 0
+    return None if host is None or device is None else host + device
+
+
 @dataclass(slots=True, kw_only=True)
 class CommandServer(OpenAiServer, StartedServer):
     """A server that the user's command has started."""
@@ -219,10 +232,11 @@ class CommandServer(OpenAiServer, StartedServer):
 
     def memory_bytes(self) -> int | None:
         """What its process group holds, on the host and on devices; None if unknown."""
-        host, device = self.peak_rss_bytes(), self.device_bytes()
-        if device is None and machine.nvidia_smi() is None:
-            device = 0  # no device that could tell
-        return None if host is None or device is None else host + device
+        return held_bytes(
+            self.peak_rss_bytes(),
+            self.device_bytes(),
+            has_devices=machine.nvidia_smi() is not None,
+        )
 
     @override
     def readiness(self, limit_s: float) -> Readiness:

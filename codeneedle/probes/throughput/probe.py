@@ -222,7 +222,7 @@ class ThroughputProbe(Probe):
         if chosen is None:
             raise ValueError("a setup without this probe")
         tool = context.run.engine.speed_tool()
-        load = round(machine.mean_load() / machine.usable_cores(), 2)
+        load = round(machine.present_load().per_core, 2)
         previous = (
             throughput_of(context.previous_record) if context.previous_record else None
         )

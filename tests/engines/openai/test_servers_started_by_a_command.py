@@ -336,16 +336,9 @@ def made_server(*, log=None, child=None, **client):
         (5, None, False, 5),
     ],
 )
-def test_memory_of_which_a_part_is_unknown_is_unknown(
-    monkeypatch, host, device, has_devices, held
-):
+def test_memory_of_which_a_part_is_unknown_is_unknown(host, device, has_devices, held):
     """A device that did not answer once would look like a small cache."""
-    monkeypatch.setattr(server.machine, "nvidia_smi", lambda: "x" * has_devices or None)
-    monkeypatch.setattr(server.machine, "group_rss_bytes", lambda _pid: host)
-    monkeypatch.setattr(server, "members", lambda _pid: [1])
-    monkeypatch.setattr(server.machine, "used_bytes", lambda *_pids: device)
-
-    assert held == made_server(child=SimpleNamespace(pid=1)).memory_bytes()
+    assert held == server.held_bytes(host, device, has_devices=has_devices)
 
 
 @pytest.mark.parametrize("context", [256, 512, 4096])

@@ -15,7 +15,6 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.probes.divergence import comparison, texts
 from codeneedle.probes.divergence.probe import PROBE, DivergenceSettings
-from codeneedle.system import files
 
 SHA256 = "326cc5e1e3102cf43e309a411ca022b51be876568a5d8b3dbef7c17e6b781796"
 
@@ -118,16 +117,16 @@ def test_a_context_beyond_the_training_is_refused(made_run):
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
-    made_run, monkeypatch
+    made_run, leave_free
 ):
     tool = FakeDivergence()
     run = made_run(tool, contexts=(512, 1024), chunks=(4,))
     needed = 2 * 4000 + comparison.SPARE_BYTES
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed - 1)
+    leave_free(needed - 1)
     with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
         PROBE.as_stored(run)
 
-    monkeypatch.setattr(files, "free_disk_bytes", lambda _: needed)
+    leave_free(needed)
     assert PROBE.as_stored(run)
     assert [] == tool.calls
 

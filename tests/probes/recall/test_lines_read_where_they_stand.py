@@ -318,17 +318,17 @@ def test_lines_are_read_without_a_server(tmp_path):
     assert context.phases.measure_s is not None
 
 
-def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path, monkeypatch):
+def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path):
     """What an open pair takes is told by them: a text again, and so many functions."""
     engine, moments = made_engine(), [0.0]
-    context, read = made_context(tmp_path, engine), engine.tool.read
+    context = made_context(tmp_path, engine, clock=lambda: moments[-1])
+    read = engine.tool.read
 
     def read_slowly(task, **told):
         moments.append(moments[-1] + 10.0)
         return read(task, **told)
 
     engine.tool.read = read_slowly
-    monkeypatch.setattr(reading.time, "monotonic", lambda: moments[-1])
     observation = PROBE.measure(context)
     read = recall_of(replace(made_record("q8_0/q4_0", []), observation=observation))
     (task,) = engine.tool.tasks
@@ -369,13 +369,10 @@ class ScoringEngine(FakeEngine):
         ]
 
 
-def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
-    tmp_path, monkeypatch
-):
+def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(tmp_path):
     """The first text has waited for the server; a function takes what it took."""
     engine = ScoringEngine()
-    context = made_context(tmp_path, engine)
-    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    context = made_context(tmp_path, engine, clock=lambda: engine.now_s)
     record = replace(made_record("q8_0/q4_0", []), observation=PROBE.measure(context))
     read = recall_of(record)
 
@@ -387,11 +384,10 @@ def test_a_server_that_scores_prompts_reads_all_functions_of_a_text_at_once(
     assert ([2.0] * 4, (7.0 + 20.0 - 4 * 2.0,)) == (units, read.texts_s)
 
 
-def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monkeypatch):
+def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path):
     """By two clocks they may take more."""
     engine = ScoringEngine()
-    context = made_context(tmp_path, engine)
-    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    context = made_context(tmp_path, engine, clock=lambda: engine.now_s)
     with reading.reader(context) as read:
         engine.text_s = 3.0
         texts_s = [
@@ -402,12 +398,9 @@ def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path, monke
     assert [7.0, 0.0] == texts_s
 
 
-def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(
-    tmp_path, monkeypatch
-):
+def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(tmp_path):
     engine = ScoringEngine()
-    context = made_context(tmp_path, engine)
-    monkeypatch.setattr(reading.time, "monotonic", lambda: engine.now_s)
+    context = made_context(tmp_path, engine, clock=lambda: engine.now_s)
     with reading.reader(context) as read:
         texts_s = [
             read(each, context.run.text).text_s

@@ -17,7 +17,6 @@ from made_records import (
 
 from codeneedle.engines.messages import BrokenOff, ServerGone
 from codeneedle.errors import CellError
-from codeneedle.probes import probe as protocol
 from codeneedle.probes.probe import Question
 from codeneedle.probes.recall.asker import FunctionAsker
 from codeneedle.probes.recall.probe import FURTHER, PROBE
@@ -26,12 +25,6 @@ from codeneedle.records.record import CellRecord, Status
 
 NEEDLE = made_needle()
 GONE = ServerGone(reason="reset\nby peer")
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch):
-    """Further attempts come soon."""
-    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01, 0.02, 0.03))
 
 
 def asker(folder, engine, **changes):

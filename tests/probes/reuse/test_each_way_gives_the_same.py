@@ -14,7 +14,6 @@ from codeneedle.engines.messages import Completion, PromptCut, ServerGone
 from codeneedle.engines.pace import Price
 from codeneedle.errors import CellError
 from codeneedle.probes import gap_lines
-from codeneedle.probes import probe as protocol
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.reuse.probe import PROBE, ReuseSettings
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
@@ -24,12 +23,6 @@ pytestmark = pytest.mark.slow
 
 REFERENCE, OTHER = Pair("f16", "f16"), Pair("q4_0", "q4_0")
 SAVES = frozenset({"--slot-save-path"})
-
-
-@pytest.fixture(autouse=True)
-def short_waits(monkeypatch):
-    """Further attempts come soon."""
-    monkeypatch.setattr(protocol, "BACK_OFF_S", (0.01,))
 
 
 def cell(run, *, questions=1, pair=REFERENCE, **facts):
