@@ -4,9 +4,10 @@ Which metric tells a coarse cache from the reference, and how soon?
 Run it on run folders: ``python scripts/sensitivity.py sweeps/NAME/MODEL ...``.
 
 Of each metric that enters the verdict, and of each task: the loss of the coarsest type
-of K beside the reference's V, and the other way round; in standard errors over units
-(needles, chunks, texts); and these after one minute of measuring a pair, as they grow
-with the root of the time. Metrics of one task count its own texts and questions alone.
+of K beside the reference's V, and the other way round, or of the pairs that ``--pairs``
+names; in standard errors over units (needles, chunks, texts); and these after one
+minute of measuring a pair, as they grow with the root of the time. Metrics of one task
+count its own texts and questions alone.
 """
 
 import argparse
@@ -49,15 +50,16 @@ def effect(units: Mapping[str, float], reference: Mapping[str, float]) -> float:
     return float(np.mean(losses)) / error if error else math.nan
 
 
-def rows(table: PairTable) -> Iterator[str]:
-    """The table of one run, in Markdown."""
+def rows(table: PairTable, named: Sequence[Pair] = ()) -> Iterator[str]:
+    """The table of one run, in Markdown, of the *named* pairs or the coarsest."""
     first = table.reference
     if first is None:
         return
-    pairs = Pair(table.pairs[-1].k, first.v), Pair(first.k, table.pairs[-1].v)
+    coarsest = Pair(table.pairs[-1].k, first.v), Pair(first.k, table.pairs[-1].v)
+    pairs = named or coarsest
     heads = "".join(f" {pair}: {COLUMNS} |" for pair in pairs)
     yield f"| metric | units | s a pair |{heads}"
-    yield "| --- | --: | --: | --: | --: |"
+    yield f"| --- | --: | --: |{' --: |' * len(pairs)}"
     for column in table.columns:
         name, reference = column.metric.name, column.reference
         if reference is None or not (column.metric.loss or name in OF_TASKS):
@@ -105,18 +107,20 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--pairs", nargs="*", type=Pair.parse, default=())
     return parser.parse_args(arguments)
 
 
 def main() -> None:
     """Print a table of each run folder."""
-    for folder in parsed().folders:
+    chosen = parsed()
+    for folder in chosen.folders:
         run = Store(folder).read()
         if run is None:
             sys.exit(f"{folder} is no run folder")
         table = pair_table(run, list(PROBES.values()))
         print(f"{folder}\n")
-        print("\n".join(rows(table)))
+        print("\n".join(rows(table, chosen.pairs)))
 
 
 if __name__ == "__main__":
