@@ -240,6 +240,8 @@ SWEEPS: Mapping[str, str] = {
     "--eval-timeout 12h --context 2048",
     "solutions": "--probe divergence --text {folder}/solutions.py "
     "--divergence-context 256 --chunks 16",
+    "answers": "--probe transcript --transcript {folder}/solutions.jsonl "
+    "--transcript-tokens 1500 --context 2048",
     "texts": "--probe recall,divergence --corpus random-bodies-short --context 1280 "
     "--prompt-form completion --way force --lines 3 --functions 8 "
     "--divergence-context 256 --chunks 16",
@@ -271,6 +273,7 @@ class Beside:
 
     recall: Bounds | None = None
     solutions: Bounds | None = None
+    answers: Bounds | None = None  # the same, forced as turns of a chat
     text: Bounds | None = None
     kld_of_solutions: float | None = None
     kld_of_text: float | None = None
@@ -304,6 +307,7 @@ def _scores(run: Run) -> Iterator[tuple[str, float]]:
 _COLUMNS = {
     "texts": {"recall-logp": "recall", "text-logp": "text", "kld": "kld_of_text"},
     "solutions": {"text-logp": "solutions", "kld": "kld_of_solutions"},
+    "answers": {"transcript-logp": "answers"},
     "score": {"eval": "score"},
 }
 """Fields of `Beside` by metric, by the folder of a sweep."""
@@ -316,9 +320,9 @@ def _value(row: MetricResult, column: str) -> object:
 
 
 HEADER = (
-    "| pair | recall | solutions | ordinary text | KLD, solutions | KLD, text "
-    "| score | points lost | lost, won | mid-p |\n"
-    "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
+    "| pair | recall | solutions | as answers | ordinary text | KLD, solutions "
+    "| KLD, text | score | points lost | lost, won | mid-p |\n"
+    "| --- | --: | --: | --: | --: | --: | --: | --: | --: | --: | --: |"
 )
 
 
@@ -338,7 +342,7 @@ def _line(pair: str, row: Beside) -> str:
     score = row.score
     cells = [
         pair,
-        *map(_percent, (row.recall, row.solutions, row.text)),
+        *map(_percent, (row.recall, row.solutions, row.answers, row.text)),
         *(
             "" if each is None else f"{each:.4f}"
             for each in (row.kld_of_solutions, row.kld_of_text)

@@ -167,11 +167,12 @@ TASK = "task"
 """The picture of losses beside the scores of a task."""
 
 KINDS = {
-    "recall": ("^", "recall"),
-    "solutions": ("s", "solutions"),
-    "text": ("o", "ordinary text"),
+    "recall": ("^", -0.27, "recall"),
+    "solutions": ("s", -0.09, "solutions"),
+    "answers": ("D", 0.09, "solutions as answers"),
+    "text": ("o", 0.27, "ordinary text"),
 }
-"""Markers and names of losses, by the field of `humaneval.Beside`."""
+"""Markers, places beside a pair and names of losses, by the field of `Beside`."""
 
 
 def draw_task(folder: Path, into: Path = ROOT / "docs" / "pictures") -> list[Path]:
@@ -198,13 +199,13 @@ def paint_task(
     for axes in (left, right):
         axes.axvline(0, color=theme.line, linewidth=1)
         axes.tick_params(length=0)
-    for field, (marker, _) in KINDS.items():
+    for field, (marker, shift, _) in KINDS.items():
         for place, (_, row) in zip(places, rows, strict=True):
             bounds = getattr(row, field)
-            paint_bounds(left, place, bounds, marker=marker, colour=theme.within)
+            paint_bounds(left, place + shift, bounds, marker, theme.within)
     for place, (_, row) in zip(places, rows, strict=True):
         bounds = row.score.bounds if row.score else None
-        paint_bounds(right, place, bounds, marker="D", colour=theme.beyond)
+        paint_bounds(right, place, bounds, "D", theme.beyond)
         if row.score:
             flips = f"{row.score.lost} lost, {row.score.won} won"
             at = (100 * row.score.bounds.mean, place)
@@ -223,21 +224,20 @@ def paint_task(
     right.set_title("points of the score lost", fontsize=11, color=theme.ink)
     shown = [
         Line2D([], [], linestyle="", marker=marker, color=theme.within, label=name)
-        for marker, name in KINDS.values()
+        for marker, _, name in KINDS.values()
     ]
     left.legend(handles=shown, loc="upper right", frameon=False, labelcolor=theme.ink)
 
 
 def paint_bounds(
-    axes: Axes, place: int, bounds: Bounds | None, *, marker: str, colour: str
+    axes: Axes, place: float, bounds: Bounds | None, marker: str, colour: str
 ) -> None:
     """A mean as a *marker*, and its interval as a line; nothing of no *bounds*."""
     if bounds is None:
         return
-    shift = {"s": 0.0, "o": 0.2, "^": -0.2}.get(marker, 0.0)
     ends = [100 * bounds.low, 100 * bounds.high]
-    axes.plot(ends, [place + shift] * 2, color=colour, linewidth=1.5, alpha=0.5)
-    axes.plot([100 * bounds.mean], [place + shift], marker=marker, color=colour)
+    axes.plot(ends, [place] * 2, color=colour, linewidth=1.5, alpha=0.5)
+    axes.plot([100 * bounds.mean], [place], marker=marker, color=colour)
 
 
 BUDGET = "budget"
