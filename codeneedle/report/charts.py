@@ -208,6 +208,10 @@ def _rows(frame: pd.DataFrame) -> Iterator[Any]:
 # --- labels that lie over nothing
 
 
+NEAR = 9
+"""Points from a point to its label where there is room."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Side:
     """A place of a label: so many points right of and above its point."""
@@ -222,10 +226,15 @@ class _Side:
         va = "bottom" if self.up > 0 else "top" if self.up < 0 else "center"
         return {"ha": ha, "va": va}
 
+    @property
+    def is_far(self) -> bool:
+        """Whether a label there does not touch its point."""
+        return max(abs(self.across), abs(self.up)) > NEAR
+
 
 SIDES = [
     _Side(across * far, up * far)
-    for far in (9, 14, 20, 26)
+    for far in (NEAR, 14, 20, 26)
     for across, up in itertools.product((1, -1, 0), repeat=2)
     if across or up
 ]
@@ -258,27 +267,38 @@ def _place_name(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
     """The name of the pair of *row* at the first of `SIDES` that is free, if any is."""
-    for side in SIDES:
-        is_far = max(abs(side.across), abs(side.up)) > SIDES[0].across
-        label = axes.annotate(
-            row.pair,
-            (row.memory, row.loss),
-            xytext=(side.across, side.up),
-            textcoords="offset points",
-            size=POINTS,
-            color=theme.ink,
-            weight="bold" if row.is_set else "normal",
-            arrowprops={"arrowstyle": "-", "color": theme.quiet, "linewidth": 0.6}
-            if is_far
-            else None,
-            **side.style,
-        )
-        box, inside = _box(label), axes.bbox.padded(2)
+    tried = _name(axes, row, SIDES[0], theme)
+    inside = axes.bbox.padded(2)
+
+    def is_free(side: _Side) -> bool:
+        tried.xyann = (side.across, side.up)
+        tried.set(**side.style)
+        box = _box(tried)
         is_inside = inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1)
-        if is_inside and not any(box.overlaps(each) for each in taken):
-            return label
-        label.remove()
-    return None
+        return is_inside and not any(box.overlaps(each) for each in taken)
+
+    found = next(filter(is_free, SIDES), None)
+    # Drawn anew: only the place that is taken has a line, whose path takes long.
+    tried.remove()
+    return _name(axes, row, found, theme, is_tied=found.is_far) if found else None
+
+
+def _name(
+    axes: Axes, row: Any, side: _Side, theme: Theme, *, is_tied: bool = False
+) -> Annotation:
+    """The name of the pair of *row* at *side* of its point, tied to it by a line."""
+    line = {"arrowstyle": "-", "color": theme.quiet, "linewidth": 0.6}
+    return axes.annotate(
+        row.pair,
+        (row.memory, row.loss),
+        xytext=(side.across, side.up),
+        textcoords="offset points",
+        size=POINTS,
+        color=theme.ink,
+        weight="bold" if row.is_set else "normal",
+        arrowprops=line if is_tied else None,
+        **side.style,
+    )
 
 
 def _box(label: Annotation) -> Bbox:
