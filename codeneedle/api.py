@@ -133,7 +133,7 @@ class LoadedRun:
         Where attention of each pair ran: ``kernel``, ``cpu`` or ``converted``.
 
         Returns:
-            As of `frame`; empty text where nothing tells or a cell was not measured. Of
+            See `frame`; empty text where nothing tells or a cell was not measured. Of
             several probes one without a kernel counts.
         """
         import pandas as pd

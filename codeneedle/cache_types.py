@@ -279,7 +279,7 @@ def most_precise(pairs: Iterable[Pair]) -> Pair:
 
 
 def most_precise_first(pairs: Iterable[Pair]) -> list[Pair]:
-    """*pairs* from the most precise one on, as of `most_precise`."""
+    """*pairs* from the most precise one on; see `most_precise`."""
     return sorted(pairs, key=_pair_precision)
 
 

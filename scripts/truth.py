@@ -386,7 +386,7 @@ class Machine:
 
     @property
     def first(self) -> int:
-        """Functions of the first step, as of `sweep.decide.first_look`."""
+        """Functions of the first step, see `sweep.decide.first_look`."""
         spent_s = self.check_s + self.cell_s(self.ends[0]) + 4 * self.ordinary_s
         return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
 
@@ -414,7 +414,7 @@ class Decided:
         outcomes: Words that were measured, and those that were inferred.
         inferred_wrong: Sweeps in which a pair within the limit was inferred beyond it.
         turns: Cells of each sweep.
-        times: By machine, of each sweep, as of `times_of`.
+        times: By machine, of each sweep; see `times_of`.
     """
 
     outcomes: Outcomes

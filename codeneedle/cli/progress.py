@@ -255,7 +255,7 @@ class SweepProgress(CellTally):
 
     setup: Setup  # that of the records
     probe: Probe  # the probe that runs; its first metric is shown
-    variant: str = ""  # as of `CellRecord`
+    variant: str = ""  # see `CellRecord`
     running: dict[Pair, RunningCell] = field(default_factory=dict)
     """The cells that are measured now, in the order in which they began."""
 

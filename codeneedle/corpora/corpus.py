@@ -48,7 +48,7 @@ class Corpus:
     checks: tuple[tuple[str, Callable[[], str]], ...] = field(
         default=(), repr=False, compare=False
     )
-    """As in `reading.JoinedText`; they take seconds."""
+    """See `reading.JoinedText`; they take seconds."""
 
     @property
     def sha256(self) -> str:

@@ -219,7 +219,7 @@ def in_blocks(
         functions: Candidates, each on another line.
         first: Number of functions of the first block.
         limit: Number of functions of all blocks.
-        seed: As in `choose`.
+        seed: See `choose`.
         line_count: Number of lines of the text.
     """
     chosen: list[Function] = []

@@ -35,7 +35,7 @@ LAST_WORDS = 200
 class Died(CellError):  # noqa: N818 - named after the fact
     """A program ended while it was still needed, or with an error."""
 
-    returncode: int  # as of `subprocess.Popen`
+    returncode: int  # see `subprocess.Popen`
     is_explained: bool  # whether its log or a signal says why
 
     def __init__(
@@ -53,7 +53,7 @@ class Died(CellError):  # noqa: N818 - named after the fact
 
         Args:
             program: Its name.
-            returncode: As of `subprocess.Popen`.
+            returncode: See `subprocess.Popen`.
             log: Its log.
             excerpt: Lines of the log that explain it.
             cause: Why it ended.

@@ -232,7 +232,7 @@ class Replies(Protocol):
         Score *right*, not empty, as the answer to *question*, token by token.
 
         Raises:
-            CellError: As of `complete`; and if the server tells no probabilities.
+            CellError: See `complete`; and if the server tells no probabilities.
         """
         ...
 
@@ -255,7 +255,7 @@ class PromptScorer(Protocol):
             passages: Where each begins and ends in it, in characters, ascending.
 
         Raises:
-            CellError: As of `Replies.force`.
+            CellError: See `Replies.force`.
         """
         ...
 

@@ -258,11 +258,11 @@ class ReadingTask:
 class ReadTokens:
     """The scores of right tokens, in the order in which they were wanted."""
 
-    logprobs: tuple[float, ...]  # as of `messages.Forced`
+    logprobs: tuple[float, ...]  # see `messages.Forced`
     leads: tuple[float, ...]
-    """As of `messages.Forced`; 0 where two were too close to be told apart."""
+    """See `messages.Forced`; 0 where two were too close to be told apart."""
 
-    bounds: tuple[int, ...] = ()  # as of `messages.Forced`
+    bounds: tuple[int, ...] = ()  # see `messages.Forced`
     retries: int = 0  # how often the tool ran again because its output was incomplete
 
 

@@ -391,7 +391,7 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     A name in its own case wins, and of several stores the first.
 
     Args:
-        text: A name, as of `is_name`.
+        text: A name; see `is_name`.
         folder: Whether a folder for MLX is wanted, not a GGUF file.
 
     Raises:

@@ -573,7 +573,7 @@ def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | Non
 
     Args:
         path: A file that is no whole GGUF file.
-        looks: As of `looks_like`, or that it begins as a GGUF file does.
+        looks: Whether it `looks_like` weights, or begins as a GGUF file does.
     """
     if pieces.is_download(path):
         return WeightsUnusable(
@@ -660,7 +660,7 @@ def refuse_replaced(
     Args:
         weights: The model as it was.
         expected: Its hash.
-        progress: As of `sha256`.
+        progress: See `sha256`.
 
     Raises:
         BadInput: If they have another hash.

@@ -82,7 +82,7 @@ class Preparation:
 
     corpus: Corpus  # as far as it is sent
     whole: Corpus
-    trained: int | None  # as of `Estimates`
+    trained: int | None  # see `Estimates`
     prompts: Callable[[], Prompts]
     """Gives what renders and counts prompts; its tokenizer is started once."""
 
@@ -163,7 +163,7 @@ class ProbeContext:
     sweep asks.
     """
 
-    variant: str = ""  # as of `CellRecord`
+    variant: str = ""  # see `CellRecord`
     is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
     keep: Callable[[Json], None] = lambda _observation: None
     """Called with all that was observed so far, once an answer is new."""

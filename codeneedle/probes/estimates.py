@@ -48,7 +48,7 @@ class Estimates:
 
     pace: Pace | None = None  # how fast the model is; None if that is unknown
     unread: str = "the engine was not asked"
-    """As of `Engine.unread`."""
+    """See `Engine.unread`."""
 
     workers: int = 1  # cells that are measured side by side
     functions: int | None = None

@@ -93,7 +93,7 @@ def beside_reference(
         record: A finished one.
         name: Of the answer.
         scored: The scores of a record, by the name of the answer.
-        shown: The text and its classes, as of `tokens_of`.
+        shown: The text and its classes; see `tokens_of`.
     """
     reference = of_reference(run, record.probe)
     theirs = scored(reference).get(name) if reference else None

@@ -54,7 +54,7 @@ class CellValue:
     left_out: int = 0
     """Units that were asked for and are not in the value: an answer has no score."""
 
-    lacking: str = ""  # phrase for what the value leaves out, as of `metrics.Loss`
+    lacking: str = ""  # phrase for what the value leaves out; see `metrics.Loss`
     attention: Attention | None = None
     """Where attention of its cell ran; None if nothing tells."""
 
@@ -202,7 +202,7 @@ def chosen_reference(
     candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """
-    The pair that others are compared with, as of `reference`.
+    The pair that others are compared with; see `reference`.
 
     Args:
         candidates: Those with a value.

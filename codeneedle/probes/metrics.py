@@ -141,7 +141,7 @@ def samples_needed(flips: float, *, share: float, loss: float = NOTABLE_LOSS) ->
 
     Args:
         flips: Share of samples whose score differs from the reference's.
-        share: Chance of an error on one side, as of `verdict.statistics.error_share`.
+        share: Chance of an error on one side; see `verdict.statistics.error_share`.
         loss: Loss of the mean score.
 
     Source:

@@ -191,7 +191,7 @@ def answers_of(record: CellRecord) -> dict[str, AnswerGroup]:
     The answers of *record* by the key of their question, in asking order.
 
     Raises:
-        BadRecord: As of `groups_in`.
+        BadRecord: See `groups_in`.
     """
     return groups_in(observation_of(record, Observed), file=file_of(record))
 

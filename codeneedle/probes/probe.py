@@ -214,7 +214,7 @@ class Asker(Answering):
         """
         The scores of *passages* of a *prompt* where they stand in it, by one request.
 
-        For engines that score prompts, as of `PromptScorer`.
+        For engines that score prompts; see `PromptScorer`.
         """
         seed = self.context.run.setup.seed
         question = Completion(prompt=prompt, seed=seed, max_tokens=1)
@@ -467,7 +467,7 @@ class Probe:
 
         Args:
             _setup: With what the reference has set.
-            _goal: As of `ProbeContext.goal`.
+            _goal: See `ProbeContext.goal`.
         """
         return ()
 

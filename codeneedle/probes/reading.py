@@ -334,7 +334,7 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     The answers of *group*, read by a tool behind *text*.
 
     Raises:
-        BadInput: As of `laid_out`.
+        BadInput: See `laid_out`.
         CellError: If the tool fails.
     """
     run = context.run

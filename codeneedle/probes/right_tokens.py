@@ -44,7 +44,7 @@ class RightTokens:
 
         Args:
             every: All scores of a record: some may be bounds alone.
-            facts: Further ones, as of `Loss`.
+            facts: Further ones; see `Loss`.
         """
         return Loss(
             kind=LossKind.PROBABILITY,

@@ -349,7 +349,7 @@ class Key(NamedTuple):
 
     pair: Pair
     probe: str
-    variant: str = ""  # as of `CellRecord`
+    variant: str = ""  # see `CellRecord`
 
     @override
     def __str__(self) -> str:
@@ -536,8 +536,8 @@ class Settled:
     """What the first cells of a run have settled for all others, beside its setup."""
 
     identity: str  # `Setup.identity` of the setup that it belongs to
-    calibrated: dict[str, Json]  # as of `Setup`
-    order: Json  # as of `Setup`
+    calibrated: dict[str, Json]  # see `Setup`
+    order: Json  # see `Setup`
     schema: int = SCHEMA  # version of this layout
 
 

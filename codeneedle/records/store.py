@@ -249,7 +249,7 @@ class Store:
         Store *setup*, or add it to the stored one.
 
         Returns:
-            The setup of the folder, as of `with_types_and_probes_of`.
+            The setup of the folder; see `with_types_and_probes_of`.
 
         Raises:
             OtherSetup: If the stored one differs.
@@ -262,7 +262,7 @@ class Store:
         Store *setup*, or add it to the *stored* one, from which it does not differ.
 
         Returns:
-            The setup of the folder, as of `with_types_and_probes_of`.
+            The setup of the folder; see `with_types_and_probes_of`.
 
         Raises:
             FolderUnusable: If it cannot be written to.
@@ -508,7 +508,7 @@ class Store:
         As `add`, but byte by byte, and without waiting for the disk.
 
         Raises:
-            FolderUnusable: As of `add`, or if the record cannot be read.
+            FolderUnusable: See `add`, or if the record cannot be read.
         """
         with _translating_errors(other.folder):
             data = read_regular(other._place(key))  # noqa: SLF001 - our class

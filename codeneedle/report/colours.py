@@ -102,7 +102,7 @@ def difference_scale(
         metric: The metric that is compared.
         differences: Values less the reference's; NaN are missing.
         reference: The reference's value.
-        rounds: As in `value_scale`.
+        rounds: See `value_scale`.
     """
     finite = (
         abs(difference) for difference in differences if math.isfinite(difference)

@@ -80,7 +80,7 @@ def draw_panels(
 
     Args:
         run: Records of the retrieval probe alone.
-        metric: As of `panels.panels_of`.
+        metric: See `panels.panels_of`.
         difference: Whether to draw what was lost and gained against the reference;
             the files are then called ``panels-TASK-difference``.
         files: Where they go.

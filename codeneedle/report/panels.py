@@ -140,7 +140,7 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     They are those of `tidy.place_rows` with shares or log-probabilities alone.
 
     Raises:
-        BadInput: As of `panels_of`, and as of it NothingToShow.
+        BadInput, NothingToShow: See `panels_of`.
     """
     other = "" if metric.name.endswith(_LOGP) else _LOGP
     rows = place_rows(runs)
@@ -161,7 +161,7 @@ def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str
     Those of *tasks* that *metric* is about: all of them for that of a probe.
 
     Raises:
-        BadInput: As of `panels_of`, and as of it NothingToShow.
+        BadInput, NothingToShow: See `panels_of`.
     """
     name = metric.name.removesuffix(_LOGP)
     asking = [p.name for p in PROBES.values() if asks_by_length(p)]
@@ -335,7 +335,7 @@ def panels_document(
 
     Args:
         runs: Records of the probe of *metric* alone.
-        metric: As of `panels_of`.
+        metric: See `panels_of`.
         difference: Whether to show what was lost and gained, instead of values.
 
     Raises:

@@ -95,7 +95,7 @@ def select(
 
     Args:
         root: Folder of all run folders.
-        names: As of `read_runs`.
+        names: See `read_runs`.
         metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
             `default_metric` of runs without one.
         limits: What the verdicts hold pairs against.
@@ -155,7 +155,7 @@ def pair_tables(
 
     Args:
         root: Folder of all run folders.
-        name: As of `read_runs`.
+        name: See `read_runs`.
         sort: Name of the metric to sort by; None for the most precise first. A run
             without it is not sorted.
         limits: What the verdict holds pairs against.
@@ -250,7 +250,7 @@ def _only_stores(root: Path) -> list[Store]:
 
 def one_run(root: Path, name: str | None) -> Run:
     """
-    The only run called *name*, as of `read_runs`.
+    The only run called *name*; see `read_runs`.
 
     Raises:
         BadInput: If there is none, or several.
@@ -273,7 +273,7 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
 
     Args:
         root: Folder of all run folders.
-        names: As of `read_runs`; empty for the only run.
+        names: See `read_runs`; empty for the only run.
 
     Raises:
         BadInput: If one of them names nothing.

@@ -130,7 +130,7 @@ def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
     A `speed_table` of each of *runs* that has any.
 
     Raises:
-        UnknownName: As of `speed_table`.
+        UnknownName: See `speed_table`.
         NothingToShow: If no run has any.
     """
     tables: list[SpeedTable] = []

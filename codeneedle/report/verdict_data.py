@@ -187,7 +187,7 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
 def verdict_objects(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> list[VerdictObject]:
-    """The verdicts for JSON; *pair_flags_of* as of `verdict.verdicts`."""
+    """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts`."""
     return [_verdict(each, pair_flags_of(each.run.setup.engine)) for each in of_runs]
 
 

@@ -74,7 +74,7 @@ def fix_order(
         runner: With the finished *reference* in its store.
         reference: The pair that all others are compared with.
         pairs: Those that may be measured.
-        most_s: As of `first_look`.
+        most_s: See `first_look`.
     """
     run = runner.read()
     stored, wanted = order_in(run.setup), [str(p) for p in pairs if p != reference]

@@ -122,12 +122,12 @@ class Plan:
     pace: Pace | None = None
     """How fast the user says that the model is; None for what the engine knows."""
 
-    unread: str = ""  # as of `Engine.unread`
+    unread: str = ""  # see `Engine.unread`
     unread_text: str = ""  # why ordinary text is not scored; empty if it is, or named
 
     refused: Mapping[str, str] = field(default_factory=dict)
     """
-    Why probes that were asked for are not measured, by name: as of `Engine.refusal`.
+    Why probes that were asked for are not measured, by name; see `Engine.refusal`.
     """
 
     steps: tuple[PlannedStep, ...] = ()
@@ -447,7 +447,7 @@ def plan(
         read: Makes a corpus of its name or path.
         weights_at: Reads the weights at a path.
         adapted: Adds what follows from the settings of the engine.
-        pace: As of `Plan`.
+        pace: See `Plan`.
 
     Raises:
         RequestError: If another request would work.
@@ -674,7 +674,7 @@ def afresh(plan: Plan) -> Plan:
     *plan* for a folder that was set aside: nothing goes on with what that asked.
 
     Raises:
-        RequestError: As of `plan`.
+        RequestError: See `plan`.
     """
     chosen = {each.name: plan.kept.settings_of(each) for each in plan.probes}
     request = structs.replace(plan.request, **chosen)
@@ -783,7 +783,7 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
-        FolderUnusable: As of `refuse_unusable`.
+        FolderUnusable: See `refuse_unusable`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share(execution)

@@ -359,7 +359,7 @@ def decoded_request(text: str, *, source: str) -> Request:
     The request that the *text* of a sweep file holds.
 
     Raises:
-        BadInput: As of `read_sweep`; it names *source*.
+        BadInput: See `read_sweep`; it names *source*.
         UnknownName: If a model or a rotation has an unknown name.
     """
     try:

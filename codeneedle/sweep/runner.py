@@ -189,7 +189,7 @@ class Runner:
             Its record, or that of the failure.
 
         Raises:
-            CodeneedleError: As of `measure`.
+            CodeneedleError: See `measure`.
             KeyboardInterrupt: As it came.
         """
         return self._asked_more(probe, pair, goal=goal, tell=tell)
@@ -601,7 +601,7 @@ class CellQueue:
     error: BaseException | None = None
     """What ended a worker; the others end after their cells."""
 
-    variant: str  # as of `CellRecord`
+    variant: str  # see `CellRecord`
 
     def __init__(
         self, runner: Runner, probe: Probe, pairs: Sequence[Pair], variant: str = ""

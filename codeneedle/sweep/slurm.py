@@ -92,7 +92,7 @@ class SlurmArray:
         Write the `script` for the pages of a sweep to *path*, and their sweep files.
 
         Raises:
-            BadInput: As of `script`.
+            BadInput: See `script`.
             OtherSetup: If a run folder is one of another setup.
             FolderUnusable: If something cannot be written.
         """

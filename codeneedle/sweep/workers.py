@@ -48,7 +48,7 @@ class Worker:
     """Measures one cell at a time."""
 
     engine: Engine  # bound to its device and its share of the cores
-    device: str = ""  # those, as of `Place.phrase`
+    device: str = ""  # those; see `Place.phrase`
     is_surveyed: bool = True  # whether the survey of kernels was asked of such a device
     previous_end: float | None = None
     """When its server before had ended, in monotonic seconds."""

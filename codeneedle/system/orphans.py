@@ -57,7 +57,7 @@ class Process:
     """A process; a later one with the same pid differs."""
 
     pid: _Pid  # its number
-    started: float  # its start, as of `started_at`
+    started: float  # its start; see `started_at`
 
     def is_alive(self) -> bool:
         """Whether it still runs on this host."""
@@ -78,7 +78,7 @@ class ChildNote:
 
     mark: _Mark  # value of `VARIABLE` in its environment, which its children inherit
     owner: Process  # the codeneedle that started it
-    host: str  # host of both, as of `this_host`
+    host: str  # host of both; see `this_host`
 
     @property
     def program(self) -> str:
@@ -140,10 +140,10 @@ def running_with_note(
     Args:
         argv: Program, as an absolute path, and its arguments.
         env: The child's environment; `VARIABLE` is added to it.
-        log: As of `running`.
-        folder: As of `running`.
-        file_limit_bytes: As of `running`.
-        heading: As of `running`.
+        log: See `running`.
+        folder: See `running`.
+        file_limit_bytes: See `running`.
+        heading: See `running`.
 
     Raises:
         MachineError: As `running` does.
@@ -192,12 +192,12 @@ def run_watched(
     Run a program to its end, as `running_with_note` does; end it if nothing comes.
 
     Args:
-        argv: As of `running_with_note`.
-        env: As of `running_with_note`.
+        argv: See `running_with_note`.
+        env: See `running_with_note`.
         log: Receives its output; replaced.
         grown: Called after something has come; an exception ends the program.
         silence_s: Limit of the time in which nothing does, in seconds.
-        file_limit_bytes: As of `running`.
+        file_limit_bytes: See `running`.
         written: Bytes that it has written elsewhere, so far.
 
     Returns:

@@ -26,7 +26,7 @@ CHANGE_BY_LOSS = 3.0
 """
 Limit of the divergence in nats, per limit of the loss.
 
-Q4_K_M weights diverge by 0.031 nats and lose 0.6 %; source as of `MAX_LOSS`.
+Q4_K_M weights diverge by 0.031 nats and lose 0.6 %; source: see `MAX_LOSS`.
 """
 
 

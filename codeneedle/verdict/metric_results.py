@@ -410,7 +410,7 @@ class MetricUnits:
         return Remark(RemarkKind.BETTER, text, (pair,))
 
     def _look(self, pair: Pair) -> int:
-        """How often *pair* got further units, as of `error_share`."""
+        """How often *pair* got further units; see `error_share`."""
         further = self.probe.further
         if further is None:
             return 0
@@ -418,7 +418,7 @@ class MetricUnits:
         return self.order.look(look) if self.order else look
 
     def _sharing(self, pair: Pair) -> int:
-        """Among how many pairs the error is shared, as of `error_share`."""
+        """Among how many pairs the error is shared; see `error_share`."""
         others = self.units.keys() - {self.reference}
         return self.order.sharing(pair, others) if self.order else len(others)
 

@@ -90,7 +90,7 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
     The runs in *stores*, with derived statuses: shares of one are read as one.
 
     Raises:
-        BadInput: As of `union`.
+        BadInput: See `union`.
         BadSetup: If a setup cannot be read.
     """
     # Shares of several folders of runs are of one run; a whole run is none of theirs.

@@ -154,7 +154,7 @@ def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int 
         lost: Number of lost units so far.
         units: Number of all units so far, at least 1.
         limit: Largest share of lost units that is accepted.
-        share: As in `lost_share`.
+        share: See `lost_share`.
     """
     from scipy.special import betaincinv
 
@@ -182,8 +182,8 @@ def units_needed(
     Args:
         losses: One per unit so far.
         limit: Largest loss that is accepted.
-        look: Look of the next interval, as in `error_share`.
-        pairs: As in `error_share`.
+        look: Look of the next interval; see `error_share`.
+        pairs: See `error_share`.
     """
     values = np.asarray(losses, dtype=float)
     if len(values) < 2:  # noqa: PLR2004 - no spread

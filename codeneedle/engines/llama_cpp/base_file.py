@@ -238,9 +238,9 @@ Progress = Callable[[int], None]
 class BaseFileTool(ABC):
     """The part of an `tools.DivergenceTool` that keeps references in base files."""
 
-    version: str  # as of `tools.DivergenceTool`
+    version: str  # see `tools.DivergenceTool`
     model: ModelSpec  # what it computes with
-    arguments: tuple[str, ...] = ()  # as of `tools.DivergenceTool`
+    arguments: tuple[str, ...] = ()  # see `tools.DivergenceTool`
 
     @abstractmethod
     def write_base(
@@ -251,7 +251,7 @@ class BaseFileTool(ABC):
 
         Raises:
             BadInput: If the text turns out to be too short.
-            CellError: As of `tools.DivergenceTool.write_reference`.
+            CellError: See `tools.DivergenceTool.write_reference`.
         """
 
     def check(

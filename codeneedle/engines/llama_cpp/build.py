@@ -196,7 +196,7 @@ class _Steps:
     """Runs the steps of one build."""
 
     folder: Path  # the draft; the log of a failed step is kept beside it
-    report: Report  # as of `build`
+    report: Report  # see `build`
 
     def run(
         self,

@@ -238,7 +238,7 @@ class Client(Connection):
             right: The answer, verbatim; not empty.
 
         Raises:
-            CellError: As of `complete`; and if tokens were drafted, which have no
+            CellError: See `complete`; and if tokens were drafted, which have no
                 probabilities.
         """
         started = time.perf_counter()
@@ -291,7 +291,7 @@ class Client(Connection):
         shut down at that moment, hangs in one of forty tries.
 
         Raises:
-            CellError: As of `complete`.
+            CellError: See `complete`.
         """
         self.complete(Completion(prompt="\n", max_tokens=1))
 
@@ -307,7 +307,7 @@ class Client(Connection):
         of: int = 0,
     ) -> Reply:
         """
-        The streamed answer to *body*, as of `messages.reply_of`.
+        The streamed answer to *body*; see `messages.reply_of`.
 
         Args:
             path: Of the endpoint.
@@ -392,7 +392,7 @@ class Client(Connection):
     def _pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
-        """The tokens of *text* with their bytes; special ones are read as in `_ids`."""
+        """The tokens of *text* with their bytes; special ones are read; see `_ids`."""
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
 

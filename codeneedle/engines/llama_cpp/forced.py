@@ -56,7 +56,7 @@ class NextTokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScore:
-    """Log-probability and lead of one right token, as in `messages.Forced`."""
+    """Log-probability and lead of one right token; see `messages.Forced`."""
 
     logprob: float  # natural logarithm of its probability, or an upper bound
     is_bound: bool  # whether it is a bound

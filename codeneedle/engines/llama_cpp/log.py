@@ -62,7 +62,7 @@ def trouble(log_text: str) -> Trouble | None:
 
 def cause(log_text: str, returncode: int) -> Trouble:
     """
-    Why the program ended, by its log and *returncode*, as of `subprocess.Popen`.
+    Why the program ended, by its log and *returncode*; see `subprocess.Popen`.
 
     What has a meaning of its own first, then signals, then complaints.
     """

@@ -276,7 +276,7 @@ def serving_llama(
     memory_bytes: int | None = None,
 ) -> AbstractContextManager[LlamaServer]:
     """
-    A llama-server that is ready, as of `started.serving`.
+    A llama-server that is ready; see `started.serving`.
 
     Args:
         launch: What to serve.

@@ -299,7 +299,7 @@ def translate_arguments(
 
     Returns:
         Arguments of llama-bench, by long name; the last of a name counts. And the names
-        of the server's, as of `shared_arguments`.
+        of the server's; see `shared_arguments`.
     """
     passed: dict[str, str] = {}
     lacking: list[str] = []

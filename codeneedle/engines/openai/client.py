@@ -298,7 +298,7 @@ class OpenAi(Connection):
         The scores of *passages*, by one echo of the whole prompt.
 
         Raises:
-            BadReply: As of `force`.
+            BadReply: See `force`.
         """
         started = time.perf_counter()
         body = self._body(replace(question, max_tokens=1)) | {
@@ -398,7 +398,7 @@ class OpenAi(Connection):
 
     def prompt_tokens(self, text: str) -> int:
         """
-        The server's own count of a prompt, as of `continue_text`.
+        The server's own count of a prompt; see `continue_text`.
 
         Raises:
             CellError: If it fails, or does not count.
@@ -653,7 +653,7 @@ def read_echo(
         answer: What the server says.
         text: What it was sent.
         passages: Where each begins and ends in it, ascending; none is empty.
-        wall_s: Seconds of the request, shared as of `passage_tokens`. One passage alone
+        wall_s: Seconds of the request, shared; see `passage_tokens`. One passage alone
             takes all.
 
     Raises:
@@ -845,7 +845,7 @@ def _fault(place: _TokenLogprob) -> str:
     """
     What is impossible about the numbers at a place; empty if nothing is.
 
-    Of NaN, nothing: a cell that computes NaN ends, as of `messages.reply_of`.
+    Of NaN, nothing: a cell that computes NaN ends; see `messages.reply_of`.
     """
     others, listed = _others(place), place.top_logprobs or ()
     try:

@@ -379,8 +379,8 @@ class DivergenceProbe(Probe):
         Where no contexts or chunks are chosen, those of the run folder.
 
         Raises:
-            BadInput: Where that is the corpus, as of `adapt`.
-            MachineError: As of `adapt`, in that case.
+            BadInput: Where that is the corpus; see `adapt`.
+            MachineError: See `adapt`, in that case.
         """
         tool, settings = tool_of(run.engine), run.settings_of(*OF_USER)
         known = run.setup.probes.get(NAME, {})

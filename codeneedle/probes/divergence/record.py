@@ -73,7 +73,7 @@ class ContextComparison:
     by_chunk_tokens: tuple[Count, ...] = ()
     """How many of the tokens each chunk has, where a server has scored them."""
 
-    untold: Count = 0  # further tokens, as of `messages.Forced`
+    untold: Count = 0  # further tokens; see `messages.Forced`
     same_as: tuple[Count, ...] = ()
     """For each chunk the first one of the same text, by number; empty if untold."""
 

@@ -49,7 +49,7 @@ def checked_words(
     command: str, *, option: str, known: Collection[str]
 ) -> tuple[str, ...]:
     """
-    The words of *command*, as of `commands.words_of`.
+    The words of *command*; see `commands.words_of`.
 
     Raises:
         BadInput: As of that, or if it names a file that its working folder lacks.

@@ -37,7 +37,7 @@ def prompts_without_loss(share: float) -> int:
     Prompts whose answers must all be kept to show that at most `LEAST_LOST` are lost.
 
     Args:
-        share: Chance of an error, as of `verdict.statistics.error_share`.
+        share: Chance of an error; see `verdict.statistics.error_share`.
 
     Source:
         Clopper and Pearson's interval without a loss: 1 - share^(1/n).
@@ -75,7 +75,7 @@ def _loss_of_answers(
         is_kept: Whether an answer is not lost.
         can_lose: Whether that of the reference could be; where it loops or is empty,
             it cannot.
-        right: As of `Loss`.
+        right: See `Loss`.
     """
 
     def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:

@@ -76,7 +76,7 @@ PROMPT_TOKENS = 160
 """Estimate for a prompt, used only by the plan."""
 
 LOOP_FREE = 0.025
-"""Chance of an error of one pair that is asked once, as of `verdict.statistics`."""
+"""Chance of an error of one pair that is asked once; see `verdict.statistics`."""
 
 
 def most_tokens(settings: GenerationSettings, context: int) -> int:
@@ -385,7 +385,7 @@ class _Form:
 
 def _sent_in(run: RunContext) -> dict[str, Sent]:
     """
-    The prompts of *run*, as of `_prompts_by_name`.
+    The prompts of *run*; see `_prompts_by_name`.
 
     Those of the setup: as they are rendered today, else as on the day it began.
     """

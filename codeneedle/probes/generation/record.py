@@ -281,7 +281,7 @@ def written_in(stored: Observed, *, file: str) -> dict[str, Written]:
     The answers that are *stored* of a cell; errors name the *file*.
 
     Raises:
-        BadRecord: As of `written_of`.
+        BadRecord: See `written_of`.
     """
     groups = groups_in(stored, file=file).items()
     every = ((key, answer) for key, group in groups for answer in group.answers)
@@ -294,7 +294,7 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
     The answers of *record* beside those of the reference, in asking order.
 
     Raises:
-        BadRecord: As of `written_of` and `first_of`.
+        BadRecord: See `written_of` and `first_of`.
     """
     first = first_of(setup)
     if first is None:

@@ -161,7 +161,7 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
     The rounds of *record* that have an answer, in asking order.
 
     Raises:
-        BadRecord: As of `scored_rounds`.
+        BadRecord: See `scored_rounds`.
     """
     return [
         scored_round
@@ -175,7 +175,7 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     The right lines of *record* that have scores, read or forced, in asking order.
 
     Raises:
-        BadRecord: As of `scored_rounds`.
+        BadRecord: See `scored_rounds`.
     """
     functions, recall = functions_in(setup), recall_of(record)
     by_name = {needle.name: needle for needle in functions.forced}

@@ -121,7 +121,7 @@ class ReuseQuestion:
         return max((abs(one - other) for one, other in both), default=None)
 
     def differs(self, way: CacheState) -> bool | None:
-        """True if the reply differs from the cold one; None as of `difference`."""
+        """True if the reply differs from the cold one; None: see `difference`."""
         cold, again = self.answer(CacheState.COLD), self.answer(way)
         return None if cold is None or again is None else cold.text != again.text
 
@@ -166,7 +166,7 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
     What is *stored* in a *file*.
 
     Raises:
-        BadRecord: As of `reuse_of`.
+        BadRecord: See `reuse_of`.
     """
     from_json(stored.facts, ReuseFacts, file=file)
     questions = tuple(

@@ -193,7 +193,7 @@ def caveats(chosen: TranscriptLayout, context: int) -> Iterator[str]:
 
 
 def dropped_lines(phrases: Sequence[str]) -> Iterator[str]:
-    """What is lost with what the chat template drops, as of `dropped_phrases`."""
+    """What is lost with what the chat template drops; see `dropped_phrases`."""
     for phrase in phrases:
         yield f"the chat template drops {phrase}"
     if any(what in phrase for phrase in phrases for what in ("tool calls", "of tools")):

@@ -367,7 +367,7 @@ def turns_in_file(
         then: What the template gave when the run began; None for now.
 
     Raises:
-        CodeneedleError: As of `TranscriptProbe.adapt`.
+        CodeneedleError: See `TranscriptProbe.adapt`.
     """
     _, conversations = read_conversations(_file(settings))
     with engine.templating() as template:

@@ -187,7 +187,7 @@ def scored_turns(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     The scores of each turn of *record* that has some, by the name of the turn.
 
     Raises:
-        BadRecord: As of `transcript_layout` and `turns_of`.
+        BadRecord: See `transcript_layout` and `turns_of`.
     """
     names = {turn.name for turn in transcript_layout(setup).turns}
     every = (turn for turn in turns_of(record) if turn.name in names)
