@@ -712,7 +712,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     }.get(step.asked.why)
     if phrase:
         return f"{asked}, {phrase}"
-    has_within = any(each.decision is Decision.WITHIN for each in verdict.compared)
+    has_within = any(result.decision is Decision.WITHIN for result in verdict.compared)
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 
 

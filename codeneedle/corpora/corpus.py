@@ -76,7 +76,9 @@ class Corpus:
 
     def of_length(self, lines: int) -> list[Function]:
         """The functions with *lines* lines or more that are not blank."""
-        return [each for each in self.functions if each.content_lines >= lines]
+        return [
+            function for function in self.functions if function.content_lines >= lines
+        ]
 
     def shortest(self, lines: int, functions: int = 1) -> str:
         """
@@ -148,7 +150,9 @@ def longest(
     if fitting == len(candidates):
         return corpus
     cuts = corpus.cuts[:fitting]
-    functions = [each for each in corpus.functions if cuts and each.end <= cuts[-1]]
+    functions = [
+        function for function in corpus.functions if cuts and function.end <= cuts[-1]
+    ]
     if not any(function.content_lines >= lines for function in functions):
         return None
     text = corpus.text[: ends[fitting - 1]]

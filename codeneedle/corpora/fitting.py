@@ -93,7 +93,10 @@ def cut_to_text(corpus: Corpus, text: str) -> Corpus:
     shorter = replace(corpus, text=text)
     end = shorter.line_count
     return replace(
-        shorter, functions=tuple(each for each in corpus.functions if each.end <= end)
+        shorter,
+        functions=tuple(
+            function for function in corpus.functions if function.end <= end
+        ),
     )
 
 

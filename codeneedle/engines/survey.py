@@ -62,7 +62,7 @@ class Survey:
     @property
     def has_no_cache(self) -> bool:
         """Whether the engine makes a context without a KV cache for each pair."""
-        made = [each for each in self.pairs.values() if each.memory]
+        made = [pair for pair in self.pairs.values() if pair.memory]
         return bool(made) and not any(each.kv for each in made)
 
     def refusal(self, pair: Pair) -> str:

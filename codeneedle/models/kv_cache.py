@@ -71,7 +71,7 @@ class Caches:
     @property
     def _growing(self) -> list[KvBuffer]:
         """The buffers that hold the whole context, and so grow with it."""
-        return [each for each in self.buffers if each.cells >= self.context]
+        return [buffer for buffer in self.buffers if buffer.cells >= self.context]
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +342,7 @@ def predict_memory(
     for pair in pairs:
         why = refusal(pair)
         known = None if why else caches
-        sizes = (known.size(each, pair) if known else None for each in contexts)
+        sizes = (known.size(context, pair) if known else None for context in contexts)
         memories.append(
             PairMemory(
                 pair=pair,

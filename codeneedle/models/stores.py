@@ -478,7 +478,7 @@ def missing(text: str, *, folder: bool = False) -> WeightsUnusable:
 def _unreadable() -> str:
     """Which stores belong to somebody else, and may not be looked at, as an ending."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
-    closed = [str(each) for each in folders if _is_closed(each)]
+    closed = [str(folder) for folder in folders if _is_closed(folder)]
     return f" (not readable for you: {', '.join(closed)})" if closed else ""
 
 

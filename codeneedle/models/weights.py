@@ -294,9 +294,11 @@ def read_header(path: Path) -> Weights:
         return replace(
             weights,
             k_bias_norms=tuple(_k_bias_norms(files, headers)),
-            has_sinks=any("sinks" in name for each in headers for name in each.kept),
+            has_sinks=any(
+                "sinks" in name for header in headers for name in header.kept
+            ),
             # A damaged header may claim more than can be stored.
-            parameters=min(sum(each.elements for each in headers), MOST_PARAMETERS),
+            parameters=min(sum(header.elements for header in headers), MOST_PARAMETERS),
         )
     except BadHeader as error:
         raise _no_support(files[0], str(error)) from error

@@ -329,9 +329,9 @@ class ProbeContext:
         here = self.effective.attention or (survey and survey.attention(self.pair))
         chosen = patience(
             {
-                each.pair: each.silence_s
-                for each in self.others
-                if here and each.attention is here and each.silence_s is not None
+                other.pair: other.silence_s
+                for other in self.others
+                if here and other.attention is here and other.silence_s is not None
             }
         )
         try:

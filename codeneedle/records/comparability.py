@@ -303,7 +303,7 @@ def _first_difference(
             (key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}
         )
     elif isinstance(ours, list) and isinstance(theirs, list):
-        are_objects = all(isinstance(each, dict) for each in (*ours, *theirs))
+        are_objects = all(isinstance(value, dict) for value in (*ours, *theirs))
         if len(ours) != len(theirs) and not (of_observations and are_objects):
             return "length", len(ours), len(theirs)
         parts = zip(itertools.count(1), ours, theirs, strict=False)

@@ -581,8 +581,8 @@ class Run:
         records = tuple(records)
         return replace(
             self,
-            records=tuple(each for each in records if not each.variant),
-            variants=tuple(each for each in records if each.variant),
+            records=tuple(record for record in records if not record.variant),
+            variants=tuple(record for record in records if record.variant),
         )
 
 

@@ -206,9 +206,10 @@ def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
     alone = next(
         (
             row
-            for each in verdict.compared
-            if (each.pair.weights, each.pair.cache) == (pair.weights, reference.cache)
-            if (row := shown_row(verdict, each))
+            for result in verdict.compared
+            if (result.pair.weights, result.pair.cache)
+            == (pair.weights, reference.cache)
+            if (row := shown_row(verdict, result))
         ),
         None,
     )

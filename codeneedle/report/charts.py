@@ -87,17 +87,17 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "pair": visible(str(each.pair)),
-                "memory": each.memory,
+                "pair": visible(str(result.pair)),
+                "memory": result.memory,
                 "loss": PERCENT * row.bounds.mean,
                 "low": PERCENT * row.bounds.low,
                 "high": PERCENT * row.bounds.high,
-                "decision": each.decision,
-                "on_front": each.pair in best,
-                "is_set": each.pair == verdict.chosen,
+                "decision": result.decision,
+                "on_front": result.pair in best,
+                "is_set": result.pair == verdict.chosen,
             }
-            for each in verdict.compared
-            if each.memory is not None and (row := losses.rows.get(each.pair))
+            for result in verdict.compared
+            if result.memory is not None and (row := losses.rows.get(result.pair))
         ]
     )
 

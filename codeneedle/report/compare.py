@@ -336,17 +336,17 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
     }
 
 
-def _change_object(each: Change) -> dict[str, Any]:
+def _change_object(change: Change) -> dict[str, Any]:
     return {
-        "metric": each.metric.of or each.metric.name,
-        "facet": each.metric.facet,
-        "refused": each.refused,
-        "change": each.bounds.mean if each.bounds else None,
-        "low": each.bounds.low if each.bounds else None,
-        "high": each.bounds.high if each.bounds else None,
-        "unit": "share" if each.is_share else each.metric.unit,
-        "words": each.words,
-        "not_tested": [str(pair) for pair in each.elsewhere],
+        "metric": change.metric.of or change.metric.name,
+        "facet": change.metric.facet,
+        "refused": change.refused,
+        "change": change.bounds.mean if change.bounds else None,
+        "low": change.bounds.low if change.bounds else None,
+        "high": change.bounds.high if change.bounds else None,
+        "unit": "share" if change.is_share else change.metric.unit,
+        "words": change.words,
+        "not_tested": [str(pair) for pair in change.elsewhere],
     }
 
 

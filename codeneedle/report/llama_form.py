@@ -186,9 +186,9 @@ def _figures(statistics: Statistics) -> list[str]:
     ]
 
 
-def _estimate(each: Estimate, digits: int) -> str:
+def _estimate(estimate: Estimate, digits: int) -> str:
     """A number with its error, if that is known."""
-    return with_error(each.value, each.error, digits=digits, mark=" ± ")
+    return with_error(estimate.value, estimate.error, digits=digits, mark=" ± ")
 
 
 def ppl_difference(statistics: Statistics) -> Estimate:

@@ -201,9 +201,9 @@ def losses_of(verdict: Verdict) -> Losses | None:
     """
     for kinds in KINDS:
         rows = {
-            each.pair: row
-            for each in verdict.compared
-            if (row := _row(each, kinds)) is not None
+            result.pair: row
+            for result in verdict.compared
+            if (row := _row(result, kinds)) is not None
         }
         if rows:
             row = next(iter(rows.values()))
@@ -232,18 +232,18 @@ def _what(row: MetricResult) -> str:
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"
 
 
-def shown_row(verdict: Verdict, each: PairResult) -> MetricResult | None:
+def shown_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
     """
     The row whose loss the table shows: never a divergence beside losses.
 
     None of a pair that has nothing else, and of one that is not compared.
     """
-    leading = each.leading if each.decision else None
+    leading = result.leading if result.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
         return leading
     if not has_losses(verdict):
         return leading
-    losses = [row for row in each.metric_results if row.kind is not LossKind.CHANGE]
+    losses = [row for row in result.metric_results if row.kind is not LossKind.CHANGE]
     return losses[0] if losses else None
 
 
@@ -268,5 +268,5 @@ def has_text_loss(result: PairResult) -> bool:
 
 def has_losses(verdict: Verdict) -> bool:
     """Whether anything but divergence was measured, which is a change, not a loss."""
-    rows = (row for each in verdict.compared for row in each.metric_results)
+    rows = (row for result in verdict.compared for row in result.metric_results)
     return any(row.kind is not LossKind.CHANGE for row in rows)

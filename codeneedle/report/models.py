@@ -171,7 +171,9 @@ LOSS = "right tokens lost"
 
 def _table(receipts: Mapping[str, Receipt]) -> Table:
     """Pairs from top to bottom, of each pair the rows one below the other."""
-    pairs = most_precise_first({p for each in receipts.values() for p in each.rows})
+    pairs = most_precise_first(
+        {p for receipt in receipts.values() for p in receipt.rows}
+    )
     lines = [
         {PAIR: str(pair), "row": name, **dict(_cells(receipt, receipt.rows[pair]))}
         for pair in pairs

@@ -258,16 +258,16 @@ _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
 """Classes of a cell by what its pair is."""
 
 
-def _cell(each: Shown) -> list[Any]:
+def _cell(shown: Shown) -> list[Any]:
     """Text, text below, tip, ground, ink and classes: shorter than names for each."""
-    own = (meaning for _, meaning in legend([each]))
-    tip = "; ".join(filter(None, [visible(str(each.pair)), each.note, *own]))
-    cell = [each.spelled_text, each.below, tip if each.text else ""]
-    if each.ground is None:
+    own = (meaning for _, meaning in legend([shown]))
+    tip = "; ".join(filter(None, [visible(str(shown.pair)), shown.note, *own]))
+    cell = [shown.spelled_text, shown.below, tip if shown.text else ""]
+    if shown.ground is None:
         return cell
-    classes = (letter for style, letter in _LETTERS.items() if style in each.style)
-    ink = text_colour(*each.ground)
-    return [*cell, hex_of(each.ground), ink, "".join(classes)]
+    classes = (letter for style, letter in _LETTERS.items() if style in shown.style)
+    ink = text_colour(*shown.ground)
+    return [*cell, hex_of(shown.ground), ink, "".join(classes)]
 
 
 Answers = Mapping[Pair, Sequence[ScoredAnswer]]

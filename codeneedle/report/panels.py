@@ -353,7 +353,7 @@ def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
     """The panels of a task as a grid, with notes and legends."""
     yield Heading(f"{run.name}  {panels_heading(panels, difference=difference)}")
     yield Lines(["length across in tokens, depth down"], style="dim")
-    by_pair = {each.pair: each for each in panels.panels}
+    by_pair = {panel.pair: panel for panel in panels.panels}
     k_types = list(dict.fromkeys(pair.k for pair in by_pair))
     v_types = list(dict.fromkeys(pair.v for pair in by_pair))
     texts = {
@@ -468,7 +468,9 @@ def panel_objects(runs: Sequence[Run], metric: Metric) -> list[RunTable]:
     return [
         msgspec.structs.replace(
             of_run,
-            notes=tuple(note for each in panels_of(run, metric) for note in each.notes),
+            notes=tuple(
+                note for panel in panels_of(run, metric) for note in panel.notes
+            ),
         )
         for of_run, run in zip(found, runs, strict=True)
     ]

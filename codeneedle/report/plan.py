@@ -242,7 +242,9 @@ def _left_out(run: Run) -> Iterator[str]:
     finished = {record.pair for record in run.records if record.has_numbers}
     failed = [
         Shown(pair=pair, text="", marks=(status_mark(record.status, record.reason),))
-        for pair in most_precise_first({each.pair for each in run.records} - finished)
+        for pair in most_precise_first(
+            {record.pair for record in run.records} - finished
+        )
         for record in run.records
         if record.pair == pair
     ]
@@ -254,12 +256,12 @@ def _rank(record: CellRecord) -> tuple[bool, int]:
     return record.peak_rss_bytes is not None, context_of(record.effective)
 
 
-def _measured_size(each: Measured, name: str) -> Shown:
+def _measured_size(measured: Measured, name: str) -> Shown:
     """The size of that *name*, or a dash."""
-    size_mib = each.sizes_mib[name]
+    size_mib = measured.sizes_mib[name]
     if math.isnan(size_mib):
-        return _mark_alone(each.pair, UNTOLD_SIZE)
-    return Shown(pair=each.pair, text=_measured_text(name, size_mib))
+        return _mark_alone(measured.pair, UNTOLD_SIZE)
+    return Shown(pair=measured.pair, text=_measured_text(name, size_mib))
 
 
 def _mark_alone(pair: Pair, mark: NumberMark) -> Shown:
@@ -284,36 +286,38 @@ def _tokens(context: int) -> str:
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
 
-def _predicted_row(each: PairMemory, memory: MemoryPlan) -> list[Shown]:
+def _predicted_row(pair_memory: PairMemory, memory: MemoryPlan) -> list[Shown]:
     """Its size at each context, and the longest one."""
-    sizes = [_predicted_size(each, count) for count in each.kv_bytes]
-    return [*sizes, _longest(each, memory)]
+    sizes = [_predicted_size(pair_memory, count) for count in pair_memory.kv_bytes]
+    return [*sizes, _longest(pair_memory, memory)]
 
 
-def _predicted_size(each: PairMemory, count: float | None) -> Shown:
+def _predicted_size(pair_memory: PairMemory, count: float | None) -> Shown:
     """A size in MiB; a question mark if it is unknown."""
     if count is None:
         # Of a pair that cannot run, the last column says why.
-        marks = () if each.misfit else (UNKNOWN_SIZE,)
-        return Shown(pair=each.pair, text=UNKNOWN_SIGN, marks=marks)
+        marks = () if pair_memory.misfit else (UNKNOWN_SIZE,)
+        return Shown(pair=pair_memory.pair, text=UNKNOWN_SIGN, marks=marks)
     size_mib = mib(count)
-    return Shown(pair=each.pair, text=f"{size_mib:,.{_digits(size_mib, 1)}f}")
+    return Shown(pair=pair_memory.pair, text=f"{size_mib:,.{_digits(size_mib, 1)}f}")
 
 
-def _longest(each: PairMemory, memory: MemoryPlan) -> Shown:
+def _longest(pair_memory: PairMemory, memory: MemoryPlan) -> Shown:
     """
     The longest context that fits, marked if it is that of the training.
 
     If none does, why.
     """
-    if each.misfit:
-        return _mark_alone(each.pair, refusal_mark(CANNOT_SIGN, each.misfit))
-    longest = each.longest_context
+    if pair_memory.misfit:
+        return _mark_alone(
+            pair_memory.pair, refusal_mark(CANNOT_SIGN, pair_memory.misfit)
+        )
+    longest = pair_memory.longest_context
     if longest is None:
-        return _mark_alone(each.pair, UNKNOWN_SIZE)
+        return _mark_alone(pair_memory.pair, UNKNOWN_SIZE)
     marks = (TRAINED,) if longest == memory.training_context else ()
     sign = TRAINED.sign if marks else " "
-    return Shown(pair=each.pair, text=f"{longest:,}{sign}", marks=marks)
+    return Shown(pair=pair_memory.pair, text=f"{longest:,}{sign}", marks=marks)
 
 
 def _memory_notes(memory: MemoryPlan) -> Iterator[str]:

@@ -218,9 +218,9 @@ def _settings(told: Json) -> str:
         for key, value in stated.items()
     }
     phrases = [
-        f"{key.replace('_', ' ')} {' '.join(f'{each:g}' for each in values)}"
+        f"{key.replace('_', ' ')} {' '.join(f'{value:g}' for value in values)}"
         for key, values in numbers.items()
-        if values and all(isinstance(each, int | float) for each in values)
+        if values and all(isinstance(value, int | float) for value in values)
     ]
     return ", ".join([*phrases, f"digest {_digest(stated)}"])
 

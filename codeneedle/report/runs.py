@@ -98,8 +98,8 @@ def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
     return Shown(pair=pair, text=NOT_RUN.sign, marks=(NOT_RUN,))
 
 
-def _text(each: Shown) -> str:
+def _text(shown: Shown) -> str:
     """``0.2 within``; a mark for the reference."""
-    if Style.REFERENCE in each.style:
+    if Style.REFERENCE in shown.style:
         return REFERENCE_MARK
-    return f"{each.text} {each.below}".rstrip()
+    return f"{shown.text} {shown.below}".rstrip()

@@ -179,7 +179,7 @@ def pair_tables(
     # Not at the top: commands that judge nothing do not wait for statistics.
     from codeneedle.verdict.judge import judge
 
-    return [replace(each, verdict=judge(each.run, limits)) for each in tables]
+    return [replace(table, verdict=judge(table.run, limits)) for table in tables]
 
 
 def read_runs(root: Path, *names: str | None) -> list[Run]:

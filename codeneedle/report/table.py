@@ -333,13 +333,13 @@ def column_shown(column: Column, table: PairTable) -> list[Shown]:
     return [_with_ratio(each, column) for each in found]
 
 
-def _with_ratio(each: Shown, column: Column) -> Shown:
-    """*each* with its ratio; the reference has its mark at the row of a table."""
-    ratio = ratio_mark(column.metric, column.over_reference(each.pair))
-    marks = [mark for mark in each.marks if mark.sign != REFERENCE_MARK]
+def _with_ratio(shown: Shown, column: Column) -> Shown:
+    """*shown* with its ratio; the reference has its mark at the row of a table."""
+    ratio = ratio_mark(column.metric, column.over_reference(shown.pair))
+    marks = [mark for mark in shown.marks if mark.sign != REFERENCE_MARK]
     if ratio:
         marks.append(ratio)
-    return replace(each, marks=tuple(marks), note=ratio.sign if ratio else "")
+    return replace(shown, marks=tuple(marks), note=ratio.sign if ratio else "")
 
 
 def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
@@ -433,8 +433,10 @@ def _memory(verdict: "Verdict | None", pair: Pair) -> str:
 def _commands(run: Run) -> Block:
     """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
-    ran = (each.command for each in run.records if each.pair == pair)
-    commands = [captions.command_line(run.setup, each) for each in dict.fromkeys(ran)]
+    ran = (record.command for record in run.records if record.pair == pair)
+    commands = [
+        captions.command_line(run.setup, fromkey) for fromkey in dict.fromkeys(ran)
+    ]
     return Lines(
         [*run.sweep.splitlines(), "", *commands], copied="Sweep file and commands"
     )

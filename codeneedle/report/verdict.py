@@ -82,19 +82,19 @@ def verdicts(
     """
     if of_runs[1:]:
         yield answers_table(of_runs)
-    for each in of_runs:
-        yield Heading(f"{each.run.name}: verdict")
-        yield headline_lines(each, pair_flags_of(each.run.setup.engine))
-        if each.compared:
-            yield from verdict_tables(each, each.results)
-            yield from others(each, each.results)
-        yield remark_lines(each, pair_flags_of(each.run.setup.engine))
-        yield Facts(captions.run_facts(each.run), is_quiet=True)
+    for run in of_runs:
+        yield Heading(f"{run.run.name}: verdict")
+        yield headline_lines(run, pair_flags_of(run.run.setup.engine))
+        if run.compared:
+            yield from verdict_tables(run, run.results)
+            yield from others(run, run.results)
+        yield remark_lines(run, pair_flags_of(run.run.setup.engine))
+        yield Facts(captions.run_facts(run.run), is_quiet=True)
 
 
 def answers_table(of_runs: Sequence[Verdict]) -> Table:
     """A row for each run: the pair to set, what it takes, and what it loses."""
-    names = captions.names_of([each.run for each in of_runs])
+    names = captions.names_of([run.run for run in of_runs])
     heading = ["run", "pair to set", "memory", "loss", "at most"]
     rows = [
         [name, answer_phrase(verdict), *_chosen_row(verdict)]
@@ -159,10 +159,10 @@ def closing(
 ) -> Document:
     """The first line of each verdict, named if several, for the end of a long one."""
     lines: list[ShownText] = []
-    for each in of_runs:
-        first, *_ = headline(each, pair_flags_of(each.run.setup.engine))
-        name = f"{visible(each.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), _style(each)))
+    for run in of_runs:
+        first, *_ = headline(run, pair_flags_of(run.run.setup.engine))
+        name = f"{visible(run.run.name)}: " if of_runs[1:] else ""
+        lines.append(Text(name + visible(first), _style(run)))
     yield Lines(lines)
 
 
@@ -306,7 +306,7 @@ def _least(
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
-    fitting = [each for each in verdict.compared if verdict.fits(each)]
+    fitting = [result for result in verdict.compared if verdict.fits(result)]
     none = "; nothing that fits is shown to be within it"
     if any(each.decision is Decision.WITHIN for each in fitting):
         none = ""
@@ -424,8 +424,8 @@ def _without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
     """Where no metric with a loss has a say: answers alone, or divergence alone."""
     answers = [
         row
-        for each in verdict.compared
-        for row in each.metric_results
+        for result in verdict.compared
+        for row in result.metric_results
         if row.kind is LossKind.ANSWERS
     ]
     if answers:
@@ -561,7 +561,7 @@ def _options(verdict: Verdict) -> list[str]:
 def pareto_front(verdict: Verdict) -> list[PairResult]:
     """The reference, what is set, and pairs of which none as small loses less."""
     # What one probe has measured of all pairs tells less than all probes of a few.
-    measured = [each for each in verdict.compared if not each.lacking]
+    measured = [result for result in verdict.compared if not result.lacking]
     best = {each.pair for each in best_by_size(measured or verdict.compared)}
     named = {verdict.reference, verdict.chosen, *best}
     return [result for result in verdict.results if result.pair in named]
@@ -647,18 +647,18 @@ def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
 
 
 def _row_of_kinds(
-    verdict: Verdict, each: PairResult, kinds: Mapping[str, str]
+    verdict: Verdict, result: PairResult, kinds: Mapping[str, str]
 ) -> list[str]:
     """A pair with its loss of each kind of text: ``0.1 % (0.0 to 0.3)``."""
-    start = _row_start(verdict, each)
-    if each.pair == verdict.reference:
+    start = _row_start(verdict, result)
+    if result.pair == verdict.reference:
         return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
-    leading = each.leading
-    if leading is None or each.decision is None:
-        trouble = each.trouble.partition(":")[0] or "not compared"
+    leading = result.leading
+    if leading is None or result.decision is None:
+        trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *[""] * len(kinds), trouble]
-    rows = [each.metric_result(name) for name in kinds]
-    phrase = word_phrase(each, leading)
+    rows = [result.metric_result(name) for name in kinds]
+    phrase = word_phrase(result, leading)
     if phrase == Decision.BEYOND:
         phrase += f" by {kinds.get(leading.metric.name, leading.metric.name)}"
     return [*start, *(_range(verdict, row) for row in rows), phrase]
@@ -734,32 +734,32 @@ def _own_phrase(row: MetricResult) -> str:
     return f"{phrase}; {row.remark}" if row.remark else phrase
 
 
-def _row_start(verdict: Verdict, each: PairResult) -> list[str]:
+def _row_start(verdict: Verdict, result: PairResult) -> list[str]:
     """A pair, with its memory and its speed."""
-    memory = f"{each.memory:.0%}" if each.memory is not None else ""
-    if verdict.limits.max_memory_bytes is not None and each.memory_bytes is not None:
-        memory = size(each.memory_bytes)
-    speed = f"{each.speed:.0%}" if each.speed is not None else ""
-    pair = visible(str(each.pair))
-    signs = (mark.sign for mark in attention_marks(each.attention, each.evidence))
+    memory = f"{result.memory:.0%}" if result.memory is not None else ""
+    if verdict.limits.max_memory_bytes is not None and result.memory_bytes is not None:
+        memory = size(result.memory_bytes)
+    speed = f"{result.speed:.0%}" if result.speed is not None else ""
+    pair = visible(str(result.pair))
+    signs = (mark.sign for mark in attention_marks(result.attention, result.evidence))
     return [" ".join([pair, *signs]), memory, speed]
 
 
-def _table_row(verdict: Verdict, each: PairResult, usual: str) -> list[str]:
+def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
     """
     A pair with its loss and interval.
 
     Its units where they are not the *usual* ones.
     """
-    start, none = _row_start(verdict, each), ["", "", ""]
-    if each.pair == verdict.reference:
+    start, none = _row_start(verdict, result), ["", "", ""]
+    if result.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
-    leading, row = each.leading, shown_row(verdict, each)
-    if leading is None or each.decision is None:
+    leading, row = result.leading, shown_row(verdict, result)
+    if leading is None or result.decision is None:
         # The reason stands below the table.
-        trouble = each.trouble.partition(":")[0] or "not compared"
+        trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *none, trouble, ""]
-    phrase = word_phrase(each, leading)
+    phrase = word_phrase(result, leading)
     if row and units_phrase(row) != usual:
         phrase += f" (of {units_phrase(row)})"
     main = verdict.main_results[0].metric.name
@@ -777,9 +777,9 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
     entries = []
     for decision in Decision:
         pairs = [
-            each.pair
-            for each in verdict.compared
-            if verdict.decision(each.pair, metric) == decision
+            result.pair
+            for result in verdict.compared
+            if verdict.decision(result.pair, metric) == decision
         ]
         if pairs:
             row = next(
@@ -795,7 +795,9 @@ def _meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
     """What a decision says of pairs, with the limit: ``loss at most 1.0 %``."""
     if decision is Decision.OPEN:
         return "neither is shown"
-    row = next(row for each in verdict.compared if (row := each.metric_result(metric)))
+    row = next(
+        row for result in verdict.compared if (row := result.metric_result(metric))
+    )
     what = "change" if row.kind is LossKind.CHANGE else "loss"
     if row.kind is LossKind.SCORE:
         what = "loss of the score"
@@ -812,7 +814,7 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
     By the *metric* of that name alone, or by all if empty; empty where it has no say.
     """
     has_rows = any(
-        not metric or each.metric_result(metric) for each in verdict.compared
+        not metric or result.metric_result(metric) for result in verdict.compared
     )
     if metric in verdict.silent or not has_rows:
         return ""

@@ -188,7 +188,7 @@ def verdict_objects(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> list[VerdictObject]:
     """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts`."""
-    return [_verdict(each, pair_flags_of(each.run.setup.engine)) for each in of_runs]
+    return [_verdict(run, pair_flags_of(run.run.setup.engine)) for run in of_runs]
 
 
 def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
@@ -246,9 +246,9 @@ def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
         )
 
 
-def _remark(each: Remark) -> RemarkObject:
-    pairs = [str(pair) for pair in each.pairs]
-    return RemarkObject(kind=each.kind, text=each.text, pairs=pairs)
+def _remark(remark: Remark) -> RemarkObject:
+    pairs = [str(pair) for pair in remark.pairs]
+    return RemarkObject(kind=remark.kind, text=remark.text, pairs=pairs)
 
 
 def _number_or_none(value: float | None) -> Number:
@@ -283,20 +283,22 @@ def _gain(gain: Gain) -> GainObject:
     )
 
 
-def _pair(each: PairResult) -> PairObject:
+def _pair(result: PairResult) -> PairObject:
     """The result of a pair as it is published; NaN becomes null."""
     return PairObject(
-        k=each.pair.k,
-        v=each.pair.v,
-        weights=each.pair.weights or None,
-        decision=each.decision,
-        memory=_number_or_none(each.memory),
-        speed=_number_or_none(each.speed),
-        trouble=each.trouble,
-        memory_bytes=None if each.memory_bytes is None else round(each.memory_bytes),
-        attention=each.attention,
-        lacking=tuple(each.lacking),
-        metrics=tuple(map(_metric, each.metric_results)),
+        k=result.pair.k,
+        v=result.pair.v,
+        weights=result.pair.weights or None,
+        decision=result.decision,
+        memory=_number_or_none(result.memory),
+        speed=_number_or_none(result.speed),
+        trouble=result.trouble,
+        memory_bytes=None
+        if result.memory_bytes is None
+        else round(result.memory_bytes),
+        attention=result.attention,
+        lacking=tuple(result.lacking),
+        metrics=tuple(map(_metric, result.metric_results)),
     )
 
 

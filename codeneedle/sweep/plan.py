@@ -261,7 +261,9 @@ class Plan:
         if self.survey.unknown:
             yield f"where attention will run is not known: {self.survey.unknown}"
         others = {
-            device_kind(each.device) for each in self.workers if not each.is_surveyed
+            device_kind(worker.device)
+            for worker in self.workers
+            if not worker.is_surveyed
         }
         if others:
             yield (
@@ -595,7 +597,7 @@ def _read_again(bill: Bill) -> Bill:
 
 def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
     """What a run is called instead of a corpus; empty if that is read or named."""
-    texts = [each.own_text(request.settings_of(each), engine) for each in probes]
+    texts = [probe.own_text(request.settings_of(probe), engine) for probe in probes]
     if request.corpus or None in texts:
         return ""
     return next(filter(None, texts), "")
@@ -676,7 +678,7 @@ def afresh(plan: Plan) -> Plan:
     Raises:
         RequestError: See `plan`.
     """
-    chosen = {each.name: plan.kept.settings_of(each) for each in plan.probes}
+    chosen = {probe.name: plan.kept.settings_of(probe) for probe in plan.probes}
     request = structs.replace(plan.request, **chosen)
     request = _adapt_settings(request, plan.probes, replace(plan.estimates, setup=None))
     return replace(plan, request=request)

@@ -472,7 +472,7 @@ def _refuse_lost_text(
     """
     prompt = room.prompt(corpus.text)
     length = tokenizer.count_tokens(prompt)
-    bodies = {each.name: "\n".join(each.body) for each in corpus.functions}
+    bodies = {function.name: "\n".join(function.body) for function in corpus.functions}
     missing = [name for name, body in bodies.items() if body not in prompt]
     if length < tokens:
         what = f"it has {length:,} tokens, the corpus alone has {tokens:,}"

@@ -213,7 +213,7 @@ class _Now:
 
     def probes_with_something_to_lose(self, probes: Sequence[Probe]) -> list[Probe]:
         """Those of *probes* whose reference has something to lose."""
-        return [each for each in probes if each.name not in self.taken.silent]
+        return [probe for probe in probes if probe.name not in self.taken.silent]
 
     @cached_property
     def first_units(self) -> int | None:

@@ -84,7 +84,7 @@ def _refuse_closed(folder: Path, rights: int) -> None:
 def nearest(path: Path) -> Path:
     """*path*, absolute, or the nearest folder above it that exists."""
     absolute = expand_home(path).absolute()
-    return next(each for each in (absolute, *absolute.parents) if exists(each))
+    return next(parent for parent in (absolute, *absolute.parents) if exists(parent))
 
 
 def identity(path: Path) -> str:

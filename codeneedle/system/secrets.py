@@ -134,7 +134,7 @@ def masking() -> Iterator[None]:
 def mask(error: CodeneedleError) -> None:
     """Mask known secrets in all that *error* tells."""
     error.args = tuple(
-        masked(each) if isinstance(each, str) else each for each in error.args
+        masked(arg) if isinstance(arg, str) else arg for arg in error.args
     )
     for name in ("hint", "kind", "message"):
         if isinstance(text := getattr(error, name, None), str):
@@ -198,7 +198,9 @@ def secret_in(text: str) -> str:
     if _USER_IN_URL.search(text):
         return "http://...@"
     settings = (setting.groupdict() for setting in _SETTING.finditer(text))
-    return next((each["name"] for each in settings if _holds_secret(**each)), "")
+    return next(
+        (setting["name"] for setting in settings if _holds_secret(**setting)), ""
+    )
 
 
 def _holds_secret(*, name: str, sign: str, value: str) -> bool:

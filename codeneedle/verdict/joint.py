@@ -97,7 +97,7 @@ def weight_names(runs: Sequence[Run]) -> list[str]:
     if len({*names}) == len(names):
         return names
     # Of folders that lie in different places runs may be called alike, too.
-    return [f"{each.weights.name} {each.weights.sha256[:8]}" for each in setups]
+    return [f"{setup.weights.name} {setup.weights.sha256[:8]}" for setup in setups]
 
 
 def bits_per_weight(setup: Setup) -> float | None:
@@ -234,7 +234,7 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
     Else without looks, which are then those of the probe.
     """
     orders = [order_in(each.run.setup) for each in made]
-    fixed = [each for each in orders if each]
+    fixed = [order for order in orders if order]
     candidates = tuple(sorted({c for each in made for c in each.every()}))
     # Looks that not all have in common are those of the probe, from the first one on.
     is_one = len({(each.looks, each.skipped) for each in fixed}) == 1

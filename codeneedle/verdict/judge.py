@@ -192,8 +192,8 @@ class Verdict:
         """Why the reference is in doubt, by each metric by which it is."""
         return {
             row.metric.name: doubt.text
-            for each in self.results
-            for row in each.metric_results
+            for result in self.results
+            for row in result.metric_results
             for doubt in row.doubts
             if doubt.kind is RemarkKind.DOUBTED_REFERENCE
         }
@@ -210,7 +210,7 @@ class Verdict:
             # Each size is that of everything already.
             return None
         pair = self.chosen
-        smaller = [each for each in self.compared if cache_size(each) < 1]
+        smaller = [result for result in self.compared if cache_size(result) < 1]
         if pair is None and smaller:
             pair = min(smaller, key=cache_size).pair
         weights = self.run.setup.weights.size_bytes
@@ -249,7 +249,7 @@ class Verdict:
     def _outcome_without_pair(self) -> Outcome:
         """The answer where no pair is set, nor the reference known to fit."""
         own = self.result(self.reference) if self.reference else None
-        kinds = {row.kind for each in self.compared for row in each.metric_results}
+        kinds = {row.kind for result in self.compared for row in result.metric_results}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
         can_tell = can_tell and not (self.finer or self.doubted)
         most = self.limits.max_memory_bytes
@@ -278,7 +278,7 @@ class Verdict:
     @property
     def has_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
-        measured = [each for each in self.results if not each.trouble]
+        measured = [result for result in self.results if not result.trouble]
         return any(each.in_kernel for each in measured) or not measured
 
     @property
@@ -287,10 +287,10 @@ class Verdict:
         chosen = self.result(self.chosen) if self.chosen else None
         most = cache_size(chosen) if chosen else 1.0
         return tuple(
-            each.pair
-            for each in sorted(self.compared, key=cache_size)
-            if not each.in_kernel and each.decision is Decision.WITHIN
-            if cache_size(each) < most
+            result.pair
+            for result in sorted(self.compared, key=cache_size)
+            if not result.in_kernel and result.decision is Decision.WITHIN
+            if cache_size(result) < most
         )
 
     @property
@@ -306,7 +306,7 @@ class Verdict:
 
         Without a graded metric the first of scores, else of answers, else any.
         """
-        rows = [row for each in self.compared for row in each.metric_results]
+        rows = [row for result in self.compared for row in result.metric_results]
         graded = [row for row in rows if row.kind.is_graded]
         scores = [row for row in rows if row.kind is LossKind.SCORE]
         answers = [row for row in rows if row.kind is LossKind.ANSWERS]
@@ -316,7 +316,7 @@ class Verdict:
     @property
     def compared(self) -> tuple[PairResult, ...]:
         """The pairs that are compared with the reference."""
-        return tuple(each for each in self.results if each.decision is not None)
+        return tuple(result for result in self.results if result.decision is not None)
 
     @property
     def inferred(self) -> Mapping[Pair, Pair]:
@@ -331,9 +331,9 @@ class Verdict:
         if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
             return dominated(self.fitting, self.loss_bounds)
         decisions = {
-            each.pair: each.decision for each in self.compared if each.decision
+            result.pair: result.decision for result in self.compared if result.decision
         }
-        tried = {each.pair for each in self.results}
+        tried = {result.pair for result in self.results}
         pairs = (pair for pair in order.every if pair not in tried)
         return ruled_out(decisions, pairs)
 
@@ -387,14 +387,16 @@ class Verdict:
     def loss_bounds(self) -> Mapping[Pair, Bounds]:
         """What is known of the loss of each compared pair, by the metric that leads."""
         return {
-            each.pair: each.leading.bounds for each in self.compared if each.leading
+            result.pair: result.leading.bounds
+            for result in self.compared
+            if result.leading
         }
 
     @property
     def unasked(self) -> tuple[Pair, ...]:
         """Pairs smaller than the reference that were not measured, nor ruled out."""
         order, own = order_of(self.run), self.reference
-        known = {own, *self.inferred, *(each.pair for each in self.results)}
+        known = {own, *self.inferred, *(result.pair for result in self.results)}
         pairs = order.every if order else self.run.setup.grid
         most = own.size_by_types if own else math.inf
         return tuple(
@@ -412,14 +414,14 @@ class Verdict:
         if own is None:
             return ()
         return tuple(
-            each.pair
-            for each in self.compared
-            if each.in_kernel >= own.in_kernel and finer_axes(each.pair, own.pair)
+            result.pair
+            for result in self.compared
+            if result.in_kernel >= own.in_kernel and finer_axes(result.pair, own.pair)
         )
 
     def result(self, pair: Pair) -> PairResult | None:
         """The result of *pair*; None if it has no record."""
-        return next((each for each in self.results if each.pair == pair), None)
+        return next((result for result in self.results if result.pair == pair), None)
 
     def decision(self, pair: Pair, metric: str = "") -> str:
         """
@@ -511,7 +513,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
         ),
     )
     best = _pair_to_set(verdict, verdict.results)
-    here = [each for each in verdict.results if each.in_kernel]
+    here = [result for result in verdict.results if result.in_kernel]
     chosen = best if verdict.has_kernel else None
     if best and not any(each.pair == best for each in here):
         chosen = _pair_to_set(verdict, here)
@@ -647,7 +649,7 @@ def _with_lost_lengths(
 def _has_losses(probe: str, setup: Setup) -> bool:
     """Whether a metric of the probe of that name enters the verdict."""
     known = PROBES.get(probe)
-    return known is not None and any(each.loss for each in known.metrics_of(setup))
+    return known is not None and any(metric.loss for metric in known.metrics_of(setup))
 
 
 def _failure_phrase(record: CellRecord) -> str:
@@ -718,14 +720,14 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
-        within = [each for each in results if each.decision is Decision.WITHIN]
+        within = [result for result in results if result.decision is Decision.WITHIN]
         smaller = [each for each in within if cache_size(each) < 1]
         return min(smaller, key=cache_size).pair if smaller else None
     fitting = [
-        each
-        for each in results
-        if each.memory_bytes is not None and each.memory_bytes <= most
-        if not each.failed
+        result
+        for result in results
+        if result.memory_bytes is not None and result.memory_bytes <= most
+        if not result.failed
     ]
     if any(each.pair == verdict.reference for each in fitting):
         return None
@@ -737,7 +739,9 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         if not any(row.is_impossible for row in each.metric_results)
     ]
     if isinstance(verdict.run, JointRun):
-        candidates = [each for each in candidates if math.isfinite(_largest(each))]
+        candidates = [
+            candidate for candidate in candidates if math.isfinite(_largest(candidate))
+        ]
     if not candidates:
         return None
     return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair

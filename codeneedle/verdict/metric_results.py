@@ -259,7 +259,7 @@ class MetricUnits:
 
     def _reference_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
         """
-        That the reference is in doubt; empty if it is not.
+        A phrase if the reference is in doubt, else empty.
 
         It is where half or more of the pairs are measured better by more than they
         may be, and not by units that flip by chance, or `MANY` are shown to be better

@@ -179,7 +179,7 @@ def next_step(
     if (
         seen
         and verdict.silent
-        and not any(each.metric_results for each in verdict.results)
+        and not any(result.metric_results for result in verdict.results)
     ):
         # Nothing that is measured has a say: no further pair changes that.
         return None

@@ -133,7 +133,7 @@ def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
 
 
 def _differ(values: Sequence[object]) -> bool:
-    return any(each != values[0] for each in values)
+    return any(value != values[0] for value in values)
 
 
 def order_of(run: Run) -> Order | None:

@@ -140,4 +140,4 @@ class Remark:
 
 def joined_texts(remarks: Iterable[Remark]) -> str:
     """The texts of *remarks* as one phrase; empty without any."""
-    return "; ".join(each.text for each in remarks)
+    return "; ".join(remark.text for remark in remarks)

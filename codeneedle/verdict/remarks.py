@@ -214,13 +214,15 @@ def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]
         named = f"{named_pairs(pairs)}{_build(verdict, pairs, pair_flags)}"
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
-    elsewhere = [each for each in verdict.results if not each.in_kernel]
+    elsewhere = [result for result in verdict.results if not result.in_kernel]
     marks = dict.fromkeys(each.attention for each in elsewhere if each.attention)
     if marks:
-        told = "; ".join(f"{each.mark}: {_ATTENTION[each]}" for each in marks)
+        told = "; ".join(f"{mark.mark}: {_ATTENTION[mark]}" for mark in marks)
         text = f"{told}. Losses count, speeds are compared with none."
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in elsewhere))
-    plain = [each for each in verdict.results if each.attention is Attention.PLAIN]
+    plain = [
+        result for result in verdict.results if result.attention is Attention.PLAIN
+    ]
     if plain:
         text = f"{_PLAIN} ({visible(plain[0].evidence)}); a quantized V needs it."
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in plain))
@@ -230,7 +232,7 @@ def _build(
     verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
 ) -> str:
     """The option of a build with kernels for *worth*, beside those that have one."""
-    every = [each for each in verdict.results if not each.trouble]
+    every = [result for result in verdict.results if not result.trouble]
     is_cured = any(
         each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
         for each in every
@@ -387,7 +389,7 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 
 def _one_kind(verdict: Verdict) -> Iterator[Remark]:
     """A remark if another kind of text was not measured, of which more may be lost."""
-    rows = [row for each in verdict.compared for row in each.metric_results]
+    rows = [row for result in verdict.compared for row in result.metric_results]
     seen = {row.metric.name for row in rows if row.kind.is_graded}
     known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
     missing = [kind for name, kind in KINDS_OF_TEXT.items() if name not in seen]
@@ -407,7 +409,7 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         return
     rows = verdict.main_results
     units, kind = min(row.bounds.units for row in rows), rows[0].metric.unit_kind
-    every = [row for each in verdict.compared for row in each.by_kind_of_text]
+    every = [row for result in verdict.compared for row in result.by_kind_of_text]
     by_noun = list(dict.fromkeys(row.metric.noun for row in every))
     if {*by_noun} == {"functions", "chunks"}:
         least: dict[str, int] = {
@@ -499,10 +501,10 @@ def _troubles(verdict: Verdict) -> Iterator[Remark]:
         text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
         yield Remark(RemarkKind.NOT_COMPARED, text, tuple(pairs))
     by_failure = pairs_by(
-        ((record.probe, record.status, record.reason), each.pair)
-        for each in verdict.compared
-        if each.decision is Decision.OPEN
-        for record in each.failed
+        ((record.probe, record.status, record.reason), result.pair)
+        for result in verdict.compared
+        if result.decision is Decision.OPEN
+        for record in result.failed
     )
     for (probe, status, reason), pairs in by_failure.items():
         text = f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"

@@ -103,7 +103,8 @@ def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRec
     with_loss = [
         record
         for record in records
-        if record.has_numbers and any(each.loss for each in metrics_of(record.probe))
+        if record.has_numbers
+        and any(metric.loss for metric in metrics_of(record.probe))
     ]
     references = {
         probe: _reference_of(
@@ -218,7 +219,7 @@ def trusted_records(
     if setup is not None:
         run = Run(name=store.name, setup=setup, records=())
         records = trusted(run.holding(records)).every_record
-    return {each.pair: each for each in records if each.variant == variant}
+    return {record.pair: record for record in records if record.variant == variant}
 
 
 def metrics_of(probe: str) -> tuple[Metric, ...]:
@@ -303,7 +304,7 @@ def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]
     fewest = min(parts.values(), default=0)
     for pair, count in parts.items():
         if count > fewest:
-            whole = most_precise(each for each in parts if parts[each] == fewest)
+            whole = most_precise(part for part in parts if parts[part] == fewest)
             yield pair, f"{count} graph splits, {fewest} for {whole}"
 
 
@@ -455,7 +456,7 @@ def _distance(one: Fingerprint, other: Fingerprint) -> float:
 
 def _looked_at(evidence: CacheEvidence) -> str:
     """What was looked at, as a phrase."""
-    has_numbers = any(each.logprobs for each in evidence.fingerprints)
+    has_numbers = any(fingerprint.logprobs for fingerprint in evidence.fingerprints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"
     noise = _noise_of_replies(evidence)
     if not evidence.fingerprints:

@@ -58,7 +58,7 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
         return f"esprima, which knows ES2017 without types, cannot read it: {error}"
     seen = set(_bodies(root, text))
     others = [each for each in known if _braces(each) not in seen]
-    named = ", ".join(f"{each.name} (line {each.line})" for each in others)
+    named = ", ".join(f"{other.name} (line {other.line})" for other in others)
     return f"to esprima, no function: {named}" if others else ""
 
 

@@ -267,7 +267,7 @@ class Rows(RowStream):
         right = self.ids[place]
         value = int(values[right])
         others = (values[:right], values[right + 1 :])
-        runner_up = max(int(each.max()) for each in others if len(each))
+        runner_up = max(int(other.max()) for other in others if len(other))
         self._kept[place] = (
             round_score(log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.

@@ -205,7 +205,7 @@ class Command(OpenAiEngine):
     @override
     def cache_types(self) -> CacheTypes:
         """Any pairs; with one placeholder K = V, unless one side is fixed."""
-        same = frozenset(Pair(each, each) for each in self.types)
+        same = frozenset(Pair(cache_type, cache_type) for cache_type in self.types)
         return CacheTypes(pairs=same if self.is_diagonal else None, usual=())
 
     @override

@@ -318,7 +318,7 @@ class DivergenceProbe(Probe):
     def left_out(self, run: Run) -> tuple[str, ...]:
         """Copies among the chunks, of the first context."""
         sizes = sizes_of(run.setup.probes.get(NAME, {}))
-        found = [divergence_of(each) for each in run.records if each.has_numbers]
+        found = [divergence_of(record) for record in run.records if record.has_numbers]
         every = [at for each in found if each and (at := each.at(None, sizes))]
         most = max((len(each.copies) for each in every), default=0)
         return (f"left out: {plural(most, 'chunk')}, copies of others",) * bool(most)
@@ -448,12 +448,12 @@ class OneReference(Calibrating):
     @override
     def recovered(self, records: Sequence[CellRecord]) -> Json | None:
         """The pair that all *records* name, with what it did not read; None of more."""
-        every = [found for each in records if (found := divergence_of(each))]
+        every = [found for record in records if (found := divergence_of(record))]
         names = {each.reference for each in every}
         if len(names) != 1:
             return None
         (name,) = names
-        own = [divergence_of(each) for each in records if str(each.pair) == name]
+        own = [divergence_of(record) for record in records if str(record.pair) == name]
         unread = next((each.skipped for each in own if each), {})
         return as_json(ComparedWith(reference=name, unread=unread))
 

@@ -180,7 +180,7 @@ class EvaluationProbe(Probe):
             return ""
         words = _words(settings)
         program, *others = map(Path, words)
-        scripts = (each for each in others if each.suffix in SCRIPTS)
+        scripts = (other for other in others if other.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
 
     @override
@@ -231,8 +231,8 @@ class FirstScores(Calibrating):
 
     @override
     def recovered(self, records: Sequence[CellRecord]) -> Json | None:
-        names = {evaluation_of(each).against for each in records}
-        own = [each for each in records if {str(each.pair)} == names]
+        names = {evaluation_of(record).against for record in records}
+        own = [record for record in records if {str(record.pair)} == names]
         is_one = len(own) == 1 and own[0].has_numbers
         return own[0].observation if is_one else None
 
@@ -273,7 +273,7 @@ def seedless(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
 
     As they are unless all have it: among others it is the number of an attempt.
     """
-    if {each.seed for each in samples} != {seed}:
+    if {sample.seed for sample in samples} != {seed}:
         return tuple(samples)
     return tuple(replace(sample, seed=0) for sample in samples)
 

@@ -63,47 +63,49 @@ def overview(run: Run, record: CellRecord) -> Document:
     yield Table(heading, rows, words={"prompt", "ends", "loop"})
 
 
-def outcome(each: AnswerComparison) -> str:
+def outcome(comparison: AnswerComparison) -> str:
     """What became of an answer: ``the same``, ``differs at token 45, loops``."""
     words = ["the same"]
-    if each.difference:
-        words = [f"differs at token {each.difference.tokens:,}"]
-    if each.is_out:
-        why = "loops" if each.reference_loop else "writes nothing"
+    if comparison.difference:
+        words = [f"differs at token {comparison.difference.tokens:,}"]
+    if comparison.is_out:
+        why = "loops" if comparison.reference_loop else "writes nothing"
         words.append(f"left out: the reference {why}")
-    elif each.loop:
+    elif comparison.loop:
         words.append("loops")
-    if each.ours.is_empty:
+    if comparison.ours.is_empty:
         words.append("empty")
-    if not each.ours.ends:
+    if not comparison.ours.ends:
         words.append("does not end")
     return ", ".join(words)
 
 
-def _beside(each: AnswerComparison, pairs: tuple[str, str], view: View) -> Document:
+def _beside(
+    comparison: AnswerComparison, pairs: tuple[str, str], view: View
+) -> Document:
     """Both answers from their first difference on, and the place of a loop."""
     reference, pair = pairs
-    if each.difference is None:
-        yield Lines([f"the same as {reference}: {_size(each.ours)}"])
-        yield Lines([Text(visible_lines(each.ours.text))])
+    if comparison.difference is None:
+        yield Lines([f"the same as {reference}: {_size(comparison.ours)}"])
+        yield Lines([Text(visible_lines(comparison.ours.text))])
         return
-    at, lead = each.difference.character, _lead(each)
+    at, lead = comparison.difference.character, _lead(comparison)
     sure = f", where {reference} was ahead by {lead} nats" if lead else ""
-    same = plural(each.difference.tokens, "token")
+    same = plural(comparison.difference.tokens, "token")
     yield Lines([f"the same as {reference} for {same}{sure}"])
-    shared = each.theirs.text[:at]
+    shared = comparison.theirs.text[:at]
     start = max(0, len(shared) - SHARED_CHARACTERS)
     begun = f"{'… ' if start else ''}{shared[start:]}"
     yield Lines([Text(visible_lines(begun), style="dim")])
     half = max(LEAST_COLUMN, (view.width - GAP) // 2)
     row: list[ShownText] = [
         Text(_fold(written.text[at:], half) or "(it ends here)")
-        for written in (each.theirs, each.ours)
+        for written in (comparison.theirs, comparison.ours)
     ]
     yield Table([reference, pair], [row], words={reference, pair})
     for name, written, loop in (
-        (reference, each.theirs, each.reference_loop),
-        (pair, each.ours, each.loop),
+        (reference, comparison.theirs, comparison.reference_loop),
+        (pair, comparison.ours, comparison.loop),
     ):
         looped = f"; loops: {_loop(written, loop)}" if loop else ""
         yield Lines([f"{name}: {_size(written)}{looped}"])
@@ -130,9 +132,9 @@ def _ending(written: Written) -> str:
     return "ended" if written.ends else "cut by the limit"
 
 
-def _lead(each: AnswerComparison) -> str:
+def _lead(comparison: AnswerComparison) -> str:
     """Lead of the reference where an answer leaves it, in nats; empty if unknown."""
-    lead = each.difference.lead if each.difference else None
+    lead = comparison.difference.lead if comparison.difference else None
     return "" if lead is None else number(lead, digits=2)
 
 

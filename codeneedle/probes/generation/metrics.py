@@ -54,9 +54,9 @@ def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
     ]
 
 
-def _is_ended(each: AnswerComparison) -> bool:
+def _is_ended(comparison: AnswerComparison) -> bool:
     """Whether the model ended its answer, and wrote something."""
-    return each.ours.ends and not each.ours.is_empty
+    return comparison.ours.ends and not comparison.ours.is_empty
 
 
 def _loss_of_answers(
@@ -120,9 +120,13 @@ def _answers(
         yield comparison.prompt, comparison
 
 
-def kept_tokens(each: AnswerComparison) -> int:
+def kept_tokens(comparison: AnswerComparison) -> int:
     """Tokens until an answer leaves the reference's; all of them if it never does."""
-    return each.difference.tokens if each.difference else each.theirs.tokens
+    return (
+        comparison.difference.tokens
+        if comparison.difference
+        else comparison.theirs.tokens
+    )
 
 
 def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:

@@ -421,8 +421,8 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
     )
     if key not in _SENT:
         firsts: dict[str, Sent] = {}
-        for each in _render_prompts(form, prompts):
-            firsts.setdefault(each.facts.sha256, each)
+        for prompt in _render_prompts(form, prompts):
+            firsts.setdefault(prompt.facts.sha256, prompt)
         _SENT[key] = {first.facts.name: first for first in firsts.values()}
     return _SENT[key]
 

@@ -38,9 +38,9 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         )
 
 
-def _beside(each: QuestionOutcome) -> Beside:
+def _beside(outcome: QuestionOutcome) -> Beside:
     """Lines of the right answer and of the reply, side by side; None where one ends."""
-    expected, reply = each.asked.payload, each.asked.answer.text.strip()
+    expected, reply = outcome.asked.payload, outcome.asked.answer.text.strip()
     return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
 
 
@@ -70,13 +70,13 @@ def _modes(results: Sequence[QuestionOutcome]) -> Table:
     return Table(heading, rows, words={"task"})
 
 
-def _wrong_row(each: QuestionOutcome) -> list[str]:
+def _wrong_row(outcome: QuestionOutcome) -> list[str]:
     """Question, right answer and reply, shortened, and how it failed."""
     return [
-        each.question,
-        _shorten(each.asked.payload),
-        _shorten(each.asked.answer.text),
-        failure_words(each.score),
+        outcome.question,
+        _shorten(outcome.asked.payload),
+        _shorten(outcome.asked.answer.text),
+        failure_words(outcome.score),
     ]
 
 
@@ -102,29 +102,31 @@ def _shorten(text: str) -> str:
 
 
 def _question(
-    run: Run, record: CellRecord, each: QuestionOutcome, _view: View
+    run: Run, record: CellRecord, outcome: QuestionOutcome, _view: View
 ) -> Document:
     """One question of a task, verbatim, with what is known of its answer."""
-    asked, scores = each.asked, each.scores
-    place = f"{each.task}, {plural(each.length, 'token')}, depth {each.depth:g}"
+    asked, scores = outcome.asked, outcome.scores
+    place = (
+        f"{outcome.task}, {plural(outcome.length, 'token')}, depth {outcome.depth:g}"
+    )
     entries = [("place", place), ("asked", asked.prompt)]
     if asked.begin:
         entries.append(("begun", asked.begin))
     entries += [
         ("expected", asked.payload),
         ("answered", asked.answer.text),
-        ("mode", failure_words(each.score)),
+        ("mode", failure_words(outcome.score)),
     ]
     if scores:
         bound = "at most " if scores.bounds else ""
         count = f"the first {scores.kept_tokens} of {len(scores.logprobs)} tokens"
         phrase = f"{bound}{scores.logp:.3f} nats per token; {count} are first choices"
-        entries.append(("read" if each.is_read else "forced", phrase))
+        entries.append(("read" if outcome.is_read else "forced", phrase))
     shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
     yield Facts(shown, is_quiet=True)
     if scores:
         tokens = forced.beside_reference(
-            run, record, each.question, _scores_by_question, text=right_text(asked)
+            run, record, outcome.question, _scores_by_question, text=right_text(asked)
         )
         yield from forced.document(tokens)
 

@@ -105,10 +105,12 @@ def _mode(mode: Mode) -> Metric:
     )
 
 
-def _is_informative(each: QuestionOutcome | TextKey, setup: Setup) -> bool:
+def _is_informative(outcome: QuestionOutcome | TextKey, setup: Setup) -> bool:
     """Whether its task counts, at its length, in what is about all tasks."""
     calibration = calibration_of(setup)
-    return calibration is None or calibration.is_informative(each.task, each.length)
+    return calibration is None or calibration.is_informative(
+        outcome.task, outcome.length
+    )
 
 
 def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
@@ -143,7 +145,7 @@ def _units(record: CellRecord, setup: Setup) -> list[str]:
 def _able(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, of informative tasks where there are any."""
     answers = outcomes(record)
-    chosen = [each for each in answers if _is_informative(each, setup)] or answers
+    chosen = [answer for answer in answers if _is_informative(answer, setup)] or answers
     shares = [each.share for each in chosen if each.share is not None]
     return fmean(shares or [0])
 
@@ -228,8 +230,8 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
     At *length*, or all.
     """
 
-    def is_of_task(each: QuestionOutcome, _setup: Setup) -> bool:
-        return each.task == task and length in {None, each.length}
+    def is_of_task(outcome: QuestionOutcome, _setup: Setup) -> bool:
+        return outcome.task == task and length in {None, outcome.length}
 
     at = "" if length is None else f"@{length}"
     facet = f"task={task}" if length is None else f"task={task} length={length}"

@@ -204,7 +204,7 @@ class RetrievalProbe(Probe):
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
         keys = texts_of(expected_calibration(chosen), chosen)
-        texts = [each.length for each in keys]
+        texts = [key.length for key in keys]
         asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
         unset = len(chosen.tasks) - len(chosen.dial)
         dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
@@ -499,10 +499,10 @@ class _Texts:
             if (key.task, key.length) != (task, length):
                 continue
             text = self._texts.get(key.name) or self._text_of(key.name)
-            for each in text.answers:
-                if not is_unanswered(each):
-                    share = score_of(text, each).share
-                    shares.setdefault(each.depth, []).append(share)
+            for answer in text.answers:
+                if not is_unanswered(answer):
+                    share = score_of(text, answer).share
+                    shares.setdefault(answer.depth, []).append(share)
         return shares
 
     def _text_of(self, name: str) -> TextRead:

@@ -161,7 +161,7 @@ class Calibration:
     def size(self, task: str, length: int) -> Fitted:
         """How many characters texts of *task* have at *length*."""
         place = (task, length)
-        return next(each for each in self.sizes if (each.task, each.length) == place)
+        return next(size for size in self.sizes if (size.task, size.length) == place)
 
     def is_informative(self, task: str, length: int) -> bool:
         """

@@ -31,8 +31,8 @@ def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
         )
 
 
-def _question(each: ReuseQuestion, _view: View) -> Document:
-    return comparison_blocks([each])
+def _question(question: ReuseQuestion, _view: View) -> Document:
+    return comparison_blocks([question])
 
 
 def overview(record: CellRecord) -> Document:

@@ -66,16 +66,16 @@ def choice(
         yield Lines(["measure them:", f"  {command}"])
 
 
-def _row(each: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
+def _row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
     """Name, place and tokens of a turn, those of *kinds*, and why it is left out."""
-    facts = each.facts
-    counts = [str(each.tokens.get(kind, 0)) for kind in kinds]
+    facts = turn.facts
+    counts = [str(turn.tokens.get(kind, 0)) for kind in kinds]
     return [
         facts.name,
         f"{facts.prompt_tokens:,}",
         str(facts.tokens),
         *counts,
-        each.left_out,
+        turn.left_out,
     ]
 
 

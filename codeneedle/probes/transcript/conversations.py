@@ -177,7 +177,7 @@ def conversations_of(
     """
     values = exports.conversations_in(_values(_decode(data, path)))
     conversations = tuple(_whole_or_cut(value, line) for line, value in values)
-    faulty = [each for each in conversations if each.fault]
+    faulty = [conversation for conversation in conversations if conversation.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
     has_assistant = any(turn.role == "assistant" for turn in turns)
     most = max(1, int(MOST_UNREAD * len(conversations))) if needs_assistant else 0
