@@ -179,7 +179,7 @@ def _header(entry: EngineEntry, model: Path | None) -> Weights:
 
 
 def _engine_of(engine_for: EngineFor | None, header: Weights | None) -> Engine | None:
-    """The engine, with the built-in model where there is no *header* of another."""
+    """The engine of *header*, else of the built-in model; None without a maker."""
     if engine_for is None:
         return None
     weights = header or read_header(pretrained.built_in_model())

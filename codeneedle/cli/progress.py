@@ -488,17 +488,17 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     if progress.asked_to_stop():
         yield ending_phrase(progress)
     else:
-        yield Text(f"Ctrl-C ends after {_these(progress)}", style="dim")
+        yield Text(f"Ctrl-C ends after {_running_phrase(progress)}", style="dim")
 
 
 def ending_phrase(progress: SweepProgress) -> Text:
     """The effect of the first Ctrl-C, and that of a second one."""
-    what = f"ending after {_these(progress)}; Ctrl-C again ends at once"
+    what = f"ending after {_running_phrase(progress)}; Ctrl-C again ends at once"
     return Text(what, style="yellow")
 
 
-def _these(progress: SweepProgress) -> str:
-    """What Ctrl-C waits for."""
+def _running_phrase(progress: SweepProgress) -> str:
+    """``this cell`` or ``these cells``, which Ctrl-C waits for."""
     return "this cell" if progress.workers == 1 else "these cells"
 
 
@@ -567,7 +567,7 @@ def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
 
 
 def _rest_of_reading(cell: RunningCell) -> str:
-    """``, 1:20 left`` while a text is read."""
+    """``, 1:20 left`` while a text is read, else empty."""
     at = cell.step and cell.step.within
     if not (at and at.is_prompt and at.done):
         return ""

@@ -493,12 +493,14 @@ class Page:
         else:
             self.is_described = True
         with SweepDisplay(self.console, progress) as display:
-            yield display.show if task.asks_more else self._noting(queue, display)
+            yield (
+                display.show if task.asks_more else self._show_and_note(queue, display)
+            )
 
-    def _noting(
+    def _show_and_note(
         self, queue: CellQueue, display: SweepDisplay
     ) -> Callable[[Event], None]:
-        """Shows events in *display*, and notes what the reference has calibrated."""
+        """A function that shows an event in *display*, and notes new calibrations."""
         calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
         known = {*calibrating.settled_lines(runner.run.setup)}
 

@@ -186,7 +186,7 @@ class DivergenceTool(Protocol):
         ...
 
     def reference(self, task: DivergenceTask) -> Reference | None:
-        """The stored distributions of the reference, if they are those of *task*."""
+        """The stored distributions of the reference; None unless they are of *task*."""
         ...
 
     def write_reference(

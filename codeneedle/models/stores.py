@@ -83,9 +83,9 @@ def stored_models() -> Iterator[StoredModel]:
     for folder in hugging_face_folders():
         yield from _of_hugging_face(folder)
     for folder in lm_studio_folders():
-        yield from _of_lm_studio(folder)
+        yield from _models_of_lm_studio(folder)
     for folder in ollama_folders():
-        yield from _of_ollama(folder)
+        yield from _models_of_ollama(folder)
     for model in pretrained.MODELS.values():
         if model.is_fetched:
             kept = StoredModel(store="codeneedle", name=model.name, path=model.path)
@@ -179,7 +179,7 @@ def _snapshots(repo: Path) -> list[Path]:
     return sorted(others, key=lambda each: each.name not in refs)
 
 
-def _of_lm_studio(folder: Path) -> Iterator[StoredModel]:
+def _models_of_lm_studio(folder: Path) -> Iterator[StoredModel]:
     """Models below *folder*: files, or else a folder for MLX."""
     for publisher in _folders_in(folder):
         for model in _folders_in(publisher):
@@ -188,7 +188,7 @@ def _of_lm_studio(folder: Path) -> Iterator[StoredModel]:
             yield from found or _model_folder(model, LM_STUDIO, name)
 
 
-def _of_ollama(folder: Path) -> Iterator[StoredModel]:
+def _models_of_ollama(folder: Path) -> Iterator[StoredModel]:
     """Models of the manifests below *folder*, named as Ollama names them."""
     manifests = folder / "manifests"
     for path in _files_in(manifests, depth=MOST_DEPTH):
@@ -216,7 +216,7 @@ def _ollama_model(name: str, manifest: Path, folder: Path) -> StoredModel:
     if "adapter" in kinds:
         return replace(missing, problem="it is a model with an adapter (LoRA)")
     blob = folder / "blobs" / f"sha256-{digests[0]['digits']}"
-    return _looked_at(replace(missing, path=blob), (blob,), within=folder)
+    return _with_size(replace(missing, path=blob), (blob,), within=folder)
 
 
 def _files_below(
@@ -238,7 +238,7 @@ def _files_below(
             file=first.relative_to(folder).as_posix(),
             path=first,
         )
-        yield _looked_at(model, parts, within=within)
+        yield _with_size(model, parts, within=within)
 
 
 def _model_folder(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
@@ -249,7 +249,7 @@ def _model_folder(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
         yield replace(model, size_bytes=sum(map(_size, tensors)))
 
 
-def _looked_at(
+def _with_size(
     model: StoredModel, parts: Iterable[Path], *, within: Path
 ) -> StoredModel:
     """*model* with the size of its *parts*, or what is wrong with one of them."""
@@ -410,21 +410,21 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     if len(sound) == 1:
         return sound[0].path
     if len(first) > 1 and sound:
-        raise _several(text, sound)
+        raise _ambiguous_name(text, sound)
     if first:
         raise WeightsUnusable(
             path=Path(text),
             reason=f"cannot be used: {first[0].problem}",
             hint=f"Look at {shlex.quote(str(first[0].path))}, or fetch it again.",
         )
-    raise _of_other_kind(text, named[0]) if named else missing(text, folder=folder)
+    raise _wrong_kind(text, named[0]) if named else missing(text, folder=folder)
 
 
 def _in_lower_case(model: StoredModel) -> StoredModel:
     return replace(model, name=model.name.lower(), file=model.file.lower())
 
 
-def _several(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
+def _ambiguous_name(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
     """The error for a name of several models, which offers a word for each."""
     chosen = words(models)
     offered = [
@@ -439,7 +439,7 @@ def _several(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
     )
 
 
-def _of_other_kind(text: str, model: StoredModel) -> WeightsUnusable:
+def _wrong_kind(text: str, model: StoredModel) -> WeightsUnusable:
     """The error for a file where a folder is wanted, or the other way round."""
     if model.is_folder:
         return WeightsUnusable(
@@ -476,7 +476,7 @@ def missing(text: str, *, folder: bool = False) -> WeightsUnusable:
 
 
 def _unreadable() -> str:
-    """Which stores belong to somebody else, and may not be looked at, as an ending."""
+    """`` (not readable for you: FOLDERS)``; empty if all stores can be read."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
     closed = [str(folder) for folder in folders if _is_closed(folder)]
     return f" (not readable for you: {', '.join(closed)})" if closed else ""

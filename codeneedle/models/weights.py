@@ -466,7 +466,7 @@ def _advice_in(folder: Path) -> str:
 
 
 def _models_in(folder: Path) -> list[str]:
-    """Names of the models in *folder*; of a split one only the first part."""
+    """Up to `_MOST_LISTED` models in *folder*; of a split one only the first part."""
     if not folder.is_dir():
         return []
     names = sorted(file.name for file in folder.iterdir())

@@ -202,7 +202,7 @@ def chosen_reference(
     candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """
-    The pair that others are compared with; see `reference`.
+    The pair that others are compared with; None if it has no value, or several are.
 
     Args:
         candidates: Those with a value.

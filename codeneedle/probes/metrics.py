@@ -411,7 +411,7 @@ def _exact_mib(
 
 
 def _mib_per_1k(record: CellRecord) -> float | None:
-    """What 1,000 further tokens take; a sliding window does not grow."""
+    """MiB that 1,000 further tokens take; a sliding window does not grow."""
     caches = caches_of(record.effective)
     return mib(1000 * caches.per_token) if caches.buffers else None
 

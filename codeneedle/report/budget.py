@@ -178,12 +178,12 @@ def _nothing_fits(
 
 
 def beside_sentence(verdict: Verdict, result: PairResult) -> str:
-    """``loses 0.9 % of the right tokens beside Q8_0 with f16/f16, at most 1.4 %``."""
-    what = f"the right tokens beside {_with(verdict.reference)}"
+    """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
+    what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
     return loss_phrase(verdict.limits, result.leading, what) if result.leading else ""
 
 
-def _with(pair: Pair | None) -> str:
+def _weights_with_pair(pair: Pair | None) -> str:
     """``Q8_0 with f16/f16``."""
     if pair and pair.weights:
         return visible(f"{pair.weights} with {pair.cache}")
@@ -297,7 +297,7 @@ def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
     if row:
         ends = (row.bounds.low, row.bounds.high)
         bounds = [mean_amount(limits, row), *(amount(limits, row, end) for end in ends)]
-    said = [*_words(verdict, result)]
+    said = [*_row_words(verdict, result)]
     texts = [visible(pair.weights), visible(str(pair.cache))]
     return [
         *(Shown(pair=pair, text=text) for text in texts),
@@ -313,7 +313,9 @@ def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
     ]
 
 
-def _words(verdict: Verdict, result: PairResult) -> Iterator[tuple[str, NumberMark]]:
+def _row_words(
+    verdict: Verdict, result: PairResult
+) -> Iterator[tuple[str, NumberMark]]:
     """What is to be said of a row: ``reference``, ``does not fit``, ``* set``."""
     if result.pair == verdict.chosen:
         yield f"{MARK} {SET.sign}", replace(SET, sign=MARK)

@@ -247,7 +247,7 @@ def label_with_unit(metric: Metric) -> str:
 
 
 def combination_phrase(metric: Metric, cells: Cells) -> str:
-    """How many observations a cell's number combines: `` (mean of 16 functions)``."""
+    """`` (mean of 16 functions)``; empty where a number is a single observation."""
     most = frames.most_observations(cells)
     if most < 2:  # noqa: PLR2004 - nothing to combine
         return ""

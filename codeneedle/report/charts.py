@@ -266,7 +266,7 @@ def _place_labels(
 def _place_name(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
-    """The name of the pair of *row* at the first of `SIDES` that is free, if any is."""
+    """The name of the pair of *row* at the first free of `SIDES`; None if none is."""
     tried = _name(axes, row, SIDES[0], theme)
     inside = axes.bbox.padded(2)
 

@@ -258,7 +258,10 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
             for comparison in comparisons
         ]
         names = dict.fromkeys(name for of_run in changes for name in of_run)
-        rows = [[name, *(_brief(run.get(name)) for run in changes)] for name in names]
+        rows = [
+            [name, *(_change_phrase(run.get(name)) for run in changes)]
+            for name in names
+        ]
         yield Table(["metric", *columns], rows, words={"metric", *columns})
         if any(name not in of_run for of_run in changes for name in names):
             yield Facts([(NOT_IN_BOTH.sign, NOT_IN_BOTH.meaning)])
@@ -266,7 +269,7 @@ def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
         yield from comparison_document(comparison)
 
 
-def _brief(change: Change | None) -> str:
+def _change_phrase(change: Change | None) -> str:
     """``-2.5 % worse``; ``not compared``, the reason of which stands below."""
     if change is None:
         return NOT_IN_BOTH.sign

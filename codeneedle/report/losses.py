@@ -56,7 +56,7 @@ class Losses:
     def label(self) -> str:
         """What is shown, as a phrase."""
         beside = f"of 100, beside {self.verdict.reference}"
-        return f"{self.what} lost, {beside}{self._whichever}"
+        return f"{self.what} lost, {beside}{self._worse_of_kinds}"
 
     @property
     def digits(self) -> int:
@@ -76,8 +76,8 @@ class Losses:
         return found if len(found) > 1 else []
 
     @property
-    def _whichever(self) -> str:
-        """What of several kinds of text the loss is of: the worse; empty of one."""
+    def _worse_of_kinds(self) -> str:
+        """A phrase that the worse kind of text is shown; empty where there is one."""
         return f", of {' or '.join(self.texts)}, the worse" if self.texts else ""
 
     def text_of(self, pair: Pair) -> str:
@@ -203,7 +203,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
         rows = {
             result.pair: row
             for result in verdict.compared
-            if (row := _row(result, kinds)) is not None
+            if (row := _deciding_row(result, kinds)) is not None
         }
         if rows:
             row = next(iter(rows.values()))
@@ -211,13 +211,15 @@ def losses_of(verdict: Verdict) -> Losses | None:
                 verdict=verdict,
                 rows=rows,
                 limit=PERCENT * row.limit,
-                what=_what(row),
+                what=_loss_noun(row),
             )
     return None
 
 
-def _row(result: PairResult, kinds: Collection[LossKind]) -> MetricResult | None:
-    """What decides *result*, if it is of these *kinds*; else the worst that is."""
+def _deciding_row(
+    result: PairResult, kinds: Collection[LossKind]
+) -> MetricResult | None:
+    """The row that decides *result*, or the worst of these *kinds*; None if none is."""
     leading = result.leading
     if leading and leading.kind in kinds:
         return leading
@@ -225,8 +227,8 @@ def _row(result: PairResult, kinds: Collection[LossKind]) -> MetricResult | None
     return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
 
 
-def _what(row: MetricResult) -> str:
-    """What losses are counted in: right tokens, points of a score, or its units."""
+def _loss_noun(row: MetricResult) -> str:
+    """``right tokens``, ``points`` or units: what the loss of *row* is counted in."""
     if row.kind.is_graded:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"

@@ -74,7 +74,7 @@ def page(
         limits: What the user can bear to lose.
         asks_for: How a pair is asked for on the command line of an engine.
     """
-    runs = list(_passed_on(runs))
+    runs = list(_runs_without_local_folders(runs))
     names = captions.names_of(runs)
     budget = one_budget(runs, limits or Limits())
     if budget and limits:
@@ -134,8 +134,8 @@ def _budget_lines(
     return tuple(visible(line.strip()) for line in found)
 
 
-def _passed_on(runs: Sequence[Run]) -> Iterator[Run]:
-    """*runs* without folders of this machine: a page is for others, too."""
+def _runs_without_local_folders(runs: Sequence[Run]) -> Iterator[Run]:
+    """*runs* by relative paths: a page is for others, too."""
     roots = [run.root for run in runs if run.root and run.root.is_absolute()]
     above = Path(commonpath(roots)) if roots else Path()
     for run in runs:

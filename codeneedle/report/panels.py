@@ -256,7 +256,7 @@ def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
         status="" if first.status == NOT_RUN_STATUS else first.status,
         reason="" if first.status == Status.FINISHED else first.reason,
         spots=spots,
-        whole=_together(spots.values()),
+        whole=_join_spots(spots.values()),
     )
 
 
@@ -274,7 +274,7 @@ def _spot(rows: Sequence[TableRow]) -> Spot:
     return Spot(mean.value, (right, lost, gained, wrong), mean.n)
 
 
-def _together(spots: Collection[Spot]) -> Spot:
+def _join_spots(spots: Collection[Spot]) -> Spot:
     """One spot for all of *spots*: their mean by question, and the sums of counts."""
     questions = sum(spot.questions for spot in spots)
     sums = math.fsum(spot.value * spot.questions for spot in spots if spot.questions)

@@ -134,7 +134,7 @@ def planned_memory(plan: Plan) -> MemoryPlan:
 
 
 def _buffers_of(surveys: Sequence[Survey | None], pair: Pair) -> Buffers | None:
-    """The buffers of *pair* at the contexts of *surveys* that tell them."""
+    """The compute buffers of *pair* by context; None if no survey tells them."""
     told = {
         survey.context: sum(device.compute for device in survey.pairs[pair].memory)
         for survey in surveys
@@ -287,7 +287,7 @@ def _tokens(context: int) -> str:
 
 
 def _predicted_row(pair_memory: PairMemory, memory: MemoryPlan) -> list[Shown]:
-    """Its size at each context, and the longest one."""
+    """The size of its cache at each context, and the longest context that fits."""
     sizes = [_predicted_size(pair_memory, count) for count in pair_memory.kv_bytes]
     return [*sizes, _longest(pair_memory, memory)]
 

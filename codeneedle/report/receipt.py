@@ -189,11 +189,11 @@ def _wording(setup: Setup) -> int:
 
 def _backend(records: Iterable[CellRecord]) -> str:
     """``CUDA0, 33 of 33 layers, flash attention enabled``: each way that cells ran."""
-    ways = (_way(record.effective) for record in records if record.has_numbers)
+    ways = (_way_it_ran(record.effective) for record in records if record.has_numbers)
     return " or ".join(filter(None, dict.fromkeys(ways)))
 
 
-def _way(effective: Effective) -> str:
+def _way_it_ran(effective: Effective) -> str:
     """Devices, layers and flash attention of one cell, as far as known."""
     layers = f"{effective.offloaded_layers} of {effective.total_layers} layers"
     flash = f"flash attention {effective.flash_attention}"
@@ -462,7 +462,11 @@ def compared_receipts(receipts: Sequence[Receipt]) -> Document:
     texts = ((pair, text) for receipt in receipts for pair, text in receipt.numbers)
     yield Facts(receipt_legend(texts))
     of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
-    lines = [NOT_TESTED, WALL] if len({*map(_base, of_distance)}) > 1 else [NOT_TESTED]
+    lines = (
+        [NOT_TESTED, WALL]
+        if len({*map(_base_of_divergence, of_distance)}) > 1
+        else [NOT_TESTED]
+    )
     yield Lines(lines)
 
 
@@ -514,8 +518,8 @@ def probe_of_column(column: str) -> str:
     return ""
 
 
-def _base(receipt: Receipt) -> tuple[str, ...]:
-    """What the distributions of its reference depend on beside text and model."""
+def _base_of_divergence(receipt: Receipt) -> tuple[str, ...]:
+    """Facts that two divergences must share to stand in one table."""
     return tuple(receipt.facts.get(word, "") for word in ("engine", "features"))
 
 
@@ -526,8 +530,12 @@ def _comparable(
     if not is_distance(column):
         yield receipts
         return
-    for base in dict.fromkeys(map(_base, receipts.values())):
-        yield {at: each for at, each in receipts.items() if _base(each) == base}
+    for base in dict.fromkeys(map(_base_of_divergence, receipts.values())):
+        yield {
+            at: each
+            for at, each in receipts.items()
+            if _base_of_divergence(each) == base
+        }
 
 
 def _table(column: str, receipts: Mapping[str, Receipt]) -> Table:

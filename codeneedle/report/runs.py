@@ -60,13 +60,13 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
     pairs = [pair for losses in of_runs if losses for pair in losses.rows]
     for axis in ("k", "v"):
         for name in by_precision(getattr(pair, axis) for pair in pairs):
-            is_of_type = _of_type(axis, name)
+            is_of_type = _has_type(axis, name)
             means = [_mean_loss(losses, is_of_type) for losses in of_runs]
             if {*means} != {FEW_PAIRS.sign}:
                 yield [f"{axis.upper()} {visible(name)}", *means]
 
 
-def _of_type(axis: str, name: str) -> Callable[[Pair], bool]:
+def _has_type(axis: str, name: str) -> Callable[[Pair], bool]:
     return lambda pair: getattr(pair, axis) == name
 
 

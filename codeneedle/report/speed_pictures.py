@@ -153,7 +153,7 @@ def _notes(table: SpeedTable) -> list[str]:
     notes = [*captions.cautions(table.run)]
     listed = [
         f"{row['pair']} {number(row['value'], digits=1)} tokens/s at "
-        f"{row['depth']:,} ({_why(row['status'], row['reason'])})"
+        f"{row['depth']:,} ({_why_not_compared(row['status'], row['reason'])})"
         for row in table.apart.to_dict("records")
     ]
     if listed:
@@ -163,6 +163,6 @@ def _notes(table: SpeedTable) -> list[str]:
     return notes
 
 
-def _why(status: str, reason: str) -> str:
+def _why_not_compared(status: str, reason: str) -> str:
     """The status of a cell that is not compared, or where it was measured."""
     return reason if status == Status.FINISHED else status

@@ -343,7 +343,7 @@ def _with_ratio(shown: Shown, column: Column) -> Shown:
 
 
 def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
-    """A multiple of the noise floor, ``(24x)``, or a share of the value: ``98%``."""
+    """``(24x)`` the noise floor, or ``98%`` of the reference; None if not finite."""
     if not math.isfinite(ratio):
         return None
     if metric.floor:

@@ -142,7 +142,12 @@ def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
         yield from others(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
-            words = ["codeneedle", "verdict", verdict.run.name, *_options(verdict)]
+            words = [
+                "codeneedle",
+                "verdict",
+                verdict.run.name,
+                *_options_of_run(verdict),
+            ]
             line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
             yield Lines([line], style="dim")
     yield remark_lines(verdict, pair_flags)
@@ -248,13 +253,16 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen and chosen.leading:
         if chosen.decision is not Decision.WITHIN:
-            return [*_least(verdict, chosen, pair_flags), *_reference_line(verdict)]
+            return [
+                *_lines_on_least_loss(verdict, chosen, pair_flags),
+                *_reference_line(verdict),
+            ]
         return [
-            f"Set: {pair_flags(chosen.pair)}   ({_saving(verdict, chosen)})",
+            f"Set: {pair_flags(chosen.pair)}   ({_saving_phrase(verdict, chosen)})",
             f"     {losses_sentence(verdict.limits, chosen)}",
             *_reference_line(verdict),
         ]
-    kept = _keep(verdict, pair_flags(verdict.reference))
+    kept = _why_reference_stays(verdict, pair_flags(verdict.reference))
     return [*kept, *_command_for_rest(verdict), *_reference_line(verdict)]
 
 
@@ -291,7 +299,7 @@ def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
     yield f"Measure it anew: {new_run(verdict, '--out', 'again')}"
 
 
-def _least(
+def _lines_on_least_loss(
     verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
 ) -> Iterator[str]:
     """What fits into a limited memory and is not shown to be within the limit."""
@@ -300,7 +308,7 @@ def _least(
         return
     context = limits.at or verdict.run.setup.context
     where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
-    saving = _saving(verdict, chosen)
+    saving = _saving_phrase(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
     yield f"     {losses_sentence(verdict.limits, chosen)}: {chosen.decision}"
     limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
@@ -313,7 +321,7 @@ def _least(
     yield f"     This is {stands}{none}."
 
 
-def _saving(verdict: Verdict, result: PairResult) -> str:
+def _saving_phrase(verdict: Verdict, result: PairResult) -> str:
     """What a pair takes of memory, and writes of speed."""
     parts = []
     if verdict.limits.max_memory_bytes and result.memory_bytes is not None:
@@ -342,14 +350,14 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
+def _why_reference_stays(verdict: Verdict, kept: str) -> Iterator[str]:
     """Why the reference, spelled as *kept*, stays, and what would change that."""
     limits = verdict.limits
     if limits.max_memory_bytes is not None:
-        yield from _unfitting(verdict, kept)
+        yield from _why_none_fits(verdict, kept)
         return
     if verdict.finer:
-        yield from _no_best(verdict)
+        yield from _lines_on_missing_best(verdict)
         return
     if not verdict.compared:
         none = f"no pair can be compared with {visible(str(verdict.reference))}"
@@ -357,7 +365,7 @@ def _keep(verdict: Verdict, kept: str) -> Iterator[str]:
         yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.graded:
-        yield from _without_mean_loss(verdict, kept)
+        yield from _lines_without_mean_loss(verdict, kept)
         return
     rows = verdict.main_results
     loss = limits.phrase(rows[0].kind, rows[0].limit)
@@ -399,7 +407,7 @@ def _command_for_rest(verdict: Verdict) -> Iterator[str]:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
-def _no_best(verdict: Verdict) -> Iterator[str]:
+def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
     """No pair is the most precise one in both K and V: what to measure."""
     finer = verdict.finer
     sides = [*finer, *filter(None, [verdict.reference])]
@@ -420,7 +428,7 @@ def _no_best(verdict: Verdict) -> Iterator[str]:
     yield f"{visible(str(best))} would tell: {command}"
 
 
-def _without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
+def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
     """Where no metric with a loss has a say: answers alone, or divergence alone."""
     answers = [
         row
@@ -434,10 +442,10 @@ def _without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
         yield from _nearest(verdict)
         return
-    yield from _divergence_alone(verdict)
+    yield from _lines_on_divergence(verdict)
 
 
-def _divergence_alone(verdict: Verdict) -> Iterator[str]:
+def _lines_on_divergence(verdict: Verdict) -> Iterator[str]:
     """What divergence alone tells, and the command that measures losses."""
     yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
@@ -459,7 +467,7 @@ def _candidates(verdict: Verdict) -> str:
     return f"no {fitting} is within the limit of divergence"
 
 
-def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
+def _why_none_fits(verdict: Verdict, kept: str) -> Iterator[str]:
     """Why no pair is named although the memory is limited."""
     most = verdict.limits.max_memory_bytes or 0
     context = verdict.limits.at or verdict.run.setup.context
@@ -471,7 +479,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
     if fits and verdict.finer:
-        yield from _no_best(verdict)
+        yield from _lines_on_missing_best(verdict)
     elif fits:
         yield f"Keep: {kept}. It fits into {where}."
     elif not sizes:
@@ -481,7 +489,7 @@ def _unfitting(verdict: Verdict, kept: str) -> Iterator[str]:
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
     elif not verdict.graded and verdict.compared:
-        yield from _divergence_alone(verdict)
+        yield from _lines_on_divergence(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."
 
@@ -498,7 +506,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     accepted by a larger limit alone.
     """
     near = [
-        (_place(each, row), each, row)
+        (_order_of_nearest(each, row), each, row)
         for each in verdict.compared
         if cache_size(each) < 1
         if (row := shown_row(verdict, each)) and row.kind is not LossKind.CHANGE
@@ -523,10 +531,12 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     is_accepted = not (is_doubted or result.failed or result.lacking)
     largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
     if is_accepted and leading.bounds.high <= largest:
-        yield f"A limit that accepts this: {_accepting(verdict, leading)}"
+        yield f"A limit that accepts this: {_accepting_command(verdict, leading)}"
 
 
-def _place(result: PairResult, row: MetricResult) -> tuple[bool, float, float]:
+def _order_of_nearest(
+    result: PairResult, row: MetricResult
+) -> tuple[bool, float, float]:
     """Order of pairs: those that fewest further units decide, then by their loss."""
     return (
         result.decision is Decision.BEYOND,
@@ -535,7 +545,7 @@ def _place(result: PairResult, row: MetricResult) -> tuple[bool, float, float]:
     )
 
 
-def _accepting(verdict: Verdict, row: MetricResult) -> str:
+def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
     """The command that shows the verdict with a limit that *row* is within."""
     share = CHANGE_BY_LOSS if row.kind is LossKind.CHANGE else 1.0
     most = min(1.0, math.ceil(1000 * row.bounds.high / share) / 1000)
@@ -545,10 +555,10 @@ def _accepting(verdict: Verdict, row: MetricResult) -> str:
     elif row.kind is LossKind.SCORE:
         limits = replace(verdict.limits, max_eval_lost=most)
     words = ["codeneedle", "verdict", verdict.run.name]
-    return shlex.join([*words, *_options(replace(verdict, limits=limits))])
+    return shlex.join([*words, *_options_of_run(replace(verdict, limits=limits))])
 
 
-def _options(verdict: Verdict) -> list[str]:
+def _options_of_run(verdict: Verdict) -> list[str]:
     """Where the run is, and the limits that it is held against, if not the default."""
     root = verdict.run.root
     where = ["--out", str(root)] if root not in {None, RUNS} else []
@@ -785,13 +795,13 @@ def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
             row = next(
                 row for e in verdict.compared if (row := e.metric_result(metric))
             )
-            meaning = _meaning(verdict, decision, metric)
+            meaning = _decision_meaning(verdict, decision, metric)
             label = own_decision(replace(row, decision=decision))
             entries.append((label, f"{named_pairs(pairs)}: {meaning}"))
     return entries
 
 
-def _meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
+def _decision_meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
     """What a decision says of pairs, with the limit: ``loss at most 1.0 %``."""
     if decision is Decision.OPEN:
         return "neither is shown"

@@ -141,7 +141,7 @@ class Plan:
         return why_impossible(self.survey, self.weights, pair)
 
     def caches(self, pair: Pair) -> Caches | None:
-        """The caches of *pair*, as the engine answers; else by the header."""
+        """The caches of *pair* by the engine, else by the header; None if unknown."""
         told = self.survey.caches(pair) if self.survey else None
         return told or self.caches_by_header(self.context)
 
@@ -339,7 +339,7 @@ class Plan:
         return self._as_read(probe.further.planned_check(settings, self.estimates))
 
     def _as_read(self, bill: Bill | None) -> Bill | None:
-        """*bill* as these weights read it: hybrid ones read more than once."""
+        """*bill*, read more than once if the weights are hybrid; None without one."""
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
         is_hybrid = any(each.recurrent_bytes for each in surveyed)

@@ -89,7 +89,7 @@ class Task:
 
     @property
     def recorded_as(self) -> str:
-        """What its records have as `CellRecord.variant`."""
+        """The `CellRecord.variant` of its records; empty if it is no variant."""
         if self.variant is Variant.ELSEWHERE:
             kind = device_kind(self.device).lower()
             return f"on-{re.sub('[^a-z0-9]+', '-', kind)}"

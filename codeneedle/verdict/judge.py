@@ -132,7 +132,7 @@ class PairResult:
 
 
 def _severity(row: MetricResult) -> float:
-    """Its loss by its limit: the lower end if it is beyond, else the upper end."""
+    """Its loss / limit: of the lower end if it is beyond, else of the upper end."""
     return (
         row.bounds.low if row.decision is Decision.BEYOND else row.bounds.high
     ) / row.limit
@@ -216,8 +216,8 @@ class Verdict:
         weights = self.run.setup.weights.size_bytes
         if pair is None or self.reference is None or not weights:
             return None
-        theirs = _longest(self.reference, self.run.records)
-        ours = _longest(pair, self.run.records)
+        theirs = _effective_at_longest(self.reference, self.run.records)
+        ours = _effective_at_longest(pair, self.run.records)
         if theirs is None or ours is None:
             return None
         return gain_of(
@@ -231,7 +231,7 @@ class Verdict:
 
     def kv_bytes(self, pair: Pair, context: int) -> float | None:
         """Size of the KV cache of *pair* at *context* tokens; None if unknown."""
-        return _kv_bytes(pair, self.run.records, context)
+        return _kv_bytes_at(pair, self.run.records, context)
 
     @property
     def outcome(self) -> Outcome:
@@ -567,7 +567,7 @@ def _with_word(
     result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
     """*result* with its decision by all metrics, and the metrics that it lacks."""
-    deciding = _deciding(measured)
+    deciding = _deciding_metrics(measured)
     rows = _with_lost_lengths(result.metric_results, lost)
     names = {row.metric.name for row in rows}
     decision = _decision_of(rows, deciding, _superseded_divergences(measured))
@@ -582,7 +582,7 @@ def _with_word(
     )
 
 
-def _deciding(measured: Sequence[MetricUnits]) -> list[str]:
+def _deciding_metrics(measured: Sequence[MetricUnits]) -> list[str]:
     """Names of the metrics that must be within: graded ones or answers, and scores."""
     kinds = {each.loss.kind for each in measured}
     graded = {kind for kind in kinds if kind.is_graded}
@@ -676,18 +676,22 @@ def _attention(
 def _memory_bytes(
     pair: Pair, records: Iterable[CellRecord], context: int
 ) -> float | None:
-    """Size of the KV cache of *pair*; of a candidate that of all its memory."""
-    return pair.memory_bytes(lambda: _kv_bytes(pair, records, context))
+    """Bytes of the KV cache of *pair*, of a candidate of all; None if unknown."""
+    return pair.memory_bytes(lambda: _kv_bytes_at(pair, records, context))
 
 
-def _kv_bytes(pair: Pair, records: Iterable[CellRecord], context: int) -> float | None:
-    """Size of the KV cache of *pair* at *context* tokens, from its log."""
-    told = _longest(pair, records)
+def _kv_bytes_at(
+    pair: Pair, records: Iterable[CellRecord], context: int
+) -> float | None:
+    """Bytes of the KV cache of *pair* at *context* tokens, by its log; None if untold."""
+    told = _effective_at_longest(pair, records)
     return caches_of(told).size(context) if told else None
 
 
-def _longest(pair: Pair, records: Iterable[CellRecord]) -> Effective | None:
-    """What ran at the longest context of *pair*, where its log tells of caches."""
+def _effective_at_longest(
+    pair: Pair, records: Iterable[CellRecord]
+) -> Effective | None:
+    """What ran of *pair* at its longest context; None where no log tells of caches."""
     told = (r.effective for r in records if r.pair == pair and r.effective.kv)
     return max(told, key=context_of, default=None)
 
@@ -706,7 +710,7 @@ def _speeds(run: Run) -> dict[Pair, float]:
 
 
 def _ratio(value: float | None, reference: float | None) -> float | None:
-    """*value* by *reference*; None if one is unknown, or the reference is 0."""
+    """*value* / *reference*; None if one is unknown, or the reference is 0."""
     return None if value is None or not reference else value / reference
 
 
@@ -740,21 +744,25 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
     ]
     if isinstance(verdict.run, JointRun):
         candidates = [
-            candidate for candidate in candidates if math.isfinite(_largest(candidate))
+            candidate
+            for candidate in candidates
+            if math.isfinite(_largest_loss(candidate))
         ]
     if not candidates:
         return None
-    return min(candidates, key=lambda each: (_largest(each), _mean(each))).pair
+    return min(
+        candidates, key=lambda each: (_largest_loss(each), _mean_loss(each))
+    ).pair
 
 
-def _largest(result: PairResult) -> float:
-    """Upper end of its loss by its limit; infinite if no metric compares it."""
+def _largest_loss(result: PairResult) -> float:
+    """Upper end of its loss / limit; infinite if no metric compares it."""
     row = result.leading
     return row.bounds.high / row.limit if row else math.inf
 
 
-def _mean(result: PairResult) -> float:
-    """Its mean loss by its limit; infinite if no metric compares it."""
+def _mean_loss(result: PairResult) -> float:
+    """Its mean loss / limit; infinite if no metric compares it."""
     row = result.leading
     return row.bounds.mean / row.limit if row else math.inf
 
@@ -779,8 +787,8 @@ def best_by_size(results: Sequence[PairResult]) -> list[PairResult]:
     """
     best: list[PairResult] = []
     for result in sorted(
-        results, key=lambda each: (cache_size(each), _mean(each), str(each.pair))
+        results, key=lambda each: (cache_size(each), _mean_loss(each), str(each.pair))
     ):
-        if _mean(result) < (_mean(best[-1]) if best else math.inf):
+        if _mean_loss(result) < (_mean_loss(best[-1]) if best else math.inf):
             best.append(result)
     return best

@@ -136,7 +136,7 @@ class MetricResult:
 
     @property
     def what(self) -> str:
-        """What is lost, as a phrase: ``recall``."""
+        """What is lost, as a phrase: ``recall``; empty of a metric without loss."""
         return self.metric.loss.what if self.metric.loss else ""
 
     @property
@@ -328,7 +328,7 @@ class MetricUnits:
         if not losses:
             return None
         kind, limit = self.loss.kind, limits.of(self.loss.kind)
-        look, pairs = self._look(pair), self._sharing(pair)
+        look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
         share = error_share(look, pairs)
         lost, won = counts_lost_and_won(losses) if kind.is_counted else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
@@ -340,7 +340,7 @@ class MetricUnits:
         by_bounds = Decision.WITHIN if is_allowed else bounds.decision(limit)
         doubt, decision = self._doubt(pair, losses, by_bounds)
         if gain.gains(self._most_gain(pair, limit)):
-            doubt, decision = self._better(pair), Decision.OPEN
+            doubt, decision = self._remark_on_gain(pair), Decision.OPEN
         elif (
             kind.is_counted
             and decision is Decision.WITHIN
@@ -398,7 +398,7 @@ class MetricUnits:
         theirs, ours = self._base_units(pair), self.units[pair]
         return counts_lost_and_won(self.loss.between(ours, theirs))[0]
 
-    def _better(self, pair: Pair) -> Remark:
+    def _remark_on_gain(self, pair: Pair) -> Remark:
         """The remark that *pair* gains more than the limit, and what that says."""
         finer = finer_axes(pair, self.reference) if self.reference else ()
         why = "something is wrong with the reference's cell"
@@ -409,7 +409,7 @@ class MetricUnits:
         text = f"better than its reference by more than the limit: {why}"
         return Remark(RemarkKind.BETTER, text, (pair,))
 
-    def _look(self, pair: Pair) -> int:
+    def _look_number(self, pair: Pair) -> int:
         """How often *pair* got further units; see `error_share`."""
         further = self.probe.further
         if further is None:
@@ -417,7 +417,7 @@ class MetricUnits:
         look = further.look(self.records[pair], self.setup)
         return self.order.look(look) if self.order else look
 
-    def _sharing(self, pair: Pair) -> int:
+    def _pairs_sharing_error(self, pair: Pair) -> int:
         """Among how many pairs the error is shared; see `error_share`."""
         others = self.units.keys() - {self.reference}
         return self.order.sharing(pair, others) if self.order else len(others)

@@ -290,22 +290,24 @@ def next_target(
     if not within and looks:
         near = {pair: soon for pair, (soon, _) in looks.items()}
     if near:
-        return _more(near, seen)
+        return _cheapest_extension(near, seen)
     far = {pair: late for pair, (_, late) in looks.items()}
     new = [pair for pair in smaller if pair not in seen and pair not in out]
-    unlikely = _unlikely(new, seen)
+    unlikely = _unlikely_pairs(new, seen)
     ruled = [pair for pair in smaller if pair in out and pair not in seen]
     likely = [pair for pair in new if pair not in unlikely]
     if not likely and ruled and not _is_checked(order, decisions):
         return StepTarget((max(ruled, key=_by_size),), look, Why.CHECK)
     if not likely and far:
-        return _more(far, seen)
+        return _cheapest_extension(far, seen)
     why = Why.SMALLER if likely else Why.UNLIKELY
     return StepTarget((_most_settling(likely or unlikely),), look, why) if new else None
 
 
-def _more(goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]) -> StepTarget:
-    """Further functions of the pair that needs the fewest; of several, the smallest."""
+def _cheapest_extension(
+    goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]
+) -> StepTarget:
+    """The target for the pair that needs the fewest further functions to decide."""
     pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
     return StepTarget((pair,), goals[pair], Why.MORE)
 
@@ -336,7 +338,7 @@ def next_look(order: Order, state: PairState) -> int | None:
     return order.looks[bisect.bisect_right(order.looks, state.units)]
 
 
-def _unlikely(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]:
+def _unlikely_pairs(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]:
     """Those of *new* that are less precise than an open pair above the limit."""
     above = [
         pair

@@ -43,24 +43,24 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
     *pair_flags* spells a build with kernels in the words of an engine.
     """
     return [
-        *_smaller(verdict),
-        *_types(verdict),
+        *_remarks_on_smaller(verdict),
+        *_remarks_on_types(verdict),
         *_remarks_on_inference(verdict),
-        *_lengths(verdict),
-        *_kernels(verdict, pair_flags),
+        *_remarks_on_lengths(verdict),
+        *_remarks_on_kernels(verdict, pair_flags),
         *_remarks_on_forcing(verdict),
-        *_faults(verdict),
-        *_silent(verdict),
-        *_paired_tests(verdict),
+        *_remarks_on_faults(verdict),
+        *_remarks_on_silent(verdict),
+        *_remarks_on_chance(verdict),
         *_remarks_on_repetition(verdict),
-        *_unrotated(verdict.run),
-        *_one_kind(verdict),
-        *_population(verdict),
+        *_remarks_on_rotation(verdict.run),
+        *_remarks_on_kinds_of_text(verdict),
+        *_remarks_on_population(verdict),
         *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
-        *_gaps(verdict),
-        *_left_out(verdict),
+        *_remarks_on_gaps(verdict),
+        *_remarks_on_left_out(verdict),
         *asked_otherwise_remarks(verdict.run),
-        *_troubles(verdict),
+        *_remarks_on_troubles(verdict),
     ]
 
 
@@ -68,19 +68,23 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer of several runs that are judged together."""
     is_by_budget = verdict.limits.max_memory_bytes is not None
     return [
-        *(_ruled_out(verdict) if is_by_budget else _remarks_on_inference(verdict)),
-        *_silent(verdict),
-        *_apart(verdict.run),
+        *(
+            _remarks_on_ruled_out(verdict)
+            if is_by_budget
+            else _remarks_on_inference(verdict)
+        ),
+        *_remarks_on_silent(verdict),
+        *_remarks_on_other_questions(verdict.run),
         *_remarks_on_repetition(verdict),
-        *_population(verdict),
-        *_gaps(verdict),
-        *_left_out(verdict),
+        *_remarks_on_population(verdict),
+        *_remarks_on_gaps(verdict),
+        *_remarks_on_left_out(verdict),
         *asked_otherwise_remarks(verdict.run),
-        *_troubles(verdict),
+        *_remarks_on_troubles(verdict),
     ]
 
 
-def _apart(run: Run) -> Iterator[Remark]:
+def _remarks_on_other_questions(run: Run) -> Iterator[Remark]:
     """Probes of several runs that were asked other questions for each file."""
     for name in run.apart if isinstance(run, JointRun) else ():
         reason = "each file's own reference has set what is asked"
@@ -101,7 +105,7 @@ def refusals(run: Run) -> list[str]:
     return [f"{visible(name)} is not measured: {visible(why)}" for name, why in refused]
 
 
-def _smaller(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
     """How to decide the pair, smaller than the one to set, that needs the least."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.decision is not Decision.WITHIN:
@@ -122,7 +126,7 @@ def _smaller(verdict: Verdict) -> Iterator[Remark]:
         )
 
 
-def _types(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_types(verdict: Verdict) -> Iterator[Remark]:
     """One on K and one on V, where every pair of a type has the same decision."""
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
@@ -131,14 +135,16 @@ def _types(verdict: Verdict) -> Iterator[Remark]:
             if types:
                 says = "it is" if phrases else "the loss is"
                 limit = "" if phrases else " the limit"
-                phrases.append(f"with {axis} {_either(types)} {says} {decision}{limit}")
+                phrases.append(
+                    f"with {axis} {_join_by_or(types)} {says} {decision}{limit}"
+                )
         if phrases:
             sentence = "; ".join(phrases)
             text = f"{sentence[0].upper()}{sentence[1:]}, with every {other} measured."
             yield Remark(RemarkKind.TYPES, text)
 
 
-def _either(types: Sequence[str]) -> str:
+def _join_by_or(types: Sequence[str]) -> str:
     """``q4_1 or q4_0``."""
     safe = [visible(name) for name in types]
     return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
@@ -158,13 +164,13 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
 
 
 def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
-    """Pairs that were not measured as a finer one is beyond, by that one."""
+    """Remarks on pairs that were not measured as a finer one is beyond the limit."""
     for phrase, pairs in inferred_phrases(verdict.inferred).items():
         text = f"Not measured, {phrase}."
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
 
-def _ruled_out(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_ruled_out(verdict: Verdict) -> Iterator[Remark]:
     """What fits and was not measured, as a finer candidate fits, too."""
     by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
     for finer, pairs in by_finer.items():
@@ -175,7 +181,7 @@ def _ruled_out(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
 
-def _lengths(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_lengths(verdict: Verdict) -> Iterator[Remark]:
     """The lengths from which on pairs lose the answers to a task, with those pairs."""
     lost = verdict.lost_from
     by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
@@ -196,7 +202,9 @@ _ATTENTION = {
 _PLAIN = "plain: attention ran without flash attention, which this model does not have"
 
 
-def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]:
+def _remarks_on_kernels(
+    verdict: Verdict, pair_flags: PairFlags | None
+) -> Iterator[Remark]:
     """What the losses alone would set, what is worth a kernel, and what ran in none."""
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
@@ -211,7 +219,7 @@ def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]
         )
         yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
     if pairs := verdict.worth_compiling:
-        named = f"{named_pairs(pairs)}{_build(verdict, pairs, pair_flags)}"
+        named = f"{named_pairs(pairs)}{_build_option(verdict, pairs, pair_flags)}"
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
     elsewhere = [result for result in verdict.results if not result.in_kernel]
@@ -228,10 +236,10 @@ def _kernels(verdict: Verdict, pair_flags: PairFlags | None) -> Iterator[Remark]
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in plain))
 
 
-def _build(
+def _build_option(
     verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
 ) -> str:
-    """The option of a build with kernels for *worth*, beside those that have one."""
+    """`` (a build with OPTION)`` that has kernels for *worth*; empty if none would."""
     every = [result for result in verdict.results if not result.trouble]
     is_cured = any(
         each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
@@ -281,7 +289,7 @@ NOTABLE_LINES = 1.0
 _WORDS = {True: "more", False: "fewer"}
 
 
-def _faults(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
     """How the lines that pairs get wrong are wrong, where a metric tells ways apart."""
     for probe in PROBES.values():
         metrics = {m.name: m for m in probe.metrics_of(verdict.run.setup)}
@@ -322,12 +330,12 @@ def _faults_of(
         )
 
 
-def _silent(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_silent(verdict: Verdict) -> Iterator[Remark]:
     for name, reason in verdict.silent.items():
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
 
 
-def _paired_tests(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_chance(verdict: Verdict) -> Iterator[Remark]:
     """How likely what a pair lost and won is by chance, for each pair with some."""
     for result in verdict.compared:
         for row in result.metric_results:
@@ -373,7 +381,7 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.ON_CPU, text, pairs)
 
 
-def _unrotated(run: Run) -> Iterator[Remark]:
+def _remarks_on_rotation(run: Run) -> Iterator[Remark]:
     """What to set beside a pair, of a run without rotation; nothing of others."""
     if not run.setup.rotation:
         text = (
@@ -387,8 +395,8 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 """Metrics whose damage does not tell of the other's, and what each is of."""
 
 
-def _one_kind(verdict: Verdict) -> Iterator[Remark]:
-    """A remark if another kind of text was not measured, of which more may be lost."""
+def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
+    """A remark if code or prose was not measured, of which more may be lost."""
     rows = [row for result in verdict.compared for row in result.metric_results]
     seen = {row.metric.name for row in rows if row.kind.is_graded}
     known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
@@ -403,7 +411,7 @@ def _one_kind(verdict: Verdict) -> Iterator[Remark]:
     yield Remark(RemarkKind.ONE_KIND, text)
 
 
-def _population(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
     """What the numbers are about, and what so few units may not have shown."""
     if not verdict.compared:
         return
@@ -419,17 +427,17 @@ def _population(verdict: Verdict) -> Iterator[Remark]:
         about = " and ".join(f"{n} like these {count}" for n, count in least.items())
         text = f"About {about}; other texts can differ by more (--corpus, --text)."
         yield Remark(RemarkKind.POPULATION, text)
-        yield from _short_text(verdict, kind)
+        yield from _remarks_on_short_text(verdict, kind)
         yield from _remarks_on_untested(verdict)
-        yield from _unseen(least)
+        yield from _remarks_on_unseen(least)
         return
-    yield Remark(RemarkKind.POPULATION, _about(verdict, units, kind))
-    yield from _short_text(verdict, kind)
+    yield Remark(RemarkKind.POPULATION, _population_phrase(verdict, units, kind))
+    yield from _remarks_on_short_text(verdict, kind)
     yield from _remarks_on_untested(verdict)
-    yield from _unseen({kind.noun: units})
+    yield from _remarks_on_unseen({kind.noun: units})
 
 
-def _short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]:
+def _remarks_on_short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]:
     """A remark if a text of functions fills only a part of its context."""
     corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
     is_whole = kind == FUNCTIONS and not corpus.is_trimmed
@@ -448,7 +456,7 @@ def _remarks_on_untested(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.UNTESTED, f"{text[0].upper()}{text[1:]}.")
 
 
-def _unseen(units: Mapping[str, int]) -> Iterator[Remark]:
+def _remarks_on_unseen(units: Mapping[str, int]) -> Iterator[Remark]:
     """What so few *units*, by their noun, may not have shown."""
     shares = {
         noun: 100 * (1 - ALPHA ** (1 / count))
@@ -464,8 +472,8 @@ def _unseen(units: Mapping[str, int]) -> Iterator[Remark]:
         yield Remark(RemarkKind.UNSEEN, text)
 
 
-def _about(verdict: Verdict, units: int, kind: UnitKind) -> str:
-    """What *units* stand for, and the option that measures others."""
+def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
+    """``About functions like these 24; ...``, with the option that measures others."""
     noun, place = kind.noun, f", {kind.place}" if kind.place else ""
     these = (
         f"{noun} like these {units}" if units > 1 else f"one {noun.removesuffix('s')}"
@@ -478,7 +486,7 @@ def _about(verdict: Verdict, units: int, kind: UnitKind) -> str:
     return f"About {these}{place}; {kind.others} can differ by more{by}."
 
 
-def _gaps(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
     """Parts of probes that were asked for and have nothing, and of which pairs."""
     found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
     for (_, pairs), line in found:
@@ -486,7 +494,7 @@ def _gaps(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))
 
 
-def _left_out(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_left_out(verdict: Verdict) -> Iterator[Remark]:
     """What is in no number of a probe that has numbers, and why."""
     measured = {record.probe for record in verdict.run.records if record.has_numbers}
     for probe in (PROBES[name] for name in PROBES if name in measured):
@@ -494,7 +502,7 @@ def _left_out(verdict: Verdict) -> Iterator[Remark]:
             yield Remark(RemarkKind.LEFT_OUT, f"{probe.name}: {visible(line)}.")
 
 
-def _troubles(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_troubles(verdict: Verdict) -> Iterator[Remark]:
     """Pairs that are not compared, then those open as a probe failed, and why."""
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.results if e.trouble)
     for reason, pairs in by_reason.items():

@@ -78,7 +78,7 @@ def union(
         alone: set[str] = set()
         common: set[str] = set()
         for record in store.records():
-            is_common = _take(joined, store, record)
+            is_common = _take_record(joined, store, record)
             if _is_comparable(record):
                 (common if is_common else alone).add(record.probe)
         _refuse_unrelated(stores[0], store, (alone - common) & before)
@@ -94,10 +94,10 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         BadSetup: If a setup cannot be read.
     """
     # Shares of several folders of runs are of one run; a whole run is none of theirs.
-    shared = {_whole(store) for store in stores if store.is_share}
+    shared = {_whole_grid_of(store) for store in stores if store.is_share}
     groups: dict[object, list[Store]] = {}
     for store in stores:
-        is_part = store.is_share or _whole(store) in shared
+        is_part = store.is_share or _whole_grid_of(store) in shared
         key = store.run_name if is_part else store.folder.resolve()
         groups.setdefault(key, []).append(store)
     runs = []
@@ -109,12 +109,12 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
     return runs
 
 
-def _whole(store: Store) -> tuple[object, str]:
-    """What *store* is a share of, or is: of one folder of runs alone."""
+def _whole_grid_of(store: Store) -> tuple[object, str]:
+    """A key of the grid that *store* is, or is a share of."""
     return store.folder.parent.resolve(), store.run_name
 
 
-def _take(joined: Union, store: Store, record: CellRecord) -> bool:
+def _take_record(joined: Union, store: Store, record: CellRecord) -> bool:
     """
     Note where *record* is; returns whether another folder has an equal one.
 
@@ -138,7 +138,7 @@ def _take(joined: Union, store: Store, record: CellRecord) -> bool:
         if other.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
-        raise _unlike(joined.cells[key], store, what, place)
+        raise _different_folders(joined.cells[key], store, what, place)
     if len(answered_keys(record)) > len(answered_keys(other)):
         joined.cells[key], joined.records[key] = store, record
     joined.compared[key] = joined.compared.get(key, 1) + 1
@@ -200,10 +200,10 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
     for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
         place = first_other(mine.calibrated[probe], other.calibrated[probe])
         if place:
-            raise _unlike(ours, theirs, f"the calibration of {probe}", place)
+            raise _different_folders(ours, theirs, f"the calibration of {probe}", place)
 
 
-def _unlike(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
+def _different_folders(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
     """The error for two folders of which *what* differs from *place* on."""
     return BadInput(
         source=f"{ours.folder} and {theirs.folder}",

@@ -118,7 +118,7 @@ def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRec
     for record in records:
         reference = references.get(record.probe)
         if reference and record is not reference and id(record) in known:
-            yield _without_others(record, reference, names)
+            yield _without_other_questions(record, reference, names)
         else:
             yield record
 
@@ -130,10 +130,10 @@ def _reference_of(records: Iterable[CellRecord]) -> CellRecord | None:
     return finished[pair] if pair else None
 
 
-def _without_others(
+def _without_other_questions(
     record: CellRecord, reference: CellRecord, names: frozenset[str]
 ) -> CellRecord:
-    """*record* without answers to other questions than those of the *reference*."""
+    """*record* without answers to other questions; `MISMATCHED` if none is left."""
     ours, theirs = (
         (each.observation or {}).get("answers") for each in (record, reference)
     )
@@ -266,7 +266,7 @@ def attention_on_cpu(
     unknown = {each.pair for each in finished if each.attention is None}
     slow = dict(_slow(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    told = slow | dict(_in_more_parts(finished))
+    told = slow | dict(_cells_in_more_parts(finished))
     return {pair: evidence for pair, evidence in told.items() if pair in unknown}
 
 
@@ -294,7 +294,7 @@ def _troubles_of_offload(
             yield pair, Trouble(Status.MISMATCHED, reason)
 
 
-def _in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]:
+def _cells_in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]:
     """Cells whose graph has more parts than the fewest of all, and what tells."""
     parts = {
         record.pair: record.effective.graph_splits
@@ -397,19 +397,19 @@ def _troubles_without_proof(
             reason = f"nothing tells a coarser pair from it, and {reason}"
         yield reference, Trouble(Status.UNVERIFIED, reason)
     for pair, each in evidence.items():
-        twin = _twin(pair, evidence)
+        twin = _finer_twin(pair, evidence)
         reason = ""
         if known is None:
             reason = f"there is no evidence of {reference} to compare its own with"
         elif pair not in apart:
-            reason = f"nothing tells it from {reference}: {_looked_at(each)}"
+            reason = f"nothing tells it from {reference}: {_evidence_phrase(each)}"
         elif twin is not None:
             reason = f"its probabilities are those of {twin}, in every digit"
         if reason:
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _twin(pair: Pair, evidence: Mapping[Pair, CacheEvidence]) -> Pair | None:
+def _finer_twin(pair: Pair, evidence: Mapping[Pair, CacheEvidence]) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = evidence[pair].fingerprints
     if not one or not all(each.logprobs for each in one):
@@ -454,8 +454,8 @@ def _distance(one: Fingerprint, other: Fingerprint) -> float:
     return max((abs(a - b) for a, b in differences), default=0.0)
 
 
-def _looked_at(evidence: CacheEvidence) -> str:
-    """What was looked at, as a phrase."""
+def _evidence_phrase(evidence: CacheEvidence) -> str:
+    """``probabilities of a fixed text, 512 bytes a token``: what was looked at."""
     has_numbers = any(fingerprint.logprobs for fingerprint in evidence.fingerprints)
     phrase = f"{'probabilities' if has_numbers else 'replies'} of a fixed text"
     noise = _noise_of_replies(evidence)

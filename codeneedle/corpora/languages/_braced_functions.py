@@ -48,7 +48,7 @@ _LISTS_OF_MODIFIERS = {"modifiers"}
 
 
 def words_of(node: "tree_sitter.Node") -> str:
-    """The text of *node*."""
+    """The text of *node*; empty if it has none."""
     return node.text.decode() if node.text else ""
 
 

@@ -12,7 +12,7 @@ SUFFIXES = (".go",)
 COMMENT = "// {}"
 
 
-def _word(name: "tree_sitter.Node") -> str:
+def _qualified_name(name: "tree_sitter.Node") -> str:
     """``Type.Method`` of a method, for any receiver: ``(s *Type[T])``."""
     method = name.parent
     receiver = method.child_by_field_name("receiver") if method else None
@@ -34,7 +34,7 @@ functions = Grammar(
         "var_spec": ("name", "value"),
     },
     closures=("func_literal", "composite_literal"),
-    word=_word,
+    word=_qualified_name,
     blocks=("block",),
 ).functions
 """Functions, methods by their type, and function literals that have a name."""

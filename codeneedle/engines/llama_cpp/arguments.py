@@ -294,11 +294,11 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *("--port", str(port)),
         *("--ctx-size", str(launch.context)),
         *("--parallel", "1"),
-        *_cache(launch),
-        *_offload(launch),
+        *_cache_arguments(launch),
+        *_offload_arguments(launch),
         *threads(launch.model, launch.options),
-        *_optional(launch),
-        *_saving(launch),
+        *_optional_arguments(launch),
+        *_saving_arguments(launch),
         *launch.extra,
     ]
 
@@ -364,7 +364,7 @@ def asks_for_all_layers(launch: Launch) -> bool:
     return launch.pair is not None and not has(launch.extra, OFFLOAD)
 
 
-def _cache(launch: Launch) -> Iterator[str]:
+def _cache_arguments(launch: Launch) -> Iterator[str]:
     """Cache types, with flash attention; nothing for a server that only tokenizes."""
     pair = launch.pair
     if pair is not None:
@@ -372,7 +372,7 @@ def _cache(launch: Launch) -> Iterator[str]:
         yield from ("--cache-type-k", pair.k, "--cache-type-v", pair.v)
 
 
-def _offload(launch: Launch) -> Iterator[str]:
+def _offload_arguments(launch: Launch) -> Iterator[str]:
     """Layers on the accelerator, unless the user chose them: all; 0 to tokenize."""
     if not has(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
@@ -387,13 +387,13 @@ def can_save(launch: Launch) -> bool:
     return launch.slots is not None and SLOT_FOLDER in launch.options
 
 
-def _saving(launch: Launch) -> Iterator[str]:
+def _saving_arguments(launch: Launch) -> Iterator[str]:
     """The folder in which it may save its cache, if it can."""
     if can_save(launch):
         yield from (SLOT_FOLDER, str(launch.slots))
 
 
-def _optional(launch: Launch) -> Iterator[str]:
+def _optional_arguments(launch: Launch) -> Iterator[str]:
     """Those of `OPTIONAL` that the binary has; to tokenize, `FOR_COUNTING`, too."""
     wanted = OPTIONAL if launch.pair else (*OPTIONAL, *FOR_COUNTING)
     for option in wanted:

@@ -115,10 +115,10 @@ def _nvcc() -> str | None:
     """
     homes = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")]
     homes += ["/usr/local/cuda", "/opt/cuda"]
-    return _first("nvcc", *(f"{home}/bin/nvcc" for home in homes if home))
+    return _first_program("nvcc", *(f"{home}/bin/nvcc" for home in homes if home))
 
 
-def _first(*candidates: str) -> str | None:
+def _first_program(*candidates: str) -> str | None:
     """Path of the first of *candidates* that is a program; None without one."""
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
@@ -141,7 +141,9 @@ def _path_of_program(backend: Backend) -> str:
         )
     if not backend.needs:
         return ""
-    path = _nvcc() if backend.needs == "nvcc" else _first(*_places(backend.needs))
+    path = (
+        _nvcc() if backend.needs == "nvcc" else _first_program(*_places(backend.needs))
+    )
     if path is None:
         raise ToolMissing(
             tool=backend.needs,

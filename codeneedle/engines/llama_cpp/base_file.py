@@ -290,7 +290,7 @@ class BaseFileTool(ABC):
         )
 
     def reference(self, task: DivergenceTask) -> Reference | None:
-        """The base file of *task*, if it is whole and of the same."""
+        """The base file of *task*; None unless it is whole and of the same input."""
         base = BaseFile.of(task.folder, context=task.context)
         return base.usable(self.identity(task))
 

@@ -404,16 +404,16 @@ def _tools(server: Program, *, source: str) -> Tools:
 
 def _companion(server: Program, name: str) -> Program | None:
     """
-    The program *name* of the same installation.
+    The program *name* of the same installation; None if it is not there.
 
     It is what the server is, a separate program or a part of ``llama``, if there is
     one of that kind.
     """
     if server.subcommand and _knows(server.path, name):
         return _part(server.path, name)
-    if separate := _beside(server.path, name):
+    if separate := _program_beside(server.path, name):
         return Program(separate)
-    single = None if server.subcommand else _beside(server.path, LLAMA)
+    single = None if server.subcommand else _program_beside(server.path, LLAMA)
     return _part(single, name) if single and _knows(single, name) else None
 
 
@@ -439,9 +439,9 @@ def _knows(single: Path, name: str) -> bool:
     return answer.returncode == 0 and wanted <= options
 
 
-def _beside(program: Path, name: str) -> Path | None:
+def _program_beside(program: Path, name: str) -> Path | None:
     """
-    The program *name* in the folder of another one.
+    The program *name* in the folder of another one; None if it is not there.
 
     Both folders are tried: Homebrew links all programs into one folder, some people
     link only the server into theirs.

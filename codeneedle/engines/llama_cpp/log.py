@@ -37,7 +37,7 @@ def read(log_text: str) -> Effective:
     everything = list(lines(log_text))
     model = list(_first_context(everything))
     return Effective(
-        build=_last(_BUILD, everything),
+        build=_last_group(_BUILD, everything),
         context=_context(everything),
         flash_attention=_flash_attention(model),
         kv=tuple(_kv_buffers(model, lazily=any(map(_LAZY.search, everything)))),
@@ -45,8 +45,8 @@ def read(log_text: str) -> Effective:
         rotation_v=_first_number(_ROTATION_V, model),
         offloaded_layers=_first_number(_OFFLOADED, everything),
         total_layers=_first_number(_OFFLOADABLE, everything),
-        graph_splits=max(map(int, _all(_SPLITS, model)), default=None),
-        devices=tuple(dict.fromkeys(_all(_KV_DEVICE, model))),
+        graph_splits=max(map(int, _first_groups(_SPLITS, model)), default=None),
+        devices=tuple(dict.fromkeys(_first_groups(_KV_DEVICE, model))),
         compute_mib=_compute_mib(model),
         memory=tuple(_memory(everything, model)),
         recurrent_bytes=sum(_recurrent(model)),
@@ -56,8 +56,8 @@ def read(log_text: str) -> Effective:
 
 
 def trouble(log_text: str) -> Trouble | None:
-    """Why the program failed, by the most telling line of its log, if there is one."""
-    return _sign(log_text) or reasons.complaint(lines(log_text))
+    """Why the program failed, by the most telling line of its log; None if none is."""
+    return _first_trouble(log_text) or reasons.complaint(lines(log_text))
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
@@ -69,10 +69,10 @@ def cause(log_text: str, returncode: int) -> Trouble:
     complaint = reasons.complaint(lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
-    return _sign(log_text) or ended.exit_cause(returncode, complaint)
+    return _first_trouble(log_text) or ended.exit_cause(returncode, complaint)
 
 
-def _sign(log_text: str) -> Trouble | None:
+def _first_trouble(log_text: str) -> Trouble | None:
     """The first of `_TROUBLES` that a line shows; None without any."""
     return reasons.first_sign(_TROUBLES, lines(log_text))
 
@@ -255,9 +255,9 @@ def _context(lines: Sequence[str]) -> int | None:
 
 
 def _flash_attention(lines: Sequence[str]) -> str | None:
-    """``enabled``, ``disabled`` or what was asked for; what came of it goes first."""
+    """``enabled`` or ``disabled``; ``auto`` until it is resolved; None if untold."""
     # Some models have it switched off although it was asked for.
-    return _last(_FLASH_RESOLVED, lines) or _last(_FLASH, lines)
+    return _last_group(_FLASH_RESOLVED, lines) or _last_group(_FLASH, lines)
 
 
 def _compute_mib(lines: Iterable[str]) -> float | None:
@@ -305,7 +305,7 @@ def _buffers(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
 
 def _recurrent(lines: Iterable[str]) -> Iterator[int]:
     """Sizes of recurrent states, in bytes."""
-    for mib in _all(_RECURRENT, lines):
+    for mib in _first_groups(_RECURRENT, lines):
         yield round(float(mib) * MIB)
 
 
@@ -319,7 +319,7 @@ def _attention(lines: Sequence[str]) -> dict[str, Any]:
     return {}
 
 
-def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
+def _first_groups(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
     """The first group of *pattern* in each line that matches, in order."""
     for line in lines:
         match = pattern.search(line)
@@ -327,12 +327,12 @@ def _all(pattern: re.Pattern[str], lines: Iterable[str]) -> Iterator[str]:
             yield match.group(1)
 
 
-def _last(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
-    """The last of `_all`; None without any."""
-    return next(iter([*_all(pattern, lines)][::-1]), None)
+def _last_group(pattern: re.Pattern[str], lines: Iterable[str]) -> str | None:
+    """The last of `_first_groups`; None without any."""
+    return next(iter([*_first_groups(pattern, lines)][::-1]), None)
 
 
 def _first_number(pattern: re.Pattern[str], lines: Iterable[str]) -> int | None:
-    """The first of `_all`, a whole number; None without any."""
-    number = next(_all(pattern, lines), None)
+    """The first of `_first_groups`, a whole number; None without any."""
+    number = next(_first_groups(pattern, lines), None)
     return None if number is None else int(number)

@@ -316,7 +316,7 @@ class ComparedRows(RowStream):
     @override
     def take_row(self, number: int, stored: Stored) -> None:
         """
-        Compare the row with that of the reference.
+        Add the row's distance from that of the reference, or set `fault`.
 
         The last of a chunk ends its means.
         """

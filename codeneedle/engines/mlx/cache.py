@@ -84,7 +84,9 @@ class SplitKVCache:
             arrays = [None] * (key.arrays + value.arrays)
         else:
             arrays = [*key.pack(keys), *value.pack(values)]
-        self.parts = [type(plain).from_state((*two, *place)) for two in _pairs(arrays)]
+        self.parts = [
+            type(plain).from_state((*two, *place)) for two in _two_and_two(arrays)
+        ]
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Packed, Packed]:
         """
@@ -94,7 +96,7 @@ class SplitKVCache:
             keys: Shape (batch, heads, tokens, head size of K).
             values: Shape (batch, heads, tokens, head size of V).
         """
-        new = _pairs([*self.key.pack(keys), *self.value.pack(values)])
+        new = _two_and_two([*self.key.pack(keys), *self.value.pack(values)])
         held = [
             array
             for part, two in zip(self.parts, new, strict=True)
@@ -170,12 +172,12 @@ class SplitKVCache:
         return tuple(keys), tuple(values), *place, self.group_size, self.bits
 
 
-def _pairs(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def _two_and_two(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """Two and two; there are one or three of K and of V, so none is left."""
     return zip(arrays[::2], arrays[1::2], strict=True)
 
 
-def _of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
+def _for_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
     """One number for K and V, or two."""
     return (value, value) if isinstance(value, int) else value
 
@@ -261,7 +263,7 @@ def attention(
         queries = queries.reshape(batch, -1, groups, count, queries.shape[-1])
         q_keys = tuple(mx.expand_dims(array, 2) for array in q_keys)
         q_values = tuple(mx.expand_dims(array, 2) for array in q_values)
-    key, value = map(Packing, bits, _of_k_and_v(group_size))
+    key, value = map(Packing, bits, _for_k_and_v(group_size))
     scores = _product(queries, q_keys, key, transpose=True)
     if isinstance(mask, str):
         mask = base.create_causal_mask(count, scores.shape[-1] - count)

@@ -443,7 +443,7 @@ class MlxServer(StartedServer):
         return memory.peak_bytes if memory else None
 
     def _memory(self) -> logs.Memory | None:
-        """What it says on a GPU; on a CPU it is in the memory of the process."""
+        """Memory in use on a GPU, by the log; None on a CPU."""
         log_text = logs.read_log(self.log) if devices() else ""
         return logs.last(log_text, logs.Memory)
 

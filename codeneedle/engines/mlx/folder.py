@@ -48,7 +48,7 @@ def read_folder(path: Path) -> Weights:
             reason=f"has no {TOKENIZER}",
             hint="Download all files of the model, not its weights alone.",
         )
-    files = (folder / CONFIG, *_beside(folder), *parts)
+    files = (folder / CONFIG, *_deciding_files(folder), *parts)
     return _weights(folder, files, _text_part(config))
 
 
@@ -175,7 +175,7 @@ def _text_part(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **nested} if isinstance(nested, dict) else config
 
 
-def _beside(folder: Path) -> Iterator[Path]:
+def _deciding_files(folder: Path) -> Iterator[Path]:
     """The files that decide what is computed, beside configuration and weights."""
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, "generation_config.json"):
         if (folder / name).is_file():

@@ -440,15 +440,15 @@ class OpenAi(Connection):
                 if error.code not in REFUSES_FIELDS:
                     raise
                 refused = error
-        for left_out in self._fewer(body):
+        for left_out in self._fields_to_leave_out(body):
             with contextlib.suppress(Refused):
                 reply = ask(left_out)
                 self.left_out = left_out
                 return reply
         raise refused
 
-    def _fewer(self, body: Json) -> Iterator[tuple[str, ...]]:
-        """What to leave out next: each group alone, then the first two and more."""
+    def _fields_to_leave_out(self, body: Json) -> Iterator[tuple[str, ...]]:
+        """Fields of *body* to leave out next: each group alone, then several."""
         sent = [
             group
             for group in OPTIONAL
@@ -668,7 +668,7 @@ def read_echo(
     if not all(at for at, _ in found):
         what = "with other tokens" if every else "without log-probabilities"
         raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
-    if cut := _cut("".join(each.token for each in read), text):
+    if cut := _cut_phrase("".join(each.token for each in read), text):
         raise PromptCut(cut)
     forced = []
     for (at, taken), (begin, _) in zip(found, passages, strict=True):
@@ -732,9 +732,9 @@ def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
 
 
 def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
-    """What is not said of *tokens*, or impossible; empty if nothing is."""
+    """Why *tokens* are no scores, as a phrase; empty if they are."""
     told = [token for token in tokens if is_told(token.token)]
-    if fault := next(filter(None, map(_fault, told)), ""):
+    if fault := next(filter(None, map(_fault_at_place, told)), ""):
         return fault
     steps = [after - before for before, after in itertools.pairwise(offsets)]
     if any(
@@ -748,7 +748,7 @@ def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
     return ""
 
 
-def _cut(echo: str, prompt: str) -> str:
+def _cut_phrase(echo: str, prompt: str) -> str:
     """How much less than *prompt* an *echo* spells; empty if it spells all of it."""
     spelled, sent = (_SPECIAL.sub("", _UNSEEN.sub("", each)) for each in (echo, prompt))
     if spelled.endswith(sent):
@@ -784,7 +784,7 @@ def read_event(event: Json) -> Event:
         timings=timings,
         finish=ending if reason else None,
         spelled=tuple(place.token for place in places),
-        fault=next(filter(None, map(_fault, places)), ""),
+        fault=next(filter(None, map(_fault_at_place, places)), ""),
     )
 
 
@@ -841,11 +841,11 @@ def _told_offsets(offsets: Sequence[int]) -> Sequence[int]:
     return offsets if len(set(offsets)) > 1 else ()
 
 
-def _fault(place: _TokenLogprob) -> str:
+def _fault_at_place(place: _TokenLogprob) -> str:
     """
-    What is impossible about the numbers at a place; empty if nothing is.
+    Why the numbers at *place* cannot be, as a phrase; empty if they can.
 
-    Of NaN, nothing: a cell that computes NaN ends; see `messages.reply_of`.
+    NaN is no fault here: a cell that computes it ends; see `messages.reply_of`.
     """
     others, listed = _others(place), place.top_logprobs or ()
     try:

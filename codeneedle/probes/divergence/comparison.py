@@ -145,7 +145,7 @@ def _compare(
             reference = tool.write_reference(
                 task,
                 log=context.logs / name,
-                note=lambda run: context.observe_tool(_of_reference(run, task)),
+                note=lambda run: context.observe_tool(_reference_run(run, task)),
                 progress=lambda chunks: tell(what, done, chunks),
             )
             done += task.chunks
@@ -210,7 +210,7 @@ def _refuse_other_base(
             )
 
 
-def _of_reference(run: ToolRun, task: DivergenceTask) -> ToolRun:
+def _reference_run(run: ToolRun, task: DivergenceTask) -> ToolRun:
     """
     *run* of the reference, for the cell of *task*.
 

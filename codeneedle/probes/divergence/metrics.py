@@ -60,7 +60,7 @@ def _reference(record: CellRecord) -> str | None:
     return divergence.reference if divergence else None
 
 
-def _of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
+def _values_of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
     """The value of each chunk, but of copies of others."""
     return lambda compared, _: [
         value(chunk)
@@ -88,16 +88,16 @@ class _AtContext:
             values=_values(self.numbers, context),
             reference=_reference if self.is_compared else None,
             loss=self.metric.loss if context is None else None,
-            units=_values(_of_chunks(self.by_chunk), context)
+            units=_values(_values_of_chunks(self.by_chunk), context)
             if self.by_chunk
             else None,
             of="" if context is None else self.metric.name,
             facet="" if context is None else f"context={context}",
-            error=_error(self.estimate, context) if self.estimate else None,
+            error=_error_of(self.estimate, context) if self.estimate else None,
         )
 
 
-def _error(
+def _error_of(
     estimate: Callable[[Statistics], Estimate], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
     """The standard error that llama-perplexity states of an estimate."""

@@ -493,7 +493,7 @@ def _user_text(run: RunContext) -> bytes:
 
 
 def _own_name(settings: DivergenceSettings) -> str:
-    """What a text is called that is not the corpus."""
+    """The name of the file that is compared on; empty for the corpus."""
     return settings.file.name if settings.file else ""
 
 

@@ -70,7 +70,7 @@ def _mean(record: CellRecord, _setup: Setup) -> float:
     return fmean([sample.score for sample in samples] or [0])
 
 
-def _change(name: str, sign: int) -> Metric:
+def _change_metric(name: str, sign: int) -> Metric:
     """The metric of samples whose score changed in the direction of *sign*."""
     return Metric(
         name=name,
@@ -96,7 +96,7 @@ METRICS: tuple[Metric, ...] = (
         ),
         unit_kind=SAMPLES,
     ),
-    _change("eval-lost", -1),
-    _change("eval-won", 1),
+    _change_metric("eval-lost", -1),
+    _change_metric("eval-won", 1),
 )
 """Metrics of every evaluation; the first is the headline."""

@@ -477,7 +477,7 @@ _INSPECT_ENDS = frozenset({"cost", "operator", "time", "working"})
 
 
 def _of_inspect(path: Path) -> Iterator[Result] | None:
-    """A JSON log of inspect_ai, by the first of its scorers; epochs are attempts."""
+    """Results by the first scorer of inspect_ai's JSON log; None of another file."""
     if _member(path, str, "eval", "task") is None:
         return None
     log = _check_shape(_json_in(path), _InspectLog, place=path.name)
@@ -583,7 +583,7 @@ _PROMPTFOO_FAILED = 2
 
 def _of_promptfoo(path: Path) -> Iterator[Result] | None:
     """
-    The JSON output of promptfoo; prompts of one test are a group, and its repeats.
+    Results of promptfoo's JSON, grouped by test; None if *path* is another file.
 
     An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.

@@ -75,7 +75,7 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 
 
 def _first_loop(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
-    """The first stretch of *least* tokens in which each equals that *ngram* before."""
+    """The first *least* tokens that repeat those *ngram* before; None without any."""
     for at in range(ngram, len(tokens), STEP):
         if tokens[at] != tokens[at - ngram]:
             continue

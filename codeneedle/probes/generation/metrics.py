@@ -169,7 +169,7 @@ def _accepted_share(record: CellRecord) -> float | None:
     return 100 * accepted / drafted if drafted else None
 
 
-def _of_prompts(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
+def _metric_by_prompt(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
     """A metric of the *number* of each prompt that is not out."""
     return partial(
         of_units(_answers, number), unit_kind=PROMPTS, reference=compared_with
@@ -177,7 +177,7 @@ def _of_prompts(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
 
 
 METRICS: tuple[Metric, ...] = (
-    _of_prompts(kept_tokens)(
+    _metric_by_prompt(kept_tokens)(
         name="diverges-at",
         unit="tokens",
         better="higher",
@@ -193,19 +193,19 @@ METRICS: tuple[Metric, ...] = (
         reference=compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),
-    _of_prompts(lambda each: 100 * (each.loop is not None))(
+    _metric_by_prompt(lambda each: 100 * (each.loop is not None))(
         name="loops",
         unit="%",
         better="lower",
         loss=_loss_of_answers(lambda each: each.loop is None),
     ),
-    _of_prompts(lambda each: 100 * each.ours.is_empty)(
+    _metric_by_prompt(lambda each: 100 * each.ours.is_empty)(
         name=f"{NAME}-empty",
         unit="%",
         better="lower",
         loss=_loss_of_answers(lambda each: not each.ours.is_empty),
     ),
-    _of_prompts(lambda each: 100 * _is_ended(each))(
+    _metric_by_prompt(lambda each: 100 * _is_ended(each))(
         name="ends",
         unit="%",
         better="higher",
@@ -215,7 +215,7 @@ METRICS: tuple[Metric, ...] = (
             right="the model itself ends {able} of its answers with {pair}",
         ),
     ),
-    _of_prompts(lambda each: each.ours.tokens)(
+    _metric_by_prompt(lambda each: each.ours.tokens)(
         name="length", unit="tokens", better="neither"
     ),
     Metric(

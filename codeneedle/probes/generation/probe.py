@@ -133,7 +133,7 @@ class GenerationProbe(Probe):
             context=context,
             trained=estimates.trained_tokens,
             beside="a prompt",
-            ways=_shorter(room),
+            ways=_option_for_shorter(room),
         )
 
     @override
@@ -328,11 +328,11 @@ class Sent:
             context=context,
             trained=trained,
             beside="an answer",
-            ways=_shorter(room),
+            ways=_option_for_shorter(room),
         )
 
 
-def _shorter(room: int) -> list[str]:
+def _option_for_shorter(room: int) -> list[str]:
     """The option for answers that have *room* tokens; none if these are too few."""
     return [f"--generation-tokens {room}"] if room >= LEAST_TOKENS else []
 
@@ -450,14 +450,14 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
                 text, thinks = prompt.text, True
                 if not is_text:
                     text, thinks = _in_template(form, prompt, template)
-                sent = _of(prompt, text, template.count_tokens(text))
+                sent = _sent_prompt(prompt, text, template.count_tokens(text))
                 yield replace(sent, thinks=thinks)
     else:
         for prompt in prompts:
-            yield _of(prompt, prompt.text if is_text else None)
+            yield _sent_prompt(prompt, prompt.text if is_text else None)
 
 
-def _of(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
+def _sent_prompt(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
     """*prompt* to be sent as *text*; None for a chat, whose hash is of its messages."""
     hashed = (
         prompt.sha256 if text is None else hashlib.sha256(text.encode()).hexdigest()
@@ -603,10 +603,10 @@ def _remarks(run: Run) -> Iterator[str]:
     for record in run.variants:
         is_again = record.probe == NAME and record.variant == AGAIN
         if is_again and record.has_numbers:
-            yield f"floor: {record.pair} again {_departs(record, run.setup)}"
+            yield f"floor: {record.pair} again {_departure_phrase(record, run.setup)}"
     for pair, record in by_pair.items():
         if pair != reference:
-            yield f"{pair} {_departs(record, run.setup)}"
+            yield f"{pair} {_departure_phrase(record, run.setup)}"
         loops = [
             f"{comparison.prompt} (from token {comparison.loop.start:,})"
             for comparison in comparisons(record, run.setup)
@@ -635,8 +635,8 @@ def _left_out(setup: Setup) -> Iterator[str]:
         yield f"left out, as {first.pair} itself {why}: {', '.join(names)}"
 
 
-def _departs(record: CellRecord, setup: Setup) -> str:
-    """Where answers leave the reference's, with quartiles, and how sure it was."""
+def _departure_phrase(record: CellRecord, setup: Setup) -> str:
+    """``leaves 3 of 8 answers after 45 tokens``, with quartiles and leads in nats."""
     every = comparisons(record, setup)
     differing = [each.difference for each in every if each.difference]
     if not differing:

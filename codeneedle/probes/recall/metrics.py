@@ -160,7 +160,7 @@ def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
     return partial(of_units(_answers, number), unit="lines")
 
 
-def _gap(number: Callable[[Margins], float]) -> partial[Metric]:
+def _margin_metric(number: Callable[[Margins], float]) -> partial[Metric]:
     """A metric of the gaps of answers that have any."""
     metric = of_units(
         _answers, lambda each: number(each.margins) if each.margins else None
@@ -196,9 +196,9 @@ METRICS: tuple[Metric, ...] = (
     _lines(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
     _lines(lambda each: each.counts[Mark.OVERRUN])(name="overrun", better="neither"),
     _lines(lambda each: each.matched_strict)(name="matched-strict", better="higher"),
-    _gap(lambda margins: margins.least)(name="margin"),
-    _gap(lambda margins: margins.fifth)(name="margin5"),
-    _gap(lambda margins: margins.mean)(name="margin-mean"),
+    _margin_metric(lambda margins: margins.least)(name="margin"),
+    _margin_metric(lambda margins: margins.fifth)(name="margin5"),
+    _margin_metric(lambda margins: margins.mean)(name="margin-mean"),
     _speed(name="prefill", values=_prefill, is_prompt_speed=True),
     _speed(name="decode", values=_decode),
     Metric(

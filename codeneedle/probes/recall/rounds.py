@@ -122,7 +122,7 @@ class ForcedAnswer:
 
     @functools.cached_property
     def margins(self) -> Margins | None:
-        """Margins of all tokens; a negative lead: how far the right one was behind."""
+        """Margins of all right tokens; negative where another was more probable."""
         return margins(self.scores.leads)
 
 

@@ -44,7 +44,7 @@ _Value = TypeVar("_Value")
 _Chosen = Callable[[QuestionOutcome, Setup], bool]
 
 
-def _questions(
+def _metric_by_question(
     number: Callable[[QuestionOutcome], float | None], chosen: _Chosen
 ) -> partial[Metric]:
     """A metric with one value for each chosen question that has one."""
@@ -70,9 +70,9 @@ def _why_not_written(setup: Setup) -> str:
     return "right answers were read, none was written" if is_read else ""
 
 
-def _right(chosen: _Chosen) -> partial[Metric]:
+def _rightness_metric(chosen: _Chosen) -> partial[Metric]:
     """A metric of how right the chosen questions are, from 0 to 1."""
-    return partial(_questions(lambda each: each.share, chosen), unit="")
+    return partial(_metric_by_question(lambda each: each.share, chosen), unit="")
 
 
 def _tokens(chosen: _Chosen) -> RightTokens:
@@ -88,9 +88,9 @@ def _tokens(chosen: _Chosen) -> RightTokens:
     return RightTokens(scores_by_unit)
 
 
-def _mode(mode: Mode) -> Metric:
+def _mode_metric(mode: Mode) -> Metric:
     """A metric of how many written answers have *mode*."""
-    metric = _questions(
+    metric = _metric_by_question(
         lambda each: (
             None if each.is_read or each.share is None else each.score.mode is mode
         ),
@@ -142,8 +142,8 @@ def _units(record: CellRecord, setup: Setup) -> list[str]:
     return list(dict.fromkeys([*asked, *not_asked]))
 
 
-def _able(record: CellRecord, setup: Setup) -> float:
-    """Share of right answers, of informative tasks where there are any."""
+def _right_share(record: CellRecord, setup: Setup) -> float:
+    """Share of right answers, 0 to 1; of informative tasks where there are any."""
     answers = outcomes(record)
     chosen = [answer for answer in answers if _is_informative(answer, setup)] or answers
     shares = [each.share for each in chosen if each.share is not None]
@@ -157,11 +157,11 @@ NOTHING_INFORMATIVE = "no task is informative"
 """Why a metric of all tasks has no value."""
 
 METRICS: tuple[Metric, ...] = (
-    _right(_is_informative)(
+    _rightness_metric(_is_informative)(
         name=NAME,
         why_none=lambda _setup: NOTHING_INFORMATIVE,
         loss=Loss(
-            kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_able
+            kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_right_share
         ),
     ),
     _tokens(_is_informative).logp(unit_kind=TEXTS)(
@@ -172,11 +172,15 @@ METRICS: tuple[Metric, ...] = (
             what="retrieval",
             bounded=_bounded_share,
             units=_units,
-            able=_able,
+            able=_right_share,
         ),
     ),
-    _mode(Mode.INTRUSION),
-    *(_mode(m) for m in Mode if m not in {Mode.CORRECT, Mode.INTRUSION, Mode.DEPARTS}),
+    _mode_metric(Mode.INTRUSION),
+    *(
+        _mode_metric(m)
+        for m in Mode
+        if m not in {Mode.CORRECT, Mode.INTRUSION, Mode.DEPARTS}
+    ),
     Metric(
         name="reading",
         unit="tokens/s",
@@ -204,7 +208,7 @@ def of_tasks(setup: Setup) -> tuple[Metric, ...]:
         metric
         for task in tasks
         for length in (None, *several)
-        for metric in _of_task(task, length)
+        for metric in _metrics_of_task(task, length)
     )
 
 
@@ -223,7 +227,7 @@ def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]
         raise BadRecord(file="setup.json", reason=reason) from error
 
 
-def _of_task(task: str, length: int | None) -> Iterator[Metric]:
+def _metrics_of_task(task: str, length: int | None) -> Iterator[Metric]:
     """
     Metrics of *task*: right, log-probability, where it breaks.
 
@@ -235,7 +239,7 @@ def _of_task(task: str, length: int | None) -> Iterator[Metric]:
 
     at = "" if length is None else f"@{length}"
     facet = f"task={task}" if length is None else f"task={task} length={length}"
-    yield _right(is_of_task)(
+    yield _rightness_metric(is_of_task)(
         name=f"{task}{at}",
         of=NAME,
         facet=facet,

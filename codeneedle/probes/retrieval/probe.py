@@ -480,7 +480,10 @@ class _Texts:
                 f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
-            left_out = (*calibration.left_out, *_beyond(size, calibration, reason))
+            left_out = (
+                *calibration.left_out,
+                *_skip_greater_lengths(size, calibration, reason),
+            )
             calibration = replace(calibration, left_out=left_out)
         self.settle(calibration)
 
@@ -571,7 +574,7 @@ class _Examiner(_Questioner):
     @override
     def ask(self, question: Question) -> TextRead:
         """A text, and all that is asked of it."""
-        return self.texts.note(question.body, self._read(question.body))
+        return self.texts.note(question.body, self._ask_text(question.body))
 
     @override
     def why_pointless(self, question: Question) -> str:
@@ -642,7 +645,7 @@ class _Examiner(_Questioner):
 
     # Texts
 
-    def _read(self, key: TextKey) -> TextRead:
+    def _ask_text(self, key: TextKey) -> TextRead:
         """Ask all questions of a text, after an unscored one that makes it be read."""
         text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
@@ -734,7 +737,9 @@ def _stored_answer(
     )
 
 
-def _beyond(failed: TextKey, calibration: Calibration, reason: str) -> list[Skipped]:
+def _skip_greater_lengths(
+    failed: TextKey, calibration: Calibration, reason: str
+) -> list[Skipped]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""
     return [
         Skipped(size.task, size.length, reason)

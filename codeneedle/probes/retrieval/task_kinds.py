@@ -218,7 +218,7 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
 def _multikey(spec: TextSpec) -> Material:
     """Keys with a value each; the first ones are asked for, one at a time."""
     pairs = _pairs(spec, spec.level.count)
-    places = _spread(spec, len(pairs.keys))
+    places = _spread_depths(spec, len(pairs.keys))
     questions = [
         QuestionDraft(
             depth=depth,
@@ -236,7 +236,7 @@ def _multikey(spec: TextSpec) -> Material:
     return Material(lines, questions, _sentences(spec.chance))
 
 
-def _spread(spec: TextSpec, count: int) -> list[float]:
+def _spread_depths(spec: TextSpec, count: int) -> list[float]:
     """Places of *count* lines: the asked depths first, the others evenly."""
     others = count - len(spec.depths)
     if others < 0:
@@ -252,7 +252,7 @@ _APART = 0.03
 """Distance of the lines of one group, as a share of the text."""
 
 
-def _around(depth: float, count: int) -> list[float]:
+def _depths_around(depth: float, count: int) -> list[float]:
     """Places of *count* lines whose middle is *depth*."""
     return [depth + _APART * (n - (count - 1) / 2) for n in range(count)]
 
@@ -266,7 +266,7 @@ def _multivalue(spec: TextSpec) -> Material:
     lines, questions = [], []
     for half, depth in enumerate((*spec.depths, 1 - spec.depths[0])[:2]):
         mine = range(half * count, (half + 1) * count)
-        places = _around(depth, count)
+        places = _depths_around(depth, count)
         lines += [
             PlacedLine(p, pairs.line(n)) for p, n in zip(places, mine, strict=True)
         ]
@@ -293,7 +293,7 @@ def _multiquery(spec: TextSpec) -> Material:
     count = spec.level.count
     groups = len(spec.depths)
     pairs = _pairs(spec, (groups + 1) * count)
-    places = [place for depth in spec.depths for place in _around(depth, count)]
+    places = [place for depth in spec.depths for place in _depths_around(depth, count)]
     places += [(n + 0.5) / count for n in range(count)]
     questions = []
     for group, depth in enumerate(spec.depths):
@@ -321,7 +321,7 @@ def _nth(spec: TextSpec) -> Material:
     count = spec.level.count
     city = spec.chance.pick(_CITIES)
     numbers = spec.chance.different(lambda: _number(spec.chance, 3), count)
-    places = _spread(spec, count)
+    places = _spread_depths(spec, count)
     order = sorted(range(count), key=lambda n: places[n])
     ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
     pairs = _Pairs([ranks[n] for n in range(count)], numbers)
@@ -372,7 +372,8 @@ def _variables(spec: TextSpec) -> Material:
         assigned = zip(chain.names, [chain.value, *chain.names], strict=False)
         texts = [f"VAR {name} = {meant}" for name, meant in assigned]
         lines += [
-            PlacedLine(p, t) for p, t in zip(_around(depth, size), texts, strict=True)
+            PlacedLine(p, t)
+            for p, t in zip(_depths_around(depth, size), texts, strict=True)
         ]
     ask = _question_for_list if spec.level.kind == "list" else _question_for_end
     # Of one question, the second chain holds the decoys alone.
@@ -428,7 +429,7 @@ def _twins(spec: TextSpec) -> Material:
         "\n".join(
             f'    {key} = "{value}"' for key, value in zip(keys, body, strict=True)
         )
-        for body in _alike(spec)
+        for body in _twin_values(spec)
     ]
     questions = [
         QuestionDraft(
@@ -448,13 +449,13 @@ def _twins(spec: TextSpec) -> Material:
     ]
     lines = [
         PlacedLine(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
-        for n, place in enumerate(_spread(spec, family))
+        for n, place in enumerate(_spread_depths(spec, family))
     ]
     return Material(lines, questions, _sentences(chance))
 
 
-def _alike(spec: TextSpec) -> Iterator[list[str]]:
-    """Values of each twin's lines: equal but for some lines, spread over the body."""
+def _twin_values(spec: TextSpec) -> Iterator[list[str]]:
+    """For each twin, the values of its lines, which differ in a few lines."""
     level, chance = spec.level, spec.chance
 
     def value() -> str:
@@ -523,7 +524,7 @@ def _meaning(spec: TextSpec) -> Material:
             f" {_WHICH[which]}]\n    return {_WHAT[what]}\n",
         )
         for place, name, (what, which) in zip(
-            _spread(spec, count), names, kinds, strict=True
+            _spread_depths(spec, count), names, kinds, strict=True
         )
     ]
     return Material(lines, questions, _sentences(chance))

@@ -17,17 +17,17 @@ PHRASES = {
 _nats = partial(Metric, unit="nats", better="lower")
 
 
-def _largest(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
+def _largest_difference(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
     """Largest difference of *ways*, in nats; None if none can be compared."""
     largest = (reuse_of(record).largest(way) for way in ways)
     return max((nats for nats in largest if nats is not None), default=None)
 
 
-def _of_way(way: CacheState) -> Metric:
+def _difference_metric(way: CacheState) -> Metric:
     """The metric of the largest difference in one *way*."""
     return _nats(
         name=f"{NAME}@{way}",
-        values=of_cell(partial(_largest, ways=[way])),
+        values=of_cell(partial(_largest_difference, ways=[way])),
         floor=True,
         of=NAME,
         facet=f"cache={way}",
@@ -44,10 +44,10 @@ def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
 METRICS: tuple[Metric, ...] = (
     _nats(
         name=NAME,
-        values=of_cell(partial(_largest, ways=REUSED)),
+        values=of_cell(partial(_largest_difference, ways=REUSED)),
         floor=True,
     ),
-    *map(_of_way, REUSED),
+    *map(_difference_metric, REUSED),
     Metric(
         name=f"{NAME}-replies",
         unit="",

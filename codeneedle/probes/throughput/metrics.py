@@ -26,8 +26,8 @@ def at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
     settings = throughput_layout(setup)
     depths = settings.depths if settings else ()
-    speeds = tuple(_metric(test, depth) for depth in depths for test in TESTS)
-    return (*speeds, *map(_peak, depths))
+    speeds = tuple(_speed_metric(test, depth) for depth in depths for test in TESTS)
+    return (*speeds, *map(_peak_metric, depths))
 
 
 def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> str:
@@ -110,8 +110,10 @@ def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
     }
 
 
-def _at(record: CellRecord, setup: Setup, depth: int | None) -> DepthSpeeds | None:
-    """What *record* has at *depth*; None is the greatest depth of the setup."""
+def _speeds_at(
+    record: CellRecord, setup: Setup, depth: int | None
+) -> DepthSpeeds | None:
+    """Speeds of *record* at *depth*, None for the greatest of the setup."""
     settings = throughput_layout(setup)
     if settings is None:
         return None
@@ -124,26 +126,26 @@ def _values(
     record: CellRecord, setup: Setup, *, test: str, depth: int | None = None
 ) -> Sequence[float]:
     """Speeds of *test* at *depth*, None for the greatest; none of a gap."""
-    at = _at(record, setup, depth)
+    at = _speeds_at(record, setup, depth)
     return getattr(at, test) if at else ()
 
 
-def _gap(
+def _why_no_speed(
     record: CellRecord, setup: Setup, *, depth: int | None
 ) -> tuple[str, str] | None:
-    """Status and reason of a depth without speeds; None if it has some."""
-    at = _at(record, setup, depth)
+    """Status and reason of a *depth* without speeds; None if it has some."""
+    at = _speeds_at(record, setup, depth)
     return (at.status, at.gap) if at and at.gap else None
 
 
-def _metric(test: str, depth: int | None) -> Metric:
+def _speed_metric(test: str, depth: int | None) -> Metric:
     """The metric of *test* at *depth*; None for the whole, at the greatest depth."""
     return Metric(
         name=test if depth is None else f"{test}@{depth}",
         unit="tokens/s",
         better="higher",
         values=functools.partial(_values, test=test, depth=depth),
-        gap=functools.partial(_gap, depth=depth),
+        gap=functools.partial(_why_no_speed, depth=depth),
         quantity="speed",
         is_prompt_speed=test == "pp",
         of="" if depth is None else test,
@@ -151,7 +153,7 @@ def _metric(test: str, depth: int | None) -> Metric:
     )
 
 
-def _peak(depth: int) -> Metric:
+def _peak_metric(depth: int) -> Metric:
     """The metric of the most memory at *depth*; none where a tool does not tell."""
 
     def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
@@ -169,5 +171,5 @@ def _peak(depth: int) -> Metric:
     )
 
 
-METRICS: tuple[Metric, ...] = tuple(_metric(test, None) for test in TESTS)
+METRICS: tuple[Metric, ...] = tuple(_speed_metric(test, None) for test in TESTS)
 """Metrics of every setup; the first is the headline."""

@@ -155,7 +155,7 @@ _NOBODY = "00000000-"
 """How the parent of the first message begins in exports of Claude."""
 
 
-def _first(message: Json, keys: Sequence[str]) -> Any:
+def _first_value(message: Json, keys: Sequence[str]) -> Any:
     """What *message* has by the first of *keys* that is not None; None without any."""
     return next((message[key] for key in keys if message.get(key) is not None), None)
 
@@ -175,8 +175,8 @@ def _branch(
     Raises:
         BadExport: If it cannot be told which messages these are.
     """
-    nodes = {_first(message, _IDS): message for message in messages}
-    parents = {key: _first(node, by or _PARENTS) for key, node in nodes.items()}
+    nodes = {_first_value(message, _IDS): message for message in messages}
+    parents = {key: _first_value(node, by or _PARENTS) for key, node in nodes.items()}
     if None in nodes or len(nodes) < len(messages):
         raise BadExport("has messages without an id of their own")
     at = _only_leaf(parents) if last is None else last
@@ -221,7 +221,7 @@ def _refuse_branches(messages: Sequence[Json]) -> None:
                 raise BadExport(
                     f"has several answers in '{key}', and its program is not known"
                 )
-    parents = [_first(message, _PARENTS) for message in messages]
+    parents = [_first_value(message, _PARENTS) for message in messages]
     given = [parent for parent in parents if isinstance(parent, str | int)]
     children = [m.get("children") or m.get("childrenIds") or () for m in messages]
     many = any(isinstance(c, list) and len(c) > 1 for c in children)
@@ -364,7 +364,7 @@ def _is_claude(value: Json) -> bool:
 def _of_claude(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown; texts of attached files stand before the message."""
     said = value["chat_messages"]
-    if any(_first(m, _PARENTS) for m in said if isinstance(m, dict)):
+    if any(_first_value(m, _PARENTS) for m in said if isinstance(m, dict)):
         said = _branch(said, value.get("current_leaf_message_uuid"), aside)
     messages: list[Json] = []
     for message in said:
