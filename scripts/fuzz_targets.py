@@ -319,7 +319,7 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
 
     def read(data: bytes) -> None:
         text = reading.decoded_text(data, label="x")
-        language = languages.of_suffix(suffix, source="x")
+        language = languages.language_of_suffix(suffix, source="x")
         try:
             found = language.functions(text)
         except languages.Unparsable as error:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 from codeneedle.api import LoadedRun, load
 from codeneedle.cache_types import Pair, whole_grid
-from codeneedle.engines.llama_cpp.arguments import comparison
+from codeneedle.engines.llama_cpp.arguments import comparison_command
 from codeneedle.engines.llama_cpp.backends import backend_named
 from codeneedle.engines.llama_cpp.build import build
 from codeneedle.engines.llama_cpp.installation import SERVER, VARIABLE
@@ -258,7 +258,7 @@ class Bench:
         """KLD in nats of the reference of *first*, beside that of *second*."""
         records = {each.probe: each for each in first.records if each.pair == REFERENCE}
         # A pair is compared as it writes its rows; here the tool compares.
-        argv = comparison(records["divergence"].command)
+        argv = comparison_command(records["divergence"].command)
         (base,) = (Path(second.run.folder) / "base").glob("*.kld")
         argv[argv.index("--kl-divergence-base") + 1] = str(base)
         for _ in range(MOST_TRIES):

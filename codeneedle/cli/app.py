@@ -623,7 +623,7 @@ def _dialect() -> "Dialect":
 
     return Dialect(
         base=arguments.base_command,
-        compares=arguments.comparison,
+        compares=arguments.comparison_command,
         text=arguments.text_of,
         build=arguments.build_option,
     )

@@ -20,7 +20,7 @@ from codeneedle.verdict.joint import why_other_model
 from codeneedle.verdict.next import PROBE
 
 
-def of_one_budget(request: Request) -> Request:
+def as_one_budget(request: Request) -> Request:
     """
     *request*, which decides; among several files of weights, by recall alone.
 

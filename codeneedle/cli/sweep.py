@@ -20,7 +20,7 @@ from rich.text import Text
 
 from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli.engines import asks_for, engine_entry
-from codeneedle.cli.one_model import beside_line, is_one_question, of_one_budget
+from codeneedle.cli.one_model import as_one_budget, beside_line, is_one_question
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -134,7 +134,7 @@ def sweep(
     refuse_decided_share(request, execution)
     asked = request
     if together and request.decide:
-        request = of_one_budget(request)
+        request = as_one_budget(request)
     began = time.monotonic()
     try:
         with unwinding_on_signals():

@@ -108,7 +108,7 @@ class Corpus:
             first: Number of functions that every sweep asks for.
             lines: Least number of their lines that are not blank.
         """
-        return needles.in_blocks(
+        return needles.choose_in_blocks(
             self.of_length(lines),
             first=first,
             limit=max(first, LIMIT),

@@ -207,7 +207,7 @@ def choose(
     return sorted((firsts + others)[:k], key=lambda function: function.line)
 
 
-def in_blocks(
+def choose_in_blocks(
     functions: Sequence[Function], *, first: int, limit: int, seed: int, line_count: int
 ) -> list[Function]:
     """

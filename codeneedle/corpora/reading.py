@@ -78,7 +78,7 @@ def joined_sources(
     functions: list[Function] = []
     lines = 0
     for source in sources:
-        language = languages.of_suffix(
+        language = languages.language_of_suffix(
             source.suffix, source=f"a '{source.suffix}' file"
         )
         if len(sources) > 1:

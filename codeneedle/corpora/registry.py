@@ -477,7 +477,7 @@ def _from_file(path: Path, *, name: str) -> Corpus:
     if path.suffix.lower() == ".toml":
         return _from_corpus_file(path, name=name.removesuffix(".toml"))
     label = visible(str(path))
-    languages.of_suffix(path.suffix, source=label)
+    languages.language_of_suffix(path.suffix, source=label)
     text = reading.read_text(path, label=label)
     kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
     source = Source(label=visible(path.name), suffix=path.suffix, text=text)

@@ -130,7 +130,7 @@ class Sums:
         """Share of the right tokens that are the first choice, in percent."""
         return round(100 * _mean(self.right), 4)
 
-    def chunk(self, start: int) -> ChunkValues:
+    def means_from(self, start: int) -> ChunkValues:
         """Means over the tokens from *start* on."""
         return ChunkValues(
             logp=-_mean(self.nll[start:]),

@@ -69,7 +69,7 @@ class Died(CellError):  # noqa: N818 - named after the fact
         self.is_explained = cause.reason != UNTOLD
 
 
-def silent(
+def silence_error(
     program: str,
     seconds: float,
     *,

@@ -82,11 +82,11 @@ class StartedServer(Served, ABC):
         }.get(readiness, "it does not answer")
 
     @abstractmethod
-    def delay(self, readiness: Readiness) -> CellError:
+    def delay_error(self, readiness: Readiness) -> CellError:
         """The error for a server that runs and did not get beyond *readiness*."""
 
     @abstractmethod
-    def death(self) -> CellError:
+    def death_error(self) -> CellError:
         """The error for a server that has ended."""
 
     @abstractmethod
@@ -95,7 +95,7 @@ class StartedServer(Served, ABC):
 
     def failure(self) -> CellError | None:
         """What explains any error: that it has ended; None while it runs."""
-        return None if self.child.poll() is None else self.death()
+        return None if self.child.poll() is None else self.death_error()
 
 
 _Server = TypeVar("_Server", bound=StartedServer)
@@ -146,13 +146,13 @@ def _ready(
         if readiness is Readiness.READY:
             return server
         if server.child.poll() is None:
-            late = server.delay(readiness)
+            late = server.delay_error(readiness)
             raise _stop_of(server, late) or late
         log = tail(server.log, _TAIL_BYTES).lower()
         is_taken = any(sign in log for sign in _PORT_IS_TAKEN)
         if port or attempt == PORT_ATTEMPTS or not is_taken:
             break
-    raise server.death()
+    raise server.death_error()
 
 
 def _wait_for(server: StartedServer) -> Readiness:

@@ -114,7 +114,7 @@ def usual_probes(
     return USUAL, ""
 
 
-def with_room(probes: Iterable[Probe]) -> Probe:
+def probe_with_room(probes: Iterable[Probe]) -> Probe:
     """
     The first of *probes* that says what a text leaves room for.
 

@@ -43,7 +43,7 @@ class ComparedToken:
     is_first: bool  # whether it is the first choice
 
 
-def of_reference(run: Run, probe: str) -> CellRecord | None:
+def reference_record(run: Run, probe: str) -> CellRecord | None:
     """The record of the reference, of those of *probe* with numbers; None if none."""
     records = {
         record.pair: record
@@ -95,7 +95,7 @@ def beside_reference(
         scored: The scores of a record, by the name of the answer.
         shown: The text and its classes; see `tokens_of`.
     """
-    reference = of_reference(run, record.probe)
+    reference = reference_record(run, record.probe)
     theirs = scored(reference).get(name) if reference else None
     return tokens_of(ours=scored(record)[name], theirs=theirs, **shown)
 

@@ -90,7 +90,7 @@ Cells = Sequence[CellValue]
 """Every pair of a grid, K slowest, most precise first."""
 
 
-def of_probe(run: Run, probe: str) -> Run:
+def run_of_probe(run: Run, probe: str) -> Run:
     """The run with only the records of *probe*."""
     return run.holding(each for each in run.every_record if each.probe == probe)
 

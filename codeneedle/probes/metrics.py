@@ -340,7 +340,7 @@ what it was asked for and has no score of.
 """
 
 
-def of_units(
+def metric_by_unit(
     found: Found[_Item], number: Callable[[_Item], float | None]
 ) -> partial[Metric]:
     """
@@ -373,7 +373,7 @@ def of_units(
     )
 
 
-def of_cell(number: Callable[[CellRecord], float | None]) -> Values:
+def values_of_cell(number: Callable[[CellRecord], float | None]) -> Values:
     """The values of a metric that has one *number* per cell, or none."""
 
     def values(record: CellRecord, _setup: Setup) -> list[float]:
@@ -458,36 +458,38 @@ _seconds = partial(Metric, unit="s", better="lower", quantity="speed")
 METRICS: tuple[Metric, ...] = (
     _memory(
         name="kv",
-        values=of_cell(_kv_mib),
+        values=values_of_cell(_kv_mib),
     ),
-    _memory(name="kv-k", values=of_cell(_k_mib)),
-    _memory(name="kv-v", values=of_cell(_v_mib)),
+    _memory(name="kv-k", values=values_of_cell(_k_mib)),
+    _memory(name="kv-v", values=values_of_cell(_v_mib)),
     _memory(
         name="kv-per-1k",
-        values=of_cell(_mib_per_1k),
+        values=values_of_cell(_mib_per_1k),
     ),
     _memory(
         name="compute",
-        values=of_cell(lambda record: record.effective.compute_mib),
+        values=values_of_cell(lambda record: record.effective.compute_mib),
     ),
     _memory(
         name="state",
-        values=of_cell(lambda record: mib(record.effective.recurrent_bytes) or None),
+        values=values_of_cell(
+            lambda record: mib(record.effective.recurrent_bytes) or None
+        ),
     ),
-    _memory(name="rss", values=of_cell(_rss_mib)),
-    _memory(name="device", values=of_cell(_device_mib)),
-    _memory(name="device-peak", values=of_cell(_device_peak_mib)),
+    _memory(name="rss", values=values_of_cell(_rss_mib)),
+    _memory(name="device", values=values_of_cell(_device_mib)),
+    _memory(name="device-peak", values=values_of_cell(_device_peak_mib)),
     _seconds(
         name="ready",
-        values=of_cell(lambda record: record.phases.ready_s),
+        values=values_of_cell(lambda record: record.phases.ready_s),
     ),
     _seconds(
         name="time",
-        values=of_cell(lambda record: record.phases.total_s or None),
+        values=values_of_cell(lambda record: record.phases.total_s or None),
     ),
     _seconds(
         name="waiting",
-        values=of_cell(lambda record: record.phases.waiting_s or None),
+        values=values_of_cell(lambda record: record.phases.waiting_s or None),
     ),
 )
 """

@@ -10,7 +10,7 @@ from statistics import fmean
 from typing import Any
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, of_units
+from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, metric_by_unit
 from codeneedle.records.record import CellRecord, Setup
 
 
@@ -23,17 +23,17 @@ class RightTokens:
 
     def logp(self, **facts: Any) -> partial[Metric]:
         """The metric of their mean log-probability, with further *facts* of it."""
-        metric = of_units(self.found, lambda scores: scores.logp)
+        metric = metric_by_unit(self.found, lambda scores: scores.logp)
         return partial(metric, unit="nats", better="higher", **facts)
 
     def right(self, **facts: Any) -> partial[Metric]:
         """The metric of the percentage of first choices, with further *facts* of it."""
-        metric = of_units(self.found, lambda scores: 100 * scores.first_choices)
+        metric = metric_by_unit(self.found, lambda scores: 100 * scores.first_choices)
         return partial(metric, unit="%", better="higher", **facts)
 
     def breaks_at(self, **facts: Any) -> partial[Metric]:
         """The metric of tokens before the first that is no first choice."""
-        metric = of_units(self.found, lambda scores: scores.kept_tokens)
+        metric = metric_by_unit(self.found, lambda scores: scores.kept_tokens)
         return partial(metric, unit="tokens", better="higher", **facts)
 
     def loss(

@@ -66,7 +66,7 @@ class Dialect:
 
 def of_divergence(run: Run) -> Run:
     """*run* with the records that `llama_form` shows."""
-    return frames.of_probe(run, NAME)
+    return frames.run_of_probe(run, NAME)
 
 
 def llama_form(verdict: Verdict, dialect: Dialect) -> Document:

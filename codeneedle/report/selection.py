@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import of_probe
+from codeneedle.probes.frames import run_of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
@@ -109,7 +109,7 @@ def select(
     named = None if metric == LOSS else metric
     probe, chosen = metric_named(named or default_metric(whole), whole)
     selection = Selection(
-        runs=tuple(of_probe(run, probe.name) for run in whole),
+        runs=tuple(run_of_probe(run, probe.name) for run in whole),
         whole=tuple(whole),
         probe=_with_more_metrics(probe, whole),
         metric=chosen,
@@ -310,7 +310,7 @@ def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:
     return any(
         metric.values(record, run.setup)
         for run in runs
-        for record in of_probe(run, probe.name).records
+        for record in run_of_probe(run, probe.name).records
         if record.has_numbers
     )
 

@@ -13,7 +13,7 @@ from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fit_tex
 from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import PROBES, refuse_impossible_settings, with_room
+from codeneedle.probes import PROBES, probe_with_room, refuse_impossible_settings
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
@@ -432,7 +432,7 @@ def _fit(plan: Plan, prompts: Prompts) -> Fit:
 
     If the settings leave no room, those by default decide it.
     """
-    probe = with_room(plan.probes)
+    probe = probe_with_room(plan.probes)
     chosen = plan.request.settings_of(probe)
 
     def rooms(corpus: Corpus) -> Iterator[Room]:

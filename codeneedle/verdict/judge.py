@@ -683,7 +683,7 @@ def _memory_bytes(
 def _kv_bytes_at(
     pair: Pair, records: Iterable[CellRecord], context: int
 ) -> float | None:
-    """Bytes of the KV cache of *pair* at *context* tokens, by its log; None if untold."""
+    """Bytes of the KV cache of *pair* at *context* tokens, else None; by its log."""
     told = _effective_at_longest(pair, records)
     return caches_of(told).size(context) if told else None
 
@@ -703,7 +703,7 @@ def _speeds(run: Run) -> dict[Pair, float]:
         for probe in PROBES.values()
         if probe.is_timed
         for cell in frames.cells_frame(
-            frames.of_probe(run, probe.name), probe.metrics[0]
+            frames.run_of_probe(run, probe.name), probe.metrics[0]
         )
         if cell.has_value and cell.is_ranked
     }

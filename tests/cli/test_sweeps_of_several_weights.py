@@ -17,9 +17,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.budget import sweep_together
 from codeneedle.cli.one_model import (
+    as_one_budget,
     beside_line,
     is_one_question,
-    of_one_budget,
     other_weights,
 )
 from codeneedle.cli.sweep import Page
@@ -455,7 +455,7 @@ class TestBeside:
 def test_one_budget_is_judged_by_recall():
     asked = Request(models=("a.gguf", "b.gguf"), decide=True, probes=("divergence",))
 
-    assert ("recall",) == of_one_budget(asked).probes
-    assert ("divergence",) == of_one_budget(
+    assert ("recall",) == as_one_budget(asked).probes
+    assert ("divergence",) == as_one_budget(
         Request(models=("a.gguf",), decide=True, probes=("divergence",))
     ).probes

@@ -11,11 +11,11 @@ from codeneedle.corpora.needles import (
     Function,
     block_ends,
     choose,
+    choose_in_blocks,
     cut_points,
     depth_of,
     eligible,
     forced_needle,
-    in_blocks,
     occurring_once,
     written_needle,
 )
@@ -276,7 +276,9 @@ def test_each_block_is_spread_over_the_functions_that_those_before_it_left(
 ):
     found = [made(line) for line in lines]
 
-    chosen = in_blocks(found, first=first, limit=limit, seed=seed, line_count=2_000)
+    chosen = choose_in_blocks(
+        found, first=first, limit=limit, seed=seed, line_count=2_000
+    )
 
     assert min(limit, len(found)) == len(chosen)
     begin = 0

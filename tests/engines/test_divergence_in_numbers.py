@@ -66,7 +66,7 @@ def test_statistics_are_those_of_the_definitions():
     )
     assert pytest.approx(kld.std(ddof=1) / np.sqrt(40), rel=1e-4) == told.kld.error
     assert pytest.approx(np.median(kld), rel=1e-4) == told.kld_median
-    assert pytest.approx(kld[30:].mean(), rel=1e-4) == sums.chunk(30).kld
+    assert pytest.approx(kld[30:].mean(), rel=1e-4) == sums.means_from(30).kld
 
 
 def test_of_few_tokens_no_errors_are_stated():

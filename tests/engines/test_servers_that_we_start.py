@@ -39,10 +39,10 @@ class Scripted(StartedServer):
     def left_s(self, waited_s):
         return self.limit_s - waited_s
 
-    def delay(self, readiness):
+    def delay_error(self, readiness):
         return CellError(f"still {readiness}", hint="Wait.", status=Status.TIMED_OUT)
 
-    def death(self):
+    def death_error(self):
         return CellError(f"ended with {self.child.returncode}", hint="Look.")
 
     def excerpt(self, error):

@@ -12,7 +12,7 @@ from codeneedle.engines.ended import (
     exit_cause,
     exit_phrase,
     last_lines,
-    silent,
+    silence_error,
     trouble_of_sigkill,
 )
 from codeneedle.engines.llama_cpp import log as llama_log
@@ -81,7 +81,9 @@ def test_what_the_log_says_comes_before_the_exit_code(tmp_path):
 
 
 def test_a_silent_program_has_a_status_of_its_own(tmp_path):
-    found = silent("a tool", 0.5, log=tmp_path / "log", excerpt=(), why="as others")
+    found = silence_error(
+        "a tool", 0.5, log=tmp_path / "log", excerpt=(), why="as others"
+    )
 
     assert Status.TIMED_OUT is found.status
     assert str(found).endswith("has written nothing for 0.5 s; as others")

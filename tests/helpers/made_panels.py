@@ -11,7 +11,7 @@ from made_retrieval import (
     with_calibration,
 )
 
-from codeneedle.probes.retrieval.metrics import METRICS, of_tasks
+from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import RetrievalLayout
 from codeneedle.records.record import Run, as_json
@@ -30,7 +30,7 @@ SETUP = replace(
     made_setup(types_k=("f16", "q4_0"), types_v=("f16",)),
     probes={NAME: as_json(CONDITIONS)},
 )
-BY_NAME = {metric.name: metric for metric in (*METRICS, *of_tasks(SETUP))}
+BY_NAME = {metric.name: metric for metric in (*METRICS, *metrics_of_tasks(SETUP))}
 RIGHT = BY_NAME["retrieval"]
 
 

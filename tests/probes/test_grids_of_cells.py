@@ -113,7 +113,7 @@ def test_records_of_other_probes_are_left_out() -> None:
     others = [replace(record, probe="other") for record in run.records]
     both = replace(run, records=(*run.records, *others))
 
-    assert run.records == frames.of_probe(both, "recall").records
+    assert run.records == frames.run_of_probe(both, "recall").records
     with pytest.raises(ValueError, match="narrow"):
         frames.cells_frame(both, MATCHED)
 
@@ -190,7 +190,7 @@ def test_repeated_records_of_a_probe_are_its_own() -> None:
         for name in ("recall", "other")
         for variant in (AGAIN, ON_CPU)
     ]
-    found = frames.of_probe(run.holding((*run.records, *more)), "recall")
+    found = frames.run_of_probe(run.holding((*run.records, *more)), "recall")
 
     assert (run.records, (more[0], more[1])) == (found.records, found.variants)
 
@@ -248,7 +248,7 @@ def test_differences_are_over_the_units_that_both_have() -> None:
     ]
     every = made_record("bf16/bf16", [], forced=scores)
     once_more = replace(made_record("bf16/bf16", [], forced=scores[:1]), variant=AGAIN)
-    run = frames.of_probe(
+    run = frames.run_of_probe(
         Run(name="made", setup=setup, records=(every, once_more)), "recall"
     )
     cells = frames.cells_frame(run, logp)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.probes.metrics import METRICS, of_units, samples_needed
+from codeneedle.probes.metrics import METRICS, metric_by_unit, samples_needed
 from codeneedle.records.record import CellRecord, DeviceMemory, Effective, KvBuffer
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -100,7 +100,7 @@ def test_more_pairs_take_more_samples_and_few_flips_no_fewer_than_the_loss():
 
 def test_a_metric_of_units_has_a_value_for_each_item_that_has_a_number():
     items = [("a", 1), ("b", None), ("a", 3), ("c", 0)]
-    counted = of_units(lambda *_: items, lambda each: each)
+    counted = metric_by_unit(lambda *_: items, lambda each: each)
     metric = counted(name="made", unit="", better="higher")
     record = made_record("q8_0/q4_0", [])
 

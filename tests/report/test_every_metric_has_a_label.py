@@ -7,13 +7,13 @@ from made_metrics import made_metric
 from made_records import made_setup
 
 from codeneedle.probes import PROBES
-from codeneedle.probes.divergence.metrics import at_contexts
+from codeneedle.probes.divergence.metrics import metrics_at_contexts
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.retrieval.metrics import of_tasks
+from codeneedle.probes.retrieval.metrics import metrics_of_tasks
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.probes.throughput.metrics import at_depths
-from codeneedle.probes.transcript.metrics import of_class
+from codeneedle.probes.throughput.metrics import metrics_at_depths
+from codeneedle.probes.transcript.metrics import metrics_of_class
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.report.display import DISPLAYS, Display, display_of
 
@@ -36,10 +36,14 @@ METRICS: dict[str, Metric] = {
     for metric in (
         *(metric for probe in PROBES.values() for metric in probe.metrics),
         *FORCED,
-        *at_contexts(SETUP),
-        *of_tasks(SETUP),
-        *at_depths(SETUP),
-        *(each for kind in Kind for each in of_class(kind, enters_verdict=False)),
+        *metrics_at_contexts(SETUP),
+        *metrics_of_tasks(SETUP),
+        *metrics_at_depths(SETUP),
+        *(
+            each
+            for kind in Kind
+            for each in metrics_of_class(kind, enters_verdict=False)
+        ),
     )
 }
 """Every metric that any run may have."""

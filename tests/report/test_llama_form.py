@@ -11,7 +11,7 @@ from printing import printed
 from codeneedle.engines.llama_cpp.arguments import (
     base_command,
     build_option,
-    comparison,
+    comparison_command,
     text_of,
 )
 from codeneedle.engines.tools import Estimate
@@ -29,7 +29,7 @@ from codeneedle.verdict.judge import judge
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
 DIALECT = Dialect(
-    base=base_command, compares=comparison, text=text_of, build=build_option
+    base=base_command, compares=comparison_command, text=text_of, build=build_option
 )
 
 

@@ -22,7 +22,7 @@ from printing import printed
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.probes.retrieval.metrics import of_tasks
+from codeneedle.probes.retrieval.metrics import metrics_of_tasks
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.data import json_text
 from codeneedle.report.panels import (
@@ -176,7 +176,7 @@ def test_all_tasks_have_panels_of_their_own():
     texts = [*made_texts("multikey"), *made_texts("single", dial=0)]
     setup = replace(SETUP, probes={NAME: {"tasks": ["multikey", "single"]}})
     run = run_of(retrieval_record("f16/f16", texts), setup=setup)
-    single = next(m for m in of_tasks(setup) if m.name == "single")
+    single = next(m for m in metrics_of_tasks(setup) if m.name == "single")
 
     assert ["multikey", "single"] == [each.task for each in panels_of(run, RIGHT)]
     assert "single" == panels(run, single).task

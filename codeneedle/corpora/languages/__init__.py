@@ -88,7 +88,7 @@ def suffixes() -> list[str]:
     ]
 
 
-def of_suffix(suffix: str, *, source: str) -> Language:
+def language_of_suffix(suffix: str, *, source: str) -> Language:
     """
     The language whose files end with *suffix*, in either case.
 

@@ -122,7 +122,7 @@ def is_on_host(words: Iterable[str]) -> bool:
     return is_off or has(words, KV_ON_HOST)
 
 
-def on_host(model: ModelSpec) -> tuple[str, ...]:
+def host_arguments(model: ModelSpec) -> tuple[str, ...]:
     """
     What puts cache and attention of *model* on the CPU, if they are to be there.
 
@@ -423,7 +423,7 @@ def text_of(command: Sequence[str]) -> str:
     return last_value(command, {"--file"})
 
 
-def comparison(command: Sequence[str]) -> list[str]:
+def comparison_command(command: Sequence[str]) -> list[str]:
     """
     What compares with the base file the pair that *command* of a record read.
 

@@ -469,7 +469,7 @@ class LlamaCpp(Engine):
 
     def _extra(self) -> tuple[str, ...]:
         """Further arguments: ours, then those of the user, which win."""
-        ours = (*self.thinking_off.split(), *arguments.on_host(self.model))
+        ours = (*self.thinking_off.split(), *arguments.host_arguments(self.model))
         return (*ours, *self.model.arguments)
 
     @contextlib.contextmanager

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import override
 
 from codeneedle.engines.distributions import row_values
-from codeneedle.engines.ended import Died, exit_cause, silent
+from codeneedle.engines.ended import Died, exit_cause, silence_error
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
     has,
+    host_arguments,
     last_value,
-    on_host,
     threads,
     variables,
     waiting,
@@ -193,7 +193,7 @@ class Perplexity(BaseFileTool):
         """
         from codeneedle.engines.llama_cpp import reading
 
-        job, rows = reading.comparing(
+        job, rows = reading.prepare_comparing(
             task,
             reference.chunks,
             log=log,
@@ -280,7 +280,7 @@ class Perplexity(BaseFileTool):
             *(word for each in OPTIONAL if each[0] in self.options for word in each),
             *("--kl-divergence-base", str(job.base)),
             *("--file", str(job.text), "--chunks", str(job.task.chunks)),
-            *on_host(self.model),
+            *host_arguments(self.model),
             *without(self.arguments, _BATCH_SIZE),
         ]
 
@@ -451,7 +451,7 @@ def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
 
 
 def _silent(job: Job, silence_s: float, known: str) -> CellError:
-    return silent(
+    return silence_error(
         PERPLEXITY,
         silence_s,
         log=job.log,

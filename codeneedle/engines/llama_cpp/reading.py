@@ -338,7 +338,7 @@ class ComparedRows(RowStream):
             int(self._ids[place]),
         )
         if at + 1 == of_chunk:
-            self._by_chunk.append(self._sums.chunk(chunk * of_chunk))
+            self._by_chunk.append(self._sums.means_from(chunk * of_chunk))
 
     def comparison(self, *, ppl: Estimate | None, retries: int) -> Comparison:
         """
@@ -440,7 +440,7 @@ def prepare_reading(
     return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
 
 
-def comparing(
+def prepare_comparing(
     task: DivergenceTask, chunks: int, *, log: Path, vocabulary: int
 ) -> tuple[ReadJob, ComparedRows]:
     """

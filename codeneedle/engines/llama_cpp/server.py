@@ -180,7 +180,7 @@ class LlamaServer(StartedServer):
         return f"{super(LlamaServer, self).state(readiness)}{answers}"
 
     @override
-    def delay(self, readiness: Readiness) -> CellError:
+    def delay_error(self, readiness: Readiness) -> CellError:
         what = self.state(readiness).removeprefix("it ")
         message = f"llama-server {what} after {self.load_timeout_s:g} s"
         hint = f"See {self.log}. Is the disk slow, or the memory full?"
@@ -195,7 +195,7 @@ class LlamaServer(StartedServer):
         )
 
     @override
-    def death(self) -> Died:
+    def death_error(self) -> Died:
         log_text = read_log(self.log)
         return Died(
             "llama-server",
@@ -213,7 +213,7 @@ class LlamaServer(StartedServer):
     @override
     def failure(self) -> CellError | None:
         """Why it cannot be used: it takes too much memory, or has ended."""
-        return self._too_large() if self.child.poll() is None else self.death()
+        return self._too_large() if self.child.poll() is None else self.death_error()
 
     @override
     def program(self) -> str:

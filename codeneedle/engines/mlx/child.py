@@ -455,7 +455,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
                 return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
             sums.add(row, distributions.decoded_row(stored, vocabulary), right)
-        by_chunk.append(sums.chunk(start))
+        by_chunk.append(sums.means_from(start))
         emit(logs.ChunkRead())
     comparison = Comparison(
         statistics=sums.statistics(),

@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines import started
-from codeneedle.engines.ended import silent
+from codeneedle.engines.ended import silence_error
 from codeneedle.engines.engine import (
     HOST,
     Ability,
@@ -456,7 +456,7 @@ class MlxServer(StartedServer):
         return LOAD_TIMEOUT_S - waited_s
 
     @override
-    def delay(self, _readiness: Readiness) -> CellError:
+    def delay_error(self, _readiness: Readiness) -> CellError:
         return CellError(
             f"mlx does not answer after {LOAD_TIMEOUT_S:g} s",
             hint=f"See {self.log}. Is the disk slow, or the memory full?",
@@ -465,7 +465,7 @@ class MlxServer(StartedServer):
         )
 
     @override
-    def death(self) -> CellError:
+    def death_error(self) -> CellError:
         return logs.error_of_end(self.child.returncode, self.log)
 
     @override
@@ -526,7 +526,7 @@ class _ChildRun:
         log_text = logs.read_log(self.log)
         if returncode is None:
             excerpt = logs.last_lines(log_text)
-            raise silent("mlx", self.silence_s, log=self.log, excerpt=excerpt)
+            raise silence_error("mlx", self.silence_s, log=self.log, excerpt=excerpt)
         effective = logs.effective(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:

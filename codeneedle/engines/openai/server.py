@@ -263,7 +263,7 @@ class CommandServer(OpenAiServer, StartedServer):
         return self.client.strange or super(CommandServer, self).state(readiness)
 
     @override
-    def delay(self, readiness: Readiness) -> CellError:
+    def delay_error(self, readiness: Readiness) -> CellError:
         """The error, with why it is a stranger, and the option to look at."""
         what, hint = self.client.strange, self.client.advice
         if not what:
@@ -281,7 +281,7 @@ class CommandServer(OpenAiServer, StartedServer):
         )
 
     @override
-    def death(self) -> CellError:
+    def death_error(self) -> CellError:
         """The error, with the most telling line of its log, or a flood of that."""
         code, lines = self.child.returncode, end_of(self.log)
         if is_flooded(self.log):

@@ -16,7 +16,14 @@ from codeneedle.probes.divergence.record import (
     divergence_of,
     sizes_of,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, Values, of_units
+from codeneedle.probes.metrics import (
+    Loss,
+    LossKind,
+    Metric,
+    UnitKind,
+    Values,
+    metric_by_unit,
+)
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 CHUNKS = UnitKind(
@@ -263,7 +270,7 @@ def parts_of(setup: Setup) -> tuple[str, ...]:
 
 def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
     """The log-probability of right tokens of a text, or of a *part* of it."""
-    found = of_units(partial(_tokens, part=part), lambda logprob: logprob)
+    found = metric_by_unit(partial(_tokens, part=part), lambda logprob: logprob)
     return found(
         name=name,
         unit="nats",
@@ -291,7 +298,7 @@ METRICS: tuple[Metric, ...] = tuple(each.at(None) for each in _AT_CONTEXT)
 """Those of the first context; the first of them is the headline."""
 
 
-def of_parts(setup: Setup) -> tuple[Metric, ...]:
+def metrics_of_parts(setup: Setup) -> tuple[Metric, ...]:
     """Log-probability of right tokens of each part of a text: ``text-logp@prose``."""
     return tuple(
         _text_logp(
@@ -304,7 +311,7 @@ def of_parts(setup: Setup) -> tuple[Metric, ...]:
     )
 
 
-def at_contexts(setup: Setup) -> tuple[Metric, ...]:
+def metrics_at_contexts(setup: Setup) -> tuple[Metric, ...]:
     """
     Metrics of each context, where a run has several: ``kld@512``.
 

@@ -25,8 +25,8 @@ from codeneedle.probes.divergence.comparison import (
 from codeneedle.probes.divergence.metrics import (
     METRICS,
     TEXT_LOGP,
-    at_contexts,
-    of_parts,
+    metrics_at_contexts,
+    metrics_of_parts,
 )
 from codeneedle.probes.divergence.record import (
     NAME,
@@ -326,7 +326,7 @@ class DivergenceProbe(Probe):
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the same at each context, where a run has several."""
-        return (*self.metrics, *of_parts(setup), *at_contexts(setup))
+        return (*self.metrics, *metrics_of_parts(setup), *metrics_at_contexts(setup))
 
     @override
     def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:

@@ -12,7 +12,7 @@ from codeneedle.probes.evaluation.record import (
     is_unscored,
     phrase_of_unscored,
 )
-from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
 from codeneedle.records.record import CellRecord, Setup
 
 SAMPLES = UnitKind(
@@ -84,7 +84,7 @@ def _change_metric(name: str, sign: int) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    of_units(_samples, lambda each: each.score)(
+    metric_by_unit(_samples, lambda each: each.score)(
         name=NAME,
         unit="",
         better="higher",

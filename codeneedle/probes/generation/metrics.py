@@ -18,8 +18,8 @@ from codeneedle.probes.metrics import (
     Metric,
     UnitKind,
     Values,
-    of_cell,
-    of_units,
+    metric_by_unit,
+    values_of_cell,
 )
 from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.records.record import CellRecord, Setup
@@ -172,7 +172,7 @@ def _accepted_share(record: CellRecord) -> float | None:
 def _metric_by_prompt(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
     """A metric of the *number* of each prompt that is not out."""
     return partial(
-        of_units(_answers, number), unit_kind=PROMPTS, reference=compared_with
+        metric_by_unit(_answers, number), unit_kind=PROMPTS, reference=compared_with
     )
 
 
@@ -222,7 +222,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-accepted",
         unit="%",
         better="neither",
-        values=of_cell(_accepted_share),
+        values=values_of_cell(_accepted_share),
         quantity="speed",
     ),
     *OF_CELL,

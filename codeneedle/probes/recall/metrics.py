@@ -7,7 +7,7 @@ from statistics import fmean
 from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, metric_by_unit
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import (
@@ -157,12 +157,12 @@ def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
 
 
 def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
-    return partial(of_units(_answers, number), unit="lines")
+    return partial(metric_by_unit(_answers, number), unit="lines")
 
 
 def _margin_metric(number: Callable[[Margins], float]) -> partial[Metric]:
     """A metric of the gaps of answers that have any."""
-    metric = of_units(
+    metric = metric_by_unit(
         _answers, lambda each: number(each.margins) if each.margins else None
     )
     return partial(metric, unit="nats", better="higher")
@@ -185,7 +185,7 @@ METRICS: tuple[Metric, ...] = (
             ),
         ),
     ),
-    of_units(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
+    metric_by_unit(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
     _lines(lambda answer: answer.misplaced_lines)(name="misplaced", better="lower"),
@@ -209,7 +209,7 @@ METRICS: tuple[Metric, ...] = (
         quantity="speed",
     ),
     *OF_CELL,
-    of_units(_scored_functions, lambda each: bool(each.error))(
+    metric_by_unit(_scored_functions, lambda each: bool(each.error))(
         name="errors", unit="rounds", better="lower", is_sum=True
     ),
 )
@@ -226,15 +226,15 @@ FORCED: tuple[Metric, ...] = (
         ),
     ),
     _RIGHT.right()(name="recall-right"),
-    of_units(_forced_functions, lambda each: each.breaks_at)(
+    metric_by_unit(_forced_functions, lambda each: each.breaks_at)(
         name="breaks-at", unit="lines", better="higher"
     ),
-    of_units(_forced_functions, lambda each: each.margins.mean if each.margins else 0)(
-        name="lead", unit="nats", better="higher"
-    ),
-    of_units(_forced_functions, lambda each: each.margins.fifth if each.margins else 0)(
-        name="lead5", unit="nats", better="higher"
-    ),
+    metric_by_unit(
+        _forced_functions, lambda each: each.margins.mean if each.margins else 0
+    )(name="lead", unit="nats", better="higher"),
+    metric_by_unit(
+        _forced_functions, lambda each: each.margins.fifth if each.margins else 0
+    )(name="lead5", unit="nats", better="higher"),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""
 

@@ -685,7 +685,7 @@ class RecallProbe(Probe):
         nothing was forced, where the engine cannot do that.
         """
         lines = []
-        cells = frames.cells_frame(frames.of_probe(run, NAME), METRICS[0])
+        cells = frames.cells_frame(frames.run_of_probe(run, NAME), METRICS[0])
         values = [cell.value for cell in cells if cell.has_value]
         if values and min(values) >= CEILING_LINES:
             lines.append(

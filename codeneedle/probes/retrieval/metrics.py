@@ -10,7 +10,7 @@ import msgspec
 
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.answers import USABLE
-from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, of_units
+from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
     is_read,
@@ -56,7 +56,9 @@ def _metric_by_question(
             if chosen(outcome, setup):
                 yield outcome.text, outcome
 
-    return partial(of_units(outcomes_by_unit, number), unit_kind=TEXTS, better="higher")
+    return partial(
+        metric_by_unit(outcomes_by_unit, number), unit_kind=TEXTS, better="higher"
+    )
 
 
 def _why_not_forced(setup: Setup) -> str:
@@ -193,7 +195,7 @@ METRICS: tuple[Metric, ...] = (
 """Those of every run; the first is the headline."""
 
 
-def of_tasks(setup: Setup) -> tuple[Metric, ...]:
+def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     """
     Those of each task of a run, ``multikey`` and ``multikey-logp``; and at each length,
     where there are several: ``multikey@2048``.

@@ -52,7 +52,7 @@ from codeneedle.probes.retrieval.dial import (
     fitted_characters,
     turn_dial,
 )
-from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
+from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
 from codeneedle.probes.retrieval.prompts import (
     WORDING,
@@ -255,7 +255,7 @@ class RetrievalProbe(Probe):
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With those of each task, and of each of several lengths."""
-        return (*self.metrics, *of_tasks(setup))
+        return (*self.metrics, *metrics_of_tasks(setup))
 
     @override
     def asker(

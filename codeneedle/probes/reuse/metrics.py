@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from codeneedle.probes.metrics import Metric, of_cell
+from codeneedle.probes.metrics import Metric, values_of_cell
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Setup
 
@@ -27,7 +27,7 @@ def _difference_metric(way: CacheState) -> Metric:
     """The metric of the largest difference in one *way*."""
     return _nats(
         name=f"{NAME}@{way}",
-        values=of_cell(partial(_largest_difference, ways=[way])),
+        values=values_of_cell(partial(_largest_difference, ways=[way])),
         floor=True,
         of=NAME,
         facet=f"cache={way}",
@@ -44,7 +44,7 @@ def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
 METRICS: tuple[Metric, ...] = (
     _nats(
         name=NAME,
-        values=of_cell(partial(_largest_difference, ways=REUSED)),
+        values=values_of_cell(partial(_largest_difference, ways=REUSED)),
         floor=True,
     ),
     *map(_difference_metric, REUSED),

@@ -24,9 +24,9 @@ from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
     FirstTurn,
     ReuseText,
-    asking,
     function_count,
     made_text,
+    request_of_lines,
 )
 from codeneedle.probes.reuse.record import (
     LEAST_LENGTH,
@@ -253,7 +253,7 @@ class _ReuseAsker(Asker):
         cell.
         """
         run, text = self.context.run, self.text.text
-        question = asking(run, text, needle, tokens=REPLY_TOKENS, before=turn)
+        question = request_of_lines(run, text, needle, tokens=REPLY_TOKENS, before=turn)
         right = "\n".join(needle.lines)
 
         def write() -> Reply:
@@ -315,7 +315,7 @@ class _ReuseAsker(Asker):
     def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
         """The reply to *needle* as the first question of a conversation."""
         run, text = self.context.run, self.text.text
-        return self.send(asking(run, text, needle, tokens=tokens))
+        return self.send(request_of_lines(run, text, needle, tokens=tokens))
 
 
 # --- remarks

@@ -88,7 +88,7 @@ class FirstTurn:
     answer: str
 
 
-def asking(
+def request_of_lines(
     run: RunContext,
     text: str,
     needle: NeedleFacts,

@@ -18,7 +18,7 @@ TESTS = ("tg", "pp")
 """Writing and prompt reading; the headline first."""
 
 
-def at_depths(setup: Setup) -> tuple[Metric, ...]:
+def metrics_at_depths(setup: Setup) -> tuple[Metric, ...]:
     """
     Both speeds and the peak memory at each depth of *setup*.
 

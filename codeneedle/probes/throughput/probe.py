@@ -23,9 +23,9 @@ from codeneedle.probes.observations import chosen_over, settings_in
 from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.throughput.metrics import (
     METRICS,
-    at_depths,
     crossover,
     is_measured_once,
+    metrics_at_depths,
 )
 from codeneedle.probes.throughput.record import (
     NAME,
@@ -198,7 +198,7 @@ class ThroughputProbe(Probe):
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With both speeds and the peak memory at each depth."""
-        return (*self.metrics, *at_depths(setup))
+        return (*self.metrics, *metrics_at_depths(setup))
 
     @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:

@@ -66,7 +66,7 @@ def _every_score(record: CellRecord) -> Iterator[Forced | None]:
     return (turn.scores for turn in turns_of(record))
 
 
-def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
+def metrics_of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     """
     Log-probability, first choices and where it breaks, of a class of tokens.
 
@@ -88,7 +88,7 @@ def of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
     yield turns.breaks_at(**facts_of("breaks-at"))()
 
 
-OVER_ALL: tuple[Metric, ...] = (*of_class(None, enters_verdict=True), *OF_CELL)
+OVER_ALL: tuple[Metric, ...] = (*metrics_of_class(None, enters_verdict=True), *OF_CELL)
 """Metrics of all tokens; the first is the headline."""
 
 
@@ -101,5 +101,5 @@ def class_metrics(setup: Setup) -> tuple[Metric, ...]:
         metric
         for kind in Kind
         if (units := chosen.units(kind))
-        for metric in of_class(kind, enters_verdict=len(units) >= FEWEST_UNITS)
+        for metric in metrics_of_class(kind, enters_verdict=len(units) >= FEWEST_UNITS)
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.corpora import languages
-from codeneedle.corpora.languages import Unparsable, of_suffix
+from codeneedle.corpora.languages import Unparsable, language_of_suffix
 
 
 def test_every_file_of_the_folder_is_a_language():
@@ -37,7 +37,7 @@ def test_every_file_of_the_folder_is_a_language():
         assert suffixes == module.SUFFIXES
         assert "{}" in module.COMMENT
         for suffix in suffixes:
-            assert name == of_suffix(suffix.upper(), source="x").name
+            assert name == language_of_suffix(suffix.upper(), source="x").name
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_every_file_of_the_folder_is_a_language():
     ],
 )
 def test_what_is_in_no_language_is_unparsable(suffix, text, line):
-    language = of_suffix(suffix, source="x")
+    language = language_of_suffix(suffix, source="x")
     with pytest.raises(Unparsable) as caught:
         language.functions(text)
 

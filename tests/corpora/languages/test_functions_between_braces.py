@@ -3,7 +3,7 @@
 import pytest
 from source_files import assert_verbatim, names_of, places_of
 
-from codeneedle.corpora.languages import Unparsable, all_languages, of_suffix
+from codeneedle.corpora.languages import Unparsable, all_languages, language_of_suffix
 from codeneedle.corpora.reading import decoded_text
 
 C = """\
@@ -452,12 +452,12 @@ def test_functions_a_thousand_deep_are_found_to_a_depth_of_a_hundred(name, openi
     ],
 )
 def test_suffixes_tell_the_language(suffix, name):
-    assert name == of_suffix(suffix, source="x").name
+    assert name == language_of_suffix(suffix, source="x").name
 
 
 @pytest.mark.parametrize("text", [C, CPP], ids=["C", "C++"])
 def test_a_header_is_c_or_c_plus_plus(text):
-    found = of_suffix(".h", source="x").functions(text)
+    found = language_of_suffix(".h", source="x").functions(text)
 
     assert next(iter(SOURCES["c" if text is C else "cpp"][1]))[0] == found[0].name
     assert_in_their_place(text, found)
@@ -466,7 +466,7 @@ def test_a_header_is_c_or_c_plus_plus(text):
 @pytest.mark.parametrize("text", [TYPESCRIPT, TSX], ids=["TypeScript", "TSX"])
 def test_javascript_with_types_is_read_by_the_grammar_of_types(text):
     name = "tsx" if text is TSX else "typescript"
-    found = of_suffix(".js", source="x").functions(
+    found = language_of_suffix(".js", source="x").functions(
         text.replace("<T,>", "<T extends A>")
     )
 
@@ -481,7 +481,7 @@ def test_types_of_flow_that_no_grammar_knows_cost_no_function_with_a_body():
         "function plain(a: number): string {\n  return String(a);\n}\n"
     )
     with pytest.raises(Unparsable) as caught:
-        of_suffix(".js", source="x").functions(text)
+        language_of_suffix(".js", source="x").functions(text)
 
     assert ["maybe", "plain"] == names_of(caught.value.kept)
     assert_in_their_place(text, caught.value.kept)

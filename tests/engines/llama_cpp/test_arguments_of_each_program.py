@@ -12,7 +12,7 @@ from codeneedle.engines.llama_cpp.arguments import (
     base_command,
     build_option,
     command,
-    comparison,
+    comparison_command,
     text_of,
     variables,
     waits_passively,
@@ -142,7 +142,7 @@ def test_the_base_file_is_written_from_a_text_and_then_compared_with():
     assert [*model, *base, "--file", "text.txt", "--chunks", "4"] == (
         base_command(STORED, 4)
     )
-    assert [*model, *base, "--kl-divergence"] == comparison(STORED)
+    assert [*model, *base, "--kl-divergence"] == comparison_command(STORED)
     assert "run/base/1e792d4f.txt" == text_of(STORED)
 
 

@@ -4,7 +4,7 @@ import pytest
 from made_servers import fake_llama_cpp
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.llama_cpp.arguments import on_host
+from codeneedle.engines.llama_cpp.arguments import host_arguments
 
 F16 = Pair("f16", "f16")
 
@@ -56,8 +56,8 @@ def test_attention_on_the_cpu_is_not_flash_attention_which_stays_on_the_device()
     """With flash attention and the cache on the CPU, Vulkan computes the same bits."""
     moved = fake_llama_cpp(devices=GPU).on_cpu(F16)
 
-    assert ("--no-kv-offload", "--flash-attn", "off") == on_host(moved.model)
-    assert () == on_host(fake_llama_cpp(devices=GPU).model)
+    assert ("--no-kv-offload", "--flash-attn", "off") == host_arguments(moved.model)
+    assert () == host_arguments(fake_llama_cpp(devices=GPU).model)
 
 
 def test_a_quantized_v_cannot_do_without_flash_attention():

@@ -375,7 +375,7 @@ def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
     log = tmp_path / "log"
     log.write_text("one\n\ntwo\n")
 
-    found = made_server(log=log, strange=strange, advice="Mend it.").delay(seen)
+    found = made_server(log=log, strange=strange, advice="Mend it.").delay_error(seen)
 
     assert said in str(found)
     assert Status.TIMED_OUT == found.status
@@ -388,11 +388,11 @@ def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
     killed = made_server(log=log, child=SimpleNamespace(returncode=-9))
     log.write_text(f"{'x' * 5000}\n")
 
-    told = str(ended.death())
+    told = str(ended.death_error())
 
     assert told.startswith("the server ended with exit code 1: xxx")
     assert len(told) < 300
-    assert str(killed.death()).endswith("nothing shows that memory ran out")
+    assert str(killed.death_error()).endswith("nothing shows that memory ran out")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,11 @@ from made_records import failed_record, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
-from codeneedle.probes.divergence.metrics import METRICS, at_contexts, precision_percent
+from codeneedle.probes.divergence.metrics import (
+    METRICS,
+    metrics_at_contexts,
+    precision_percent,
+)
 from codeneedle.probes.divergence.record import (
     NAME,
     ContextComparison,
@@ -111,7 +115,7 @@ def test_the_reference_has_a_noise_floor_of_each_distance():
 def test_several_contexts_have_metrics_of_their_own():
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
-    more = at_contexts(replace(SETUP, probes=conditions))
+    more = metrics_at_contexts(replace(SETUP, probes=conditions))
     found = values(record, more)
 
     assert 2 * len(METRICS) == len(found)
@@ -119,7 +123,11 @@ def test_several_contexts_have_metrics_of_their_own():
     assert [0.25] == values(record)["kld"]
     assert [] == values(compared(512), more)["kld@4096"]
     one = {NAME: {"contexts": [512]}}
-    assert () == at_contexts(SETUP) == at_contexts(replace(SETUP, probes=one))
+    assert (
+        ()
+        == metrics_at_contexts(SETUP)
+        == metrics_at_contexts(replace(SETUP, probes=one))
+    )
 
 
 def test_metrics_state_the_pair_that_they_are_measured_against():
@@ -138,4 +146,4 @@ def test_what_is_stored_is_read_strictly():
     with pytest.raises(BadRecord):
         divergence_of(replace(record, observation={"reference": 3}))
     with pytest.raises(BadRecord, match="contexts of divergence"):
-        at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}))
+        metrics_at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}))

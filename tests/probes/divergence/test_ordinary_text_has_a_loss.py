@@ -9,7 +9,7 @@ from made_losses import REFERENCE, losing_setup, text_read
 
 from codeneedle.engines.llama_cpp.base_file import scored_tokens
 from codeneedle.probes.divergence import texts
-from codeneedle.probes.divergence.metrics import TEXT_LOGP, of_parts
+from codeneedle.probes.divergence.metrics import TEXT_LOGP, metrics_of_parts
 from codeneedle.probes.divergence.record import NAME
 from codeneedle.records.record import Run
 from codeneedle.verdict.judge import judge
@@ -53,7 +53,7 @@ def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more()
 def test_each_part_of_a_text_is_a_facet():
     record = text_read(GOOD, [0.0, 0.2, 0.0])
     setup = with_parts("prose", "code")
-    prose, code = of_parts(setup)
+    prose, code = metrics_of_parts(setup)
 
     assert [
         ("text-logp@prose", "part=prose"),
@@ -62,7 +62,7 @@ def test_each_part_of_a_text_is_a_facet():
     assert [{"0", "2"}, {"1"}] == [
         {*each.unit_values(record, setup)} for each in (prose, code)
     ]
-    assert () == of_parts(SETUP)
+    assert () == metrics_of_parts(SETUP)
 
 
 def test_a_tool_that_tells_no_tokens_leaves_the_text_without_a_loss():

@@ -16,7 +16,7 @@ from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.probes import gap_lines
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence import texts
-from codeneedle.probes.divergence.metrics import METRICS, TEXT_LOGP, of_parts
+from codeneedle.probes.divergence.metrics import METRICS, TEXT_LOGP, metrics_of_parts
 from codeneedle.probes.divergence.probe import NAME, PROBE, DivergenceSettings
 from codeneedle.probes.divergence.record import ContextComparison, divergence_of
 from codeneedle.records.record import Status
@@ -68,7 +68,7 @@ def test_right_tokens_of_the_second_half_of_each_chunk_are_scored(made_context):
         assert {-0.5} == {*of_chunk}
         assert abs(size / 4 - len(of_chunk)) < 2
     assert [{"0", "2"}, {"1", "3"}] == [
-        {*part.unit_values(record, setup)} for part in of_parts(setup)
+        {*part.unit_values(record, setup)} for part in metrics_of_parts(setup)
     ]
     assert [] == [m.name for m in METRICS if [*m.values(record, setup)]]
 

@@ -17,7 +17,7 @@ from made_retrieval import (
 
 from codeneedle.probes import gap_lines
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.retrieval.metrics import METRICS, of_tasks, run_remarks
+from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
 from codeneedle.probes.retrieval.outcomes import outcomes, survival
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
@@ -133,7 +133,7 @@ def test_a_task_that_the_reference_fails_is_shown_and_never_averaged():
     record = retrieval_record("f16/f16", texts)
     setup = with_calibration(setup_of(), calibration)
 
-    own = {metric.name: metric for metric in of_tasks(setup_of(["single"]))}
+    own = {metric.name: metric for metric in metrics_of_tasks(setup_of(["single"]))}
 
     assert [1.0] * 6 == values(BY_NAME["retrieval"], record, setup)
     assert [0.0] * 6 == values(own["single"], record, setup)
@@ -185,17 +185,17 @@ def test_modes_are_counted_over_all_tasks():
 
 
 def test_each_task_is_a_metric_and_each_length_where_there_are_several():
-    one = [metric.name for metric in of_tasks(setup_of())]
-    two = [metric.name for metric in of_tasks(setup_of(lengths=(512, 1024)))]
+    one = [metric.name for metric in metrics_of_tasks(setup_of())]
+    two = [metric.name for metric in metrics_of_tasks(setup_of(lengths=(512, 1024)))]
 
     assert ["multikey", "multikey-logp", "multikey-until"] == one
     assert {*one, "multikey@512", "multikey-logp@1024"} < set(two)
-    assert () == of_tasks(made_setup())
+    assert () == metrics_of_tasks(made_setup())
 
 
 def test_tasks_that_are_none_are_a_bad_setup():
     with pytest.raises(BadRecord, match="tasks or lengths"):
-        of_tasks(setup_of(lengths=("long",)))
+        metrics_of_tasks(setup_of(lengths=("long",)))
 
 
 def test_units_are_texts_whatever_they_are_asked():

@@ -10,9 +10,9 @@ from made_records import made_setup
 from codeneedle.probes.reuse.prompts import (
     FEWEST_FUNCTIONS,
     FirstTurn,
-    asking,
     function_count,
     made_text,
+    request_of_lines,
 )
 
 TEXT = made_text(6, seed=3)
@@ -44,8 +44,10 @@ def test_a_second_turn_begins_with_the_first_and_its_answer(tmp_path, form, pref
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(tmp_path, setup=setup, prefill_no_think=prefill)
 
-    first = asking(run, TEXT.text, FIRST, tokens=9)
-    second = asking(run, TEXT.text, SECOND, tokens=9, before=FirstTurn(FIRST, "x = 1"))
+    first = request_of_lines(run, TEXT.text, FIRST, tokens=9)
+    second = request_of_lines(
+        run, TEXT.text, SECOND, tokens=9, before=FirstTurn(FIRST, "x = 1")
+    )
 
     if form == "completion":
         assert f"{first.prompt}x = 1\n\n# recall\n{SECOND.signature}\n" == second.prompt

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from made_records import made_setup
 from made_speeds import F16, Q8, measured, run_of
 
-from codeneedle.probes.throughput.metrics import METRICS, at_depths, crossover
+from codeneedle.probes.throughput.metrics import METRICS, crossover, metrics_at_depths
 from codeneedle.probes.throughput.record import NAME, throughput_of
 from codeneedle.records.record import Attention, BadRecord, Effective, as_json
 
@@ -101,9 +101,9 @@ def test_only_depths_that_both_have_count():
 
 def test_each_depth_of_the_settings_has_its_metrics():
     assert ["tg@0", "pp@0", "tg@9", "pp@9", "peak@0", "peak@9"] == [
-        metric.name for metric in at_depths(run_of(depths=(0, 9)).setup)
+        metric.name for metric in metrics_at_depths(run_of(depths=(0, 9)).setup)
     ]
-    assert () == at_depths(made_setup())
+    assert () == metrics_at_depths(made_setup())
     assert () == TG.values(measured(F16, {0: 1.0}), made_setup())
 
 
@@ -111,7 +111,7 @@ def test_a_speed_is_that_of_its_depth():
     setup = run_of().setup
     full = measured(Q8, {0: 9.0, 100: 4.0})
     shallow = measured(Q8, {0: 9.0, 100: None})
-    at_0, pp_at_0, *_ = at_depths(setup)
+    at_0, pp_at_0, *_ = metrics_at_depths(setup)
 
     assert (4.0, 4.0) == TG.values(full, setup)
     assert (9.0, 9.0) == at_0.values(full, setup)
@@ -128,4 +128,4 @@ def test_another_observation_is_refused(observation):
     with pytest.raises(BadRecord, match=r"f16-f16\.throughput\.json"):
         throughput_of(record)
     with pytest.raises(BadRecord, match=r"setup\.json"):
-        at_depths(setup)
+        metrics_at_depths(setup)
