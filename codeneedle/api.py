@@ -20,7 +20,7 @@ from typing_extensions import override
 
 from codeneedle.cache_types import RUNS
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import axes, cells_frame, run_of_probe
+from codeneedle.probes.frames import axes, cells_frame
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.selection import default_metric, metric_named, one_run
 from codeneedle.report.tidy import data_frame, table_rows
@@ -65,7 +65,7 @@ class LoadedRun:
             for metric in probe.metrics_of(self.setup)
             if any(
                 cell.has_value
-                for cell in cells_frame(run_of_probe(self.run, probe.name), metric)
+                for cell in cells_frame(self.run.of_probe(probe.name), metric)
             )
         )
         return list(dict.fromkeys(names))
@@ -115,7 +115,7 @@ class LoadedRun:
         import pandas as pd
 
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
-        run = run_of_probe(self.run, probe.name)
+        run = self.run.of_probe(probe.name)
         if units:
             frame = _unit_frame(run, chosen.unit_values)
             answers = _unit_frame(run, chosen.unit_answers)["value"].map(len)
@@ -165,7 +165,7 @@ class LoadedRun:
             UnknownName: If there is no such metric.
         """
         probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
-        run = run_of_probe(self.run, probe.name)
+        run = self.run.of_probe(probe.name)
         return _unit_frame(
             run if chosen.loss else replace(run, records=()), chosen.by_unit
         )

@@ -90,11 +90,6 @@ Cells = Sequence[CellValue]
 """Every pair of a grid, K slowest, most precise first."""
 
 
-def run_of_probe(run: Run, probe: str) -> Run:
-    """The run with only the records of *probe*."""
-    return run.holding(each for each in run.every_record if each.probe == probe)
-
-
 def axes(run: Run) -> tuple[list[str], list[str]]:
     """K types and V types that were requested or recorded, most precise first."""
     pairs = [record.pair for record in run.records]

@@ -585,6 +585,10 @@ class Run:
             variants=tuple(record for record in records if record.variant),
         )
 
+    def of_probe(self, probe: str) -> Self:
+        """This run with only the records of *probe*."""
+        return self.holding(each for each in self.every_record if each.probe == probe)
+
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
     """Not a record: truncated, edited, or another kind of file."""

@@ -298,7 +298,7 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
     others = [
         metric.name
         for metric in PROBES[probe].metrics_of(run.setup)
-        for record in frames.run_of_probe(run, probe).records
+        for record in run.of_probe(probe).records
         if record.has_numbers and metric.values(record, run.setup)
     ]
     hint = f"See why: codeneedle table {shlex.quote(visible(str(run.folder)))}"

@@ -15,7 +15,6 @@ from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import stored_bits
-from codeneedle.probes import frames
 from codeneedle.probes.divergence.metrics import precision_percent
 from codeneedle.probes.divergence.record import (
     NAME,
@@ -66,7 +65,7 @@ class Dialect:
 
 def of_divergence(run: Run) -> Run:
     """*run* with the records that `llama_form` shows."""
-    return frames.run_of_probe(run, NAME)
+    return run.of_probe(NAME)
 
 
 def llama_form(verdict: Verdict, dialect: Dialect) -> Document:

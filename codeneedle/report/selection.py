@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import run_of_probe
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
@@ -109,7 +108,7 @@ def select(
     named = None if metric == LOSS else metric
     probe, chosen = metric_named(named or default_metric(whole), whole)
     selection = Selection(
-        runs=tuple(run_of_probe(run, probe.name) for run in whole),
+        runs=tuple(run.of_probe(probe.name) for run in whole),
         whole=tuple(whole),
         probe=_with_more_metrics(probe, whole),
         metric=chosen,
@@ -310,7 +309,7 @@ def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:
     return any(
         metric.values(record, run.setup)
         for run in runs
-        for record in run_of_probe(run, probe.name).records
+        for record in run.of_probe(probe.name).records
         if record.has_numbers
     )
 

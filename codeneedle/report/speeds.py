@@ -12,7 +12,7 @@ import pandas as pd
 from codeneedle.cache_types import Pair, most_precise, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.probes.frames import CellValue, pairs_elsewhere, run_of_probe
+from codeneedle.probes.frames import CellValue, pairs_elsewhere
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover
 from codeneedle.probes.throughput.record import NAME
@@ -76,7 +76,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
             reason=f"'{test}' is no speed by depth: {' or '.join(SPEEDS)}",
             hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
         )
-    measured_run = run_of_probe(run, NAME)
+    measured_run = run.of_probe(NAME)
     records = {record.pair: record for record in measured_run.records}
     order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
     measured = (row for row in _speeds([run], test) if row.pair in order)

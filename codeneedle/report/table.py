@@ -173,7 +173,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
     """
     chosen: dict[str, Column] = {}
     for probe in probes:
-        narrowed = frames.run_of_probe(run, probe.name)
+        narrowed = run.of_probe(probe.name)
         if not narrowed.records:
             continue
         every = (*probe.metrics, *probe.metrics_of(run.setup))

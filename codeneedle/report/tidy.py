@@ -214,7 +214,7 @@ def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
     """Losses, then metrics of each probe, or of the one *wanted*."""
     yield from _losses(source)
     for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
-        run = frames.run_of_probe(source.run, probe.name)
+        run = source.run.of_probe(probe.name)
         metrics = {each.name: each for each in probe.metrics_of(run.setup)}
         tables = frames.cells_frames(run, list(metrics.values()))
         first = next(iter(metrics))
@@ -364,7 +364,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     The metrics of the latter are `KINDS`: of the questions that both the pair and the
     reference were asked, whose number is the ``n`` of the row.
     """
-    run = frames.run_of_probe(source.run, probe.name)
+    run = source.run.of_probe(probe.name)
     tables = frames.cells_frames(run, probe.metrics_of(run.setup))
     references = map(frames.reference, tables.values())
     reference = next(filter(None, references), None)

@@ -702,9 +702,7 @@ def _speeds(run: Run) -> dict[Pair, float]:
         cell.pair: cell.value
         for probe in PROBES.values()
         if probe.is_timed
-        for cell in frames.cells_frame(
-            frames.run_of_probe(run, probe.name), probe.metrics[0]
-        )
+        for cell in frames.cells_frame(run.of_probe(probe.name), probe.metrics[0])
         if cell.has_value and cell.is_ranked
     }
 

@@ -552,7 +552,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
     measured = []
     order, is_joint = shared_order_of(run), isinstance(run, JointRun)
     for probe in PROBES.values():
-        of_probe = frames.run_of_probe(run, probe.name)
+        of_probe = run.of_probe(probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}
         for metric in probe.metrics_of(run.setup) if records else ():
             units = {

@@ -113,7 +113,7 @@ def test_records_of_other_probes_are_left_out() -> None:
     others = [replace(record, probe="other") for record in run.records]
     both = replace(run, records=(*run.records, *others))
 
-    assert run.records == frames.run_of_probe(both, "recall").records
+    assert run.records == both.of_probe("recall").records
     with pytest.raises(ValueError, match="narrow"):
         frames.cells_frame(both, MATCHED)
 
@@ -190,7 +190,7 @@ def test_repeated_records_of_a_probe_are_its_own() -> None:
         for name in ("recall", "other")
         for variant in (AGAIN, ON_CPU)
     ]
-    found = frames.run_of_probe(run.holding((*run.records, *more)), "recall")
+    found = run.holding((*run.records, *more)).of_probe("recall")
 
     assert (run.records, (more[0], more[1])) == (found.records, found.variants)
 
@@ -248,9 +248,8 @@ def test_differences_are_over_the_units_that_both_have() -> None:
     ]
     every = made_record("bf16/bf16", [], forced=scores)
     once_more = replace(made_record("bf16/bf16", [], forced=scores[:1]), variant=AGAIN)
-    run = frames.run_of_probe(
-        Run(name="made", setup=setup, records=(every, once_more)), "recall"
-    )
+    both = Run(name="made", setup=setup, records=(every, once_more))
+    run = both.of_probe("recall")
     cells = frames.cells_frame(run, logp)
 
     assert -7 / 3 == pytest.approx(cells[0].value)

@@ -26,7 +26,7 @@ from codeneedle.document import Document, Facts, Grid, Table
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import CellValue, run_of_probe
+from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Attention, Effective, KvBuffer, Run, Status
 from codeneedle.report.budget import budget_document
 from codeneedle.report.compare import compare, comparisons_document
@@ -133,11 +133,11 @@ def pair_flags_of(_engine):
 def grids(verdict: Verdict) -> Iterator[Document]:
     run = verdict.run
     chosen, metric = metric_named(default_metric([run]), [run])
-    narrowed = run_of_probe(run, chosen.name)
+    narrowed = run.of_probe(chosen.name)
     yield loss_report([narrowed], [metric], [], [verdict], pair_flags_of)
     for probe in PROBES.values():
         some = [m for m in probe.metrics_of(run.setup) if m.quantity != "speed"]
-        if (narrowed := run_of_probe(run, probe.name)).records:
+        if (narrowed := run.of_probe(probe.name)).records:
             yield report([narrowed], some[:3], [], [verdict])
 
 
@@ -235,7 +235,7 @@ def pictures() -> Iterator[tuple[str, Picture]]:
         if losses := losses_of(verdict):
             yield f"losses of {name}", loss_picture(losses, PairFlags(str))
         for probe in PROBES.values():
-            if not (of_one := run_of_probe(run, probe.name)).records:
+            if not (of_one := run.of_probe(probe.name)).records:
                 continue
             quality = [m for m in probe.metrics_of(run.setup) if m.quantity != "memory"]
             for metric in [*quality[:2], *quality[-2:]]:

@@ -21,7 +21,7 @@ from printing import printed
 
 from codeneedle.document import ShownText
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import cells_frame, run_of_probe
+from codeneedle.probes.frames import cells_frame
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.records.record import Run, Status
@@ -302,7 +302,7 @@ def test_a_reference_that_was_measured_twice_is_the_floor():
         made_run(lambda _pair, at: 20 if at else 12, setup=setup).records[0],
         variant="again",
     )
-    narrowed = run_of_probe(replace(run, records=(*run.records, second)), "recall")
+    narrowed = replace(run, records=(*run.records, second)).of_probe("recall")
     alone = replace(narrowed, records=run.records[1:])
 
     assert (first.pair, run.records) == (second.pair, narrowed.records)

@@ -13,7 +13,7 @@ from made_verdicts import made_verdicts
 
 import codeneedle
 from codeneedle.cache_types import Pair
-from codeneedle.probes.frames import cells_frames, run_of_probe
+from codeneedle.probes.frames import cells_frames
 from codeneedle.probes.metrics import LossKind, facet_parts
 from codeneedle.records.record import Status
 from codeneedle.report.receipt import receipt_of
@@ -45,7 +45,7 @@ def test_every_metric_of_every_probe_has_the_value_and_the_error_of_each_cell(na
         )
         for probe in map(codeneedle.api.PROBES.get, run.setup.probes)
         for metric in probe.metrics_of(run.setup)
-        for name, cells in cells_frames(run_of_probe(run, probe.name), [metric]).items()
+        for name, cells in cells_frames(run.of_probe(probe.name), [metric]).items()
         for cell in cells
         if cell.has_value
     }

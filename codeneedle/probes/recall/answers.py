@@ -15,14 +15,13 @@ from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
-from codeneedle.probes.recall.record import NAME
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     ScoredRound,
     forced_answers,
     scored_rounds,
 )
-from codeneedle.probes.recall.settings import functions_in, settings_of
+from codeneedle.probes.recall.settings import NAME, functions_in, settings_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number, plural, visible
 

@@ -9,7 +9,7 @@ from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Loss, LossKind, Metric, metric_by_unit
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import recall_of
+from codeneedle.probes.recall.record import recall_of, scored_lines
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     Margins,
@@ -58,26 +58,13 @@ def _answers(
 def _forced_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ForcedAnswer | None]]:
-    """
-    The functions whose right lines were scored; None for those without scores.
-
-    Of those that were read if the setup reads, else forced.
-    """
+    """The functions of `scored_lines`; None for those without scores."""
     scored = {
         forced_answer.needle.name: forced_answer
         for forced_answer in forced_answers(record, setup)
     }
-    for name, _ in _forced_scores(record, setup):
+    for name, _ in scored_lines(record, setup):
         yield name, scored.get(name)
-
-
-def _forced_scores(
-    record: CellRecord, setup: Setup
-) -> Iterator[tuple[str, Forced | None]]:
-    """The scores of these functions, further ones of open pairs included."""
-    are_read = settings_of(setup).reads
-    for answer in recall_of(record).right_lines(are_read=are_read):
-        yield answer.name, answer.scores
 
 
 def _every_score(record: CellRecord) -> Iterator[Forced | None]:
@@ -216,7 +203,7 @@ METRICS: tuple[Metric, ...] = (
 """All of them; the first is the headline."""
 
 
-_RIGHT = RightTokens(_forced_scores)
+_RIGHT = RightTokens(scored_lines)
 
 FORCED: tuple[Metric, ...] = (
     _RIGHT.logp()(

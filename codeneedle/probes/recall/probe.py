@@ -57,12 +57,7 @@ from codeneedle.probes.recall.passages import (
 )
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import FORCED as FORCED_KEY
-from codeneedle.probes.recall.record import (
-    NAME,
-    READ,
-    WRITTEN,
-    recall_of,
-)
+from codeneedle.probes.recall.record import READ, WRITTEN, recall_of
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
@@ -70,6 +65,7 @@ from codeneedle.probes.recall.settings import (
     FORCED_BESIDE,
     FUNCTIONS_KEYS,
     MOST_READ,
+    NAME,
     RecallLayout,
     RecallSettings,
     Way,
@@ -685,7 +681,7 @@ class RecallProbe(Probe):
         nothing was forced, where the engine cannot do that.
         """
         lines = []
-        cells = frames.cells_frame(frames.run_of_probe(run, NAME), METRICS[0])
+        cells = frames.cells_frame(run.of_probe(NAME), METRICS[0])
         values = [cell.value for cell in cells if cell.has_value]
         if values and min(values) >= CEILING_LINES:
             lines.append(

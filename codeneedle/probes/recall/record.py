@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
+from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
     Answer,
     AnswerGroup,
@@ -14,11 +15,8 @@ from codeneedle.probes.observations import (
     keep_results,
     observation_of,
 )
-from codeneedle.records.record import CellRecord, from_json
-
-NAME = "recall"
-"""Of the probe."""
-
+from codeneedle.probes.recall.settings import settings_of
+from codeneedle.records.record import CellRecord, Setup, from_json
 
 WRITTEN, FORCED, READ = "written", "forced", "read"
 """
@@ -72,10 +70,6 @@ class Recall:
         """Right lines that were read, where any were; else those forced."""
         return self.read or self.forced
 
-    def right_lines(self, *, are_read: bool) -> tuple[Answer, ...]:
-        """Right lines as the setup has them scored, read or forced, never both."""
-        return self.read if are_read else self.forced
-
 
 @keep_results()
 def recall_of(record: CellRecord) -> Recall:
@@ -96,6 +90,20 @@ def recall_of(record: CellRecord) -> Recall:
         starts=stored.starts,
         texts_s=tuple(group.text_s for group in read),
     )
+
+
+def scored_lines(
+    record: CellRecord, setup: Setup
+) -> Iterator[tuple[str, Forced | None]]:
+    """
+    The scores of right lines by function, further ones of open pairs included.
+
+    Of those that were read if *setup* reads, else forced, never both; None for a
+    function without scores.
+    """
+    recall = recall_of(record)
+    for answer in recall.read if settings_of(setup).reads else recall.forced:
+        yield answer.name, answer.scores
 
 
 def _groups(record: CellRecord, part: str) -> Iterator[AnswerGroup]:

@@ -13,7 +13,7 @@ from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.observations import Answer, file_of, keep_results
 from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
 from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
-from codeneedle.probes.recall.record import recall_of
+from codeneedle.probes.recall.record import recall_of, scored_lines
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
@@ -177,12 +177,11 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: See `scored_rounds`.
     """
-    functions, recall = functions_in(setup), recall_of(record)
-    by_name = {needle.name: needle for needle in functions.forced}
+    by_name = {needle.name: needle for needle in functions_in(setup).forced}
     return tuple(
-        ForcedAnswer(_needle(by_name, answer.name, record), answer.scores)
-        for answer in recall.right_lines(are_read=functions.reads)
-        if answer.scores
+        ForcedAnswer(_needle(by_name, name, record), scores)
+        for name, scores in scored_lines(record, setup)
+        if scores
     )
 
 
