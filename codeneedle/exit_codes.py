@@ -15,7 +15,7 @@ CANNOT_RUN = 3
 """This machine cannot run it: no llama.cpp, no weights, no memory, no disk."""
 
 OPEN = 4
-"""Of ``verdict --check`` alone: open or not measured."""
+"""Of ``verdict --check`` alone: open or not measured (`report/check.py`)."""
 
 BEYOND = 5
 """Of ``verdict --check`` alone: beyond the limit."""

@@ -717,8 +717,8 @@ def verdict(
     which pair.
     """
     from codeneedle.cache_types import Pair
+    from codeneedle.report.check import check_pair
     from codeneedle.report.selection import one_run, read_runs
-    from codeneedle.report.verdict import check_of
     from codeneedle.verdict.judge import judge
 
     form = one_form(
@@ -734,7 +734,7 @@ def verdict(
     name = names[0] if names else None
     if check:
         pair = Pair.parse(check)
-        code, line = check_of(judge(one_run(out, name), limits), pair)
+        code, line = check_pair(judge(one_run(out, name), limits), pair)
         write_text(f"{line}\n")
         return code
     every = [judge(run, limits) for run in read_runs(out, name)]

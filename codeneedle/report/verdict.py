@@ -5,11 +5,9 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from enum import IntEnum
 
 from rich.text import Text
 
-from codeneedle import exit_codes
 from codeneedle.cache_types import (
     RUNS,
     Pair,
@@ -18,7 +16,6 @@ from codeneedle.cache_types import (
     named_pairs,
 )
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
-from codeneedle.errors import did_you_mean
 from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
 from codeneedle.report.kernels import gain_line
@@ -207,36 +204,6 @@ def _style(verdict: Verdict) -> str:
     """The style of the first line: green where there is an answer."""
     is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
     return "bold yellow" if is_open else "bold green"
-
-
-class Check(IntEnum):
-    """Exit codes of a check, beside those of every command."""
-
-    WITHIN = 0
-    OPEN = exit_codes.OPEN
-    """Also of a pair that was not measured, or has no numbers."""
-
-    BEYOND = exit_codes.BEYOND
-
-
-def check_of(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
-    """Whether *pair* is within the limits, and why, in a line."""
-    result, name = verdict.result(pair), visible(str(pair))
-    if pair == verdict.reference:
-        return Check.WITHIN, f"{name}: within, as the reference"
-    if result is None or not (result.leading and result.decision):
-        trouble = result.trouble if result else ""
-        if pair not in (grid := verdict.run.setup.grid):
-            trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
-        return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
-    leading = result.leading
-    sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
-    if result.decision is Decision.WITHIN:
-        sentence = losses_sentence(verdict.limits, result)
-    if result.decision is Decision.OPEN:
-        return Check.OPEN, f"{name}: {word_phrase(result, leading)}; {sentence}"
-    code = Check.WITHIN if result.decision is Decision.WITHIN else Check.BEYOND
-    return code, f"{name}: {result.decision}: {sentence}"
 
 
 # --- the first lines

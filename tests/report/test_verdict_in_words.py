@@ -28,13 +28,12 @@ from printing import printed
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Phases, Status
+from codeneedle.report.check import Check, check_pair
 from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
-    Check,
     beyond_phrase,
     brief,
-    check_of,
     headline,
     headline_lines,
     metric_entries,
@@ -148,7 +147,7 @@ def test_a_check_tells_a_program_within_open_and_beyond():
         ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
         ("Q8_0/Q8_0", Check.OPEN, "Q8_0/Q8_0: not measured. Did you mean 'q8_0/q8_0'?"),
     ):
-        told, line = check_of(found, Pair.parse(str(pair)))
+        told, line = check_pair(found, Pair.parse(str(pair)))
         assert (code, True) == (told, line.startswith(begins)), line
 
 

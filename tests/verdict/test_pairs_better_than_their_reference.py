@@ -11,7 +11,8 @@ from made_verdicts import evaluation, fitting
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import Check, check_of, headline
+from codeneedle.report.check import Check, check_pair
+from codeneedle.report.verdict import headline
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import next_step, pairs_to_extend
@@ -103,7 +104,7 @@ def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
     losses = {GOOD: WITHIN, "q8_0/q5_1": WITHIN, MIDDLE: WITHIN}
     found = judge(losing_run({**losses, COARSE: gaining(0.15)}))
 
-    code, line = check_of(found, Pair.parse(COARSE))
+    code, line = check_pair(found, Pair.parse(COARSE))
     assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
     assert "better than its reference by more than the limit" in line
     assert {} == found.doubted

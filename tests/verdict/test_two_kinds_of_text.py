@@ -9,12 +9,11 @@ from made_verdicts import with_klds, with_text
 
 from codeneedle.cache_types import Pair
 from codeneedle.report.answer import answer_badge, answer_of
+from codeneedle.report.check import Check, check_pair
 from codeneedle.report.losses import kinds_of_text, losses_of
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
-    Check,
-    check_of,
     headline,
     others,
     verdict_table,
@@ -77,7 +76,7 @@ def test_the_first_line_names_both_in_one_breath():
         "     loses 0.0 % of recall, at most 0.1 %, and 0.4 % of ordinary text, "
         "at most 0.5 % (limit 1.0 %)"
     ) == loses
-    code, line = check_of(judge(run), Pair.parse(GOOD))
+    code, line = check_pair(judge(run), Pair.parse(GOOD))
     assert (Check.WITHIN, True) == (code, "of recall" in line and "of ordinary" in line)
 
 
