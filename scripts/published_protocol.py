@@ -21,9 +21,9 @@ import httpx
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.errors import MachineError
-from codeneedle.probes.prompts import NO_THINK_ARGS
 from codeneedle.probes.recall.alignment import score
 from codeneedle.probes.recall.prompts import chat_messages
+from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.records.record import Json
 from codeneedle.system.processes import Child, running
 from codeneedle.system.variables import inherited_variables

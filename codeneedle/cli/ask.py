@@ -18,7 +18,8 @@ from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started import telling
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import refuse_pair

@@ -42,7 +42,8 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.observations import Answer, Observed
-from codeneedle.probes.prompts import Prompts, thought_and_answer
+from codeneedle.probes.prompts import Prompts
+from codeneedle.probes.thinking import thought_and_answer
 from codeneedle.records.record import (
     CellRecord,
     Json,

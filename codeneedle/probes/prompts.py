@@ -20,14 +20,8 @@ from codeneedle.engines.messages import (
     Refused,
     Rendered,
 )
+from codeneedle.probes.thinking import NO_THINK_ARGS, NO_THINK_PREFILL, OPEN_THOUGHT
 from codeneedle.records.record import Frame, Json, Setup
-
-NO_THINK_PREFILL = "<think>\n\n</think>\n\n"
-"""Begins the answer with ``--prefill-no-think``: an empty, closed thought."""
-
-
-NO_THINK_ARGS = {"enable_thinking": False}
-"""Variables of chat templates that switch thinking off, if the template has them."""
 
 
 class PromptForm(StrEnum):
@@ -59,8 +53,6 @@ CONTEXT_WORDS = 2
 
 SAMPLE = "def f(x):\n\treturn {'a': 1}  # {{ x }} <b> é\n---\nWhat does `f` do?"
 """A text whose rendering shows that a template leaves texts as they are."""
-
-OPEN_THOUGHT = re.compile(r"<think>\s*\Z")
 
 
 def frame_of(
@@ -213,24 +205,6 @@ def roles_of(messages: Sequence[Message]) -> str:
     """The roles by which a frame is known: without a last one of the assistant."""
     roles = [message.role for message in messages]
     return " ".join(roles[:-1] if roles[-1] == "assistant" else roles)
-
-
-def thought_and_answer(text: str) -> tuple[str, str]:
-    """
-    The thought that a rendered chat was answered with, and what follows it.
-
-    An open thought is all of a reply. gpt-oss writes both without its marks.
-    """
-    begun = text.lstrip()
-    if begun.startswith("<think>"):
-        thought, _, answer = begun.removeprefix("<think>").partition("</think>")
-        return thought, answer.lstrip("\n")
-    if begun.startswith("analysis") and (found := _FINAL.search(begun)):
-        return begun[: found.start()].removeprefix("analysis"), begun[found.end() :]
-    return "", text
-
-
-_FINAL = re.compile(r"(?:assistant)?final")
 
 
 def request(

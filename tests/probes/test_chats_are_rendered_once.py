@@ -15,13 +15,12 @@ from codeneedle.engines.messages import Chat, Completion, Message, Refused, Rend
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import (
-    NO_THINK_ARGS,
     fill_frame,
     frame_of,
     request,
     steady,
-    thought_and_answer,
 )
+from codeneedle.probes.thinking import NO_THINK_ARGS, thought_and_answer
 from codeneedle.records.comparability import setup_differences, with_types_and_probes_of
 from codeneedle.records.record import Frame
 

@@ -50,11 +50,10 @@ from codeneedle.probes.generation.record import (
 from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import (
-    NO_THINK_ARGS,
-    NO_THINK_PREFILL,
     PromptForm,
     steady,
 )
+from codeneedle.probes.thinking import NO_THINK_ARGS, NO_THINK_PREFILL
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import (
     AGAIN,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.corpora.needles import NeedleFacts
+from codeneedle.probes.thinking import FIRST_THOUGHT, THOUGHT, THOUGHT_TAG
 
 
 class Mark(StrEnum):
@@ -123,11 +124,6 @@ class _ReplyLine:
 
 
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-_TAG = re.compile(r"</?think(?:ing)?>")
-_THINKING = re.compile(
-    r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|</think(?:ing)?>", re.DOTALL
-)
-_THINKING_FIRST = re.compile(rf"\A\s*(?:{_THINKING.pattern})", re.DOTALL)
 _NEVER = re.compile(r"(?!)")
 _FENCE = re.compile(r"\s*(?:```|~~~)[\w+.#-]*\s*")
 
@@ -152,9 +148,9 @@ def _answer(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
 def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
     """Ways to read *reply*, without blank lines; the usual one is first."""
     truth = [*needle.lines, *needle.more]
-    has_tags = any(map(_TAG.search, truth))
+    has_tags = any(map(THOUGHT_TAG.search, truth))
     has_fences = any(map(_FENCE.fullmatch, truth))
-    patterns = [_THINKING, _THINKING_FIRST, _NEVER] if has_tags else [_THINKING]
+    patterns = [THOUGHT, FIRST_THOUGHT, _NEVER] if has_tags else [THOUGHT]
     head = [line.strip() for line in _content(needle.signature.split("\n"))]
     top = [line.strip() for line in _content(needle.lines)[: len(head)]]
     for pattern in patterns:

@@ -16,10 +16,11 @@ from codeneedle.corpora.needles import (
 )
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import Preparation, RunContext
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm, Prompts
+from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.probes.recall.places import NO_LINES, TextLines, hash_lines
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import RecallLayout, RecallSettings
+from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.text import plural
 
 PRIMING_TOKENS = 8

@@ -2,7 +2,7 @@
 
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Message
-from codeneedle.probes.prompts import NO_THINK_PREFILL
+from codeneedle.probes.thinking import NO_THINK_PREFILL
 
 WORDING = 1
 """Raised with every change of wording; part of the setup."""

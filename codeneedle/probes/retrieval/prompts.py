@@ -4,8 +4,8 @@ import re
 
 from codeneedle.engines.messages import Message
 from codeneedle.probes.cell import RunContext
-from codeneedle.probes.prompts import NO_THINK_PREFILL
 from codeneedle.probes.retrieval.tasks import QuestionFields, TaskText, TextQuestion
+from codeneedle.probes.thinking import NO_THINK_PREFILL
 
 # 1 - first version
 WORDING = 1

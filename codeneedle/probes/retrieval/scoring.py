@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from codeneedle.probes.retrieval.tasks import Decoy, Shape, TextQuestion
+from codeneedle.probes.thinking import THOUGHT
 
 
 class Mode(StrEnum):
@@ -73,7 +74,7 @@ NEAR_LINES = 0.2
 
 def score_answer(question: TextQuestion, reply: str) -> AnswerScore:
     """Score *reply*, the answer behind `begin` or to `prompt`, verbatim."""
-    answer = _THINKING.sub("", reply).strip()
+    answer = THOUGHT.sub("", reply).strip()
     if not answer:
         return AnswerScore(mode=Mode.EMPTY, share=0.0)
     return _BY_SHAPE[question.shape](question, answer)
@@ -230,7 +231,6 @@ _BY_SHAPE: Mapping[Shape, Callable[[TextQuestion, str], AnswerScore]] = {
 
 # --- failures that no payload explains
 
-_THINKING = re.compile(r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)", re.DOTALL)
 _CANDIDATE = re.compile(r"\w+(?:-\w+)*")
 _REFUSAL = re.compile(
     r"\bI(?:'m| am) (?:sorry|unable|not able)|\bI can(?:no|')t|\bI could not"

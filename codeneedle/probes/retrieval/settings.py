@@ -12,7 +12,7 @@ from codeneedle.engines.engine import LostText
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.cell import RunContext, tokenizing
 from codeneedle.probes.observations import settings_in
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.retrieval.prompts import WORDING, messages
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -24,6 +24,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
+from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.records.record import (
     MOST_TOKENS,
     Setup,

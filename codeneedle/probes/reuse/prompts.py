@@ -8,12 +8,13 @@ from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.probes.cell import RunContext
-from codeneedle.probes.prompts import NO_THINK_PREFILL, request
+from codeneedle.probes.prompts import request
 from codeneedle.probes.recall.prompts import (
     chat_messages,
     completion_prompt,
     question,
 )
+from codeneedle.probes.thinking import NO_THINK_PREFILL
 
 LINES = 5
 """Body lines of each function: about 60 tokens, all of which are forced."""

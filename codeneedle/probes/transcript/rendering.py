@@ -39,6 +39,7 @@ from enum import StrEnum
 
 from codeneedle.engines.engine import ChatTemplate
 from codeneedle.engines.messages import Refused
+from codeneedle.probes.thinking import RECORDED_THOUGHT
 from codeneedle.probes.transcript.conversations import Call, Conversation, Turn
 from codeneedle.records.record import Count, Json
 
@@ -259,10 +260,6 @@ FENCED = re.compile(
 )
 """A Markdown block of code with its fences; an open one extends to the end."""
 
-THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
-"""A thought at the beginning of the content, where the recording does not split them.
-"""
-
 
 def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """
@@ -327,7 +324,7 @@ def _fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
     if turn.reasoning:
         forms = _with_trimmed(turn.reasoning)
         yield "reasoning", [[_Field(Kind.REASONING, "reasoning", forms)]]
-    thought = THOUGHT.match(turn.content)
+    thought = RECORDED_THOUGHT.match(turn.content)
     if thought:
         forms = _with_trimmed(thought.group())
         field = _Field(Kind.REASONING, "thought", forms)

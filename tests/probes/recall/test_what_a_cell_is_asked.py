@@ -22,7 +22,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, PromptCut
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.probes.observations import chosen_over
-from codeneedle.probes.prompts import NO_THINK_ARGS, PromptForm
+from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.asker import SLACK_LINES, TAIL_LINES, enough_for_needle
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, PROBE
@@ -30,6 +30,7 @@ from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
+from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.records.record import Effective, Status
 from codeneedle.records.store import Store, find_runs
 
