@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -241,31 +241,6 @@ def precision(cache_type: str) -> tuple[float, int]:
 def by_precision(types: Iterable[str]) -> list[str]:
     """The distinct *types*, most precise first."""
     return sorted(dict.fromkeys(types), key=precision)
-
-
-class ReferenceCandidate(Protocol):
-    """What may be the reference: a record with numbers, or a cell with a value."""
-
-    @property
-    def pair(self) -> Pair:
-        """The pair that it is of."""
-
-    @property
-    def in_kernel(self) -> bool:
-        """Whether its attention ran in a kernel, as far as is known."""
-
-
-def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
-    """
-    The pair that all others are compared with.
-
-    The most precise of *candidates*, of those in a kernel if there are any; None
-    without candidates. Every choice among measured pairs is made here.
-    """
-    every = list(candidates)
-    pairs = {each.pair for each in every if each.in_kernel}
-    pairs = pairs or {each.pair for each in every}
-    return most_precise(pairs) if pairs else None
 
 
 def most_precise(pairs: Iterable[Pair]) -> Pair:

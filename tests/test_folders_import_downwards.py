@@ -26,6 +26,7 @@ FOLDERS = (
     "records",
     "system",
     "document",
+    "reference",
     "cache_types",
     "quantities",
     "scores",

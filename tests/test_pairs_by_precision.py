@@ -16,11 +16,11 @@ from codeneedle.cache_types import (
     most_precise_first,
     named_pairs,
     pairs_by,
-    reference_among,
     shuffled,
     whole_grid,
 )
 from codeneedle.errors import BadInput
+from codeneedle.reference import reference_among
 
 
 def test_a_pair_reads_back_what_it_prints():

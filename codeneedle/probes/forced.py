@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.text import Text
 
-from codeneedle.cache_types import reference_among
 from codeneedle.document import Document, Lines, Table
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.records.record import CellRecord, Run
+from codeneedle.reference import reference_among
 from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
 
 UNKNOWN = "·"

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from codeneedle.cache_types import (
     Pair,
-    ReferenceCandidate,
     by_precision,
-    reference_among,
 )
 from codeneedle.probes.metrics import Metric, cell_value, context_of
 from codeneedle.records.record import (
@@ -21,6 +19,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
+from codeneedle.reference import ReferenceCandidate, reference_among
 
 NOT_RUN = ""
 """Status of a pair without a record."""

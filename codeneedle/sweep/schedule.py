@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
-from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.probes.metrics import LossKind
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import (
@@ -24,6 +24,7 @@ from codeneedle.records.record import (
     Setup,
     key_of,
 )
+from codeneedle.reference import reference_among
 from codeneedle.sweep.decide import TIME_SHARE, fix_order
 from codeneedle.sweep.runner import (
     GIVE_UP_AFTER,

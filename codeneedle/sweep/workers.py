@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 
 from typing_extensions import override
 
-from codeneedle.cache_types import Pair, most_precise, reference_among
+from codeneedle.cache_types import Pair, most_precise
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.probes.probe import Probe
 from codeneedle.records.comparability import first_other
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store, share_suffix
+from codeneedle.reference import reference_among
 from codeneedle.system.machine import usable_cores
 from codeneedle.text import plural
 from codeneedle.verdict.trust import trusted_records

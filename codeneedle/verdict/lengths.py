@@ -5,10 +5,11 @@ import statistics
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from codeneedle.cache_types import Pair, reference_among
+from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, answers_by_length
 from codeneedle.probes.answers import USABLE, ScoredAnswer
 from codeneedle.records.record import Run
+from codeneedle.reference import reference_among
 from codeneedle.verdict.statistics import Decision, error_share, lost_share
 
 Texts = Mapping[str, float]

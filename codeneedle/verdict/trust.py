@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from codeneedle.cache_types import Pair, most_precise, reference_among
+from codeneedle.cache_types import Pair, most_precise
 from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.comparability import (
@@ -31,6 +31,7 @@ from codeneedle.records.record import (
     key_of,
 )
 from codeneedle.records.store import Store
+from codeneedle.reference import reference_among
 from codeneedle.text import plural
 
 SLOWEST_SHARE = 0.25

@@ -8,7 +8,6 @@ from statistics import median, quantiles
 
 from typing_extensions import override
 
-from codeneedle.cache_types import reference_among
 from codeneedle.corpora.fitting import TooLong
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document
@@ -66,6 +65,7 @@ from codeneedle.records.record import (
     as_json,
     from_json,
 )
+from codeneedle.reference import reference_among
 from codeneedle.text import plural
 
 ROOM = 512

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from typing_extensions import override
 
-from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.corpora.fitting import TooLong
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.document import Document
@@ -45,6 +45,7 @@ from codeneedle.probes.reuse.record import (
     reuse_of,
 )
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json
+from codeneedle.reference import reference_among
 from codeneedle.text import one_line, plural
 
 ROOM = 512

@@ -9,7 +9,7 @@ from statistics import fmean
 from msgspec import structs
 from typing_extensions import override
 
-from codeneedle.cache_types import Pair, most_precise_first, reference_among
+from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.pace import Price
 from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
@@ -45,6 +45,7 @@ from codeneedle.records.record import (
     Status,
     as_json,
 )
+from codeneedle.reference import reference_among
 from codeneedle.system import machine
 from codeneedle.text import one_line, plural
 

@@ -1,0 +1,31 @@
+"""The reference: the pair that all others are compared with."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from codeneedle.cache_types import Pair, most_precise
+
+
+class ReferenceCandidate(Protocol):
+    """What may be the reference: a record with numbers, or a cell with a value."""
+
+    @property
+    def pair(self) -> Pair:
+        """The pair that it is of."""
+
+    @property
+    def in_kernel(self) -> bool:
+        """Whether its attention ran in a kernel, as far as is known."""
+
+
+def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
+    """
+    The pair that all others are compared with.
+
+    The most precise of *candidates*, of those in a kernel if there are any; None
+    without candidates. Every choice among measured pairs is made here.
+    """
+    every = list(candidates)
+    pairs = {each.pair for each in every if each.in_kernel}
+    pairs = pairs or {each.pair for each in every}
+    return most_precise(pairs) if pairs else None
