@@ -70,7 +70,7 @@ MODULES = (
     "records/store",
     "report/losses",
     "report/tidy",
-    "sweep/decide",
+    "sweep/steps",
     "sweep/runner",
     "sweep/schedule",
     "verdict/judge",

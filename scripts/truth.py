@@ -47,7 +47,7 @@ from codeneedle.probes.recall.settings import (
 )
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import Store
-from codeneedle.sweep.decide import (
+from codeneedle.sweep.steps import (
     first_look,
 )
 from codeneedle.verdict.border import best_of as best_on_border
@@ -386,7 +386,7 @@ class Machine:
 
     @property
     def first(self) -> int:
-        """Functions of the first step, see `sweep.decide.first_look`."""
+        """Functions of the first step, see `sweep.steps.first_look`."""
         spent_s = self.check_s + self.cell_s(self.ends[0]) + 4 * self.ordinary_s
         return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
 

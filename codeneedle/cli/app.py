@@ -181,10 +181,10 @@ def plan(
     from codeneedle.cli import sweep as sweep_module
     from codeneedle.cli.progress import working
     from codeneedle.report.plan import plan_document, plan_object
-    from codeneedle.sweep.decide import with_steps
     from codeneedle.sweep.measure import with_next_task
     from codeneedle.sweep.prepare import refuse_unfit, refuse_untrimmed
     from codeneedle.sweep.request import refuse_decided_share
+    from codeneedle.sweep.steps import with_steps
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution, options = context.obj

@@ -6,9 +6,9 @@ from typing import Protocol
 
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.records.record import Run
-from codeneedle.sweep.decide import share_order
 from codeneedle.sweep.measure import Ending, TaskLoop
 from codeneedle.sweep.schedule import Taken, Task, Turn, Wanted, turn_of
+from codeneedle.sweep.steps import share_order
 from codeneedle.verdict.joint import (
     candidates_of,
     finest_first,

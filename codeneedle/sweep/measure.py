@@ -15,7 +15,6 @@ from codeneedle.cache_types import Pair
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run, Status
-from codeneedle.sweep.decide import first_answer_s
 from codeneedle.sweep.plan import Plan, PlannedTask
 from codeneedle.sweep.runner import (
     CellEnded,
@@ -38,6 +37,7 @@ from codeneedle.sweep.schedule import (
     reference_of,
     turn_of,
 )
+from codeneedle.sweep.steps import first_answer_s
 from codeneedle.sweep.workers import agreement
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE

@@ -25,7 +25,6 @@ from codeneedle.records.record import (
     key_of,
 )
 from codeneedle.reference import reference_among
-from codeneedle.sweep.decide import TIME_SHARE, fix_order
 from codeneedle.sweep.runner import (
     GIVE_UP_AFTER,
     CellQueue,
@@ -33,6 +32,7 @@ from codeneedle.sweep.runner import (
     Runner,
     is_left,
 )
+from codeneedle.sweep.steps import fix_order
 from codeneedle.sweep.workers import Worker, device_kind
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -45,6 +45,9 @@ from codeneedle.verdict.next import (
     spent_share,
 )
 from codeneedle.verdict.order import JointRun, order_of
+
+TIME_SHARE = 1 / 3
+"""The most that further functions take by default, as a share of the sweep's time."""
 
 
 class Variant(StrEnum):

@@ -44,10 +44,10 @@ from codeneedle.report.plan import (
     time_phrase,
 )
 from codeneedle.report.served import smallest
-from codeneedle.sweep.decide import with_steps
 from codeneedle.sweep.measure import Options, with_next_task
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution
+from codeneedle.sweep.steps import with_steps
 from codeneedle.verdict.limits import Limits
 
 SETUP = made_setup(needles=2)

@@ -40,12 +40,6 @@ from codeneedle.probes.retrieval.metrics import TEXTS
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep import schedule
-from codeneedle.sweep.decide import (
-    first_answer_s,
-    first_look,
-    fix_order,
-    with_steps,
-)
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import (
     Execution,
@@ -55,6 +49,12 @@ from codeneedle.sweep.request import (
 )
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.schedule import Schedule, Wanted, is_short
+from codeneedle.sweep.steps import (
+    first_answer_s,
+    first_look,
+    fix_order,
+    with_steps,
+)
 from codeneedle.sweep.workers import Share
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits

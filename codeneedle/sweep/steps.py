@@ -1,4 +1,4 @@
-"""The steps of a sweep that decides, and further functions of open pairs of a grid."""
+"""The steps of a sweep that decides: their order, the first one, and their plan."""
 
 import functools
 import math
@@ -20,12 +20,6 @@ from codeneedle.verdict.next import (
     is_asked,
 )
 from codeneedle.verdict.order import Order, order_in
-
-TIME_SHARE = 1 / 3
-"""The most that further functions take by default, as a share of the sweep's time."""
-
-
-# --- the steps of a sweep that decides
 
 
 def first_look(
