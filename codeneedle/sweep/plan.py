@@ -438,7 +438,7 @@ def plan(
     pace: Pace | None = None,
 ) -> Plan:
     """
-    Check a page against the engine, the weights, the disk and the corpus.
+    The plan of a page, checked against engine, weights, disk and corpus.
 
     The corpus comes last: reading it may take a minute.
 
