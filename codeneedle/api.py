@@ -152,7 +152,7 @@ class LoadedRun:
 
     def loss_units(self, metric: str | None = None) -> "pd.DataFrame":
         """
-        What losses of *metric* are computed of, by pair and unit.
+        The values that losses of *metric* are computed of, by pair and unit.
 
         For forced recall it is the mean probability of the right tokens, where `frame`
         has log-probabilities.

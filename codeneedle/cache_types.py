@@ -289,7 +289,7 @@ def whole_grid(k_types: Iterable[str], v_types: Iterable[str]) -> list[Pair]:
     return list(itertools.starmap(Pair, itertools.product(k_types, v_types)))
 
 
-def shuffled(pairs: Iterable[Pair], *, seed: int) -> list[Pair]:
+def shuffle_pairs(pairs: Iterable[Pair], *, seed: int) -> list[Pair]:
     """
     *pairs* in an order that depends only on *seed*.
 

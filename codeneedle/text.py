@@ -127,10 +127,10 @@ def plain(text: str) -> str:
     A backslash before ``@`` and ``#`` does not keep GitHub from linking; an empty
     comment does.
     """
-    return _MARKDOWN.sub(_escaped, visible(text))
+    return _MARKDOWN.sub(_escape_match, visible(text))
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     """What was *found*, with an empty comment behind it, or a backslash before it."""
     return f"{found[0]}<!-- -->" if _is_linked(found) else f"\\{found[0]}"
 

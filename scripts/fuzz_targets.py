@@ -63,7 +63,7 @@ from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_of
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
-from codeneedle.records.store import decode_record, decode_setup, encode, sealed
+from codeneedle.records.store import decode_record, decode_setup, encode, seal
 from codeneedle.report.models import models_document, rows_in
 from codeneedle.report.receipt import (
     MOST_RECEIPTS,
@@ -252,7 +252,7 @@ def read_corpus(data: bytes) -> None:
 
 def read_record(data: bytes) -> None:
     """A record or a setup, and all metrics of it; as it is, and with a seal of ours."""
-    forms = [data, sealed(data)] if data.strip() else [data]
+    forms = [data, seal(data)] if data.strip() else [data]
     for read in (_read_record, _read_setup):
         for form in forms:
             with contextlib.suppress(RequestError):
@@ -286,8 +286,8 @@ def _measured(record: CellRecord, setup: Setup) -> None:
 
 
 _SETUP_BYTES, *_RECORD_BYTES = seeds.records()
-_SETUP = decode_setup(sealed(_SETUP_BYTES), file="x")
-_RECORDS = [decode_record(sealed(data), file="x") for data in _RECORD_BYTES]
+_SETUP = decode_setup(seal(_SETUP_BYTES), file="x")
+_RECORDS = [decode_record(seal(data), file="x") for data in _RECORD_BYTES]
 
 
 # --- texts

@@ -51,7 +51,7 @@ from codeneedle.sweep.steps import (
     first_look,
 )
 from codeneedle.verdict.border import best_of as best_on_border
-from codeneedle.verdict.border import dominated, next_on_border
+from codeneedle.verdict.border import dominated_pairs, next_on_border
 from codeneedle.verdict.judge import Verdict, judge_units
 from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits
@@ -664,7 +664,7 @@ class OneBudget:
         found: dict[Pair, Bounds] = {
             pair: each for pair, each in bounds.items() if pair in fitting
         }
-        out = dominated(fitting, found)
+        out = dominated_pairs(fitting, found)
         self.inferred_wrong += any(truth[p] < truth[f] for p, f in out.items())
         best = best_on_border(found)
         if best is None:

@@ -16,7 +16,7 @@ from codeneedle.cache_types import (
     most_precise_first,
     named_pairs,
     pairs_by,
-    shuffled,
+    shuffle_pairs,
     whole_grid,
 )
 from codeneedle.errors import BadInput
@@ -119,18 +119,18 @@ def test_an_axis_is_finer_with_more_bits(pair, axes):
 
 
 def test_the_running_order_is_shuffled_whole_and_the_same_for_a_seed():
-    order = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
+    order = shuffle_pairs(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
 
     assert 36 == len(set(order)) == len(order)
     assert order != sorted(order)
-    assert order == shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
-    assert order != shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=43)
+    assert order == shuffle_pairs(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
+    assert order != shuffle_pairs(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=43)
 
 
 def test_a_smaller_grid_keeps_the_order_of_what_is_left():
     """Growing a grid later does not reshuffle what was run."""
-    few = shuffled(whole_grid(["q8_0", "q4_0"], ["q8_0", "q4_0"]), seed=1)
-    many = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=1)
+    few = shuffle_pairs(whole_grid(["q8_0", "q4_0"], ["q8_0", "q4_0"]), seed=1)
+    many = shuffle_pairs(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=1)
 
     assert few == [pair for pair in many if pair in set(few)]
 

@@ -960,10 +960,10 @@ def show(
 ) -> None:
     """Show the answers of a pair and its failures, or one answer."""
     from codeneedle.probes.answers import View
-    from codeneedle.report.answers import answers, asked_for
+    from codeneedle.report.answers import answers, run_pair_and_function
     from codeneedle.report.selection import read_runs
 
-    name, pair, function = asked_for(named)
+    name, pair, function = run_pair_and_function(named)
     view = View(answers_width(), transcript)
     show_document(answers(read_runs(out, name), pair, function, view))
 

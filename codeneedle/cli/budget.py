@@ -20,7 +20,7 @@ from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.next import NextStep, limit_options
 from codeneedle.verdict.order import StepTarget
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class JointSweep:
         from codeneedle.report.terminal import print_report
 
         stored = [loop.plan.store.read() for loop in loops]
-        runs = [trusted(run) for run in stored if run]
+        runs = [trusted_run(run) for run in stored if run]
         if len(runs) < 2:  # noqa: PLR2004 - several
             return
         limits = self._first.options.limits

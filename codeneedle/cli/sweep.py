@@ -98,7 +98,7 @@ from codeneedle.verdict.next import (
 )
 from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.statistics import Decision
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 
 def sweep(
@@ -433,7 +433,7 @@ class Page:
     def _read(self) -> Run | None:
         """The run as it is stored, with derived statuses; None before a setup is."""
         stored = self.plan.store.read()
-        return trusted(stored) if stored else None
+        return trusted_run(stored) if stored else None
 
     def _is_open(self) -> bool:
         """Whether the same command would measure pairs with further functions."""

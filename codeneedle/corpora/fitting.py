@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus, longest
 from codeneedle.errors import BadInput
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.records.record import CorpusFacts
 from codeneedle.text import plural
 
@@ -106,7 +106,7 @@ def larger_context(tokens: int, trained: int | None) -> int | None:
 
     None if that is less.
     """
-    context = padded(tokens)
+    context = pad_context(tokens)
     if trained is None:
         return context
     return min(context, trained) if tokens <= trained else None

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair, is_full
 from codeneedle.errors import CellError
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.records.record import Attention, Effective, Status
 
 
@@ -46,7 +46,9 @@ def _differences(
             pair, buffer.k_type, buffer.v_type if buffer.v_mib > 0 else pair.v
         )
     context = effective.context
-    if context is not None and not asked.context <= context <= padded(asked.context):
+    if context is not None and not asked.context <= context <= pad_context(
+        asked.context
+    ):
         yield f"the context is {context} tokens, not {asked.context}"
     is_plain = effective.attention is Attention.PLAIN
     if asked.flash and effective.flash_attention == "disabled" and not is_plain:

@@ -161,7 +161,7 @@ class DivergenceTool(Protocol):
 
     @property
     def version(self) -> str:
-        """What it states."""
+        """The version that the tool states."""
         ...
 
     @property
@@ -271,7 +271,7 @@ class ReadingTool(Protocol):
 
     @property
     def version(self) -> str:
-        """What it states."""
+        """The version that the tool states."""
         ...
 
     def places(self, tokens: int) -> range:

@@ -140,10 +140,10 @@ def parse(data: Buffer) -> Header:
     for _ in range(keys):
         name, start = _read_key(reader, values, lengths)
         if TOKENIZER.fullmatch(name):
-            hashes[name] = reader.hashed(start)
+            hashes[name] = reader.hash_from(start)
     kept: dict[str, Tensor] = {}
     extent, elements = _extent(reader, tensors, kept)
-    start = _aligned(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
+    start = _align(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
         lengths=lengths,
@@ -194,7 +194,7 @@ class _ByteCursor:
         self.at = start + size
         return start
 
-    def hashed(self, start: int) -> bytes:
+    def hash_from(self, start: int) -> bytes:
         """A hash of the bytes from *start* up to here."""
         return hashlib.sha256(self._data[start : self.at]).digest()
 
@@ -367,7 +367,7 @@ def _blocks() -> dict[int, tuple[int, int]]:
     return {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items()}
 
 
-def _aligned(at: int, alignment: object) -> int:
+def _align(at: int, alignment: object) -> int:
     """*at*, rounded up to a multiple of *alignment*; stops if that is none."""
     if not isinstance(alignment, int) or not 0 < alignment <= MOST_ALIGNMENT:
         raise BadHeader("its tensors are aligned to no number of bytes")

@@ -128,7 +128,7 @@ def _file() -> Path:
 
 
 def _key(model: StoredModel) -> str:
-    """What tells the files of *model* from any others; empty if they are gone."""
+    """A text that changes with the files of *model*; empty if they are gone."""
     try:
         return f"{identity(model.path)} {model.size_bytes}"
     except OSError:

@@ -18,13 +18,13 @@ from codeneedle.records.record import KvBuffer
 from codeneedle.text import MIB, mib
 
 CONTEXT_STEP = 256
-"""Tokens; see `padded`."""
+"""Tokens; see `pad_context`."""
 
 UBATCH = 512
 """Tokens computed at once by default."""
 
 
-def padded(context: int) -> int:
+def pad_context(context: int) -> int:
     """*context* as llama.cpp rounds it up, in tokens: ``llama-context.cpp``."""
     return math.ceil(context / CONTEXT_STEP) * CONTEXT_STEP
 
@@ -54,7 +54,7 @@ class Caches:
         is_open = len(self._growing) > 1 and context > self.context
         if is_open or not self.buffers:
             return None
-        cells = padded(context)
+        cells = pad_context(context)
         sizes = [
             _cell_bytes(buffer, pair)
             * (cells if buffer in self._growing else min(cells, buffer.cells))
@@ -120,7 +120,7 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
     """
     if not weights.has_plain_attention:
         return None
-    cells, heads = padded(context), sum(weights.kv_heads)
+    cells, heads = pad_context(context), sum(weights.kv_heads)
     values = 0 if weights.is_mla else weights.value_length
     buffer = KvBuffer(
         cells=cells,

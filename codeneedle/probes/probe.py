@@ -319,7 +319,7 @@ class Calibrating:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
 
-    def recovered(self, _records: Sequence[CellRecord]) -> Json | None:
+    def recover(self, _records: Sequence[CellRecord]) -> Json | None:
         """What *records* of the probe tell of it after a loss; None if nothing."""
         return None
 

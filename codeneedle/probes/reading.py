@@ -18,7 +18,7 @@ from codeneedle.engines.engine import Ability, Served, Tokenizer
 from codeneedle.engines.messages import Forced, TokenPiece
 from codeneedle.engines.tools import ReadingTask, ReadingTool, ReadTokens
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
@@ -40,7 +40,7 @@ ROUNDS = 12
 
 def chunk_tokens(text: int, questions: int) -> int:
     """About the tokens of a chunk of so many of a *text* and of *questions*."""
-    return padded(max(text, questions) + questions + 2)
+    return pad_context(max(text, questions) + questions + 2)
 
 
 def questions_room(text: int, context: int) -> int:
@@ -181,7 +181,7 @@ def laid_out(
         ends = _ends(pieces, whole)
         spans = [_span(ends, whole, passage, *at) for passage, at in ranges]
         last = spans[-1].places[-1]
-        length = padded(last + 2)
+        length = pad_context(last + 2)
         first = spans[0].places[0]
         if first not in tool.places(length):
             # Half of what is missing is in the other half of the chunk.

@@ -219,21 +219,31 @@ class Store:
     def _read_setup(self) -> Setup | None:
         """The setup alone; None if there is none."""
         data = self._data_of(SETUP)
-        return None if data is None else decode_setup(data, file=self._named(SETUP))
+        return (
+            None
+            if data is None
+            else decode_setup(data, file=self._named_in_errors(SETUP))
+        )
 
     def _read_settled(self) -> Settled | None:
         """What the first cells have settled; None before."""
         data = self._data_of(SETTLED)
-        return None if data is None else decode_settled(data, file=self._named(SETTLED))
+        return (
+            None
+            if data is None
+            else decode_settled(data, file=self._named_in_errors(SETTLED))
+        )
 
     def _data_of(self, name: str) -> bytes | None:
         """The bytes of the file *name*; None without one, `BadSetup` if unreadable."""
         try:
             return read_regular(self.folder / name)
         except OSError as error:
-            raise BadSetup(file=self._named(name), reason=reason_of(error)) from error
+            raise BadSetup(
+                file=self._named_in_errors(name), reason=reason_of(error)
+            ) from error
 
-    def _named(self, name: str) -> str:
+    def _named_in_errors(self, name: str) -> str:
         """A file of the folder, for errors."""
         return str(self.folder / name)
 
@@ -608,7 +618,7 @@ class Store:
 
 
 def _seen_of(path: Path) -> tuple[int, ...]:
-    """What tells a file from what it was before; empty if there is none."""
+    """Numbers that change when the file at *path* does; empty if there is none."""
     try:
         seen = path.lstat()
     except OSError:
@@ -661,7 +671,7 @@ _LONGEST_BYTES = 64
 """A seal is far shorter; the rest is room for the white space of an editor."""
 
 
-def sealed(data: bytes) -> bytes:
+def seal(data: bytes) -> bytes:
     """
     The JSON object *data*, which is not empty, with a seal as its last key.
 
@@ -698,7 +708,7 @@ def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
     if are_in(data):
         data = msgspec.json.encode(masked_values(msgspec.json.decode(data)))
     indented = msgspec.json.format(data, indent=1)
-    return sealed(_NUMBERS.sub(lambda found: b"".join(found[0].split()), indented))
+    return seal(_NUMBERS.sub(lambda found: b"".join(found[0].split()), indented))
 
 
 _NUMBERS = re.compile(rb"\[\n *-?\d[^][{}\"]*\]")

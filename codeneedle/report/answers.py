@@ -17,10 +17,10 @@ from codeneedle.report import captions
 from codeneedle.text import plural, visible
 
 MOST_WORDS = 3
-"""Of what `asked_for` reads: run, pair, function."""
+"""Of what `run_pair_and_function` reads: run, pair, function."""
 
 
-def asked_for(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
+def run_pair_and_function(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
     """
     The run, the pair and the function that *words* name; None for what they leave out.
 

@@ -127,7 +127,7 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
         return
     elif not verdict.compared:
         yield f"No answer yet: nothing was compared with {name}."
-    elif not verdict.graded and not verdict.main_results:
+    elif not verdict.is_graded and not verdict.main_results:
         yield "No answer yet: losses were not measured."
 
 
@@ -173,7 +173,7 @@ def _nothing_fits(
     if context := memory.context(most, least.cache):
         yield f"     It would fit at about {context:,} tokens: --at {context}"
     else:
-        without = size(memory.fixed)
+        without = size(memory.fixed_bytes)
         yield f"     Without any cache it takes {without}: smaller weights would fit."
 
 
@@ -316,7 +316,7 @@ def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
 def _row_words(
     verdict: Verdict, result: PairResult
 ) -> Iterator[tuple[str, NumberMark]]:
-    """What is to be said of a row: ``reference``, ``does not fit``, ``* set``."""
+    """The words of a row, with marks: ``reference``, ``does not fit``, ``* set``."""
     if result.pair == verdict.chosen:
         yield f"{MARK} {SET.sign}", replace(SET, sign=MARK)
     if result.pair == verdict.reference:
@@ -344,7 +344,7 @@ def budget_remarks(verdict: Verdict) -> list[Remark]:
 
 
 def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
-    """What fits only since more memory is allowed, and how it is measured."""
+    """Remarks on candidates that fit only since more memory is allowed."""
     pairs, runs = verdict.fitting_now, _runs(verdict)
     if pairs:
         models = [word for run in runs for word in ("--model", _named_file(run))]

@@ -163,7 +163,7 @@ def _change(
     tested_pairs = [pair for pair in values if pair not in elsewhere]
     if not ours.metric.loss or not tested_pairs:
         return change
-    gaps = _gaps(ours, tables, tested_pairs)
+    gaps = _gains_by_unit(ours, tables, tested_pairs)
     if not gaps:
         return change
     return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
@@ -174,11 +174,11 @@ def _place(cell: CellValue) -> str:
     return " ".join(mark.sign for mark in place_marks(cell))
 
 
-def _gaps(
+def _gains_by_unit(
     column: Column, tables: tuple[PairTable, PairTable], pairs: Sequence[Pair]
 ) -> list[float]:
     """
-    What each unit that all *pairs* of both runs have gains, averaged over pairs.
+    The gain of each unit that all *pairs* of both runs have, averaged over pairs.
 
     In order of their names; a gain is a higher value, whichever is better.
     """

@@ -147,7 +147,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     if difference:
         _paint_legend(figure)
     else:
-        _paint_bar(figure, panels)
+        _paint_colour_scale(figure, panels)
     return figure
 
 
@@ -331,7 +331,7 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
     _write(corner, "depth", (0, 1), (-8, 7), ha="right", **small)
 
 
-def _paint_bar(figure: Figure, panels: Panels) -> None:
+def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
     """The colour scale."""
     bar = bar_of(figure, most=BAR_HEIGHT)
     mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colours(panels)])

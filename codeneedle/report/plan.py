@@ -364,7 +364,7 @@ class _Cells:
 
 
 def _gain(plan: Plan, at: int | None) -> Document:
-    """What there is to gain at the context *at*; None for that of the plan."""
+    """The memory to be gained at the context *at*, None for that of the plan."""
     if plan.survey is None:
         return ()
     engine = plan.workers[0].engine

@@ -269,7 +269,7 @@ def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
 def _lines_on_least_loss(
     verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
 ) -> Iterator[str]:
-    """What fits into a limited memory and is not shown to be within the limit."""
+    """Lines on the pair to set that fits the memory, where none is within the limit."""
     row, limits = chosen.leading, verdict.limits
     if row is None:
         return
@@ -331,7 +331,7 @@ def _why_reference_stays(verdict: Verdict, kept: str) -> Iterator[str]:
         silent = "nothing that was measured has a say"
         yield f"No answer yet: {silent if verdict.silent else none}."
         return
-    if not verdict.graded:
+    if not verdict.is_graded:
         yield from _lines_without_mean_loss(verdict, kept)
         return
     rows = verdict.main_results
@@ -369,13 +369,13 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
 
 def _command_for_rest(verdict: Verdict) -> Iterator[str]:
     """The command that measures the rest, where that is the next step."""
-    is_next = verdict.graded and not verdict.finer
+    is_next = verdict.is_graded and not verdict.finer
     if is_next and verdict.unasked and verdict.limits.max_memory_bytes is None:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
 def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
-    """No pair is the most precise one in both K and V: what to measure."""
+    """Lines where no pair is the most precise in both K and V: what to measure."""
     finer = verdict.finer
     sides = [*finer, *filter(None, [verdict.reference])]
     best = Pair(
@@ -396,7 +396,7 @@ def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
 
 
 def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
-    """Where no metric with a loss has a say: answers alone, or divergence alone."""
+    """Lines where no metric of a loss has a say: by answers, or divergence, alone."""
     answers = [
         row
         for result in verdict.compared
@@ -455,7 +455,7 @@ def _why_none_fits(verdict: Verdict, kept: str) -> Iterator[str]:
         least = min(sizes, key=lambda pair: sizes[pair])
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
-    elif not verdict.graded and verdict.compared:
+    elif not verdict.is_graded and verdict.compared:
         yield from _lines_on_divergence(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."

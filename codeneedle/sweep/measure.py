@@ -41,7 +41,7 @@ from codeneedle.sweep.steps import first_answer_s
 from codeneedle.sweep.workers import agreement
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -399,7 +399,7 @@ def task_loop(
 def _runner_of(
     plan: Plan, run: RunContext, options: Options, asked_to_stop: Callable[[], bool]
 ) -> Runner:
-    """What measures the cells of *plan*; by default on all of its workers."""
+    """The runner of the cells of *plan*, by default on all of its workers."""
     return Runner(
         run=run,
         store=plan.store,
@@ -434,7 +434,7 @@ def with_next_task(plan: Plan, options: Options) -> Plan:
     stored = plan.store.read() if plan.store.intact_setup() else None
     if stored is None:
         return plan
-    run, wanted = trusted(stored), wanted_of(plan, options)
+    run, wanted = trusted_run(stored), wanted_of(plan, options)
     turn = turn_of(run, wanted, options.limits, Taken(), math.inf)
     task = _planned_task(turn.task, run, wanted) if turn else None
     return replace(plan, going_on=task)

@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec import structs
 
-from codeneedle.cache_types import Pair, shuffled
+from codeneedle.cache_types import Pair, shuffle_pairs
 from codeneedle.engines.engine import Engine
 from codeneedle.engines.survey import Survey, survey_log
 from codeneedle.errors import BadInput, nearest
@@ -61,7 +61,7 @@ def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair,
     A share of it where one is asked for.
     """
     types = engine.cache_types()
-    pairs = shuffled(request.grid, seed=request.seed)
+    pairs = shuffle_pairs(request.grid, seed=request.seed)
     if types.pairs is not None:
         pairs = [pair for pair in pairs if pair in types.pairs]
     return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)

@@ -746,8 +746,8 @@ def _folder_of_context(
     plain, named = (
         run_folder(execution.out, corpus=corpus, model=name)
         for name in (
-            f"{model}{_share(execution)}",
-            f"{model}+{_context_page(context)}{_share(execution)}",
+            f"{model}{_share_suffix(execution)}",
+            f"{model}+{_context_page(context)}{_share_suffix(execution)}",
         )
     )
     setup = Store(plain).intact_setup()
@@ -757,8 +757,8 @@ def _folder_of_context(
     return named if is_taken or execution.page else plain
 
 
-def _share(execution: Execution) -> str:
-    """What ends the name of the run folder of a share; empty for all of a grid."""
+def _share_suffix(execution: Execution) -> str:
+    """``+share-3-of-8``, which ends the name of a folder; empty for all of a grid."""
     return execution.shard.suffix if execution.shard else ""
 
 
@@ -788,14 +788,14 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
         FolderUnusable: See `refuse_unusable`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
-    name += _share(execution)
+    name += _share_suffix(execution)
     below = run_folder(execution.out, corpus=corpus, model=name)
     if request.context and execution.page in {"", _context_page(request.context)}:
         below = _folder_of_context(execution, corpus, model, request.context)
     folder = below
     if execution.folder:
         named = execution.folder
-        folder = named.with_name(f"{named.name}{_share(execution)}")
+        folder = named.with_name(f"{named.name}{_share_suffix(execution)}")
     refuse_unusable(folder)
     return Store(folder)
 

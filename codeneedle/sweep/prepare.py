@@ -114,7 +114,7 @@ def _mended_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
         records = [r for r in finished if r.probe == probe.name]
         if probe.name in setup.calibrated or not (probe.calibrating and records):
             continue
-        if facts := probe.calibrating.recovered(records):
+        if facts := probe.calibrating.recover(records):
             plan.store.calibrate(probe.name, facts)
             continue
         plan.store.set_probe_aside(probe.name)

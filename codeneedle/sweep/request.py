@@ -234,7 +234,7 @@ def pages(request: Request) -> list[tuple[str, Request]]:
         )
     return [
         (
-            "+".join(_names(request, contexts, rotation, variants)),
+            "+".join(_page_names(request, contexts, rotation, variants)),
             replace(
                 request,
                 models=models,
@@ -261,7 +261,7 @@ def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
     return [(value,) for value in dict.fromkeys(values)] or [()]
 
 
-def _names(
+def _page_names(
     request: Request,
     contexts: tuple[int, ...],
     rotation: tuple[str, ...],

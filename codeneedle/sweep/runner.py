@@ -32,7 +32,7 @@ from codeneedle.system.processes import ending_all
 from codeneedle.system.secrets import masked
 from codeneedle.text import one_line, plural
 from codeneedle.verdict.metric_results import too_little
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 GIVE_UP_AFTER = 3
 """Cells in a row that fail alike, before any has finished, end the sweep."""
@@ -170,7 +170,7 @@ class Runner:
         self.add_calibration(self.store.calibrated())
         setup = self.run.setup
         run = Run(name=self.store.name, setup=setup, records=())
-        return trusted(run.holding(self.store.records()))
+        return trusted_run(run.holding(self.store.records()))
 
     def extend(
         self,
@@ -783,7 +783,7 @@ class CellQueue:
     def _trusted_records(self) -> dict[Pair, CellRecord]:
         """The records of this probe with derived statuses, by pair."""
         setup, observed = self.runner.run.setup, tuple(self._observed.values())
-        run = trusted(Run(name="", setup=setup, records=()).holding(observed))
+        run = trusted_run(Run(name="", setup=setup, records=()).holding(observed))
         return {r.pair: r for r in run.every_record if r.variant == self.variant}
 
 

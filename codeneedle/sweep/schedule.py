@@ -245,15 +245,15 @@ def _tasks_of_grid(now: _Now) -> Iterator[Task]:
     """Every pair, then open ones; pairs without a kernel last."""
     wanted = now.wanted
     last = wanted.without_kernel
-    yield from _cells(now, [pair for pair in wanted.pairs if pair not in last])
+    yield from _tasks_of_cells(now, [pair for pair in wanted.pairs if pair not in last])
     if wanted.may_extend:
         yield from _further(now)
         yield from _checks(now)
     if last:
-        yield from _cells(now, wanted.pairs, Stage.WITHOUT_KERNEL)
+        yield from _tasks_of_cells(now, wanted.pairs, Stage.WITHOUT_KERNEL)
 
 
-def _cells(
+def _tasks_of_cells(
     now: _Now, pairs: Sequence[Pair], stage: Stage = Stage.GRID
 ) -> Iterator[Task]:
     """All probes on *pairs*, each with what is measured behind it."""

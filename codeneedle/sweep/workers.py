@@ -169,7 +169,7 @@ def agreement(
 
     Empty where one of them has no numbers of it.
     """
-    ours = _reference(probe, pairs, store)
+    ours = _reference_record(probe, pairs, store)
     others = trusted_records(store, probe.name, variant)
     theirs = others.get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
@@ -184,7 +184,9 @@ def agreement(
     )
 
 
-def _reference(probe: Probe, pairs: Sequence[Pair], store: Store) -> CellRecord | None:
+def _reference_record(
+    probe: Probe, pairs: Sequence[Pair], store: Store
+) -> CellRecord | None:
     """The record of the most precise of *pairs* with numbers; None without any."""
     finished = finished_of(probe, pairs, store)
     reference = reference_among(finished.values())

@@ -29,14 +29,16 @@ def border_of(pairs: Collection[Pair]) -> list[Pair]:
     ]
 
 
-def dominated(pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]) -> dict[Pair, Pair]:
+def dominated_pairs(
+    pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]
+) -> dict[Pair, Pair]:
     """
     Those of *pairs* without *bounds* that lose no less than one with, and that one.
 
     That is the coarsest which is as fine in weights, K and V. Nothing once one that was
     measured is shown to lose less than one that covers it: then none tells of another.
     """
-    if contradicted(bounds):
+    if is_contradicted(bounds):
         return {}
     known = most_precise_first(bounds)[::-1]
     found = {}
@@ -47,7 +49,7 @@ def dominated(pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]) -> dict[Pair
     return found
 
 
-def contradicted(bounds: Mapping[Pair, Bounds]) -> bool:
+def is_contradicted(bounds: Mapping[Pair, Bounds]) -> bool:
     """Whether one is shown to lose less than one that is finer in everything."""
     return any(
         covers(finer, pair) and bounds[pair].high < bounds[finer].low
@@ -89,7 +91,7 @@ def next_on_border(
         return StepTarget((new[0],), look, Why.BORDER)
     ours = {pair: each for pair, each in bounds.items() if pair in {*fitting}}
     left = [pair for pair in most_precise_first(alive) if pair not in seen]
-    if left and contradicted(ours):
+    if left and is_contradicted(ours):
         return StepTarget((left[0],), look, Why.UNSURE)
     border = border_of(alive)
     if left and all(pair in border for pair in ours):

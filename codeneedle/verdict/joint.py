@@ -32,23 +32,23 @@ class Memory:
     caches: Caches | None = None  # of some pair; None if no engine has told any
 
     @property
-    def fixed(self) -> int:
+    def fixed_bytes(self) -> int:
         """All but the cache, in bytes."""
         return self.weights + self.recurrent + self.compute
 
     def size(self, context: int, pair: Pair) -> float:
         """All of it with *pair* at so many tokens, in bytes; NaN if unknown."""
         cache = self.caches.size(context, pair) if self.caches else None
-        return self.fixed + cache if cache and self.weights else math.nan
+        return self.fixed_bytes + cache if cache and self.weights else math.nan
 
     def context(self, most: int, pair: Pair) -> int:
         """The most tokens that fit into so many bytes with *pair*; 0 if none do."""
-        if self.caches is None or most <= self.fixed:
+        if self.caches is None or most <= self.fixed_bytes:
             return 0
         at = self.caches.context
         cache = self.caches.size(at, pair)
         per_token = (cache or 0.0) / at if at else 0.0
-        return int((most - self.fixed) / per_token) if per_token else 0
+        return int((most - self.fixed_bytes) / per_token) if per_token else 0
 
 
 def memory_of(run: Run, pair: Pair | None = None) -> Memory:
@@ -66,12 +66,12 @@ def memory_of(run: Run, pair: Pair | None = None) -> Memory:
     return Memory(
         weights=size,
         recurrent=effective.recurrent_bytes,
-        compute=_compute(effective.memory),
+        compute=_compute_bytes(effective.memory),
         caches=caches_of(effective),
     )
 
 
-def _compute(memory: Sequence[DeviceMemory]) -> int:
+def _compute_bytes(memory: Sequence[DeviceMemory]) -> int:
     """Bytes of the buffers of the graph, on all devices."""
     return sum(device.compute for device in memory)
 

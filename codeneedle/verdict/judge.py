@@ -22,7 +22,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.verdict.border import dominated
+from codeneedle.verdict.border import dominated_pairs
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import (
@@ -201,7 +201,7 @@ class Verdict:
     @property
     def gain(self) -> Gain | None:
         """
-        What the pair that is set saves; of none, the smallest pair that is compared.
+        The memory that the pair to set saves, else the smallest compared one.
 
         None without the sizes of both caches, or the size of the weights, and where
         every pair is larger than the reference.
@@ -294,7 +294,7 @@ class Verdict:
         )
 
     @property
-    def graded(self) -> bool:
+    def is_graded(self) -> bool:
         """True if a metric of a mean loss, or of scores, enters the verdict."""
         rows = (row for result in self.results for row in result.metric_results)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
@@ -329,7 +329,7 @@ class Verdict:
         if order is None:
             return {}
         if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
-            return dominated(self.fitting, self.loss_bounds)
+            return dominated_pairs(self.fitting, self.loss_bounds)
         decisions = {
             result.pair: result.decision for result in self.compared if result.decision
         }
@@ -379,7 +379,9 @@ class Verdict:
         pairs = [each for each in order.too_large if each.size_by_types <= largest]
         decisions = {e.pair: e.decision for e in self.compared if e.decision}
         covered = (
-            dominated(pairs, self.loss_bounds) if most else ruled_out(decisions, pairs)
+            dominated_pairs(pairs, self.loss_bounds)
+            if most
+            else ruled_out(decisions, pairs)
         )
         return tuple(pair for pair in pairs if pair not in covered)
 

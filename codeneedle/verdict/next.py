@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Pair
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import FUNCTIONS, UnitKind
 from codeneedle.probes.observations import Observed, observation_of
@@ -278,7 +278,7 @@ def way_on(
         return
     functions = max(FURTHER.unit_ends(setup), default=0)
     whole = setup.corpus.functions_before
-    context = padded(-(-setup.context * needed // max(functions, 1)))
+    context = pad_context(-(-setup.context * needed // max(functions, 1)))
     asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:
         command = new_run(verdict, *asked)

@@ -56,7 +56,7 @@ class Order:
 
     def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """
-        Among how many pairs `ALPHA` would be shared evenly for the share of *pair*.
+        The number by which `ALPHA` is divided for *pair*.
 
         Half of it is for the first pairs, half for all others: those of this order, and
         others that were *measured*.
@@ -69,7 +69,7 @@ class Order:
 
     def look(self, look: int) -> int:
         """
-        The number of a look at a pair, of its number without this order.
+        The number of a look at a pair by this order; *look* is its number without it.
 
         A grid in the same folder may look where this order does not: with the share of
         a later look, so that the shares of all looks still add up to `ALPHA`.

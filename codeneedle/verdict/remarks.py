@@ -106,7 +106,7 @@ def refusals(run: Run) -> list[str]:
 
 
 def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
-    """How to decide the pair, smaller than the one to set, that needs the least."""
+    """A remark on how to decide the smaller open pair that needs the fewest units."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.decision is not Decision.WITHIN:
         return
@@ -127,7 +127,7 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_types(verdict: Verdict) -> Iterator[Remark]:
-    """One on K and one on V, where every pair of a type has the same decision."""
+    """A remark on K and one on V, where all pairs of a type have one decision."""
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
         for decision in (Decision.BEYOND, Decision.WITHIN):
@@ -171,7 +171,7 @@ def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_ruled_out(verdict: Verdict) -> Iterator[Remark]:
-    """What fits and was not measured, as a finer candidate fits, too."""
+    """Remarks on candidates that fit and were left out, as a finer one fits, too."""
     by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
     for finer, pairs in by_finer.items():
         text = (
@@ -205,7 +205,7 @@ _PLAIN = "plain: attention ran without flash attention, which this model does no
 def _remarks_on_kernels(
     verdict: Verdict, pair_flags: PairFlags | None
 ) -> Iterator[Remark]:
-    """What the losses alone would set, what is worth a kernel, and what ran in none."""
+    """Remarks on what losses alone would set, is worth a kernel, or ran in none."""
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
         loses = loss_sentence(verdict.limits, best.leading).rpartition(" (")[0]
@@ -290,7 +290,7 @@ _WORDS = {True: "more", False: "fewer"}
 
 
 def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
-    """How the lines that pairs get wrong are wrong, where a metric tells ways apart."""
+    """Remarks on the kinds of wrong lines that pairs write, where told apart."""
     for probe in PROBES.values():
         metrics = {m.name: m for m in probe.metrics_of(verdict.run.setup)}
         for metric in metrics.values():
@@ -382,7 +382,7 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_rotation(run: Run) -> Iterator[Remark]:
-    """What to set beside a pair, of a run without rotation; nothing of others."""
+    """Remarks on what to set beside a pair, of a run without rotation."""
     if not run.setup.rotation:
         text = (
             f"About caches that are not rotated: what is set needs {ROTATION}=1, "
@@ -412,7 +412,7 @@ def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
-    """What the numbers are about, and what so few units may not have shown."""
+    """Remarks on what the numbers are about, and what so few units may hide."""
     if not verdict.compared:
         return
     rows = verdict.main_results
@@ -449,7 +449,7 @@ def _remarks_on_short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]
 
 
 def _remarks_on_untested(verdict: Verdict) -> Iterator[Remark]:
-    """What the probes of a run say that they did not test."""
+    """Remarks on what the probes of a run did not test."""
     asked = [name for name in verdict.run.setup.probes if name in PROBES]
     for line in (line for name in asked for line in PROBES[name].caveats(verdict.run)):
         text = visible(line)
@@ -457,7 +457,7 @@ def _remarks_on_untested(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_unseen(units: Mapping[str, int]) -> Iterator[Remark]:
-    """What so few *units*, by their noun, may not have shown."""
+    """A remark on what so few *units*, by their noun, may not have shown."""
     shares = {
         noun: 100 * (1 - ALPHA ** (1 / count))
         for noun, count in units.items()
@@ -487,7 +487,7 @@ def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
 
 
 def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
-    """Parts of probes that were asked for and have nothing, and of which pairs."""
+    """Remarks on parts of probes that were asked for and have no numbers."""
     found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
     for (_, pairs), line in found:
         text = f"{line[:1].upper()}{line[1:]}."
@@ -495,7 +495,7 @@ def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_left_out(verdict: Verdict) -> Iterator[Remark]:
-    """What is in no number of a probe that has numbers, and why."""
+    """Remarks on what is in no number of a probe that has numbers, and why."""
     measured = {record.probe for record in verdict.run.records if record.has_numbers}
     for probe in (PROBES[name] for name in PROBES if name in measured):
         for line in probe.left_out(verdict.run):
@@ -503,7 +503,7 @@ def _remarks_on_left_out(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_troubles(verdict: Verdict) -> Iterator[Remark]:
-    """Pairs that are not compared, then those open as a probe failed, and why."""
+    """Remarks on pairs that are not compared, or open as a probe failed, and why."""
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.results if e.trouble)
     for reason, pairs in by_reason.items():
         text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"

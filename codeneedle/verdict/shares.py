@@ -16,7 +16,7 @@ from codeneedle.records.comparability import (
 from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import Store
 from codeneedle.text import in_words, visible
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Union:
             root=first.folder.parent.parent,
             sweep=first.sweep_file(),
         )
-        return trusted(run.holding(self.records.values()))
+        return trusted_run(run.holding(self.records.values()))
 
 
 def union(
@@ -105,7 +105,7 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         if group[1:] or group[0].is_share:
             runs.append(union(group).run)
         elif run := group[0].read():
-            runs.append(trusted(run))
+            runs.append(trusted_run(run))
     return runs
 
 
@@ -195,7 +195,7 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
             source=f"{ours.folder} and {theirs.folder}",
             reason=f"they differ in {key}: {in_words(was)} and {in_words(now)}",
             hint="Merge what was measured alike. To see both: "
-            f"{_comparison(ours, theirs)}",
+            f"{_comparison_command(ours, theirs)}",
         )
     for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
         place = first_other(mine.calibrated[probe], other.calibrated[probe])
@@ -208,11 +208,11 @@ def _different_folders(ours: Store, theirs: Store, what: str, place: str) -> Bad
     return BadInput(
         source=f"{ours.folder} and {theirs.folder}",
         reason=f"their hosts do not compute alike: {what} differs from {place} on",
-        hint=f"Leave one of them out. To see both: {_comparison(ours, theirs)}",
+        hint=f"Leave one of them out. To see both: {_comparison_command(ours, theirs)}",
     )
 
 
-def _comparison(ours: Store, theirs: Store) -> str:
+def _comparison_command(ours: Store, theirs: Store) -> str:
     """The command that compares two runs, for a shell."""
     folders = (str(ours.folder), str(theirs.folder))
     return visible(shlex.join(["codeneedle", "compare", *folders]))

@@ -46,7 +46,7 @@ Speed = Callable[[CellRecord], float | None]
 """How fast a cell read prompts, in tokens per second; None if its record has none."""
 
 
-def trusted(run: Run) -> Run:
+def trusted_run(run: Run) -> Run:
     """
     *run* with what follows for each cell from the others: its status, and attention.
 
@@ -61,10 +61,12 @@ def trusted(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return run.holding(derived(run.every_record, run.setup))
+    return run.holding(derive_statuses(run.every_record, run.setup))
 
 
-def derived(records: Sequence[CellRecord], setup: Setup) -> tuple[CellRecord, ...]:
+def derive_statuses(
+    records: Sequence[CellRecord], setup: Setup
+) -> tuple[CellRecord, ...]:
     """
     *records* with what follows for each of them from the others.
 
@@ -219,7 +221,7 @@ def trusted_records(
     records, setup = tuple(store.records(probe)), store.setup()
     if setup is not None:
         run = Run(name=store.name, setup=setup, records=())
-        records = trusted(run.holding(records)).every_record
+        records = trusted_run(run.holding(records)).every_record
     return {record.pair: record for record in records if record.variant == variant}
 
 

@@ -19,7 +19,7 @@ from made_records import (
 from printing import printed
 from rich.console import Console
 
-from codeneedle.cache_types import DEFAULT_TYPES, shuffled, whole_grid
+from codeneedle.cache_types import DEFAULT_TYPES, shuffle_pairs, whole_grid
 from codeneedle.cli import progress as shown
 from codeneedle.cli.progress import (
     PlainLines,
@@ -41,7 +41,7 @@ from codeneedle.records.record import Attention, Effective, Status
 from codeneedle.report.display import display_of
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped
 
-PAIRS = shuffled(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
+PAIRS = shuffle_pairs(whole_grid(DEFAULT_TYPES, DEFAULT_TYPES), seed=42)
 SETUP = made_setup()
 
 

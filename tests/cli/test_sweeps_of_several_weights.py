@@ -36,7 +36,7 @@ from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 FILES = {"fine": 0.0, "middle": 0.004, "coarse": 0.02}
 """Loss of the weights, the finest first."""
@@ -143,7 +143,7 @@ class Several:
 
     def joined(self):
         """The stored runs as one."""
-        return join_runs([trusted(plan.store.read()) for plan in self.plans()])
+        return join_runs([trusted_run(plan.store.read()) for plan in self.plans()])
 
     def remarks(self, most):
         """What is said of candidates that fit into so much memory alone."""

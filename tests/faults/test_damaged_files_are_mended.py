@@ -25,7 +25,7 @@ from codeneedle.records.store import (
     decode_record,
     decode_setup,
     encode,
-    sealed,
+    seal,
 )
 from codeneedle.system.files import CACHE_VARIABLE
 from codeneedle.system.orphans import end_orphans, this_host
@@ -60,7 +60,7 @@ def resealed(data: bytes, **changes: object) -> bytes:
     """*data* as a program would have written it that means *changes*."""
     body = json.loads(data)
     del body["crc32"]
-    return sealed(json.dumps(body | changes).encode())
+    return seal(json.dumps(body | changes).encode())
 
 
 def replaced(path: Path, data: bytes) -> None:
@@ -96,7 +96,7 @@ def with_text(old: bytes, new: bytes):
         data = path.read_bytes()
         body = data[: data.rindex(b",")] + b"\n}"
         assert old in body
-        replaced(path, sealed(body.replace(old, new, 1)))
+        replaced(path, seal(body.replace(old, new, 1)))
 
     return damage
 
@@ -143,7 +143,7 @@ DAMAGES = {
         lambda data: data[:-20] + b" " * 100_000_000
     ),
     "something else than a record": rewritten(
-        lambda _: sealed(b'{"schema": %d}' % SCHEMA)
+        lambda _: seal(b'{"schema": %d}' % SCHEMA)
     ),
     "record whose schema is a truth": with_text(
         b'"schema": %d' % SCHEMA, b'"schema": true'

@@ -37,7 +37,7 @@ from codeneedle.records.store import (
     find_runs,
     is_intact,
     run_folder,
-    sealed,
+    seal,
 )
 from codeneedle.report.selection import read_runs
 
@@ -497,7 +497,7 @@ def test_what_is_no_record_is_refused_with_a_hint(data):
 def test_every_other_schema_is_refused_with_what_to_do(schema):
     body = json.dumps({"schema": schema, "anything": 1}).encode()
 
-    for data in (body, sealed(body)):
+    for data in (body, seal(body)):
         with pytest.raises(
             BadInput, match=f"schema {schema}, this codeneedle"
         ) as caught:
@@ -509,7 +509,7 @@ def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do
     body = json.dumps({"schema": SCHEMA, "status": "fallback-cpu"}).encode()
 
     with pytest.raises(BadInput, match="says fallback-cpu") as caught:
-        decode_record(sealed(body), file="a.json")
+        decode_record(seal(body), file="a.json")
     assert "run the same sweep again" in caught.value.hint
 
 
@@ -572,7 +572,7 @@ def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
 
 
 def test_one_changed_bit_anywhere_breaks_the_seal():
-    data = sealed(b'{"number": 12345, "text": "abc"}')
+    data = seal(b'{"number": 12345, "text": "abc"}')
     end = len(data.rstrip())
 
     for bit in range(8 * end):
@@ -582,5 +582,5 @@ def test_one_changed_bit_anywhere_breaks_the_seal():
 
 
 def test_what_bears_no_seal_is_neither_intact_nor_broken():
-    for data in (b"", b"{}", b'{"a": 1}', b'{"crc32": "no"}', sealed(b'{"a": 1}')[:-6]):
+    for data in (b"", b"{}", b'{"a": 1}', b'{"crc32": "no"}', seal(b'{"a": 1}')[:-6]):
         assert is_intact(data) is None

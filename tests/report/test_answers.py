@@ -12,7 +12,7 @@ from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.answers import View
 from codeneedle.records.record import Effective, KvBuffer, Status
-from codeneedle.report.answers import answers, asked_for, side_by_side
+from codeneedle.report.answers import answers, run_pair_and_function, side_by_side
 
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
@@ -34,7 +34,7 @@ def shown(*runs, function=None, colour=False):
 )
 def test_a_type_in_the_place_of_a_pair_is_refused_with_the_pair(words, command):
     with pytest.raises(BadInput, match="is a cache type, not a pair") as caught:
-        asked_for(words)
+        run_pair_and_function(words)
     assert caught.value.hint.endswith(command)
 
 
@@ -66,13 +66,13 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     ],
 )
 def test_the_only_run_needs_no_name(words, expected):
-    assert expected == asked_for(words)
+    assert expected == run_pair_and_function(words)
 
 
 @pytest.mark.parametrize("words", [["tiny"], ["a", "f16/f16", "two", "words"]])
 def test_a_pair_is_asked_for_in_one_way(words):
     with pytest.raises(BadInput):
-        asked_for(words)
+        run_pair_and_function(words)
 
 
 def test_each_run_that_has_the_pair_is_shown():

@@ -6,7 +6,7 @@ import pytest
 from fake_engine import FakeEngine
 from made_records import made_record
 
-from codeneedle.cache_types import Pair, shuffled, whole_grid
+from codeneedle.cache_types import Pair, shuffle_pairs, whole_grid
 from codeneedle.errors import BadInput
 from codeneedle.sweep import workers
 from codeneedle.sweep.schedule import Task, Variant, other_devices
@@ -18,7 +18,7 @@ from codeneedle.sweep.workers import (
 )
 
 TYPES = ("f16", "q8_0", "q4_0")
-PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
+PAIRS = shuffle_pairs(whole_grid(TYPES, TYPES), seed=42)
 L4 = "NVIDIA L4 (22563 MiB)"
 
 

@@ -22,7 +22,7 @@ from made_records import (
 from codeneedle.cache_types import (
     Pair,
     most_precise_first,
-    shuffled,
+    shuffle_pairs,
     whole_grid,
 )
 from codeneedle.engines.http import SILENCE_S
@@ -58,7 +58,7 @@ from codeneedle.sweep.workers import Worker
 from codeneedle.system import machine
 
 TYPES = ("q8_0", "q4_0")
-PAIRS = shuffled(whole_grid(TYPES, TYPES), seed=42)
+PAIRS = shuffle_pairs(whole_grid(TYPES, TYPES), seed=42)
 GOOD, BAD = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
 NEEDLE = made_needle()
 KERNEL = Attention.KERNEL

@@ -32,7 +32,7 @@ from codeneedle.sweep.schedule import (
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.next import NextStep
 from codeneedle.verdict.order import StepTarget, Why
-from codeneedle.verdict.trust import trusted
+from codeneedle.verdict.trust import trusted_run
 
 NAMES = ("bf16/bf16", "q8_0/q8_0", "q4_0/q4_0")
 PAIRS = WHOLE, GOOD, BAD = tuple(map(Pair.parse, NAMES))
@@ -56,7 +56,7 @@ def run_of(
     """What was measured of some pairs."""
     records = tuple(losing(setup, str(pair), each) for pair, each in losses.items())
     run = Run(name="made", setup=setup, records=())
-    return trusted(run.holding((*records, *more)))
+    return trusted_run(run.holding((*records, *more)))
 
 
 def next_of(
@@ -334,7 +334,7 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
 
     def stored() -> Run:
         run = Run(name="made", setup=setup, records=())
-        run = trusted(run.holding(tuple(records.values())))
+        run = trusted_run(run.holding(tuple(records.values())))
         return without_kernel(run, "q4_0/q4_0") if wanted.devices else run
 
     while task := next_of(stored(), wanted, taken):

@@ -8,8 +8,8 @@ from codeneedle.cache_types import Candidate
 from codeneedle.verdict.border import (
     best_of,
     border_of,
-    contradicted,
-    dominated,
+    dominated_pairs,
+    is_contradicted,
     next_on_border,
 )
 from codeneedle.verdict.order import JointOrder, PairState, Why
@@ -63,7 +63,7 @@ class TestBorder:
 
         assert {*pairs} == {
             *found,
-            *dominated(pairs, dict.fromkeys(found, bounds(0, 1))),
+            *dominated_pairs(pairs, dict.fromkeys(found, bounds(0, 1))),
         }
 
     def test_only_what_fits_is_asked(self):
@@ -112,20 +112,20 @@ class TestInference:
     def test_coarser_weights_and_a_coarser_cache_lose_no_less(self):
         known = {self.FINE: bounds(0.0, 0.01)}
 
-        assert {self.COARSE: self.FINE} == dominated([self.COARSE], known)
+        assert {self.COARSE: self.FINE} == dominated_pairs([self.COARSE], known)
 
     @pytest.mark.parametrize("other", [("Q8_0", "f16", "q4_0"), ("Q4_0", "f16", "f16")])
     def test_a_finer_cache_or_weights_alone_tell_nothing(self, other):
         known = {self.FINE: bounds(0.0, 0.01)}
 
-        assert {} == dominated([candidate(*other)], known)
+        assert {} == dominated_pairs([candidate(*other)], known)
 
     def test_one_that_is_shown_to_lose_less_ends_all_inference(self):
         known = {self.FINE: bounds(0.02, 0.03), self.COARSE: bounds(0.0, 0.01)}
         coarsest = candidate("Q4_0", "q4_0", "q4_0")
 
-        assert contradicted(known)
-        assert {} == dominated([coarsest], known)
+        assert is_contradicted(known)
+        assert {} == dominated_pairs([coarsest], known)
 
     def test_the_best_is_the_one_with_the_lowest_upper_end(self):
         known = {self.FINE: bounds(0.0, 0.03), self.COARSE: bounds(0.01, 0.02)}

@@ -254,8 +254,8 @@ class TestMemory:
 
         whole = memory.size(AT, pair)
 
-        assert whole == pytest.approx(memory.fixed + memory.caches.size(AT, pair))
-        assert memory.fixed >= run.setup.weights.size_bytes
+        assert whole == pytest.approx(memory.fixed_bytes + memory.caches.size(AT, pair))
+        assert memory.fixed_bytes >= run.setup.weights.size_bytes
 
     def test_what_fits_is_the_context_that_fills_the_rest(self):
         memory, pair = memory_of(three_runs()[0]), Pair.parse(FULL)
@@ -263,7 +263,7 @@ class TestMemory:
         context = memory.context(int(memory.size(AT, pair)), pair)
 
         assert AT == pytest.approx(context, rel=0.01)
-        assert 0 == memory.context(memory.fixed, pair)
+        assert 0 == memory.context(memory.fixed_bytes, pair)
 
 
 class TestWhatIsNoQuestion:

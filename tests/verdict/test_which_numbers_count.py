@@ -33,8 +33,8 @@ from codeneedle.verdict.trust import (
     attention_on_cpu,
     metrics_of,
     suspects,
-    trusted,
     trusted_records,
+    trusted_run,
 )
 
 
@@ -60,7 +60,7 @@ def test_a_pair_that_computes_nan_in_one_probe_is_no_reference_in_another():
     elsewhere = replace(elsewhere, variant=ON_CPU)
     records = (*numbers, replace(nan, probe="divergence"), elsewhere)
 
-    run = trusted(Run(name="r", setup=made_setup(), records=records))
+    run = trusted_run(Run(name="r", setup=made_setup(), records=records))
 
     by_pair = {str(each.pair): each for each in run.records if each.probe == "recall"}
     assert by_pair["f16/f16"].computes_nan
@@ -369,7 +369,7 @@ F16, Q8, Q4 = (Pair(name, name) for name in TYPES)
 
 def told(*records, setup=SETUP):
     """Status and reason of *records* beside each other, by pair, probe and variant."""
-    run = trusted(Run(name="a/b", setup=setup, records=records))
+    run = trusted_run(Run(name="a/b", setup=setup, records=records))
     return {
         key_of(r)[: 3 if r.variant else 2]: (r.status.value, r.reason)
         for r in run.every_record
@@ -380,7 +380,7 @@ def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
     records = (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30))
     run = Run(name="a/b", setup=SETUP, records=records)
 
-    found = trusted(run)
+    found = trusted_run(run)
 
     other = found.records[1]
     assert (Status.FINISHED, Attention.CPU, "30 graph splits, 2 for f16/f16") == (
@@ -389,7 +389,7 @@ def test_a_run_is_trusted_as_far_as_its_cells_agree_and_stays_as_it_is_stored():
         other.effective.attention_evidence,
     )
     assert records[0] == found.records[0]
-    assert found == trusted(found)
+    assert found == trusted_run(found)
 
 
 def test_what_belongs_to_the_grid_counts_whether_or_not_it_was_measured():
@@ -434,7 +434,7 @@ def test_a_slow_prompt_marks_a_cell_of_a_run_on_an_accelerator(devices, attentio
         return replace(record, effective=Effective(devices=devices))
 
     records = (reading("f16/f16", 3000.0), reading("q4_0/q4_0", 30_000.0))
-    found = trusted(Run(name="a/b", setup=SETUP, records=records))
+    found = trusted_run(Run(name="a/b", setup=SETUP, records=records))
 
     assert attention == found.records[1].attention
 

@@ -105,7 +105,7 @@ memory.
 
 
 def _read_back_s(pairs: Collection[Pair]) -> float:
-    """Seconds of a core a value of heads, token and one before it: mean of *pairs*."""
+    """Core-seconds a head value, token and one before it: mean of *pairs*."""
     tiled = sum(pair == TILED for pair in pairs) / max(len(pairs), 1)
     return tiled * TILED_BACK_S + (1 - tiled) * READ_BACK_S
 

@@ -480,7 +480,7 @@ def _key(
 
 
 def _identity(path: Path) -> str:
-    """What changes when the file at *path* does; empty if it is not there."""
+    """A text that changes when the file at *path* does; empty if it is not there."""
     try:
         return identity(path)
     except OSError:

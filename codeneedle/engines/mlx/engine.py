@@ -434,15 +434,15 @@ class MlxServer(StartedServer):
     @override
     def device_bytes(self) -> int | None:
         """What MLX has in use on a GPU."""
-        memory = self._memory()
+        memory = self._memory_by_log()
         return memory.active_bytes if memory else None
 
     @override
     def device_peak_bytes(self) -> int | None:
-        memory = self._memory()
+        memory = self._memory_by_log()
         return memory.peak_bytes if memory else None
 
-    def _memory(self) -> logs.Memory | None:
+    def _memory_by_log(self) -> logs.Memory | None:
         """Memory in use on a GPU, by the log; None on a CPU."""
         log_text = logs.read_log(self.log) if devices() else ""
         return logs.last(log_text, logs.Memory)

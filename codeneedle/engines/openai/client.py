@@ -49,7 +49,7 @@ from codeneedle.engines.openai.retries import (
     NOT_FOUND,
     WAITS_S,
     WANTS_KEY,
-    patiently,
+    ask_patiently,
 )
 from codeneedle.engines.openai.spelling import ends_in, is_told
 from codeneedle.errors import CellError
@@ -364,7 +364,7 @@ class OpenAi(Connection):
     def _whole_answer(self, body: Json, waits_s: Sequence[float]) -> "_StatedEvent":
         """The answer to *body* in one piece, asked for again while it is busy."""
         limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
-        return patiently(
+        return ask_patiently(
             lambda: self._ask(
                 "POST",
                 "completions",
@@ -428,7 +428,7 @@ class OpenAi(Connection):
 
         def ask(left_out: Sequence[str]) -> Reply:
             sent = self._without(body, left_out)
-            return patiently(
+            return ask_patiently(
                 lambda: self._stream_reply(path, sent, enough), sleep=self.sleep
             )
 

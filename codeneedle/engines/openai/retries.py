@@ -29,7 +29,7 @@ LONGEST_WAIT_S = 600.0
 """A server that wants a longer pause is not waited for."""
 
 
-def patiently(
+def ask_patiently(
     ask: Callable[[], _Answer],
     *,
     sleep: Callable[[float], None],

@@ -295,11 +295,11 @@ class DivergenceProbe(Probe):
             _refuse_few_chunks(settings, estimates.corpus.size_bytes)
             return settings
         settings = structs.replace(settings, file=settings.file or texts.ORDINARY)
-        length = _own_bytes(settings)
+        length = _text_bytes(settings)
         _refuse_few_chunks(settings, length)
         known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
         sizes = _sizes(settings, known, estimates, estimates.context, length)
-        _refuse_unfit(estimates, sizes, _own_name(settings), length)
+        _refuse_unfit(estimates, sizes, _name_of_file(settings), length)
         return settings
 
     @override
@@ -341,7 +341,7 @@ class DivergenceProbe(Probe):
         tool = tool_of(estimates.engine)
         if settings.file is None or tool is None:
             return ()
-        tokens = _own_bytes(settings) // texts.BYTES_PER_TOKEN
+        tokens = _text_bytes(settings) // texts.BYTES_PER_TOKEN
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         needed = sum(
@@ -361,8 +361,8 @@ class DivergenceProbe(Probe):
         """Each chunk once, as many as the text is likely to have."""
         tokens, name = estimates.text_tokens, "the corpus"
         if settings.file is not None:
-            tokens = _own_bytes(settings) // texts.BYTES_PER_TOKEN
-            name = _own_name(settings)
+            tokens = _text_bytes(settings) // texts.BYTES_PER_TOKEN
+            name = _name_of_file(settings)
         longest = min(DEFAULT_CONTEXT, estimates.context)
         sizes = _contexts_and_chunks(settings, longest, tokens)
         what = "distributions on" if tool_of(estimates.engine) else "right tokens of"
@@ -385,9 +385,9 @@ class DivergenceProbe(Probe):
         tool, settings = tool_of(run.engine), run.settings_of(*OF_USER)
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
-        size = len(run.text.encode()) if is_corpus else _own_bytes(settings)
+        size = len(run.text.encode()) if is_corpus else _text_bytes(settings)
         sizes = _sizes(settings, known, run, run.setup.context, size)
-        name = run.setup.corpus.name if is_corpus else _own_name(settings)
+        name = run.setup.corpus.name if is_corpus else _name_of_file(settings)
         if is_corpus:
             _refuse_unfit(run, sizes, name, size)
         is_default = settings.file == texts.ORDINARY
@@ -446,7 +446,7 @@ class OneReference(Calibrating):
     """The pair that all are compared with, which each record names."""
 
     @override
-    def recovered(self, records: Sequence[CellRecord]) -> Json | None:
+    def recover(self, records: Sequence[CellRecord]) -> Json | None:
         """The pair that all *records* name, with what it did not read; None of more."""
         every = [found for record in records if (found := divergence_of(record))]
         names = {each.reference for each in every}
@@ -492,13 +492,13 @@ def _user_text(run: RunContext) -> bytes:
     return run.text.encode() if path is None else file_bytes(path)
 
 
-def _own_name(settings: DivergenceSettings) -> str:
+def _name_of_file(settings: DivergenceSettings) -> str:
     """The name of the file that is compared on; empty for the corpus."""
     return settings.file.name if settings.file else ""
 
 
-def _own_bytes(settings: DivergenceSettings) -> int:
-    """The length of that text; of the usual one, twice its shorter part."""
+def _text_bytes(settings: DivergenceSettings) -> int:
+    """Bytes of the text to compare on; of the built-in one, twice its shorter part."""
     if settings.file in {None, texts.ORDINARY}:
         return 2 * min(map(len, texts.sources()))
     return len(file_bytes(settings.file))

@@ -230,7 +230,7 @@ class FirstScores(Calibrating):
     """The samples and scores of the reference, which each record names."""
 
     @override
-    def recovered(self, records: Sequence[CellRecord]) -> Json | None:
+    def recover(self, records: Sequence[CellRecord]) -> Json | None:
         names = {evaluation_of(record).against for record in records}
         own = [record for record in records if {str(record.pair)} == names]
         is_one = len(own) == 1 and own[0].has_numbers

@@ -221,7 +221,7 @@ class GenerationProbe(Probe):
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Writer":
-        """What sends the prompts; it knows the pair that others are compared with."""
+        """A writer of answers to prompts; it knows whom answers are compared with."""
         first = first_of(context.run.setup)
         observed.facts = {"against": first.pair if first else str(context.pair)}
         return _Writer(served, context, prompts=_sent_in(context.run))

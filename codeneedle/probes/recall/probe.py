@@ -19,7 +19,7 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.errors import BadInput, CellError, CodeneedleError
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
@@ -115,7 +115,7 @@ def _too_little(least: int) -> str:
     """What a plan says where the sweep is likely to refuse the context."""
     return (
         f"the context is too small: one function takes about {least:,} tokens with "
-        f"question and answer; use --context {padded(least)} or more"
+        f"question and answer; use --context {pad_context(least)} or more"
     )
 
 

@@ -94,7 +94,7 @@ class TextRead:
 
     @property
     def key(self) -> TextKey:
-        """Its key."""
+        """Task, length and number of the text."""
         return TextKey(self.task, self.length, self.number)
 
 

@@ -20,7 +20,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.kv_cache import padded
+from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
@@ -327,7 +327,7 @@ def _nothing_left(
     rendered = [turn.facts for turn in turns if turn.turn.text]
     least = min((turn.prompt_tokens + turn.tokens for turn in rendered), default=0)
     shortest = min((turn.tokens for turn in rendered), default=0)
-    hint = f"Use --context {padded(least + 1)} or more."
+    hint = f"Use --context {pad_context(least + 1)} or more."
     if not rendered:
         hint = "Name a chat template that does in the arguments after '--'."
     elif settings.tokens and shortest > settings.tokens:
