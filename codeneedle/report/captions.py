@@ -182,7 +182,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _settings_told(setup: Setup, probe: str) -> Json:
-    """The settings of *probe* that reports show; all of an unknown one."""
+    """The settings of *probe* as every pair was asked; all of an unknown probe."""
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})

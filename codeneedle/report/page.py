@@ -212,7 +212,7 @@ def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
 
 
 def loss_facts(losses: Losses) -> dict[str, Any]:
-    """The loss as the first metric of the switch."""
+    """The loss as a metric of the page's script, its first one."""
     shown = losses.squares()
     label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
     if any(not each.text for each in shown):
@@ -221,7 +221,7 @@ def loss_facts(losses: Losses) -> dict[str, Any]:
 
 
 def _grid(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
-    """A metric of the switch, with what its marks mean."""
+    """The grid of a metric for the page's script, with what its marks mean."""
     k_types, v_types = types_of(shown)
     return {
         "name": name,
@@ -239,7 +239,7 @@ def _sign_on_page(sign: str) -> str:
 
 
 def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any]:
-    """One metric of the switch: a cell per pair, with what a pointer shows of it."""
+    """A metric for the page's script: a cell per pair, with what a pointer shows."""
     metric = column.metric
     cells = list(column.cells.values())
     note = verdict.silent.get(metric.name, "")

@@ -118,7 +118,7 @@ class RowStream(ABC):
         """Look at the row of that *number*, from 0, as it is *stored*."""
 
     def row_fault(self, stored: Stored, place: int) -> str:
-        """Why the row of the token at *place* is none; empty if it is one."""
+        """Why the row of the token at *place* is none, else empty; notes `nan_from`."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         if math.isnan(scale) or math.isnan(low):
             self.nan_from = place + 1

@@ -251,7 +251,7 @@ def _of_llama(value: Json, aside: Counter[str]) -> Json:
 
 
 def _llama_message(message: Json, aside: Counter[str]) -> Json:
-    """A message by OpenAI's keys; attachments stand before its text."""
+    """A message by OpenAI's keys; *aside* counts calls that cannot be read."""
     renamed = {
         "reasoningContent": "reasoning_content",
         "thinking": "reasoning_content",
