@@ -46,14 +46,14 @@ def main() -> None:
 def _load_and_run() -> None:
     """Run the command line; refuse where it cannot be loaded."""
     try:
-        from codeneedle.cli import app
+        from codeneedle.cli.main import main as run_command
     except (MemoryError, OSError, ImportError) as error:
         _refuse(
             f"codeneedle cannot be loaded: {str(error) or 'Cannot allocate memory'}",
             "Close other programs, or install it anew: "
             "pip install --force-reinstall codeneedle",
         )
-    app.main()
+    run_command()
 
 
 def _refuse(reason: str, hint: str) -> NoReturn:

@@ -1,7 +1,7 @@
 """
 The exit codes of commands, each written here alone.
 
-An error has its code in `errors`, and `cli.app.main` ends the program with it, as it
+An error has its code in `errors`, and `cli.main` ends the program with it, as it
 does with `INTERRUPTED` by Ctrl-C; `__main__.main` does so while the program is loaded.
 """
 

@@ -24,7 +24,7 @@ from fuzz_seeds import made
 from gguf_to_mlx import converted
 
 from codeneedle.cache_types import Pair, PairFlags
-from codeneedle.cli import app
+from codeneedle.cli.main import main as run_codeneedle
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
 from codeneedle.report.verdict import brief
@@ -179,7 +179,7 @@ def _printed(words: str) -> str:
     sys.argv = ["codeneedle", *words.split(), "--out", "."]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
-            app.main()
+            run_codeneedle()
     except SystemExit as end:
         out.write(f"[exit {end.code}]\n")
     finally:

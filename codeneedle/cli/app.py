@@ -1,14 +1,12 @@
 """The command line: a command reads its arguments, calls, shows and returns."""
 
-import os
 import shlex
 import sys
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
-from typer.main import get_command
 
 import codeneedle
 from codeneedle.cache_types import ENGINE, RUNS
@@ -18,13 +16,10 @@ from codeneedle.cli.command_line import (
     SlurmCommand,
     SweepCommand,
     TranscriptCommand,
-    near_option,
-    options_of,
     refuse_lost_folder,
     request_of_cell,
 )
 from codeneedle.cli.options import (
-    USAGE_ERROR,
     AnswerFormOption,
     AtOption,
     ContextOption,
@@ -62,8 +57,6 @@ from codeneedle.cli.options import (
 from codeneedle.cli.streams import (
     BestEffort,
     answers_width,
-    refuse_closed_stdout,
-    reliable_streams,
     show_document,
     stderr_console,
     stdout_console,
@@ -72,11 +65,9 @@ from codeneedle.cli.streams import (
     write_text,
     write_verbatim,
 )
-from codeneedle.errors import BadInput, CodeneedleError, UnknownName, system_refusal
-from codeneedle.exit_codes import BAD_REQUEST, INTERRUPTED, UNFINISHED
+from codeneedle.errors import BadInput, UnknownName
+from codeneedle.exit_codes import BAD_REQUEST
 from codeneedle.quantities import speed
-from codeneedle.system.secrets import mask
-from codeneedle.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -1097,70 +1088,3 @@ def llama(
 
     where = ensure_llama(stderr_console(), anyway=anyway, backend=backend)
     write_verbatim(f"{where}\n")
-
-
-def main() -> None:
-    """Entry point: the one place where an error becomes an exit code."""
-    try:
-        with reliable_streams():
-            if sys.argv[1:2] != ["sweep"]:  # it goes on without
-                refuse_closed_stdout()
-            command = get_command(app)
-            code = command(prog_name="codeneedle", standalone_mode=False) or 0
-    except CodeneedleError as error:
-        mask(error)
-        code = _show_error(error)
-    except USAGE_ERROR as error:
-        code = _show_error(_bad_usage(error))
-    except (KeyboardInterrupt, typer.Abort):
-        code = INTERRUPTED  # as later versions of typer return by themselves
-    except BrokenPipeError:
-        # The reader of our output has gone, as in: codeneedle grid NAME | head
-        code = UNFINISHED
-    except Exception as error:
-        refused = system_refusal(error)
-        if refused is None:
-            raise
-        code = _show_error(refused)
-    sys.exit(code)
-
-
-ELSEWHERE = {
-    "decide": "codeneedle sweep --decide",
-    **dict.fromkeys(("run", "measure", "start"), "codeneedle sweep"),
-    **dict.fromkeys(("resume", "continue"), "codeneedle sweep sweeps/CORPUS/MODEL"),
-    **dict.fromkeys(("help", "list", "ls"), "codeneedle --help"),
-}
-"""What somebody means who types a word that is no command."""
-
-
-def _bad_usage(error: Any) -> BadInput:
-    """The `BadInput` for an *error* of typer, with the nearest option or command."""
-    command = error.ctx.command_path if error.ctx else "codeneedle"
-    reason, hint = error.format_message().rstrip("."), f"See {command} --help"
-    unknown = getattr(error, "option_name", "")
-    if unknown and error.ctx and hasattr(error, "possibilities"):
-        reason = f"No such option: {unknown}"
-        near = near_option(unknown, options_of(error.ctx.command.params))
-        hint = f"Did you mean '{near}'?" if near else hint
-    word = reason.removeprefix("No such command '").rstrip("'")
-    if meant := ELSEWHERE.get(word):
-        hint = f"For that it is: {meant}"
-    return BadInput(source=command, reason=reason, hint=hint)
-
-
-def _show_error(error: CodeneedleError) -> int:
-    """
-    Print *error* and its hint; returns its exit code.
-
-    Not by rich: there may be too little memory to import it.
-    """
-    is_plain = not (sys.stderr and sys.stderr.isatty()) or "NO_COLOR" in os.environ
-    for label, text, colour in (
-        ("error: ", str(error), 31),
-        (" hint: ", error.hint, 36),
-    ):
-        styled = label if is_plain else f"\x1b[1;{colour}m{label}\x1b[0m"
-        if sys.stderr:
-            sys.stderr.write(f"{styled}{visible(text)}\n")
-    return error.exit_code

@@ -308,11 +308,11 @@ def test_commands_wait_for_what_they_use_and_for_nothing_else(
 ):
     program = (
         "import sys\n"
-        "from codeneedle.cli import app\n"
+        "from codeneedle.cli.main import main\n"
         f"for command in {commands!r}:\n"
         "    sys.argv = ['codeneedle', *command.split()]\n"
         "    try:\n"
-        "        app.main()\n"
+        "        main()\n"
         "    except SystemExit as end:\n"
         "        assert not end.code, end.code\n"
         f"print('loaded:', *({HEAVY!r} & sys.modules.keys()))\n"

@@ -15,7 +15,7 @@ import pytest
 import tomli_w
 from outcomes import outcome
 
-from codeneedle.cli import app
+from codeneedle.cli.main import main as run_codeneedle
 from codeneedle.errors import RequestError
 from codeneedle.probes import PROBES
 from codeneedle.records.record import BadRecord
@@ -146,7 +146,7 @@ def ended(words):
     out = io.TextIOWrapper(raw, encoding="utf-8", write_through=True)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(said):
-            app.main()
+            run_codeneedle()
     except SystemExit as end:
         text = raw.getvalue().decode()
         if text.endswith(".html\n"):

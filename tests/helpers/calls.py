@@ -5,7 +5,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from codeneedle.cli import app
+from codeneedle.cli.main import main as run_codeneedle
 
 VARIABLES = {"COLUMNS": "100", "NO_COLOR": "1"}
 """A fixed width, and no colours."""
@@ -24,7 +24,7 @@ def called(folder, *arguments, **variables):
         patch.setattr("sys.stdout", out)
         patch.setattr("sys.stderr", err)
         with pytest.raises(SystemExit) as ended:
-            app.main()
+            run_codeneedle()
     code = ended.value.code or 0
     return CompletedProcess(words, code, *map(_text, (out, err)))
 
