@@ -30,7 +30,11 @@ from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import EngineFor, Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
-from codeneedle.system.files import cache_folder, free_disk_bytes
+from codeneedle.system.files import (
+    cache_folder,
+    free_disk_bytes,
+    refuse_unusable_folder,
+)
 from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible, visible_lines
 
@@ -142,7 +146,7 @@ def diagnose(
     unset = _lacking_settings(entry, request)
     engine_for = steps.engine_for(entry) if has_programs and not unset else None
     header = steps.value(lambda: _header(entry, model))
-    steps.value(lambda: planning.refuse_unusable(steps.execution.out))
+    steps.value(lambda: refuse_unusable_folder(steps.execution.out))
     served = _engine_of(engine_for, header)
     is_whole = engine_for is not None and not steps.problems
     plan = steps.plan(entry, engine_for) if engine_for and is_whole else None

@@ -1,7 +1,5 @@
 """From a request to a plan: everything that can fail cheaply fails here."""
 
-import errno
-import os
 from collections.abc import (
     Callable,
     Collection,
@@ -23,7 +21,7 @@ from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
-from codeneedle.errors import BadInput, FolderUnusable
+from codeneedle.errors import BadInput
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import Caches, cacheless, plain_caches
 from codeneedle.models.weights import Weights
@@ -52,14 +50,10 @@ from codeneedle.system import machine
 from codeneedle.system.files import (
     exists,
     expand_home,
-    free_disk_bytes,
-    nearest,
+    refuse_unusable_folder,
 )
 from codeneedle.system.variables import ARGUMENTS, withheld
 from codeneedle.text import plural, size
-
-LEAST_FREE_BYTES = 64 << 20
-"""Disk space without which not even the records would fit."""
 
 READ_AGAIN = 1.21
 """
@@ -785,7 +779,7 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
-        FolderUnusable: See `refuse_unusable`.
+        FolderUnusable: See `files.refuse_unusable_folder`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share_suffix(execution)
@@ -796,23 +790,5 @@ def _store(request: Request, execution: Execution, corpus: str, model: str) -> S
     if execution.folder:
         named = execution.folder
         folder = named.with_name(f"{named.name}{_share_suffix(execution)}")
-    refuse_unusable(folder)
+    refuse_unusable_folder(folder)
     return Store(folder)
-
-
-def refuse_unusable(folder: Path) -> None:
-    """
-    Stop at a *folder*, which need not be there yet, that cannot hold records.
-
-    Raises:
-        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
-    """
-    existing = nearest(folder)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
-        denied = os.strerror(errno.EACCES)
-        reason = "its disk is read-only" if is_read_only else denied
-        raise FolderUnusable(folder=existing, reason=reason)
-    free = free_disk_bytes(folder)
-    if free < LEAST_FREE_BYTES:
-        raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")

@@ -474,6 +474,28 @@ def free_disk_bytes(folder: Path) -> int:
     return psutil.disk_usage(str(nearest(folder))).free
 
 
+LEAST_FREE_BYTES = 64 << 20
+"""Disk space without which not even the records would fit."""
+
+
+def refuse_unusable_folder(folder: Path) -> None:
+    """
+    Stop at a *folder*, which need not be there yet, that cannot hold records.
+
+    Raises:
+        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
+    """
+    existing = nearest(folder)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        denied = os.strerror(errno.EACCES)
+        reason = "its disk is read-only" if is_read_only else denied
+        raise FolderUnusable(folder=existing, reason=reason)
+    free = free_disk_bytes(folder)
+    if free < LEAST_FREE_BYTES:
+        raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
+
+
 def made_folder(
     folder: Path,
     make: Callable[[Path], Path],
