@@ -54,7 +54,12 @@ class RunContext:
     is_built_in: bool  # whether it is the built-in model
     setup: Setup  # text, prompt form, sampling; settings of the probes
     text: str  # the corpus as it is sent
-    settings: Mapping[str, Struct]  # what the user chose for each probe, by its name
+    settings: Mapping[str, Struct]
+    """
+    What the user chose for each probe, by its name, for what is read anew by each
+    sweep and is in the setup by its hash alone: a file, or a command.
+    """
+
     folder: Path  # the run folder
     prefill_no_think: bool = False  # whether to begin answers with an empty thought
     survey: Survey | None = None

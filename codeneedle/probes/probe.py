@@ -449,18 +449,18 @@ class Probe:
         """What a cell takes; None where nothing can be said before the first one."""
         return None
 
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: Any, _run: RunContext) -> Json:
         """
-        Its settings as the setup of *run* stores them, once its text is counted.
+        *settings* as the setup of a run stores them, once its text is counted.
 
         They must be equal for records to be comparable.
-        What a probe chooses from text or engine is what *run* has stored of it, or is
+        What a probe chooses from text or engine is what the run has stored of it, or is
         chosen of `RunContext.preparation`.
 
         Raises:
             CodeneedleError: If it cannot measure this run.
         """
-        return as_json(run.settings_of(self.settings, self.name))
+        return as_json(settings)
 
     def questions(self, _setup: Setup, _goal: int | None = None) -> Iterable[Question]:
         """

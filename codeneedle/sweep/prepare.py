@@ -154,7 +154,10 @@ def _made(
             if counting or probe.name in run.setup.probes
             if counting or sent.text or not plan.reads_corpus
         ]
-        layouts = {probe.name: probe.as_stored(run) for probe in probes}
+        layouts = {
+            probe.name: probe.as_stored(plan.request.settings_of(probe), run)
+            for probe in probes
+        }
         setup = replace(setup, probes=layouts)
         if stored:
             refuse_other_settings(stored, setup, folder=plan.store.folder)

@@ -32,6 +32,11 @@ def run_context(folder, engine=None, **changes):
     return RunContext(**{**facts, **changes})
 
 
+def stored_by(probe, run):
+    """What the setup of *run* stores of *probe*, by what the user chose for it."""
+    return probe.as_stored(run.settings_of(probe.settings, probe.name), run)
+
+
 def made_outlook(**changes):
     """What is known before a run on a fake engine, for `Probe.adapt`."""
     facts = {

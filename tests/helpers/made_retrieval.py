@@ -3,7 +3,7 @@
 import hashlib
 from dataclasses import replace
 
-from made_contexts import run_context
+from made_contexts import run_context, stored_by
 from made_records import made_setup, with_scores
 
 from codeneedle.cache_types import Pair
@@ -179,4 +179,4 @@ def made_run(folder, engine, *, form=PromptForm.COMPLETION, **asked):
     settings = {NAME: RetrievalSettings(**wanted | asked)}
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(folder, engine, setup=setup, settings=settings)
-    return replace(run, setup=replace(setup, probes={NAME: PROBE.as_stored(run)}))
+    return replace(run, setup=replace(setup, probes={NAME: stored_by(PROBE, run)}))

@@ -219,11 +219,11 @@ def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
 def test_each_probe_adds_its_conditions_to_the_folder():
     seen = []
 
-    def conditions(run):
+    def conditions(_settings, run):
         seen.append((run.setup.corpus.tokens, len(run.text)))
         return {"depths": [0]}
 
-    def refusing(_run):
+    def refusing(_settings, _run):
         raise BadInput(source="x", reason="y", hint="z")
 
     failing = planned(made_probe("throughput", as_stored=refusing))
@@ -551,7 +551,7 @@ def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
 
     assert (str(tmp_path / "model.gguf"),) == request.models
     assert ((8192,), PromptForm.COMPLETION) == (request.contexts, request.prompt_form)
-    speed = made_probe("throughput", as_stored=lambda _: {})
+    speed = made_probe("throughput", as_stored=lambda *_: {})
     prepare(planned(speed, probes=("throughput",), types=("f16",)))
     refused(seed=7)
     assert (("f16", "q8_0", "q4_0"), ("recall", "throughput"), 42) == (

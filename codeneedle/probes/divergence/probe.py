@@ -372,7 +372,7 @@ class DivergenceProbe(Probe):
         )
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: DivergenceSettings, run: RunContext) -> Json:
         """
         What *run* compares distributions on.
 
@@ -382,7 +382,7 @@ class DivergenceProbe(Probe):
             BadInput: Where that is the corpus; see `adapt`.
             MachineError: See `adapt`, in that case.
         """
-        tool, settings = tool_of(run.engine), run.settings_of(*OF_USER)
+        tool = tool_of(run.engine)
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
         size = len(run.text.encode()) if is_corpus else _text_bytes(settings)

@@ -144,9 +144,9 @@ class EvaluationProbe(Probe):
         return (note,)
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: EvaluationSettings, _run: RunContext) -> Json:
         """The settings that decide scores; nothing tells of changes of the program."""
-        chosen = as_json(run.settings_of(EvaluationSettings, NAME))
+        chosen = as_json(settings)
         return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 
     @override

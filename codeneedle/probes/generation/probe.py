@@ -175,7 +175,7 @@ class GenerationProbe(Probe):
         )
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: GenerationSettings, run: RunContext) -> Json:
         """
         The prompts as they are sent, and the limit of an answer.
 
@@ -185,7 +185,6 @@ class GenerationProbe(Probe):
             OtherSetup: If the run folder is that of other prompts.
             CodeneedleError: If rendering fails.
         """
-        settings = run.settings_of(GenerationSettings, NAME)
         sha256, prompts = read_prompts(settings.file) if settings.file else ("", ())
         tokens = most_tokens(settings, run.setup.context)
         if NAME in run.setup.probes:

@@ -488,13 +488,13 @@ class RecallProbe(Probe):
         return chosen
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: RecallSettings, run: RunContext) -> Json:
         """
         What is asked, with the functions of the text as sent.
 
         Lines are scored alone where none of it is long enough to be written.
         """
-        setup, chosen = run.setup, run.settings_of(RecallSettings, NAME)
+        setup, chosen = run.setup, settings
         is_new, functions = NAME not in setup.probes, functions_in(setup)
         if is_new and run.preparation:
             functions = functions_of(run, run.preparation, chosen)

@@ -228,7 +228,7 @@ class RetrievalProbe(Probe):
         )
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: RetrievalSettings, run: RunContext) -> Json:
         """
         What is asked; without log-probabilities, that no answer is forced.
 
@@ -237,7 +237,6 @@ class RetrievalProbe(Probe):
                 of this probe was looked at before.
             ToolFailed: If that cannot be found out.
         """
-        settings = run.settings_of(RetrievalSettings, NAME)
         if NAME not in run.setup.probes:
             refuse_lost_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities

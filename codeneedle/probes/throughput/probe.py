@@ -179,12 +179,9 @@ class ThroughputProbe(Probe):
         return structs.replace(settings, depths=tuple(sorted({*settings.depths})))
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: ThroughputSettings, run: RunContext) -> Json:
         """With default depths, and what follows from model and tool."""
-        tool, settings = (
-            run.engine.speed_tool(),
-            run.settings_of(ThroughputSettings, NAME),
-        )
+        tool = run.engine.speed_tool()
         read, written = _test_tokens(is_built_in=run.is_built_in)
         return as_json(
             ThroughputLayout(

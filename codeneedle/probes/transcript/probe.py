@@ -127,7 +127,7 @@ class TranscriptProbe(Probe):
         )
 
     @override
-    def as_stored(self, run: RunContext) -> Json:
+    def as_stored(self, settings: TranscriptSettings, run: RunContext) -> Json:
         """
         The turns that every pair is forced to.
 
@@ -138,7 +138,6 @@ class TranscriptProbe(Probe):
             OtherSetup: If the run folder is that of another transcript.
             CodeneedleError: If rendering fails.
         """
-        settings = run.settings_of(TranscriptSettings, NAME)
         sha256, _ = read_conversations(_file(settings))
         known = run.setup.probes.get(NAME)
         if known:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_tools import FakeDivergence
-from made_contexts import real_context
+from made_contexts import real_context, stored_by
 from made_divergences import TEXT
 from made_records import made_setup
 from programs import script
@@ -25,7 +25,7 @@ F16, Q8, Q4 = (Pair(name, name) for name in ("f16", "q8_0", "q4_0"))
 
 def with_conditions(run):
     """The same run after planning."""
-    probes = {NAME: PROBE.as_stored(run)}
+    probes = {NAME: stored_by(PROBE, run)}
     return replace(run, setup=replace(run.setup, probes=probes))
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from fake_engine import made_weights
 from fake_openai import MODEL, endpoint
-from made_contexts import made_preparation, run_context
+from made_contexts import made_preparation, run_context, stored_by
 from made_records import made_record, made_run, made_setup
 
 from codeneedle.cache_types import Pair
@@ -39,7 +39,7 @@ def made_context(tmp_path):
             settings={NAME: DivergenceSettings((64,), (chunks,), file)},
             preparation=made_preparation(),
         )
-        probes = {NAME: PROBE.as_stored(run)}
+        probes = {NAME: stored_by(PROBE, run)}
         setup = replace(run.setup, probes=probes, calibrated=changes.pop("known", {}))
         run = replace(run, setup=setup)
         return ProbeContext(run=run, pair=Pair.parse(pair), logs=tmp_path, **changes)

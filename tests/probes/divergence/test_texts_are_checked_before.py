@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeDivergence, ToolEngine
-from made_contexts import made_outlook
+from made_contexts import made_outlook, stored_by
 from made_divergences import TEXT
 
 from codeneedle.corpora.registry import load
@@ -40,7 +40,7 @@ def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, not
 
 
 def test_the_text_is_the_corpus_as_sent(made_run):
-    chosen = PROBE.as_stored(made_run(chunks=(4,)))
+    chosen = stored_by(PROBE, made_run(chunks=(4,)))
 
     assert {
         "contexts": [512],
@@ -55,7 +55,7 @@ def test_the_text_is_the_corpus_as_sent(made_run):
 def test_a_file_takes_the_place_of_the_corpus(made_run, tmp_path):
     file = tmp_path / "wiki.txt"
     file.write_text("x" * 5000)
-    chosen = PROBE.as_stored(made_run(file=file))
+    chosen = stored_by(PROBE, made_run(file=file))
 
     assert ("wiki.txt", hashlib.sha256(b"x" * 5000).hexdigest()) == (
         chosen["text"],
@@ -76,9 +76,9 @@ def test_a_file_is_checked_before_anything_starts(tmp_path):
 
 def test_each_context_is_checked_by_the_tool(made_run):
     tool = FakeDivergence()
-    unasked = PROBE.as_stored(made_run(tool, contexts=()))
+    unasked = stored_by(PROBE, made_run(tool, contexts=()))
     tool.checked.clear()
-    chosen = PROBE.as_stored(made_run(tool, contexts=(4096, 512, 4096)))
+    chosen = stored_by(PROBE, made_run(tool, contexts=(4096, 512, 4096)))
 
     assert ([4096, 512], [2, 8]) == (chosen["contexts"], chosen["chunks"])
     assert ([64], [16]) == (unasked["contexts"], unasked["chunks"])
@@ -104,16 +104,16 @@ def test_each_context_is_checked_by_the_tool(made_run):
 def test_the_default_context_suits_text_and_weights(made_run, size, changes, expected):
     run = made_run(corpus="x" * size, contexts=(), changes=changes)
 
-    assert [expected] == PROBE.as_stored(run)["contexts"]
+    assert [expected] == stored_by(PROBE, run)["contexts"]
 
 
 def test_a_context_beyond_the_training_is_refused(made_run):
     changes = {"weights": made_weights(training_context=256)}
 
     with pytest.raises(BadInput, match=r"--divergence-context 512: .* 256 tokens"):
-        PROBE.as_stored(made_run(changes=changes))
+        stored_by(PROBE, made_run(changes=changes))
     run = made_run(changes=changes, stretched=True)
-    assert [512] == PROBE.as_stored(run)["contexts"]
+    assert [512] == stored_by(PROBE, run)["contexts"]
 
 
 def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
@@ -124,10 +124,10 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_starts(
     needed = 2 * 4000 + comparison.SPARE_BYTES
     leave_free(needed - 1)
     with pytest.raises(FolderUnusable, match=r"take 7\.8 KiB"):
-        PROBE.as_stored(run)
+        stored_by(PROBE, run)
 
     leave_free(needed)
-    assert PROBE.as_stored(run)
+    assert stored_by(PROBE, run)
     assert [] == tool.calls
 
 
@@ -188,11 +188,11 @@ def test_more_chunks_than_a_text_can_have_are_refused_in_planning(tmp_path):
 
 def test_contexts_have_one_number_of_chunks_or_one_each(made_run):
     sizes = {"contexts": (512, 1024, 256)}
-    stored = PROBE.as_stored(made_run(**sizes, chunks=(4, 2, 4)))
+    stored = stored_by(PROBE, made_run(**sizes, chunks=(4, 2, 4)))
     uneven = DivergenceSettings(contexts=(512, 1024, 256), chunks=(4, 2))
 
     assert [4, 2, 4] == stored["chunks"]
-    assert [2, 2, 2] == PROBE.as_stored(made_run(**sizes, chunks=(2,)))["chunks"]
+    assert [2, 2, 2] == stored_by(PROBE, made_run(**sizes, chunks=(2,)))["chunks"]
     with pytest.raises(BadInput, match=r"--chunks 4,2: are 2 numbers for 3 contexts"):
         PROBE.adapt(uneven, made_outlook())
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, reply_to
-from made_contexts import made_outlook, real_context, run_context
+from made_contexts import made_outlook, real_context, run_context, stored_by
 from made_records import made_setup
 
 from codeneedle.cache_types import Pair
@@ -36,7 +36,7 @@ def planned(run, **chosen):
 
 def with_conditions(run):
     """*run* with the conditions that follow from its settings."""
-    return replace(run, setup=replace(run.setup, probes={NAME: PROBE.as_stored(run)}))
+    return replace(run, setup=replace(run.setup, probes={NAME: stored_by(PROBE, run)}))
 
 
 def answers_of(observation):

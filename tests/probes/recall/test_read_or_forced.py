@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, reply_to
-from made_contexts import made_outlook
+from made_contexts import made_outlook, stored_by
 from made_reading import made_context, made_engine
 from made_records import asking_recall, failed_record, made_record, written_of
 
@@ -78,7 +78,7 @@ def test_a_run_goes_on_the_way_that_it_was_begun(tmp_path):
 
     assert (FORCE,) == settings.way
     assert ["force"] == (
-        PROBE.as_stored(replace(run, settings={"recall": settings}))["way"]
+        stored_by(PROBE, replace(run, settings={"recall": settings}))["way"]
     )
 
 

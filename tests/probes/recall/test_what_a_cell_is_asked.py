@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from asked_recall import made_context, measured
 from fake_engine import FakeEngine, FakeServer, forced_to, is_for, reply_to
-from made_contexts import made_outlook, made_preparation, run_context
+from made_contexts import made_outlook, made_preparation, run_context, stored_by
 from made_records import (
     asking_recall,
     forced_of,
@@ -125,7 +125,7 @@ def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
     settings = {"recall": chosen_over(settings_of(setup), RecallSettings(**chosen))}
     run = run_context(tmp_path, setup=setup, settings=settings)
 
-    told = PROBE.as_stored(replace(run, preparation=made_preparation()))
+    told = stored_by(PROBE, replace(run, preparation=made_preparation()))
 
     assert expected == (told["way"], told["functions"], told["lines"])
 
@@ -145,7 +145,7 @@ def test_lines_are_scored_alone_where_none_can_be_written(chosen, expected, tmp_
     short = load("random-bodies-short")
     preparation = replace(made_preparation(), corpus=short, whole=short)
 
-    told = PROBE.as_stored(replace(run, preparation=preparation))
+    told = stored_by(PROBE, replace(run, preparation=preparation))
 
     assert (expected, []) == (told["way"], told.get("written", []))
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from asked_retrieval import OTHER, REFERENCE, looked_up, measured
 from fake_engine import forced_to
-from made_contexts import real_context
+from made_contexts import real_context, stored_by
 from made_reading import made_engine
 from made_records import made_setup
 
@@ -115,7 +115,7 @@ def test_the_built_in_model_reads_what_it_would_write(tmp_path):
     )
     setup = replace(made_setup(), context=4096)
     run = real_context(tmp_path, setup=setup, settings={NAME: settings})
-    run = replace(run, setup=replace(setup, probes={NAME: PROBE.as_stored(run)}))
+    run = replace(run, setup=replace(setup, probes={NAME: stored_by(PROBE, run)}))
     context = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path)
 
     record = CellRecord(

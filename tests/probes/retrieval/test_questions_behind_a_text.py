@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from asked_retrieval import REFERENCE, looked_up, measured
 from fake_engine import ByteTokenizer, FakeEngine
-from made_contexts import real_context
+from made_contexts import real_context, stored_by
 from made_records import made_setup
 from made_retrieval import made_run
 
@@ -106,7 +106,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     }
     assert (
         "fake tells no probabilities"
-        == PROBE.as_stored(made_run(tmp_path, engine))["graded"]
+        == stored_by(PROBE, made_run(tmp_path, engine))["graded"]
     )
 
 
@@ -162,7 +162,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     )
     setup = replace(made_setup(), context=4096)
     run = real_context(tmp_path, setup=setup, settings={NAME: settings})
-    run = replace(run, setup=replace(setup, probes={NAME: PROBE.as_stored(run)}))
+    run = replace(run, setup=replace(setup, probes={NAME: stored_by(PROBE, run)}))
     context = ProbeContext(run=run, pair=REFERENCE, logs=tmp_path)
 
     stored = PROBE.measure(context)

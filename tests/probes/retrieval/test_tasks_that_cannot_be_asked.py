@@ -2,7 +2,7 @@
 
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, made_weights
-from made_contexts import made_outlook
+from made_contexts import made_outlook, stored_by
 from made_retrieval import made_run
 
 from codeneedle.corpora.fitting import TooLong, Untrained
@@ -125,6 +125,6 @@ def test_a_template_that_keeps_the_text_is_looked_at_once(tmp_path):
     engine = FakeEngine(tokenizer=tokenizer)
 
     run = made_run(tmp_path, engine, form=PromptForm.CHAT)
-    assert run.setup.probes == {NAME: PROBE.as_stored(run)}
+    assert run.setup.probes == {NAME: stored_by(PROBE, run)}
 
     assert 1 == engine.counted

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to, reply_to
-from made_contexts import made_outlook, real_context, run_context
+from made_contexts import made_outlook, real_context, run_context, stored_by
 from made_records import made_setup
 from made_servers import fake_llama_cpp
 
@@ -29,7 +29,7 @@ def cell(run, *, questions=1, pair=REFERENCE, **facts):
     """A cell of *run*, planned with so many questions of a short text."""
     chosen = {NAME: ReuseSettings(length=512, questions=questions)}
     run = replace(run, settings=chosen)
-    setup = replace(run.setup, probes={NAME: PROBE.as_stored(run)})
+    setup = replace(run.setup, probes={NAME: stored_by(PROBE, run)})
     run = replace(run, setup=setup)
     return ProbeContext(run=run, pair=pair, logs=run.folder, **facts)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from fake_engine import made_weights
 from fake_tools import FakeSpeed, ToolEngine
-from made_contexts import made_outlook, real_context, run_context
+from made_contexts import made_outlook, real_context, run_context, stored_by
 from made_records import made_run as recall_run
 from made_records import made_setup
 from programs import script
@@ -55,7 +55,7 @@ def made_run(tmp_path):
 
 def context_of(run, pair=PAIR, **changes):
     """One cell of *run*, after planning."""
-    probes = {NAME: PROBE.as_stored(run)}
+    probes = {NAME: stored_by(PROBE, run)}
     run = replace(run, setup=replace(run.setup, probes=probes))
     return ProbeContext(run=run, pair=pair, logs=run.folder, **changes)
 
@@ -88,7 +88,7 @@ def test_chosen_settings_are_conditions(made_run):
         "prompt_tokens": 512,
         "generated_tokens": 128,
         "arguments": {"--threads": "1"},
-    } == PROBE.as_stored(adapted(made_run(depths=(64, 0, 64, 8))))
+    } == stored_by(PROBE, adapted(made_run(depths=(64, 0, 64, 8))))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_chosen_settings_are_conditions(made_run):
 )
 def test_default_depths_suit_corpus_and_weights(made_run, changes, depths, sizes):
     run = made_run(depths=(), repetitions=None, changes=changes)
-    chosen = PROBE.as_stored(run)
+    chosen = stored_by(PROBE, run)
 
     assert (depths, 3, sizes) == (
         chosen["depths"],

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, forced_to
-from made_contexts import made_outlook, real_context, run_context
+from made_contexts import made_outlook, real_context, run_context, stored_by
 from made_conversations import TEMPLATE, FakeTemplate, made_conversation
 from made_records import made_setup
 
@@ -55,7 +55,7 @@ def made_run(folder, value=None, *, tokens=None, engine=None, **changes):
 
 def with_conditions(run):
     """The setup of *run* with what the probe stores in it."""
-    return replace(run.setup, probes={NAME: PROBE.as_stored(run)})
+    return replace(run.setup, probes={NAME: stored_by(PROBE, run)})
 
 
 def measured(run, **changes):
@@ -96,7 +96,7 @@ def test_turns_are_rendered_once_and_not_again_for_a_folder_that_knows_them(tmp_
     run = made_run(tmp_path)
     module._COUNTED.clear()
 
-    assert run.setup.probes[NAME] == PROBE.as_stored(run)
+    assert run.setup.probes[NAME] == stored_by(PROBE, run)
     assert 1 == run.engine.counted
 
 
@@ -109,7 +109,7 @@ def test_a_folder_of_another_transcript_names_both_and_the_way_out(tmp_path):
     settings = {NAME: TranscriptSettings(file=second)}
 
     with pytest.raises(OtherSetup, match="another transcript: /a/first") as caught:
-        PROBE.as_stored(replace(run, settings=settings))
+        stored_by(PROBE, replace(run, settings=settings))
 
     assert str(caught.value).endswith(f", now {second}")
     assert "one transcript" in caught.value.hint
