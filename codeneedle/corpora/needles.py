@@ -131,7 +131,6 @@ def _long_enough(functions: Iterable[Function]) -> list[Function]:
 
 
 def _signature_in_question(function: Function) -> str:
-    """The signature as a question quotes it."""
     return function.signature.strip()
 
 

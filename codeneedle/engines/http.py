@@ -413,7 +413,6 @@ class _DeadlineBackend(httpcore.SyncBackend):
 
     @override
     def connect_tcp(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
-        """Connect, as httpcore does."""
         return _Stream(super().connect_tcp(*args, **kwargs), self._deadline)
 
 
@@ -434,17 +433,14 @@ class _Stream(httpcore.NetworkStream):
 
     @override
     def start_tls(self, *args: Any, **kwargs: Any) -> httpcore.NetworkStream:
-        """Encrypt, as httpcore does."""
         return _Stream(self._stream.start_tls(*args, **kwargs), self._deadline)
 
     @override
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        """Send *buffer*."""
         self._stream.write(buffer, timeout=timeout)
 
     @override
     def close(self) -> None:
-        """End the connection."""
         self._stream.close()
 
     @override

@@ -554,7 +554,6 @@ class _PartialReply:
     unscored: str = ""
 
     def add(self, event: StreamEvent) -> None:
-        """Append one event."""
         self.texts.append(harmless(event.text))
         self.reasonings.append(harmless(event.reasoning))
         self.characters += len(event.text) + len(event.reasoning)

@@ -203,7 +203,6 @@ def _evidence(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
 
 
 def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError:
-    """The error for a *function* that *pair* was not asked for."""
     if known:
         return UnknownName(kind="function", name=function, known=known)
     asking = [p.name for p in PROBES.values() if type(p).answers is not Probe.answers]

@@ -200,7 +200,6 @@ def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _conditions_of(row: ModelRow) -> str:
-    """What a row was measured on."""
     facts = row.receipt.facts
     words = ("engine", "backend", "machine", "context", "date")
     known = "; ".join(facts[word] for word in words if word in facts)

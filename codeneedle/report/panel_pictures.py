@@ -332,7 +332,6 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
 
 
 def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
-    """The colour scale."""
     bar = bar_of(figure, most=BAR_HEIGHT)
     mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colours(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)

@@ -359,7 +359,6 @@ class _Cells:
 
     @property
     def tried_records(self) -> list[CellRecord]:
-        """All records."""
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 

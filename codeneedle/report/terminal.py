@@ -107,11 +107,9 @@ class _TextColumn:
         return max(self.least, *(line.cell_len for line in lines))
 
     def width_folded_to(self, least: int) -> int:
-        """Its width where it is folded to *least*."""
         return min(least, self.width) if self.folds else self.width
 
     def lines(self, at: int, console: Console, width: int) -> list[Text]:
-        """The lines of one text, all of *width*."""
         text = self.texts[at]
         if self.folds:
             lines = list(text.wrap(console, width, overflow="fold"))

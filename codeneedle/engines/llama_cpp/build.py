@@ -470,7 +470,6 @@ def _refuse_without_compiler() -> None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """Whether *folder* has all `PROGRAMS`."""
     return all(os.access(folder / name, os.X_OK) for name in PROGRAMS)
 
 

@@ -392,7 +392,6 @@ def _why_no_program(path: Path) -> str:
 
 
 def _tools(server: Program, *, source: str) -> Tools:
-    """*server* with the other programs of its installation."""
     return Tools(
         server=server,
         perplexity=_companion(server, PERPLEXITY),

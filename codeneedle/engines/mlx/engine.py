@@ -581,7 +581,6 @@ class MlxDivergence(BaseFileTool):
         return compared.comparison
 
     def _run_to_end(self, job: Job, note: Notify, progress: Progress) -> str:
-        """The log of *job*."""
         task, text = job.task, job.text
         argv = self.engine.command("divergence", job.pair, context=task.context)
         argv += ["--base", str(job.base)]

@@ -114,5 +114,4 @@ def _groups(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
 
 
 def _answers(groups: Iterable[AnswerGroup]) -> tuple[Answer, ...]:
-    """The answers of all *groups* in their order."""
     return tuple(chain.from_iterable(group.answers for group in groups))

@@ -132,6 +132,5 @@ def _question(
 
 
 def _scores_by_question(record: CellRecord) -> dict[str, Forced]:
-    """The scores of right answers, by question."""
     every = outcomes(record)
     return {outcome.question: outcome.scores for outcome in every if outcome.scores}

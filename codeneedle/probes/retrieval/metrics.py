@@ -78,8 +78,6 @@ def _rightness_metric(chosen: _Chosen) -> partial[Metric]:
 
 
 def _tokens(chosen: _Chosen) -> RightTokens:
-    """The right tokens of each chosen question."""
-
     def scores_by_unit(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, Forced | None]]:

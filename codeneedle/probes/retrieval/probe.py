@@ -572,7 +572,6 @@ class _Examiner(_Questioner):
 
     @override
     def ask(self, question: Question) -> TextRead:
-        """A text, and all that is asked of it."""
         return self.texts.note(question.body, self._ask_text(question.body))
 
     @override

@@ -268,7 +268,6 @@ class ThroughputProbe(Probe):
 
 
 def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
-    """Remarks on the pairs that have numbers."""
     records = {
         pair: record
         for pair, record in measured.items()
