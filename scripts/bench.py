@@ -593,7 +593,7 @@ def _seconds_by(bench: Bench, number: int) -> float:
     several = [Worker(engine=runner.run.engine) for _ in range(number)]
     runner = replace(runner, workers=several)
     began = time.perf_counter()
-    with runner.store.locked():
+    with runner.store.lock():
         runner.sweep(probe, pairs)
     return time.perf_counter() - began
 

@@ -240,7 +240,7 @@ def read_chunk(data: bytes) -> None:
             read = ReadTokens(logprobs=(0.0,) * count, leads=(0.0,) * count)
             for span in chunk.spans:
                 claim(chunk.own_tokens(span) > 0, "a function has tokens")
-                _scores(chunk.forced(read, span, wall_s=0.0))
+                _scores(chunk.scores_of(read, span, wall_s=0.0))
 
 
 def read_corpus(data: bytes) -> None:

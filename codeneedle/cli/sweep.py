@@ -214,7 +214,7 @@ def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunCon
     What was left running is ended, and a setup that cannot be read moved aside; both
     are told.
     """
-    stack.enter_context(plan.store.locked())
+    stack.enter_context(plan.store.lock())
     end_left_behind(console)
     if damaged := plan.store.mend():
         kept = f"it is kept as {damaged}, and made anew"

@@ -91,7 +91,7 @@ class Corpus:
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
 
-    def written(self) -> list[Function]:
+    def functions_to_write(self) -> list[Function]:
         """The functions of written recall, at most `sample_k`, in order of lines."""
         return needles.choose(
             self.of_length(WRITTEN_LINES),
@@ -100,7 +100,7 @@ class Corpus:
             line_count=self.line_count,
         )
 
-    def forced(self, first: int, lines: int) -> list[Function]:
+    def functions_to_force(self, first: int, lines: int) -> list[Function]:
         """
         The functions of forced recall, at most `LIMIT`, in asking order.
 

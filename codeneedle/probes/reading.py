@@ -145,7 +145,7 @@ class Chunk:
         begin = before[-1].places[-1] + 1 if before else span.places[0]
         return span.places[-1] + 1 - begin
 
-    def forced(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
+    def scores_of(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
         """The scores of *span*, as a server that forces tokens gives them."""
         at = self.wanted_places.index(span.places[0])
         end = at + len(span.places)
@@ -357,7 +357,7 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     own = sum(map(chunk.own_tokens, chunk.spans))
     text_s = round(token_s * (len(chunk.ids) - own), 4)
     every = [
-        chunk.forced(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
+        chunk.scores_of(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
         for span in chunk.spans
     ]
     return AnswerGroup(answers=_answers(group, every, task.text), text_s=text_s)

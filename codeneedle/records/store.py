@@ -176,7 +176,7 @@ class Store:
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def lock(self) -> Iterator[None]:
         """
         Keep other sweeps out of the folder; the lock ends with this process.
 
@@ -370,7 +370,7 @@ class Store:
         """
         Move a setup that cannot be read aside, or what was settled beside it.
 
-        The folder must be `locked`. The next setup to be adopted is compared with
+        The folder must be locked. The next setup to be adopted is compared with
         the identity in the records.
 
         Returns:
@@ -388,7 +388,7 @@ class Store:
         """
         Move everything but the lock into a subfolder, and return its path.
 
-        The folder must be `locked`.
+        The folder must be locked.
 
         Raises:
             FolderUnusable: If something cannot be moved.

@@ -25,8 +25,11 @@ def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
 
 def corpus_overview(corpus: Corpus) -> Document:
     """Facts of the corpus, what is left out or in doubt, and what would be asked."""
-    written = {each.line for each in corpus.written()}
-    forced = {each.line for each in corpus.forced(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]}
+    written = {each.line for each in corpus.functions_to_write()}
+    forced = {
+        each.line
+        for each in corpus.functions_to_force(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]
+    }
     yield Heading(f"{corpus.name}: {corpus.origin}")
     yield Lines([_facts(corpus, written=len(written), forced=len(forced))])
     yield Lines([f"left out: {line}" for line in corpus.left_out()], style="yellow")

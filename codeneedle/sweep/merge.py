@@ -113,7 +113,7 @@ def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) 
     """Write records, setup and sweep file of what was *joined* to *target*."""
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         own_folder(folder)
-    with target.locked():
+    with target.lock():
         for source, setup in zip(joined.stores, joined.setups, strict=True):
             target.adopt(setup)
             if text := source.sweep_file():

@@ -93,7 +93,7 @@ def prepare(plan: Plan) -> RunContext:
 def _prepare(plan: Plan) -> RunContext:
     """Do what `prepare` says, for a folder that is not set aside."""
     with contextlib.ExitStack() as stack:
-        run, stored = _made(plan, _Counting(plan, stack))
+        run, stored = _run_and_stored_setup(plan, _Counting(plan, stack))
     setup = plan.store.widen(stored, run.setup)
     notes = [*_mended_calibrations(plan, setup)]
     keep(plan.kept, plan.store)
@@ -125,7 +125,7 @@ def _mended_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
         )
 
 
-def _made(
+def _run_and_stored_setup(
     plan: Plan, counting: _Counting | None = None
 ) -> tuple[RunContext, Setup | None]:
     """
@@ -315,7 +315,7 @@ def refuse_unfit(plan: Plan) -> None:
         return
     try:
         refuse_impossible_settings(stored)
-        _made(plan)
+        _run_and_stored_setup(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise

@@ -225,7 +225,7 @@ class _Now:
         order = order_of(self.run)
         return next(iter(order.looks), None) if order else None
 
-    def grouped(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
+    def group_pairs(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
         """
         *pairs* by the tasks that they are measured in: all of a run in one.
 
@@ -362,7 +362,7 @@ def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
             if pair not in before and now.is_left(probe, pair)
         )
         units = now.first_units
-        for own in now.grouped(pairs):
+        for own in now.group_pairs(pairs):
             yield Task(probe=probe.name, pairs=own, units=units, stage=Stage.RETRIED)
 
 
@@ -396,7 +396,7 @@ def _tasks_of_step(
         if any(now.is_left(probe, pair, retries=False) for pair in step.new):
             # Not what other probes alone were asked: they may have ruled it out.
             pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new))
-            for own in now.grouped(pairs):
+            for own in now.group_pairs(pairs):
                 if any(now.is_left(probe, pair, retries=False) for pair in own):
                     yield Task(
                         probe=probe.name,
@@ -425,7 +425,7 @@ def _checks(now: _Now) -> Iterator[Task]:
         if record.pair in both and FURTHER.lacks_check(record, now.setup)
     )
     is_asked = any(probe is PROBE for probe in now.wanted.probes)
-    for own in now.grouped(pairs) if is_asked else ():
+    for own in now.group_pairs(pairs) if is_asked else ():
         yield Task(probe=PROBE.name, pairs=own, variant=Variant.CHECK)
 
 

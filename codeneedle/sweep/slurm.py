@@ -101,7 +101,7 @@ class SlurmArray:
         for plan in plans:
             refuse_unfit(plan)
             if plan.store.is_void:
-                with plan.store.locked():
+                with plan.store.lock():
                     plan.store.set_aside()
             keep(plan.kept, plan.store)
         try:

@@ -383,15 +383,11 @@ class MetricUnits:
         if kind is LossKind.ANSWERS:
             return lost_share(counts_lost_and_won(losses)[0], len(losses), share)
         if kind is not LossKind.SCORE:
-            return interval(losses, share).clipped(*_ENDS[kind])
+            return interval(losses, share).clip(*_ENDS[kind])
         is_few = sum(counts_lost_and_won(losses)) < FEWEST_FLIPS
         bounds = _by_counts(losses, share) if is_few else interval(losses, share)
         ends = _ENDS[kind]
-        return (
-            bounds.clipped(*ends)
-            .widened(self._share_without_number(pair))
-            .clipped(*ends)
-        )
+        return bounds.clip(*ends).widen(self._share_without_number(pair)).clip(*ends)
 
     def _units_won(self, pair: Pair) -> int:
         """Units that the reference loses beside *pair*, of answers."""

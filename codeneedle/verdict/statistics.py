@@ -40,13 +40,13 @@ class Bounds:
     high: float  # upper end; infinity if nothing is known
     units: int  # number of units behind it
 
-    def clipped(self, lowest: float, highest: float) -> "Bounds":
+    def clip(self, lowest: float, highest: float) -> "Bounds":
         """The interval with its finite ends clipped to *lowest* and *highest*."""
         low = self.low if math.isinf(self.low) else max(self.low, lowest)
         high = self.high if math.isinf(self.high) else min(self.high, highest)
         return replace(self, low=low, high=high)
 
-    def widened(self, by: float) -> "Bounds":
+    def widen(self, by: float) -> "Bounds":
         """The interval, wider by so much at either end."""
         return replace(self, low=self.low - by, high=self.high + by)
 

@@ -18,15 +18,15 @@ def test_the_default_corpus_is_200_random_bodies(here):
     assert text_of(Knobs()) == corpus.text
     assert 200 == len(corpus.functions) == len(corpus.cuts)
     assert f"generated, {Knobs()}" == corpus.origin
-    assert 16 == len(corpus.written())
+    assert 16 == len(corpus.functions_to_write())
 
 
 def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(here):
     mini, short = map(load, SMALL_CORPORA)
 
-    assert 16 == len(mini.written()) == len(mini.forced(16, 5))
-    assert 0 == len(short.written())
-    assert 20 == len(short.forced(20, 5))
+    assert 16 == len(mini.functions_to_write()) == len(mini.functions_to_force(16, 5))
+    assert 0 == len(short.functions_to_write())
+    assert 20 == len(short.functions_to_force(20, 5))
 
 
 @pytest.mark.parametrize(

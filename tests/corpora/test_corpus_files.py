@@ -40,7 +40,7 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
     assert ["two", "one"] == names_of(corpus.functions)
     assert corpus.text.startswith("# deep/b.py\n")
     assert (1, 7, "memorised") == (corpus.sample_k, corpus.sample_seed, corpus.kind)
-    assert 1 == len(corpus.written())
+    assert 1 == len(corpus.functions_to_write())
     assert "corpora/mine.toml: ../src/a/../deep/b.py, ../src/**/*" == corpus.origin
 
 
@@ -134,7 +134,7 @@ def test_the_corpus_file_of_this_package_reads_its_own_source():
 
     assert "unseen" == corpus.kind
     assert () == corpus.skipped
-    assert 16 == len(corpus.written())
+    assert 16 == len(corpus.functions_to_write())
     assert "# corpora/corpus.py\n" in corpus.text
 
 

@@ -27,16 +27,16 @@ def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
     corpus = load("a.py")
 
     assert ["long", "longer", "short"] == names_of(corpus.functions)
-    assert ["long", "longer"] == names_of(corpus.written())
-    assert ["long", "longer", "short"] == names_of(corpus.forced(32, 5))
-    assert ["long", "longer"] == names_of(corpus.forced(32, 6))
-    assert [] == corpus.forced(32, 26)
+    assert ["long", "longer"] == names_of(corpus.functions_to_write())
+    assert ["long", "longer", "short"] == names_of(corpus.functions_to_force(32, 5))
+    assert ["long", "longer"] == names_of(corpus.functions_to_force(32, 6))
+    assert [] == corpus.functions_to_force(32, 26)
 
 
 def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
     corpus = load("random-bodies")
 
-    chosen = corpus.forced(32, 5)
+    chosen = corpus.functions_to_force(32, 5)
 
     assert LIMIT == len({function.name for function in chosen})
     for block in (chosen[:32], chosen[32:64], chosen[64:]):

@@ -124,9 +124,9 @@ def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, tar
 def test_who_holds_a_folder_is_named(tmp_path):
     reason = rf"another sweep is running in it \(pid {os.getpid()} on "
     with (
-        Store(tmp_path).locked(),
+        Store(tmp_path).lock(),
         pytest.raises(BadInput, match=reason),
-        Store(tmp_path).locked(),
+        Store(tmp_path).lock(),
     ):
         pass
 
@@ -322,7 +322,7 @@ def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
 
 def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
     store = Store(tmp_path / "run")
-    with store.locked():
+    with store.lock():
         (tmp_path / "run").rename(tmp_path / "moved")
         (tmp_path / "run").mkdir()
         with pytest.raises(FolderUnusable, match="removed or moved"):
@@ -338,7 +338,7 @@ def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path)
     for name in ("first", "second"):
         store.adopt(replace(SETUP, corpus=replace(SETUP.corpus, name=name)))
         (store.logs() / "a.log").touch()
-        with store.locked():
+        with store.lock():
             aside = store.set_aside()
         assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}
         assert name == Store(aside).setup().corpus.name

@@ -607,7 +607,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     refuse_unfit(other)
 
     assert (None, []) == (other.store.setup(), list(other.store.records()))
-    with other.store.locked():
+    with other.store.lock():
         assert None is other.store.mend()
         assert 7 == prepare(other).setup.seed
     assert [] == list(Store(other.store.folder).records())
@@ -616,7 +616,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     assert 7 == kept(prepare(planned(seed=7))).seed
     refuse_unfit(back := planned())
     measured(planned(seed=7))
-    with pytest.raises(OtherSetup), back.store.locked():
+    with pytest.raises(OtherSetup), back.store.lock():
         prepare(back)
 
 

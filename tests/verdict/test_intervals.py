@@ -165,8 +165,8 @@ def test_ends_are_cut_to_what_there_can_be_and_infinite_ones_stay():
     wide = Bounds(mean=0.0, low=-3.0, high=2.0, units=3)
     single = Bounds(mean=0.0, low=-math.inf, high=math.inf, units=1)
 
-    assert (-1, 1) == (wide.clipped(-1, 1).low, wide.clipped(-1, 1).high)
-    assert single == single.clipped(-1, 1)
+    assert (-1, 1) == (wide.clip(-1, 1).low, wide.clip(-1, 1).high)
+    assert single == single.clip(-1, 1)
 
 
 # Lost shares

@@ -199,9 +199,11 @@ def _needles(
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
     """
-    written = corpus.written() if chosen.writes else []
+    written = corpus.functions_to_write() if chosen.writes else []
     forced = (
-        corpus.forced(chosen.function_count, chosen.line_count) if chosen.scores else []
+        corpus.functions_to_force(chosen.function_count, chosen.line_count)
+        if chosen.scores
+        else []
     )
     depth = {
         each.line: round(depth_of(each, line_count=corpus.line_count), 4)

@@ -160,7 +160,7 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
         leads=(0.0,) * count,
         bounds=(0, first, first + 2, first + second, count - 1),
     )
-    forced = chunk.forced(read, chunk.spans[1], wall_s=2.5)
+    forced = chunk.scores_of(read, chunk.spans[1], wall_s=2.5)
 
     assert forced.is_even
     assert tuple(-float(at) for at in range(first, first + second)) == forced.logprobs
