@@ -117,6 +117,7 @@ SEEN = {
         (CODES, "482, 139, 778", "near-miss"),
         (CODES, "482, 139", "wrong"),
         (LEDGER, "\n".join(RECORDS), "correct"),
+        (LEDGER, "</think>\n" + "\n".join(RECORDS), "correct"),
         (LEDGER, "The ledger:\n```\n" + "\n".join(RECORDS) + "\n```\nDone.", "correct"),
         (LEDGER, "\n".join(RECORDS[1:]), "intrusion"),
         (LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum", "near-miss"),
