@@ -1,6 +1,7 @@
 """Records as grids of cells."""
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -299,3 +300,25 @@ def test_the_standard_error_is_over_units_unless_the_tool_states_it() -> None:
     assert 0.25 == cell(error=lambda *_: 0.25).error
     assert math.isnan(cell(error=lambda *_: None).error)
     assert math.isnan(cell(values=lambda *_: (1.0,), names=None).error)
+
+
+def test_a_change_counts_what_was_asked_for_and_is_not_in_it() -> None:
+    """Of four units one has no value, and another is not among those of the other."""
+    cell = cell_of({"a": 1.0, "b": 2.0, "c": 3.0}, left_out=1)
+    other = cell_of({"a": 0.5, "b": 0.5, "d": 9.0}, left_out=1)
+    found = frames.change(cell, other)
+
+    assert (1.0, 2, 2) == (found.value, found.units, found.left_out)
+    more = frames.change(cell_of({"a": 1.0, "b": 2.0}), cell_of({"a": 0.5}))
+    assert (0.5, 1, 0) == (more.value, more.units, more.left_out)
+
+
+def cell_of(by_unit: dict[str, float], *, left_out: int = 0) -> frames.CellValue:
+    """The value of a pair with these units."""
+    return frames.CellValue(
+        pair=Pair("q8_0", "q8_0"),
+        value=statistics.fmean(by_unit.values()),
+        units=len(by_unit),
+        by_unit=by_unit,
+        left_out=left_out,
+    )

@@ -4,18 +4,23 @@ from dataclasses import replace
 
 import pytest
 from fake_engine import FakeEngine
+from made_contexts import run_context
 from made_records import made_record
 
 from codeneedle.cache_types import Pair, shuffle_pairs, whole_grid
 from codeneedle.errors import BadInput
+from codeneedle.records.store import Store
 from codeneedle.sweep import workers
-from codeneedle.sweep.schedule import Task, Variant, other_devices
+from codeneedle.sweep.runner import Runner
+from codeneedle.sweep.schedule import Schedule, Task, Variant, Wanted, other_devices
 from codeneedle.sweep.workers import (
     Place,
     Share,
+    Worker,
     places,
     share_of_array,
 )
+from codeneedle.verdict.limits import Limits
 
 TYPES = ("f16", "q8_0", "q4_0")
 PAIRS = shuffle_pairs(whole_grid(TYPES, TYPES), seed=42)
@@ -93,6 +98,31 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
     ]
 
     assert others == [(task.recorded_as, task.device) for task in found]
+
+
+@pytest.mark.parametrize(
+    ("variant", "devices"),
+    [("", [L4, "AMD 1", "AMD 1"]), (Variant.ELSEWHERE, ["AMD 1"])],
+)
+def test_a_task_on_another_device_is_measured_by_one_worker_there(
+    tmp_path, variant, devices
+):
+    """All others are measured by all workers."""
+    names = (L4, "AMD 1", "AMD 1")
+    workers = [Worker(engine=FakeEngine(), device=name) for name in names]
+    runner = Runner(run=run_context(tmp_path), store=Store(tmp_path), workers=workers)
+    wanted = Wanted(probes=(), pairs=())
+    schedule = Schedule(runner=runner, wanted=wanted, limits=Limits())
+    task = Task(
+        probe="recall",
+        pairs=(Pair("f16", "f16"),),
+        variant=variant,
+        device="AMD 1" if variant else "",
+    )
+
+    there = schedule.runner_of(task).workers
+
+    assert devices == [worker.device for worker in there]
 
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])

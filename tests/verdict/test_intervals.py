@@ -324,6 +324,7 @@ def test_fewer_than_two_units_say_nothing_of_how_many_are_needed(losses):
         (0.0, 0.2, True),
         (0.2, -0.2, True),
         (-0.2, 0.0, True),
+        (0.2, 0.08, True),
         (0.2, 0.15, False),
         (-0.2, -0.08, True),
         (-0.2, -0.15, False),

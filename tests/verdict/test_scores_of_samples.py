@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from made_evaluations import REFERENCE, evaluated, failing, with_scores
-from made_losses import BEYOND, WITHIN, losing_run
+from made_losses import BEYOND, WITHIN, losing_run, repeated
 from made_records import made_setup, sized
 
 from codeneedle.cache_types import Pair
@@ -188,6 +188,22 @@ def test_the_flips_of_the_reference_are_the_floor_and_silence_nothing():
 
     assert {"eval": (14, 5, 200)} == found.flips
     assert {} == found.silent
+    assert {} == judge(run_of({GOOD: flipped(was, 20, 2)})).flips
+
+
+def test_a_repetition_flips_samples_alone():
+    """Functions lose a share of their tokens, which says nothing of flips."""
+    run = losing_run({GOOD: WITHIN})
+    found = judge(run.holding([*run.records, repeated(run.records[0])]))
+
+    assert ({}, {"recall-logp"}) == (found.flips, found.repeats.keys())
+
+
+def test_what_was_asked_for_is_that_of_the_reference():
+    """A pair of which some samples were not read was asked for as many."""
+    run = run_of({GOOD: scores(150, of=180)})
+
+    assert (200, 200) == (row_of(run).asked, row_of(run_of({GOOD: scores(150)})).asked)
 
 
 def test_a_pair_is_within_only_if_recall_and_evaluation_are():

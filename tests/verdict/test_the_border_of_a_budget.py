@@ -1,6 +1,7 @@
 """What fits and nothing finer does is asked; what that covers is inferred."""
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from codeneedle.verdict.order import JointOrder, PairState, Why
 from codeneedle.verdict.statistics import Bounds, Decision
 
 BITS = {"Q8_0": 8.5, "Q4_0": 4.5}
-TYPES = {"f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
+TYPES = {"bf16": 16.0, "f16": 16.0, "q8_0": 8.5, "q4_0": 4.5}
 
 
 def candidate(weights, k, v):
@@ -24,7 +25,8 @@ def candidate(weights, k, v):
     return Candidate(k, v, weights=weights, weight_bits=BITS[weights], size=size)
 
 
-EVERY = tuple(itertools.starmap(candidate, itertools.product(BITS, TYPES, TYPES)))
+USUAL = ("f16", "q8_0", "q4_0")
+EVERY = tuple(itertools.starmap(candidate, itertools.product(BITS, USUAL, USUAL)))
 ORDER = JointOrder(pairs=(), candidates=EVERY, looks=(8, 16, 32))
 
 
@@ -54,6 +56,15 @@ def walked(losses, most, failing=()):
 
 def plain(pair):
     return 0.1 - pair.size / 1000
+
+
+def test_candidates_that_were_fixed_share_the_error_and_else_those_that_were_measured():
+    grids = replace(ORDER, is_fixed=False)
+    new = candidate("Q8_0", "bf16", "bf16")
+
+    assert len(EVERY) - 1 == ORDER.sharing(EVERY[1], EVERY[1:3])
+    assert len(EVERY) == ORDER.sharing(EVERY[1], [new])
+    assert (2, 1) == (grids.sharing(EVERY[1], EVERY[1:3]), grids.sharing(EVERY[1]))
 
 
 class TestBorder:

@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import fmean
+from typing import TypeVar
 
 from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Loss, LossKind, Metric, metric_by_unit
+from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, metric_by_unit
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of, scored_lines
 from codeneedle.probes.recall.rounds import (
@@ -147,11 +148,18 @@ def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
     return partial(metric_by_unit(_answers, number), unit="lines")
 
 
-def _margin_metric(number: Callable[[Margins], float]) -> partial[Metric]:
-    """A metric of the gaps of answers that have any."""
-    metric = metric_by_unit(
-        _answers, lambda each: number(each.margins) if each.margins else None
-    )
+_Answered = TypeVar("_Answered", ScoredRound, ForcedAnswer)
+
+
+def _margin_metric(
+    found: Found[_Answered], number: Callable[[Margins], float]
+) -> partial[Metric]:
+    """A metric of the margins of what is *found*; what has none has no value."""
+
+    def margin(answer: _Answered) -> float | None:
+        return number(answer.margins) if answer.margins else None
+
+    metric = metric_by_unit(found, margin)
     return partial(metric, unit="nats", better="higher")
 
 
@@ -183,9 +191,9 @@ METRICS: tuple[Metric, ...] = (
     _lines(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
     _lines(lambda each: each.counts[Mark.OVERRUN])(name="overrun", better="neither"),
     _lines(lambda each: each.matched_strict)(name="matched-strict", better="higher"),
-    _margin_metric(lambda margins: margins.least)(name="margin"),
-    _margin_metric(lambda margins: margins.fifth)(name="margin5"),
-    _margin_metric(lambda margins: margins.mean)(name="margin-mean"),
+    _margin_metric(_answers, lambda margins: margins.least)(name="margin"),
+    _margin_metric(_answers, lambda margins: margins.fifth)(name="margin5"),
+    _margin_metric(_answers, lambda margins: margins.mean)(name="margin-mean"),
     _speed(name="prefill", values=_prefill, is_prompt_speed=True),
     _speed(name="decode", values=_decode),
     Metric(
@@ -216,12 +224,8 @@ FORCED: tuple[Metric, ...] = (
     metric_by_unit(_forced_functions, lambda each: each.breaks_at)(
         name="breaks-at", unit="lines", better="higher"
     ),
-    metric_by_unit(
-        _forced_functions, lambda each: each.margins.mean if each.margins else 0
-    )(name="lead", unit="nats", better="higher"),
-    metric_by_unit(
-        _forced_functions, lambda each: each.margins.fifth if each.margins else 0
-    )(name="lead5", unit="nats", better="higher"),
+    _margin_metric(_forced_functions, lambda margins: margins.mean)(name="lead"),
+    _margin_metric(_forced_functions, lambda margins: margins.fifth)(name="lead5"),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""
 

@@ -152,6 +152,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     assert [80, 100] == found["recall-right"]
     assert [3, 5] == found["breaks-at"]  # what was not scored is no 0
     assert [pytest.approx(2.2), 3.0] == found["lead"]
+    assert [pytest.approx(-0.2), 3.0] == found["lead5"]
     logp = metrics["recall-logp"]
     mean = (4 * math.exp(-0.5) + math.exp(-1.5)) / 5
     assert {first.name: mean, third.name: math.exp(-0.25)} == pytest.approx(
