@@ -345,7 +345,7 @@ def identity_of(files: Sequence[Path]) -> str:
 
 def short_name(path: Path) -> str:
     """
-    A name for a run folder, from that of file or folder: ``qwen3-4b-q4_k_m``.
+    A short name for a run folder, by that of file or folder: ``qwen3-4b-q4_k_m``.
 
     Lower case, because some file systems ignore case.
     """

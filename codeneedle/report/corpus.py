@@ -52,7 +52,7 @@ def corpus_overview(corpus: Corpus) -> Document:
 
 def truth(corpus: Corpus, name: str) -> str:
     """
-    The lines that a model should answer when asked for the function *name*, verbatim.
+    At most `WRITTEN_LINES` lines that a model should answer for the function *name*.
 
     Raises:
         UnknownName: If no function of that name can be asked for.

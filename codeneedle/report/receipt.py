@@ -526,7 +526,7 @@ def _base_of_divergence(receipt: Receipt) -> tuple[str, ...]:
 def _comparable(
     column: str, receipts: Mapping[str, Receipt]
 ) -> Iterator[Mapping[str, Receipt]]:
-    """Those of *receipts* that may stand in one table: of one base, of divergence."""
+    """Groups of *receipts* that may stand in one table; divergences share a base."""
     if not is_distance(column):
         yield receipts
         return

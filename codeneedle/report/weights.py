@@ -128,7 +128,7 @@ def _biases(row: WeightsRow) -> str:
 
 
 def _marks(rows: list[WeightsRow]) -> Iterator[NumberMark]:
-    """Those that occur in *rows*."""
+    """The marks that occur in *rows*."""
     if any(row.is_folder for row in rows):
         yield MLX_FOLDER
     if any(row.cache_bytes is None for row in rows):

@@ -132,7 +132,7 @@ class PairResult:
 
 
 def _severity(row: MetricResult) -> float:
-    """Its loss / limit: of the lower end if it is beyond, else of the upper end."""
+    """Loss / limit: of the lower end if *row* is beyond, else of the upper end."""
     return (
         row.bounds.low if row.decision is Decision.BEYOND else row.bounds.high
     ) / row.limit
@@ -756,13 +756,13 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
 
 
 def _largest_loss(result: PairResult) -> float:
-    """Upper end of its loss / limit; infinite if no metric compares it."""
+    """Upper end of loss / limit of the leading metric; infinite without one."""
     row = result.leading
     return row.bounds.high / row.limit if row else math.inf
 
 
 def _mean_loss(result: PairResult) -> float:
-    """Its mean loss / limit; infinite if no metric compares it."""
+    """Mean loss / limit of the leading metric; infinite without one."""
     row = result.leading
     return row.bounds.mean / row.limit if row else math.inf
 

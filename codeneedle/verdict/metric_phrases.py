@@ -95,7 +95,7 @@ def units_phrase(row: MetricResult, units: int | None = None) -> str:
 
 
 def own_decision(row: MetricResult) -> str:
-    """Its decision; ``candidate`` of a divergence within the limit shows no loss."""
+    """``within``, ``beyond``, ``open``; ``candidate`` where divergence is within."""
     is_candidate = row.kind is LossKind.CHANGE and row.decision is Decision.WITHIN
     return "candidate" if is_candidate else str(row.decision)
 

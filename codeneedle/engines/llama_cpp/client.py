@@ -107,7 +107,7 @@ class Client(Connection):
 
     def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
         """
-        State of the server; one that answers with another name is a stranger.
+        State of the server; a stranger has another name, or `refusal` says why.
 
         One that says it is well, and answers a question with 503, is still loading.
 

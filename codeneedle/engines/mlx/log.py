@@ -282,5 +282,5 @@ def last_lines(log_text: str) -> tuple[str, ...]:
 
 
 def _own_lines(log_text: str) -> Iterator[str]:
-    """Those that are not for the parent."""
+    """The lines of a log that are not for the parent."""
     return (line for line in log_text.splitlines() if not line.startswith(MARK))

@@ -222,7 +222,7 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
-        """READY if our model is listed; without a name it is the first of the list."""
+        """READY if our model is *listed*, else `strange` says why; unnamed, the first is."""
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER

@@ -29,7 +29,7 @@ reference.
 
 
 def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
-    """Those of units all of whose *samples* have a score; none if too few have one."""
+    """The samples of units without a gap; none if too many *samples* have no score."""
     without = {sample.unit for sample in samples if sample.error}
     is_gap = is_unscored(samples)
     return (

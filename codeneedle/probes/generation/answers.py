@@ -112,7 +112,7 @@ def _beside(
 
 
 def _fold(text: str, width: int) -> str:
-    """Its lines, none of more than *width* characters: a paragraph may be one line."""
+    """*text* in lines of at most *width* characters: a paragraph may be one line."""
     lines = visible_lines(text).split("\n")
     return "\n".join(_fold_line(line, width) for line in lines)
 

@@ -53,7 +53,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 
 
 def _round(asked: ScoredRound, view: View) -> Document:
-    """Its lines beside the right ones, or why there is no answer."""
+    """The lines of a written answer beside the right ones, or why there is none."""
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
     scored = asked.alignment

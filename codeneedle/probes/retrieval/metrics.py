@@ -195,7 +195,7 @@ METRICS: tuple[Metric, ...] = (
 
 def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     """
-    Those of each task of a run, ``multikey`` and ``multikey-logp``; and at each length,
+    Metrics of each task of a run, ``multikey``, ``multikey-logp``; and at each length,
     where there are several: ``multikey@2048``.
 
     Raises:
