@@ -222,7 +222,7 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
-        """READY if our model is *listed*, else `strange` says why; unnamed, the first is."""
+        """READY if our model, or any, is *listed*; else why not is in `strange`."""
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
