@@ -200,6 +200,7 @@ def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def _conditions_of(row: ModelRow) -> str:
+    """``NAME: engine; backend; machine; context; date. note``."""
     facts = row.receipt.facts
     words = ("engine", "backend", "machine", "context", "date")
     known = "; ".join(facts[word] for word in words if word in facts)

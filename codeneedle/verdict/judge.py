@@ -365,7 +365,7 @@ class Verdict:
     @property
     def fitting_now(self) -> tuple[Pair, ...]:
         """
-        The candidates that fit, and did not when it was fixed what may be measured.
+        The candidates that fit now, and did not when the order was fixed.
 
         Without a limited memory those that are smaller than what is set, or the
         reference. Not those that lose no less than one that was measured.

@@ -105,7 +105,7 @@ memory.
 
 
 def _read_back_s(pairs: Collection[Pair]) -> float:
-    """Core-seconds a head value, token and one before it: mean of *pairs*."""
+    """`READ_BACK_S` in the mean of *pairs*, in seconds."""
     tiled = sum(pair == TILED for pair in pairs) / max(len(pairs), 1)
     return tiled * TILED_BACK_S + (1 - tiled) * READ_BACK_S
 

@@ -92,7 +92,7 @@ class FirstAnswers(Calibrating):
 
     @override
     def settled_lines(self, setup: Setup) -> tuple[str, ...]:
-        # The prompts that are out.
+        """The prompts that are out."""
         return tuple(f"{NAME}: {line}" for line in _left_out(setup))
 
 

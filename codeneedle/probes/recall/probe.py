@@ -423,7 +423,7 @@ class RecallProbe(Probe):
 
     @override
     def shown_settings(self, setup: Setup) -> Json:
-        # Without the functions, which are many.
+        """The settings without the functions, which are many."""
         stored = setup.probes.get(NAME, {})
         return {key: stored[key] for key in stored if key not in FUNCTIONS_KEYS}
 
@@ -436,7 +436,7 @@ class RecallProbe(Probe):
 
     @override
     def phrases(self, setup: Setup, units: Sequence[int] = ()) -> tuple[str, ...]:
-        # How many functions are written, and how many lines of others are scored.
+        """How many functions are written, and how many lines of others are scored."""
         if setup.probes and NAME not in setup.probes:
             return ()
         chosen, functions, phrases = settings_of(setup), functions_in(setup), []

@@ -488,7 +488,7 @@ class _Forcer(Asker):
 
     @override
     def why_unscored(self, error: BadReply) -> str:
-        # Without a word of the conversation.
+        """A reason without a word of the conversation."""
         if isinstance(error, NoScores):
             return error.fault
         return "the server reported no token probabilities"
