@@ -98,6 +98,15 @@ def test_each_metric_is_one_number_of_the_comparison():
     assert [3.0] == values(compared(512, reference_ppl=2.0))["ppl-ratio"]
 
 
+def test_the_error_of_an_estimate_is_that_of_the_tool():
+    """Of a quantile, a greatest value or a ratio there is none."""
+    errors = {each.name: each.error for each in METRICS if each.error}
+    stated = {"kld": 0.01, "top1": 1.0, "dp-rms": 0.2, "ppl": 0.5}
+
+    assert stated == {name: of(compared(512), SETUP) for name, of in errors.items()}
+    assert {None} == {of(compared(), SETUP) for of in errors.values()}
+
+
 def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():
     """Perplexity may improve while the distributions diverge."""
     better = {metric.name: metric.better for metric in METRICS}
