@@ -22,7 +22,6 @@ from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
     amount,
     losses_sentence,
-    mean_amount,
     units_phrase,
 )
 
@@ -203,8 +202,12 @@ def answer_badge(answer: Answer) -> str:
         noun = {LossKind.CHANGE: "", LossKind.ANSWERS: " of answers"}
         of = noun.get(leading.kind, " of right tokens")
         of = " of the score" if leading.kind is LossKind.SCORE else of
-        mean = mean_amount(limits, leading)
-        value = f"{answer.pair} {verb} {mean}, at most {most}{of}"
+        mean = amount(limits, leading, leading.bounds.mean)
+        what = f"{verb} {mean},"
+        if mean.startswith("-"):
+            # Nobody is to read the most that is lost as the most that is won.
+            what = "shows no loss," if leading.bounds.high < 0 else "loses"
+        value = f"{answer.pair} {what} at most {most}{of}"
     title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on(answer)}"
     return badge("KV cache", visible(value), title=visible(title))
 

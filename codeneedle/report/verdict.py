@@ -497,7 +497,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     is_doubted = leading.remark and leading.kind is not LossKind.SCORE
     is_accepted = not (is_doubted or result.failed or result.lacking)
     largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
-    if is_accepted and leading.bounds.high <= largest:
+    if is_accepted and leading.accepting_limit <= largest:
         yield f"A limit that accepts this: {_accepting_command(verdict, leading)}"
 
 
@@ -515,7 +515,7 @@ def _order_of_nearest(
 def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
     """The command that shows the verdict with a limit that *row* is within."""
     share = CHANGE_BY_LOSS if row.kind is LossKind.CHANGE else 1.0
-    most = min(1.0, math.ceil(1000 * row.bounds.high / share) / 1000)
+    most = min(1.0, math.ceil(1000 * row.accepting_limit / share) / 1000)
     limits = replace(verdict.limits, max_loss=most)
     if row.kind is LossKind.ANSWERS:
         limits = replace(verdict.limits, max_lost=most)

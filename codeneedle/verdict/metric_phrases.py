@@ -65,11 +65,13 @@ def loss_sentence(limits: Limits, row: MetricResult) -> str:
     elif row.kind is LossKind.CHANGE:
         what = f"changes by {amount(limits, row, row.bounds.mean)}"
     else:
-        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units} samples"
+        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units:,} samples"
         is_better = row.bounds.mean < 0
         mean = mean_amount(limits, row)
         what = f"is {mean}" if is_better else f"loses {mean} of the score"
         what += f" ({flips})"
+        # Nobody is to read the most that is lost as the most that is won.
+        most = most.replace("at most", "loses at most") if is_better else most
     return f"{what}{most} {limit}"
 
 

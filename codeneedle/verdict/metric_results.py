@@ -14,12 +14,10 @@ from codeneedle.corpora.corpus import LIMIT
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import (
     ABLE,
-    NOTABLE_LOSS,
     Loss,
     LossKind,
     Metric,
     Units,
-    samples_needed,
 )
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import (
@@ -91,6 +89,14 @@ _ENDS = {
 
 _IMPOSSIBLE = {RemarkKind.BETTER, RemarkKind.DOUBTED_REFERENCE}
 
+_LASTING = {
+    RemarkKind.BETTER,
+    RemarkKind.SEEMS_BETTER,
+    RemarkKind.COARSER_REFERENCE,
+    RemarkKind.BOUND,
+}
+"""Doubts that more units would not take away."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetricResult:
@@ -143,6 +149,12 @@ class MetricResult:
     def is_better(self) -> bool:
         """Whether the pair gains more than the limit."""
         return self.gain.gains(self.limit)
+
+    @property
+    def accepting_limit(self) -> float:
+        """The smallest limit that an open pair is within, as far as its numbers go."""
+        # Of counted units, one that is exceeded by what was won is none, either.
+        return max(self.bounds.high, -self.gain.mean)
 
     @property
     def is_impossible(self) -> bool:
@@ -311,6 +323,37 @@ class MetricUnits:
         """Whether *pair* is measured better by more than it may be, if by chance."""
         return round(gain.mean, 9) < -self._most_gain(pair, limit)
 
+    def _wins(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+        """Whether *pair*, no finer one, wins more counted units than it may."""
+        is_finer = self.reference and finer_axes(pair, self.reference)
+        is_counted = self.loss.kind.is_counted and not is_finer
+        return is_counted and self._seems_better(pair, gain, limit)
+
+    def _units_needed(
+        self, pair: Pair, losses: Sequence[float], limit: float
+    ) -> int | None:
+        """How many units, no fewer than can be within, would decide *losses*."""
+        look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
+        share, count = error_share(look, pairs), len(losses)
+        if self.loss.kind is LossKind.ANSWERS:
+            lost, _ = counts_lost_and_won(losses)
+            # Of a new run, which asks every pair the same.
+            is_new = not self.probe.further
+            return answers_needed(lost, count, limit, share=share) if is_new else None
+        if self.loss.kind is not LossKind.SCORE:
+            needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
+            return needed and max(needed, FEWEST_UNITS)
+        # By so much both ends stay wider, however many others have a score.
+        missing, flips = self._share_without_number(pair), sum(map(bool, losses))
+        mean = statistics.fmean(losses)
+        nearest = limit - missing if mean < limit else limit + missing
+        if (mean < limit) != (mean < nearest):
+            return None
+        if not flips:
+            return answers_needed(0, count, nearest, share=share)
+        needed = units_needed(losses, nearest, look=look + 1, pairs=pairs)
+        return needed and max(needed, math.ceil(FEWEST_FLIPS * count / flips))
+
     def _has_other_weights(self, pair: Pair) -> bool:
         return self.reference is not None and pair.weights != self.reference.weights
 
@@ -328,8 +371,7 @@ class MetricUnits:
         if not losses:
             return None
         kind, limit = self.loss.kind, limits.of(self.loss.kind)
-        look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
-        share = error_share(look, pairs)
+        share = error_share(self._look_number(pair), self._pairs_sharing_error(pair))
         lost, won = counts_lost_and_won(losses) if kind.is_counted else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
         bounds = gain = self._bounds(pair, losses, share)
@@ -341,27 +383,18 @@ class MetricUnits:
         doubt, decision = self._doubt(pair, losses, by_bounds)
         if gain.gains(self._most_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
-        elif (
-            kind.is_counted
-            and decision is Decision.WITHIN
-            and self._seems_better(pair, gain, limit)
-            and not (self.reference and finer_axes(pair, self.reference))
-        ):
-            # By chance, or beside a broken reference: neither shows that it is within.
-            decision = Decision.OPEN
+        elif decision is not Decision.BEYOND and self._wins(pair, gain, limit):
+            doubt, decision = doubt or self._remark_on_chance(pair), Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
             decision = Decision.OPEN
         doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
         needed = None
+        if decision is Decision.OPEN and not (doubt and doubt.kind in _LASTING):
+            needed = self._units_needed(pair, losses, limit)
         if decision is Decision.OPEN and is_few:
-            few = _too_few(lost + won, len(losses), share)
+            few = _too_few(lost + won, len(losses), needed)
             doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
-        elif decision is Decision.OPEN and kind is not LossKind.ANSWERS:
-            needed = units_needed(losses, limit, look=look + 1, pairs=pairs)
-        elif decision is Decision.OPEN and not self.probe.further:
-            # Of a new run, which asks every pair the same.
-            needed = answers_needed(lost, len(losses), limit, share=share)
         return MetricResult(
             metric=self.metric,
             kind=kind,
@@ -397,13 +430,23 @@ class MetricUnits:
     def _remark_on_gain(self, pair: Pair) -> Remark:
         """The remark that *pair* gains more than the limit, and what that says."""
         finer = finer_axes(pair, self.reference) if self.reference else ()
-        why = "something is wrong with the reference's cell"
-        if self._has_other_weights(pair):
-            why = f"something is wrong with {self.reference}, or with these weights"
+        why = self._phrase_of_fault(pair)
         if finer:
             why = f"{self.reference} has a coarser {' and '.join(finer)}"
         text = f"better than its reference by more than the limit: {why}"
         return Remark(RemarkKind.BETTER, text, (pair,))
+
+    def _remark_on_chance(self, pair: Pair) -> Remark:
+        """The remark that *pair* wins more units than the limit, and what that says."""
+        fault = self._phrase_of_fault(pair)
+        text = f"better by more than the limit: chance, or {fault}"
+        return Remark(RemarkKind.SEEMS_BETTER, text, (pair,))
+
+    def _phrase_of_fault(self, pair: Pair) -> str:
+        """What is wrong where *pair* gains what it cannot."""
+        if self._has_other_weights(pair):
+            return f"something is wrong with {self.reference}, or with these weights"
+        return "something is wrong with the reference's cell"
 
     def _look_number(self, pair: Pair) -> int:
         """How often *pair* got further units; see `error_share`."""
@@ -534,13 +577,10 @@ def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     )
 
 
-def _too_few(flips: int, units: int, share: float) -> str:
-    """A remark on too few differing samples, with the number that is needed."""
-    needed = samples_needed(flips / units, share=share)
-    return (
-        f"too few: {flips} of {units} samples differ; about {needed:,} samples would "
-        f"show a loss of {100 * NOTABLE_LOSS:.0f} points"
-    )
+def _too_few(flips: int, units: int, needed: int | None) -> str:
+    """A remark on too few differing samples, with the number that is *needed*."""
+    more = f"; about {needed:,} samples would decide it" if needed else ""
+    return f"too few: {flips} of {units:,} samples differ{more}"
 
 
 def metrics_by_unit(run: Run) -> list[MetricUnits]:

@@ -109,6 +109,9 @@ class RemarkKind(StrEnum):
     BETTER = "better"
     """A pair gains more than the limit, which no coarser cache can."""
 
+    SEEMS_BETTER = "seems-better"
+    """A pair wins more units than the limit, which may be chance."""
+
     DOUBTED_REFERENCE = "doubted-reference"
     """Half or more of the pairs that are not beyond gain by this metric."""
 

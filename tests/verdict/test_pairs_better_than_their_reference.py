@@ -1,8 +1,11 @@
 """A pair that is better than its reference by more than the limit is never set."""
 
+import re
 from dataclasses import replace
 
 import pytest
+from made_evaluations import REFERENCE as SCORED
+from made_evaluations import evaluated
 from made_losses import BEYOND, REFERENCE, WITHIN, losing_run, losing_setup
 from made_records import asking_recall, made_run, made_setup, sized
 from made_retrieval import made_texts, retrieval_record, right
@@ -11,10 +14,12 @@ from made_verdicts import evaluation, fitting
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
+from codeneedle.report.answer import answer_badge, answer_of
 from codeneedle.report.check import Check, check_pair
 from codeneedle.report.verdict import headline
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import losses_sentence
 from codeneedle.verdict.next import next_step, pairs_to_extend
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Bounds, Decision
@@ -202,3 +207,80 @@ def test_a_larger_limit_accepts_a_gain():
     assert Decision.OPEN is judge(run).result(Pair.parse(GOOD)).decision
     loose = judge(run, Limits(max_loss=0.05))
     assert Decision.WITHIN is loose.result(Pair.parse(GOOD)).decision
+
+
+def wins_and_losses(samples, flips):
+    """An evaluation in which pairs lose and win so many of half-right *samples*."""
+    was = [1.0] * (samples // 2) + [0.0] * (samples // 2)
+    cells = [sized(evaluated(SCORED, was))]
+    for pair, (lost, won) in flips.items():
+        now = [0.0] * lost + was[lost : samples - won] + [1.0] * won
+        cells.append(sized(evaluated(pair, now)))
+    run = evaluation(samples, {})
+    return replace(run, records=tuple(cells))
+
+
+SEEMING = {
+    "scores of samples": lambda: wins_and_losses(
+        1000, {GOOD: (26, 48), COARSE: (90, 50)}
+    ),
+    "scores of few that differ": lambda: wins_and_losses(
+        100, {GOOD: (0, 3), MIDDLE: (1, 1), COARSE: (2, 1)}
+    ),
+    "answers about texts": lambda: of_some_texts(wins=2),
+}
+"""Runs in which a pair wins more units than the limit, which may be chance."""
+
+
+def of_some_texts(wins):
+    """48 texts, of which one of three pairs finds what is asked in some more."""
+
+    def record(pair, known):
+        texts = [
+            text
+            for length in range(256, 256 * 17, 256)
+            for text in made_texts(
+                "single",
+                dial=0,
+                length=length,
+                questions=1,
+                scored=None,
+                answer=lambda asked, n: right(asked, n) if n > known else "no",
+            )
+        ]
+        return retrieval_record(pair, texts)
+
+    setup = replace(made_setup(), probes={"retrieval": {"tasks": ["single"]}})
+    some = 256 * 5
+    records = [record("f16/f16", some), record(GOOD, some - 256 * wins)]
+    records += [record(pair, some) for pair in (MIDDLE, "q8_0/q5_1", COARSE)]
+    return Run(name="made", setup=setup, records=tuple(records))
+
+
+@pytest.mark.parametrize("run", SEEMING.values(), ids=SEEMING)
+def test_a_gain_that_may_be_chance_is_told_as_one_and_no_units_decide_it(run):
+    found = judge(run())
+    row = found.result(Pair.parse(GOOD)).leading
+
+    assert (Decision.OPEN, {}) == (row.decision, found.doubted)
+    assert RemarkKind.SEEMS_BETTER in {doubt.kind for doubt in row.doubts}
+    assert (None, None) == (row.needed, row.decidable)
+    assert any(headline(found, lambda pair: f"-ctk {pair.k} -ctv {pair.v}"))
+
+
+def test_a_limit_that_is_said_to_accept_what_a_pair_wins_accepts_it():
+    run = wins_and_losses(1000, {GOOD: (26, 48), COARSE: (90, 50)})
+    *_, line = headline(judge(run), lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
+    percent = line.rpartition("--max-eval-lost ")[2].removesuffix("%")
+
+    found = judge(run, Limits(max_eval_lost=float(percent) / 100))
+    assert Pair.parse(GOOD) == found.chosen
+
+
+def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains():
+    found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
+    sentence = losses_sentence(found.limits, found.result(Pair.parse(GOOD)))
+    (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge(answer_of(found)))[:1]
+
+    assert "points better (10 lost, 12 won of 1,000 samples), loses at most" in sentence
+    assert shown.startswith("q8_0/q8_0 loses at most")
