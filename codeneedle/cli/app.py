@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -11,6 +10,7 @@ import typer
 import codeneedle
 from codeneedle.cache_types import ENGINE, RUNS
 from codeneedle.cli.command_line import (
+    SWEEP_WORDS,
     RunCommand,
     ServeCommand,
     SlurmCommand,
@@ -248,11 +248,7 @@ def transcript(context: typer.Context) -> None:
         plan = plans_of(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_in_file(settings, plan.engine, plan.context)
-    chosen = [("--model", model) for model in request.models]
-    chosen += [("--context", str(context)) for context in request.contexts]
-    arguments = ["--", *request.server_args] if request.server_args else []
-    words = ["codeneedle", "sweep", "--transcript", str(settings.file)]
-    command = shlex.join([*words, *chain.from_iterable(chosen), *arguments])
+    command = shlex.join(["codeneedle", "sweep", *context.meta[SWEEP_WORDS]])
     show_document(
         choice(
             str(settings.file),

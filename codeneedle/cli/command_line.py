@@ -29,6 +29,7 @@ from codeneedle.cli.options import (
     words_of_list,
 )
 from codeneedle.errors import BadInput, nearest
+from codeneedle.system.files import expand_home
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -205,6 +206,15 @@ class TranscriptCommand(SweepCommand):
     )
 
     @override
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given = [*args]
+        rest = super().parse_args(ctx, args)
+        if not ctx.resilient_parsing:
+            file = ctx.obj[0].transcript.file
+            ctx.meta[SWEEP_WORDS] = _words_of_sweep(given, file)
+        return rest
+
+    @override
     def get_params(self, ctx: Any) -> list[Any]:
         name = "transcript__file"
         file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
@@ -212,6 +222,19 @@ class TranscriptCommand(SweepCommand):
         taken.required = True
         others = super().get_params(ctx)
         return [taken, *(p for p in others if p.name not in {name, "sweep"})]
+
+
+SWEEP_WORDS = "codeneedle.sweep_words"
+"""Where a `TranscriptCommand` keeps the words of the sweep that measures the same."""
+
+
+def _words_of_sweep(words: Sequence[str], file: Path) -> list[str]:
+    """*words* of a `TranscriptCommand`, its *file* behind the option of a sweep."""
+    ours, _ = split_server_args([*words])
+    at = next(
+        at for at, word in enumerate(ours) if expand_home(word).absolute() == file
+    )
+    return [*words[:at], "--transcript", *words[at:]]
 
 
 def _texts_by_group(

@@ -341,7 +341,7 @@ def words_of(engine: str) -> "Words | None":
         return None
     return Words(
         arguments=lambda answer: launching.options(_launch(answer)),
-        environment=lambda answer: launching.variables(answer.pair),
+        environment=lambda answer: launching.every_variable(_launch(answer)),
         lines=_llama_lines,
     )
 

@@ -1,21 +1,21 @@
 """Which files of weights are of one model, so that one budget is a question."""
 
 import contextlib
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import structs
 from rich.console import Console
 
-from codeneedle.cache_types import ENGINE
+from codeneedle.cache_types import ENGINE, RUNS
 from codeneedle.cli.progress import note_lines
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.weights import Weights, read_header, sha256
+from codeneedle.records.store import SWEEP
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import facts_of_model
 from codeneedle.sweep.request import Request
-from codeneedle.text import visible
+from codeneedle.text import sweep_command, visible
 from codeneedle.verdict.joint import why_other_model
 from codeneedle.verdict.next import PROBE
 
@@ -125,7 +125,10 @@ def beside_line(plan: Plan) -> str:
     if other is None or plan.request.engine != ENGINE:
         return ""
     models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
-    command = shlex.join(["codeneedle", "sweep", "--decide", *models])
+    folder = plan.store.folder
+    where = [] if folder.parents[1] == RUNS else ["--out", str(folder.parents[1])]
+    # All else that was asked for stands in its sweep file.
+    command = sweep_command(folder / SWEEP, "--decide", *models, *where)
     return (
         f"{visible(other.name)} lies beside it: how large this loss is beside that of "
         f"weights, tells {command} --max-memory SIZE --at TOKENS"

@@ -70,7 +70,7 @@ def answers(
         raise BadInput(
             source=pair,
             reason=f"no record in {', '.join(run.name for run in runs)}",
-            hint=f"See which pairs it has: codeneedle grid {runs[0].name}",
+            hint=f"See which pairs it has: {captions.run_command('grid', runs[0])}",
         )
     if function is None:
         return _overviews(measured)

@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from codeneedle.cache_types import Pair, most_precise, named_pairs
+from codeneedle.cache_types import RUNS, Pair, most_precise, named_pairs
 from codeneedle.corpora.fitting import filled_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
@@ -301,7 +301,7 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
         for record in run.of_probe(probe).records
         if record.has_numbers and metric.values(record, run.setup)
     ]
-    hint = f"See why: codeneedle table {shlex.quote(visible(str(run.folder)))}"
+    hint = f"See why: {run_command('table', run)}"
     if others:
         shown = sweep_command(run.folder).replace(" sweep ", " grid ", 1)
         hint = f"This run measured {others[0]}: {shown} --metric {others[0]}"
@@ -309,6 +309,12 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
         added = () if probe in run.setup.probes else ("--probe", probe)
         hint = f"Measure them: {sweep_command(run.folder, *added)}"
     return NothingToShow(run=visible(run.name), what=what, hint=hint)
+
+
+def run_command(name: str, run: Run, *options: str) -> str:
+    """The command of that *name* that shows *run*, wherever its folder is."""
+    where = ["--out", str(run.root)] if run.root not in {None, RUNS} else []
+    return visible(shlex.join(["codeneedle", name, run.name, *where, *options]))
 
 
 def probe_of(run: Run, metric: str) -> str:

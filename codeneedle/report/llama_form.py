@@ -228,7 +228,11 @@ def _commands(
     for record in records:
         yield _without_folders(setup, dialect.compares(record.command))
     if len(contexts) > 1:
-        yield f"# the same at contexts of {', '.join(map(str, contexts))} tokens"
+        stated = settings.get("chunks", [])
+        counts = stated * len(contexts) if len(stated) == 1 else stated
+        each = zip(contexts, counts, strict=False)
+        told = "; ".join(f"--ctx-size {size} --chunks {count}" for size, count in each)
+        yield f"# the same at each context: {told}"
     worth = worth_compiling(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"

@@ -311,7 +311,8 @@ def refuse_without_reference(panels: Panels, run: Run) -> None:
         raise BadInput(
             source="--difference",
             reason=f"no pair of {run.name} has answers to compare the others with",
-            hint=f"See why: codeneedle grid {run.name} --metric {panels.metric.name}",
+            hint="See why: "
+            + captions.run_command("grid", run, "--metric", panels.metric.name),
         )
 
 

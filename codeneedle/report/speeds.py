@@ -74,7 +74,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
         raise BadInput(
             source="--metric",
             reason=f"'{test}' is no speed by depth: {' or '.join(SPEEDS)}",
-            hint=f"Others: codeneedle grid {visible(run.name)} --metric METRIC",
+            hint=f"Others: {captions.run_command('grid', run)} --metric METRIC",
         )
     measured_run = run.of_probe(NAME)
     records = {record.pair: record for record in measured_run.records}

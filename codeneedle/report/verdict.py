@@ -1,7 +1,6 @@
 """The verdict on a run, for people: which pair to set, what it loses, what is open."""
 
 import math
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -9,7 +8,6 @@ from dataclasses import replace
 from rich.text import Text
 
 from codeneedle.cache_types import (
-    RUNS,
     Pair,
     PairFlags,
     by_precision,
@@ -139,13 +137,9 @@ def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
         yield from others(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
-            words = [
-                "codeneedle",
-                "verdict",
-                verdict.run.name,
-                *_options_of_run(verdict),
-            ]
-            line = f"{plural(left, 'more pair')}: {shlex.join(words)}"
+            options = limit_options(verdict)
+            command = captions.run_command("verdict", verdict.run, *options)
+            line = f"{plural(left, 'more pair')}: {command}"
             yield Lines([line], style="dim")
     yield remark_lines(verdict, pair_flags)
 
@@ -243,7 +237,7 @@ def _unmeasured_at_all(verdict: Verdict) -> list[str]:
     )
     return [
         f"No verdict: {why}.",
-        f"See why: codeneedle table {shlex.quote(verdict.run.name)}",
+        f"See why: {captions.run_command('table', verdict.run)}",
     ]
 
 
@@ -262,7 +256,7 @@ def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
     why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
     yield f"No answer: beside {visible(str(verdict.reference))} {why}."
     yield "     A cache with fewer bits cannot be better: something is wrong with it."
-    yield f"See how it ran: codeneedle table {shlex.quote(verdict.run.name)}"
+    yield f"See how it ran: {captions.run_command('table', verdict.run)}"
     yield f"Measure it anew: {new_run(verdict, '--out', 'again')}"
 
 
@@ -311,9 +305,12 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         plain = [result for result in verdict.results if result.pair.is_plain]
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
+        why = f"no pair without quantization has {lacks}"
+        if late := [each.pair for each in measured if each.pair in verdict.finer]:
+            why = f"it was measured before {named_pairs(late)}"
         yield (
             f"     All this is beside {visible(str(reference))}, whose own loss is "
-            f"unknown: no pair without quantization has {lacks}."
+            f"unknown: {why}."
         )
 
 
@@ -390,6 +387,11 @@ def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
     result = verdict.result(best)
     if result and result.trouble:
         yield f"{visible(str(best))} would tell: {visible(result.trouble)}"
+        return
+    if best in finer:
+        # Others were measured from the reference, which stays what it is.
+        command = new_run(verdict, "--out", "again")
+        yield f"{visible(str(best))} would tell, where it is measured first: {command}"
         return
     command = sweep_command(verdict.run.folder, "--pairs", str(best))
     yield f"{visible(str(best))} would tell: {command}"
@@ -521,15 +523,8 @@ def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
         limits = replace(verdict.limits, max_lost=most)
     elif row.kind is LossKind.SCORE:
         limits = replace(verdict.limits, max_eval_lost=most)
-    words = ["codeneedle", "verdict", verdict.run.name]
-    return shlex.join([*words, *_options_of_run(replace(verdict, limits=limits))])
-
-
-def _options_of_run(verdict: Verdict) -> list[str]:
-    """Where the run is, and the limits that it is held against, if not the default."""
-    root = verdict.run.root
-    where = ["--out", str(root)] if root not in {None, RUNS} else []
-    return [*where, *limit_options(verdict)]
+    options = limit_options(replace(verdict, limits=limits))
+    return captions.run_command("verdict", verdict.run, *options)
 
 
 # --- the table

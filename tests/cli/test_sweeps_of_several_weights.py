@@ -441,7 +441,10 @@ class TestBeside:
         (plan,) = several.plans(("fine",))
         plan = replace(plan, request=structs.replace(plan.request, engine="llama.cpp"))
 
-        assert "--decide --model fine.gguf --model coarse.gguf" in beside_line(plan)
+        line = beside_line(plan)
+        assert "--decide --model fine.gguf --model coarse.gguf" in line
+        # Its sweep file has all else that was asked for.
+        assert f"codeneedle sweep {plan.store.folder}/sweep.toml" in line
 
     def test_files_of_other_models_are_not(self, several):
         for name in ("middle", "coarse"):

@@ -12,7 +12,12 @@ from msgspec import structs
 from typer.main import get_command
 
 from codeneedle.cli.app import gen_corpus
-from codeneedle.cli.command_line import RunCommand, SweepCommand
+from codeneedle.cli.command_line import (
+    SWEEP_WORDS,
+    RunCommand,
+    SweepCommand,
+    TranscriptCommand,
+)
 from codeneedle.cli.engines import ENGINES
 from codeneedle.cli.options import USAGE_ERROR, limits_of
 from codeneedle.errors import BadInput, RequestError
@@ -421,3 +426,27 @@ def test_plan_takes_every_argument_of_sweep():
         taken[name] = {f for p in commands[name].get_params(context) for f in p.opts}
 
     assert not taken["sweep"] - taken["plan"]
+
+
+def test_the_sweep_of_a_transcript_is_asked_for_with_all_its_words(tmp_path):
+    """What chooses the turns, the template or the cache was once left out."""
+    given = ["--model", "m m.gguf", "--rotation", "off", "chat.jsonl"]
+    given += ["--transcript-tokens", "99", "--prefill-no-think", "--engine", "mlx"]
+    given += ["--", "--chat-template", "chat.jsonl"]
+    kept = []
+    commands = typer.Typer(rich_markup_mode=None)
+
+    @commands.command(cls=TranscriptCommand)
+    def caught(context: typer.Context):
+        kept.append((context.obj, context.meta[SWEEP_WORDS]))
+
+    get_command(commands)(args=[*given], prog_name="x", standalone_mode=False)
+    ((asked, words),) = kept
+    assert [*given[:4], "--transcript", *given[4:]] == words
+
+    @commands.command(cls=SweepCommand)
+    def swept(context: typer.Context):
+        kept.append((context.obj, None))
+
+    get_command(commands)(args=["swept", *words], prog_name="x", standalone_mode=False)
+    assert asked == kept[-1][0]

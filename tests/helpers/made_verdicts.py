@@ -353,10 +353,20 @@ def without_answer() -> dict[str, Run]:
         "a finer reference failed": losing_run(
             unclear, failed_record("bf16/q8_0"), setup=setup, reference=""
         ),
+        "a finer pair was measured after the reference": measured_late(),
         "the built-in model": replace(
             fixture, setup=replace(fixture.setup, weights=weights)
         ),
     }
+
+
+def measured_late() -> Run:
+    """Divergence from a quantized pair, as what is finer had failed at first."""
+    first, then = (
+        diverging(pair, [kld] * 16, reference=GOOD)
+        for pair, kld in ((GOOD, 1e-9), ("bf16/bf16", 0.004))
+    )
+    return replace(losing_run({}), records=(first, then))
 
 
 def refused(run: Run) -> Run:
@@ -429,6 +439,9 @@ def made_verdicts() -> dict[str, Verdict]:
         "divergence alone, and no candidate": with_klds(bare, {COARSE: 0.2}),
         "an evaluation": evaluation(900, {GOOD: 450, COARSE: 360}),
         "an evaluation that a pair wins": evaluation(30, {COARSE: 25}),
+        "an evaluation that a pair wins, perhaps by chance": evaluation(
+            400, {GOOD: 212, MIDDLE: 201, COARSE: 199}
+        ),
         "an evaluation of samples without a score": evaluation(
             900, {COARSE: 450}, unscored=40
         ),

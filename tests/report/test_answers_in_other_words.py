@@ -65,6 +65,32 @@ def test_a_cache_that_was_not_rotated_is_started_without_rotation(form):
     assert needed not in "\n".join(lines(form))
 
 
+def test_json_has_the_variables_that_the_form_of_variables_has():
+    answer = answered(rotation=False)
+    told = [line for line in lines("env", answer) if line[0] != "#"]
+
+    stated = answer_object(answer, words_of(ENGINE)).environment
+    assert told == [f"{name}={value}" for name, value in stated.items()]
+    assert "1" == stated["LLAMA_ATTN_ROT_DISABLE"]
+
+
+def test_variables_name_the_arguments_that_they_do_not_hold():
+    given = ("-ngl", "99", "--chat-template-file", "/t p.jinja")
+    told = "\n".join(lines("env", answered(arguments=given)))
+
+    assert f"# measured with the arguments {shlex.join(given)}" in told
+    assert "arguments" not in "\n".join(lines("env"))
+
+
+def test_mlx_is_given_no_command_that_leaves_out_how_positions_were_stretched():
+    given = ("--kv-group-size 64", "--rope-factor 4")
+    (told,) = mlx_launching.command(Pair.parse("kv8/kv8"), "org/m", given)
+
+    assert told.startswith("# ")
+    assert "--rope-factor 4" in told
+    assert [] == mlx_launching.options(Pair.parse("kv8/kv8"), "org/m", given)
+
+
 def test_variables_are_those_of_llama_server():
     told = dict(line.split("=") for line in lines("env") if line[0] != "#")
 

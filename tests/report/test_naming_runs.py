@@ -1,13 +1,18 @@
 """Every command takes a name, a folder, or the only run."""
 
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from calls import called
+from made_losses import losing_run
 
 import codeneedle as api
+from codeneedle.cache_types import RUNS
 from codeneedle.errors import BadInput
+from codeneedle.report.captions import run_command
 from codeneedle.sweep.request import read_sweep, run_folder_at
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -135,3 +140,13 @@ def test_a_shell_completes_runs_sweeps_metrics_corpora_models(two, words, found)
     )
 
     assert found in completed.stdout.split(), completed.stderr
+
+
+@pytest.mark.parametrize("root", [None, RUNS, Path("O ut"), Path("/else/where")])
+def test_a_command_that_shows_a_run_finds_it_wherever_its_folder_is(root):
+    run = replace(losing_run({}), root=root)
+    words = shlex.split(run_command("table", run, "--metric", "kld"))
+
+    elsewhere = ["--out", str(root)] if root not in {None, RUNS} else []
+    expected = ["codeneedle", "table", run.name, *elsewhere, "--metric", "kld"]
+    assert expected == words

@@ -1,6 +1,7 @@
 """A pair in the words of what starts llama.cpp: its own, and those of launchers."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -73,10 +74,21 @@ def variables(pair: Pair) -> dict[str, str]:
     return {name: values[key] for key, name in ENVIRONMENT.items()}
 
 
+def every_variable(launch: Launch) -> dict[str, str]:
+    """The variables that set the pair, and those that it was measured with."""
+    return {**variables(launch.pair), **launch.environment}
+
+
 def environment(launch: Launch) -> list[str]:
-    """Variables, a line each, and comments that say it for launchers."""
+    """
+    Variables, a line each; comments name the arguments, and say it for launchers.
+
+    No variables hold those arguments: which ones have one is up to a build.
+    """
+    given = launch.arguments
     return [
-        *map(assignment, {**variables(launch.pair), **launch.environment}.items()),
+        *([f"# measured with the arguments {shlex.join(given)}"] if given else []),
+        *map(assignment, every_variable(launch).items()),
         *(f"# {line}" for line in of_launchers(launch.pair)),
     ]
 

@@ -2,16 +2,19 @@
 
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from codeneedle.cache_types import Pair
 
 _QUANTIZED = re.compile(r"kv(?P<bits>\d)")
+_UNSAID = "--rope-factor"
+"""The option of the engine that changes positions, and that it has not."""
+
 _SHARED = ("--kv-group-size", "--quantized-kv-start", "--max-kv-size")
 """Options of the engine that it has, too (mlx-lm #1832)."""
 
 
-def options(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
+def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """
     The arguments of ``mlx_lm.server``; empty where it has none.
 
@@ -23,7 +26,8 @@ def options(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
     match = _QUANTIZED.fullmatch(pair.k)
     shared = [argument for argument in arguments if argument.startswith(_SHARED)]
     is_one = pair.k == pair.v and not any("," in each for each in shared)
-    if not is_one or not (match or pair.k == "f16"):
+    is_unsaid = any(argument.startswith(_UNSAID) for argument in arguments)
+    if is_unsaid or not is_one or not (match or pair.k == "f16"):
         return []
     if match is None:
         shared = [each for each in shared if each.startswith(_SHARED[-1])]
@@ -32,9 +36,12 @@ def options(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
     return ["--model", model, *words]
 
 
-def command(pair: Pair, model: str, arguments: Iterable[str]) -> list[str]:
+def command(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """The command, or a comment that says why there is none."""
     words = options(pair, model, arguments)
     if words:
         return [shlex.join(["mlx_lm.server", *words])]
+    for argument in arguments:
+        if argument.startswith(_UNSAID):
+            return [f"# mlx_lm.server has no {argument}, which it was measured with"]
     return [f"# mlx_lm.server has one width for K and V: no K {pair.k}, V {pair.v}"]
