@@ -85,6 +85,10 @@ KEPT_TENSORS = re.compile(
 """Tensors whose place is kept: they tell how sensitive a model is."""
 
 
+EXPERT_TENSORS = re.compile(rb"blk\.\d{1,3}\.ffn_\w{1,32}_exps\.weight")
+"""Tensors of a mixture that hold an expert beside the other."""
+
+
 TOKENIZER = re.compile(
     r"tokenizer\.ggml\.(?:model|pre|tokens|merges|scores|token_type"
     r"|(?:bos|eos|eot|unknown)_token_id|add_(?:bos_token|eos_token|space_prefix))"
@@ -119,6 +123,7 @@ class Header:
     """A hash of the keys of `TOKENIZER`; empty if there are none."""
 
     elements: int = 0  # numbers in all tensors
+    expert_bytes: int = 0  # what tensors that `EXPERT_TENSORS` matches take
 
 
 def parse(data: Buffer) -> Header:
@@ -142,7 +147,7 @@ def parse(data: Buffer) -> Header:
         if TOKENIZER.fullmatch(name):
             hashes[name] = reader.hash_from(start)
     kept: dict[str, Tensor] = {}
-    extent, elements = _extent(reader, tensors, kept)
+    extent, elements, expert_bytes = _extent(reader, tensors, kept)
     start = _align(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
@@ -154,6 +159,7 @@ def parse(data: Buffer) -> Header:
         },
         tokenizer=_joined_hash(hashes) if hashes else "",
         elements=elements,
+        expert_bytes=expert_bytes,
     )
 
 
@@ -317,12 +323,12 @@ def _scalar(kind: int) -> struct.Struct:
 
 def _extent(
     reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]
-) -> tuple[int, int]:
+) -> tuple[int, int, int]:
     """
-    Bytes from the start of the data to the end of the last tensor, and the numbers in
-    all of them; fills *kept*.
+    Bytes from the start of the data to the end of the last tensor, the numbers in all
+    of them, and the bytes of experts; fills *kept*.
     """
-    extent = elements = 0
+    extent = elements = expert_bytes = 0
     for _ in range(tensors):
         length = reader.count()
         if not 0 < length <= LONGEST_NAME:
@@ -331,11 +337,12 @@ def _extent(
         tensor, size = _tensor(reader)
         extent = max(extent, tensor.start + size)
         elements += tensor.elements
+        expert_bytes += size if EXPERT_TENSORS.fullmatch(name) else 0
         if KEPT_TENSORS.fullmatch(name):
             kept[name.decode()] = tensor
     if extent > MOST_BYTES:
         raise BadHeader(f"its tensors claim to take {extent} bytes")
-    return extent, elements
+    return extent, elements, expert_bytes
 
 
 def _tensor(reader: _ByteCursor) -> tuple[Tensor, int]:

@@ -102,6 +102,7 @@ class Weights:
     has_sinks: bool = False  # whether attention has sinks
     tokenizer: str = ""  # `gguf.Header.tokenizer` of the first file; may be empty
     parameters: int = 0  # numbers in all tensors; 0 if unknown
+    unused_bytes: int = 0  # of experts of a mixture that a token does not pass through
 
     @property
     def has_equal_types(self) -> bool:
@@ -299,9 +300,23 @@ def read_header(path: Path) -> Weights:
             ),
             # A damaged header may claim more than can be stored.
             parameters=min(sum(header.elements for header in headers), MOST_PARAMETERS),
+            unused_bytes=_unused_bytes(headers, size_bytes),
         )
     except BadHeader as error:
         raise _no_support(files[0], str(error)) from error
+
+
+def _unused_bytes(headers: Sequence[Header], size_bytes: int) -> int:
+    """
+    Bytes of the experts that a token does not pass through; 0 where there are none.
+
+    At most *size_bytes*, whatever a damaged header claims.
+    """
+    keys, stored = _Keys(headers[0]), sum(header.expert_bytes for header in headers)
+    experts, used = keys.whole("expert_count", 0), keys.whole("expert_used_count", 0)
+    if not 0 < used < experts:
+        return 0
+    return min(stored, size_bytes) * (experts - used) // experts
 
 
 _FLOATS = {0: ("f", 4), 1: ("e", 2)}

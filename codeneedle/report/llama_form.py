@@ -230,8 +230,8 @@ def _commands(
     if len(contexts) > 1:
         stated = settings.get("chunks", [])
         counts = stated * len(contexts) if len(stated) == 1 else stated
-        each = zip(contexts, counts, strict=False)
-        told = "; ".join(f"--ctx-size {size} --chunks {count}" for size, count in each)
+        sizes = zip(contexts, counts, strict=False)
+        told = "; ".join(f"--ctx-size {size} --chunks {count}" for size, count in sizes)
         yield f"# the same at each context: {told}"
     worth = worth_compiling(verdict)
     if worth:

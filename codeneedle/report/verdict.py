@@ -306,7 +306,7 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
         why = f"no pair without quantization has {lacks}"
-        if late := [each.pair for each in measured if each.pair in verdict.finer]:
+        if late := [result.pair for result in measured if result.pair in verdict.finer]:
             why = f"it was measured before {named_pairs(late)}"
         yield (
             f"     All this is beside {visible(str(reference))}, whose own loss is "

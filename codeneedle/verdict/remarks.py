@@ -1,7 +1,7 @@
 """What a verdict says beside the answer: the sentences, and the pairs of each."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 
 from codeneedle.cache_types import (
     Pair,
@@ -304,17 +304,21 @@ def _faults_of(
 ) -> Iterator[Remark]:
     """Pairs that write more lines of a wrong kind than the reference, kind by kind."""
     run, reference = verdict.run, verdict.reference
-    means = {
-        record.pair: [fmean(metric.values(record, run.setup)) for metric, _ in faults]
+    counts = {
+        record.pair: [metric.unit_values(record, run.setup) for metric, _ in faults]
         for record in run.records
         if record.probe == probe and record.has_numbers
-        if all(metric.values(record, run.setup) for metric, _ in faults)
     }
-    theirs = means.pop(reference, None) if reference else None
+    theirs = counts.pop(reference, None) if reference else None
     if theirs is None:
         return
-    for pair in most_precise_first(means):
-        more = [ours - own for ours, own in zip(means[pair], theirs, strict=True)]
+    for pair in most_precise_first(counts):
+        # Of the functions that both have: a cell may have ended early.
+        differences = [
+            [ours[name] - own[name] for name in ours.keys() & own.keys()]
+            for ours, own in zip(counts[pair], theirs, strict=True)
+        ]
+        more = [math.fsum(lines) / max(len(lines), 1) for lines in differences]
         if max(more) < NOTABLE_LINES:
             continue
         told = ", ".join(

@@ -4,9 +4,11 @@ import struct
 
 import pytest
 from gguf_files import SHAPE, gguf_bytes
+from made_attention import write_attention
 
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader, EndsTooSoon, Tensor, looks_like, parse
+from codeneedle.models.weights import read_header
 
 
 def test_values_come_back_and_vocabularies_are_only_counted():
@@ -274,3 +276,22 @@ def test_a_tensor_has_eight_dimensions_at_most(dimensions, is_absurd):
             parse(bytes(data))
     else:
         assert 4 * 2**8 == parse(bytes(data)).needed_bytes - -(-len(data) // 32) * 32
+
+
+EXPERTS = {f"ffn_{name}_exps.weight": (8, 4, 128) for name in ("up", "down", "gate")}
+
+
+@pytest.mark.parametrize(
+    ("used", "unused"),
+    [(2, 6 / 8), (8, 0), (None, 0), (9, 0)],
+)
+def test_what_a_token_does_not_pass_through_of_a_mixture_is_known(
+    used, unused, tmp_path
+):
+    keys = {"expert_count": 8} | ({} if used is None else {"expert_used_count": used})
+    path = write_attention(
+        tmp_path / "m.gguf", architecture="qwen3moe", tensors=EXPERTS, **keys
+    )
+
+    of_experts = 4 * 3 * 8 * 4 * 128
+    assert unused * of_experts == read_header(path).unused_bytes

@@ -286,9 +286,10 @@ class LlamaCpp(Engine):
         now = present_load()
         cores, busy = min(now.cores, MOST_CORES), max(1.0, now.per_core)
         heads = sum(weights.heads) * (weights.key_length + weights.value_length)
-        size, second = weights.size_bytes, busy / cores
+        # Of a mixture a token passes through some experts alone.
+        size, second = weights.size_bytes - weights.unused_bytes, busy / cores
         return Pace(
-            start_s=1.0 + size / DISK_BYTES_PER_S,
+            start_s=1.0 + weights.size_bytes / DISK_BYTES_PER_S,
             read_s=size * READ_S * second,
             write_s=(TOKEN_S * cores + size * WRITE_S) * second,
             read_back_s=heads * _read_back_s(pairs) * second,

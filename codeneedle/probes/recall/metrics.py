@@ -175,7 +175,7 @@ METRICS: tuple[Metric, ...] = (
             units=_asked_names,
             able=matched_share,
             faults=(
-                ("misplaced", "copied from elsewhere in the text"),
+                ("misplaced", "that stand elsewhere in the text"),
                 ("hallucinated", "found nowhere in the text"),
             ),
         ),

@@ -1,6 +1,7 @@
 """Options for llama-server reach the programs beside it, or these are not used."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -292,3 +293,18 @@ def test_only_f16_in_k_and_v_is_foretold_to_be_read_in_tiles(tmp_path):
 
     assert fast.read_back_s < both.read_back_s < slow.read_back_s
     assert fast.write_back_s == both.write_back_s == slow.write_back_s
+
+
+def test_of_a_mixture_the_time_of_the_experts_in_use_is_foretold(tmp_path):
+    """That of all of them was ten times too long."""
+    served, pairs = engine(tmp_path, ()), [Pair("f16", "f16")]
+    weights = replace(served.model.weights, size_bytes=10**9)
+    mixture = replace(weights, unused_bytes=9 * 10**8)
+    dense, mixed = (
+        replace(served, model=replace(served.model, weights=each)).pace(pairs)
+        for each in (weights, mixture)
+    )
+
+    assert mixed.read_s == pytest.approx(dense.read_s / 10)
+    assert mixed.write_s < dense.write_s
+    assert mixed.start_s == dense.start_s

@@ -116,7 +116,7 @@ def test_a_pair_that_copies_from_the_wrong_place_is_told_from_one_that_invents()
         if remark.kind is RemarkKind.FAULTS
     }
     assert ["bf16/q4_0", "q4_0/bf16"] == sorted(said)
-    assert "4.0 more copied from elsewhere" in said["q4_0/bf16"]
+    assert "4.0 more that stand elsewhere" in said["q4_0/bf16"]
     assert "4.0 more found nowhere" in said["bf16/q4_0"]
 
 
@@ -138,5 +138,22 @@ def test_a_pair_that_invents_where_the_reference_copied_is_told_so():
     verdict = judge(replace(made_run(lambda *_: 20, setup=setup), records=records))
 
     (said,) = [r.text for r in remarks(verdict) if r.kind is RemarkKind.FAULTS]
-    assert "4.0 fewer copied from elsewhere" in said
+    assert "4.0 fewer that stand elsewhere" in said
     assert "4.0 more found nowhere" in said
+
+
+def test_wrong_lines_are_compared_over_the_functions_that_both_have():
+    """A cell that ended early was said to copy more, as its functions are hard."""
+    setup = made_setup(needles=6)
+    asked = {**setup.probes["recall"], "text": msgspec.to_builtins(LINES)}
+    setup = replace(setup, probes={"recall": asked})
+    rounds = [
+        made_round(n, reply="\n".join([*["    one"] * 4, *n.lines[4:]]))
+        if at < 2
+        else made_round(n, reply="\n".join(n.lines))
+        for at, n in enumerate(written_of(setup))
+    ]
+    records = [made_record("bf16/bf16", rounds), made_record("q4_0/bf16", rounds[:2])]
+    verdict = judge(replace(made_run(lambda *_: 20, setup=setup), records=records))
+
+    assert [] == [r for r in remarks(verdict) if r.kind is RemarkKind.FAULTS]
