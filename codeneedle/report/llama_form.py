@@ -231,8 +231,8 @@ def _commands(
         stated = settings.get("chunks", [])
         counts = stated * len(contexts) if len(stated) == 1 else stated
         sizes = zip(contexts, counts, strict=False)
-        told = "; ".join(f"--ctx-size {size} --chunks {count}" for size, count in sizes)
-        yield f"# the same at each context: {told}"
+        told = "; ".join(f"{count} chunks of {size}" for size, count in sizes)
+        yield f"# the same at each context: {told} tokens"
     worth = worth_compiling(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
