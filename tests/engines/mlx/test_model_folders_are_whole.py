@@ -1,6 +1,7 @@
 """Model folders, read and refused; MLX need not be installed."""
 
 import json
+import os
 import re
 
 import pytest
@@ -11,6 +12,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from codeneedle.engines.mlx.folder import (
+    MOST_JSON_BYTES,
     chat_template_of,
     is_folder_of_mlx,
     read_folder,
@@ -177,12 +179,12 @@ def test_a_folder_is_known_by_its_configuration(folder, tmp_path):
     assert not is_folder_of_mlx(tmp_path)
 
 
-def test_a_json_file_of_no_model_is_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr("codeneedle.engines.mlx.folder.MOST_JSON_BYTES", 1 << 20)
+def test_a_json_file_of_no_model_is_not_read(tmp_path):
     file = tmp_path / "large.json"
-    file.write_text(" " * (1 << 20) + "{}")
+    file.touch()
+    os.truncate(file, MOST_JSON_BYTES + 1)
 
-    with pytest.raises(WeightsUnusable, match="larger than 1 MiB"):
+    with pytest.raises(WeightsUnusable, match="larger than 64 MiB"):
         read_json(file)
 
 

@@ -96,7 +96,7 @@ def test_a_file_or_a_number_of_samples_beyond_the_limit_is_refused(
     monkeypatch.setattr(readers, "MOST_SAMPLES", 8)
     with pytest.raises(Unreadable, match="more than 8 samples"):
         read(tmp_path)
-    monkeypatch.setattr(readers, "FILE_LIMIT_BYTES", 100)
+    os.truncate(tmp_path / "results.jsonl", readers.FILE_LIMIT_BYTES + 1)
     with pytest.raises(Unreadable, match=r"results.jsonl has "):
         read(tmp_path)
 
