@@ -8,6 +8,7 @@ import statistics
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 from codeneedle.cache_types import Pair, finer_axes, most_precise
 from codeneedle.corpora.corpus import LIMIT
@@ -210,6 +211,11 @@ class MetricUnits:
         """The units of the reference."""
         return self.units[self.reference] if self.reference else {}
 
+    @property
+    def _record_of_reference(self) -> CellRecord:
+        """The record of the reference, which there is wherever a pair is compared."""
+        return self.records[cast("Pair", self.reference)]
+
     def _base_units(self, pair: Pair) -> Units:
         """Units of the reference with attention where that of *pair* ran."""
         is_there = self.records[pair].attention is Attention.CPU
@@ -406,7 +412,7 @@ class MetricUnits:
             won=won,
             gain=gain,
             doubts=tuple(doubts),
-            asked=self._units_asked(pair),
+            asked=self._units_asked(),
             left_out=self._missing(pair)[0],
         )
 
@@ -465,7 +471,7 @@ class MetricUnits:
         self, pair: Pair, losses: Sequence[float], decision: Decision
     ) -> tuple[Remark | None, Decision]:
         """The first doubt about the bounds, and what it leaves of the *decision*."""
-        reference = self.records[self.reference or pair]
+        reference = self._record_of_reference
         finer = finer_axes(pair, reference.pair)
         missing, of = self._missing(pair)
         # What has no score widens the bounds of an evaluation.
@@ -507,16 +513,15 @@ class MetricUnits:
         both = self.of_reference.keys() & self.units[pair].keys()
         return len(names - both) / len(names)
 
-    def _units_asked(self, pair: Pair) -> int | None:
+    def _units_asked(self) -> int | None:
         """How many units were asked for; None if the metric names those alone."""
         if self.loss.units is None:
             return None
-        reference = self.records[self.reference or pair]
-        return len(self.loss.units(reference, self.setup))
+        return len(self.loss.units(self._record_of_reference, self.setup))
 
     def _unmeasured_units(self, pair: Pair) -> Iterator[Remark]:
         """What of the pair and of the reference could not be measured."""
-        reference = self.records[self.reference or pair]
+        reference = self._record_of_reference
         if own := self.loss.lacking(self.records[pair]):
             yield Remark(RemarkKind.UNMEASURED, own, (pair,))
         if theirs := self.loss.lacking(reference):
@@ -527,7 +532,7 @@ class MetricUnits:
         """Number of units that one of the two has no score of, and of all asked."""
         if self.loss.units is None:
             return 0, 0
-        ours, theirs = self.records[pair], self.records[self.reference or pair]
+        ours, theirs = self.records[pair], self._record_of_reference
         names = self.loss.units(ours, self.setup)
         unscored = {
             *(self.of_reference.keys() - self.units[pair].keys()),
