@@ -100,29 +100,42 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
     assert others == [(task.recorded_as, task.device) for task in found]
 
 
+class PlacedEngine(FakeEngine):
+    """An engine that can put attention on the CPU."""
+
+    def on_cpu(self, _pair):
+        return ON_CPU
+
+
+ON_CPU = FakeEngine()
+"""With attention on the CPU."""
+
+
 @pytest.mark.parametrize(
-    ("variant", "devices"),
-    [("", [L4, "AMD 1", "AMD 1"]), (Variant.ELSEWHERE, ["AMD 1"])],
+    ("variant", "device", "expected"),
+    [
+        ("", "", [L4, "AMD 1", "AMD 1"]),
+        (Variant.ELSEWHERE, "AMD 1", ["AMD 1"]),
+        (Variant.ON_CPU, "", [L4]),
+    ],
 )
-def test_a_task_on_another_device_is_measured_by_one_worker_there(
-    tmp_path, variant, devices
+def test_a_variant_is_measured_by_one_worker_and_all_else_by_all(
+    tmp_path, variant, device, expected
 ):
-    """All others are measured by all workers."""
-    names = (L4, "AMD 1", "AMD 1")
-    workers = [Worker(engine=FakeEngine(), device=name) for name in names]
+    engine, names = PlacedEngine(), (L4, "AMD 1", "AMD 1")
+    workers = [Worker(engine=engine, device=name) for name in names]
     runner = Runner(run=run_context(tmp_path), store=Store(tmp_path), workers=workers)
     wanted = Wanted(probes=(), pairs=())
     schedule = Schedule(runner=runner, wanted=wanted, limits=Limits())
     task = Task(
-        probe="recall",
-        pairs=(Pair("f16", "f16"),),
-        variant=variant,
-        device="AMD 1" if variant else "",
+        probe="recall", pairs=(Pair("f16", "f16"),), variant=variant, device=device
     )
 
     there = schedule.runner_of(task).workers
 
-    assert devices == [worker.device for worker in there]
+    assert expected == [worker.device for worker in there]
+    of_task = ON_CPU if variant is Variant.ON_CPU else engine
+    assert all(worker.engine is of_task for worker in there)
 
 
 @pytest.mark.parametrize("text", ["0/8", "9/8", "3", "3/0", "-1/8", "3/8/9", "a/b", ""])
