@@ -538,6 +538,11 @@ class Engine(ABC):
         return False
 
     @property
+    def rotates_caches(self) -> bool:
+        """Whether it rotates quantized values unless it is told not to."""
+        return False
+
+    @property
     def renders(self) -> bool:
         """Whether its tokenizer renders chats, and its servers read the marks of it."""
         return False

@@ -207,7 +207,7 @@ class Plan:
     @property
     def notes_of_weights(self) -> tuple[str, ...]:
         """What the weights alone tell of losses."""
-        rotates = self.request.rotates
+        rotates = self.request.rotates and self.engine.rotates_caches
         return (*sensitivity.warnings(self.weights, is_rotated=rotates),)
 
     def _text_notes(self) -> Iterator[str]:

@@ -1,14 +1,21 @@
 """What the weights tell of how a model takes a quantized cache."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 import zoo
 from fake_engine import made_weights
+from made_tools import made_facts
 
+from codeneedle.engines.llama_cpp.engine import LlamaCpp
+from codeneedle.engines.mlx.engine import Mlx
+from codeneedle.engines.openai.engine import Command, Endpoint
 from codeneedle.models import sensitivity
 from codeneedle.models.sensitivity import attention_moved, coarsest_borne, warnings
 from codeneedle.models.weights import read_header
+from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.request import Request
 
 
 def said(weights):
@@ -50,6 +57,26 @@ def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path):
     weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
 
     assert "predicted" not in " ".join(warnings(weights, is_rotated=False))
+
+
+@pytest.mark.parametrize(
+    ("engine", "is_predicted"),
+    [
+        (LlamaCpp(tools=None, facts=made_facts(), model=None), True),
+        (LlamaCpp(tools=None, facts=made_facts(build=7000), model=None), False),
+        (Command.__new__(Command), False),
+        (Endpoint.__new__(Endpoint), False),
+        (Mlx.__new__(Mlx), False),
+    ],
+)
+def test_nothing_is_predicted_for_an_engine_that_does_not_rotate(
+    engine, is_predicted, tmp_path
+):
+    weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
+    plan = SimpleNamespace(weights=weights, engine=engine, request=Request())
+    notes = Plan.notes_of_weights.fget(plan)
+
+    assert is_predicted == ("predicted" in " ".join(notes))
 
 
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):

@@ -89,6 +89,13 @@ Of all these, measured with llama.cpp b11434 on two cores with AVX-512: SmolLM2 
 built-in model reads 2,098 in 0.15 to 0.64 s and writes 1,971 in 1.6 to 3.0 s.
 """
 
+FIRST_ROTATING_BUILD = 9292
+"""
+A build of 2026-05-23 that rotates quantized values.
+
+That came on 2026-04-01 (llama.cpp #21038); one between the two is taken not to.
+"""
+
 COUNT_LOAD_TIMEOUT_S = 300.0
 """How long a server that only counts may take to start: it maps weights into memory."""
 
@@ -421,6 +428,12 @@ class LlamaCpp(Engine):
     def is_on_accelerator(self) -> bool:
         is_on_host = arguments.is_on_host(self.model.arguments)
         return bool(self.identity().devices) and not is_on_host
+
+    @property
+    @override
+    def rotates_caches(self) -> bool:
+        """True of a build without a number, too: most are newer."""
+        return not 0 < (self.facts.build or 0) < FIRST_ROTATING_BUILD
 
     @property
     @override
