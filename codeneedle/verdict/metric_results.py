@@ -116,6 +116,12 @@ class MetricResult:
 
     lost: int  # lost units, of answers and scores; 0 for other kinds
     won: int  # units that are better by as much, of these; 0 for other kinds
+    mean_square: float
+    """
+    Of the losses of its units: of scores of 0 and 1 the share that differs, of finer
+    ones less.
+    """
+
     gain: Bounds
     """What is lost and won, together: another interval than `bounds` for answers."""
 
@@ -410,6 +416,7 @@ class MetricUnits:
             needed=needed,
             lost=lost,
             won=won,
+            mean_square=statistics.fmean(loss * loss for loss in losses),
             gain=gain,
             doubts=tuple(doubts),
             asked=self._units_asked(),

@@ -347,7 +347,7 @@ def _remarks_on_chance(verdict: Verdict) -> Iterator[Remark]:
             if row.kind is not LossKind.SCORE or not differ:
                 continue
             needed = samples_needed(
-                differ / units, share=error_share(0, 1), loss=row.limit
+                row.mean_square, share=error_share(0, 1), loss=row.limit
             )
             text = (
                 f"{visible(str(result.pair))}: {row.lost} lost, {row.won} won of "

@@ -1,5 +1,6 @@
 """What is said of a pair by an evaluation: scores of samples, paired."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,6 +9,7 @@ from made_losses import BEYOND, WITHIN, losing_run, repeated
 from made_records import made_setup, sized
 
 from codeneedle.cache_types import Pair
+from codeneedle.probes.metrics import samples_needed
 from codeneedle.records.record import Run
 from codeneedle.report.verdict import others, verdict_table
 from codeneedle.report.verdict_data import verdict_objects
@@ -15,6 +17,7 @@ from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import mean_amount
 from codeneedle.verdict.remark_kinds import RemarkKind
+from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import error_share, interval, units_needed
 
 GOOD = "q8_0/q8_0"
@@ -278,3 +281,18 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     assert "of 900 samples" in verdict_table(found, found.results).heading
     (told,) = verdict_objects([found], lambda _engine: pair_flags)
     assert 5 in {each.won for pair in told.pairs for each in pair.metrics}
+
+
+def test_samples_that_differ_by_little_are_not_said_to_need_as_many_as_if_by_all():
+    was = scores(150)
+    finely = run_of({GOOD: [score - 0.01 if score else 0.01 for score in was]}, was)
+    whole = run_of({GOOD: flipped(was, 100, 100)}, was)
+
+    told = [
+        int(re.search(r"about ([\d,]+) samples", remark.text)[1].replace(",", ""))
+        for run in (finely, whole)
+        for remark in remarks(judge(run))
+        if remark.kind is RemarkKind.PAIRED
+    ]
+    least = samples_needed(0.0, share=error_share(0, 1), loss=0.02)
+    assert [least, True] == [told[0], told[1] > 10 * least]
