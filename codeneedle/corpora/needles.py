@@ -196,7 +196,7 @@ def choose(
         seed: Determines the choice, on every machine.
         line_count: Number of lines of the text.
     """
-    drawn = sorted(functions, key=lambda function: _draw(function, seed))
+    drawn = sorted(functions, key=lambda function: _random_key(function, seed))
     bands: dict[int, list[Function]] = {}
     for function in drawn:
         bands.setdefault((function.line - 1) * k // line_count, []).append(function)
@@ -276,7 +276,7 @@ def forced_needle(
     """
     content = function.content[:WRITTEN_LINES]
     places = len(content) - lines + 1
-    at = int.from_bytes(_draw(function, seed)) % places
+    at = int.from_bytes(_random_key(function, seed)) % places
     begin, end = content[at], content[at + lines - 1] + 1
     return NeedleFacts(
         name=function.name,
@@ -311,7 +311,7 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
     return ends
 
 
-def _draw(function: Function, seed: int) -> bytes:
+def _random_key(function: Function, seed: int) -> bytes:
     """A sort key that is pseudo-random in *seed*, the same on every machine."""
     key = f"{seed}:{function.line}:{function.name}"
     return hashlib.sha256(key.encode(errors="replace")).digest()

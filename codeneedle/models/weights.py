@@ -700,7 +700,7 @@ def _sha256(weights: Weights, progress: Progress | None) -> str:
     """The hash of the files, whose identity is the same before and after reading."""
     for _ in range(_TRIES):
         identity = identity_of(weights.files)
-        note = _note(identity)
+        note = _note_path(identity)
         known = read_note(note, _Hash)
         digest = known.sha256 if known else _digest(weights, progress)
         # Repeated: making a link or a backup meanwhile changes the identity, too.
@@ -727,7 +727,7 @@ class _Hash:
     sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
 
 
-def _note(identity: str) -> Path:
+def _note_path(identity: str) -> Path:
     """Where the hash of files of this *identity* is kept."""
     data = identity.encode(errors="surrogateescape")
     name = hashlib.sha256(data).hexdigest()[:32]

@@ -151,7 +151,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     spread = frames.spread(cells)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        _count(cells, spread),
+        _count_text(cells, spread),
         f"{low} - {high}",
         answer_phrase(verdict),
         beyond_phrase(verdict) or NO_VALUE_WORD,
@@ -166,7 +166,7 @@ def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
     ]
 
 
-def _count(cells: Cells, spread: frames.Spread) -> str:
+def _count_text(cells: Cells, spread: frames.Spread) -> str:
     """``36``, or ``35 of 36``: pairs with a value."""
     of = sum(not cell.is_hole for cell in cells)
     return str(of) if spread.cells == of else f"{spread.cells} of {of}"
@@ -183,7 +183,7 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        _count(cells, spread),
+        _count_text(cells, spread),
         *_means(run, columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
         beyond_phrase(verdict, metric.name) or NO_VALUE_WORD,

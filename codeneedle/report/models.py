@@ -87,14 +87,14 @@ def _rows_of(file: Path) -> Iterator[ModelRow]:
         )
     for at, receipt in enumerate(found):
         number = f" ({at + 1})" if found[1:] else ""
-        yield ModelRow(f"{file.stem}{number}", _note(text), receipt)
+        yield ModelRow(f"{file.stem}{number}", _leading_note(text), receipt)
 
 
 NOTE_CHARACTERS = 500
 """More of a note is left out."""
 
 
-def _note(text: str) -> str:
+def _leading_note(text: str) -> str:
     """
     The sentences before the first receipt, without headings and fences.
 

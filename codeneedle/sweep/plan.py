@@ -325,7 +325,7 @@ class Plan:
         estimates = replace(self.estimates, functions=functions)
         return self._as_read(probe.bill(self.request.settings_of(probe), estimates))
 
-    def check(self, probe: Probe) -> Bill | None:
+    def check_bill(self, probe: Probe) -> Bill | None:
         """An estimate of what checks a pair of *probe*; None if nothing does."""
         if probe.further is None:
             return None
@@ -337,7 +337,7 @@ class Plan:
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
         is_hybrid = any(each.recurrent_bytes for each in surveyed)
-        return _read_again(bill) if bill and is_hybrid else bill
+        return _with_rereading(bill) if bill and is_hybrid else bill
 
     def time_of(self, price: Price | None) -> float | None:
         """Seconds that *price* is likely to take; None if that is unknown."""
@@ -478,7 +478,7 @@ def plan(
         context=context,
         prompt_form=form,
         pairs=(),
-        store=_store(request, execution, name, spec.name),
+        store=_store_of_page(request, execution, name, spec.name),
         workers=workers,
         timing_worker=timing_worker,
         pace=pace,
@@ -578,7 +578,7 @@ def _able_probes(
     return probes, refused
 
 
-def _read_again(bill: Bill) -> Bill:
+def _with_rereading(bill: Bill) -> Bill:
     """*bill* of a hybrid model, which reads `READ_AGAIN` times as much."""
     price = bill.price
     more = replace(
@@ -771,7 +771,9 @@ def _prices(
     return [bill.price for bill in bills if bill]
 
 
-def _store(request: Request, execution: Execution, corpus: str, model: str) -> Store:
+def _store_of_page(
+    request: Request, execution: Execution, corpus: str, model: str
+) -> Store:
     """
     The store of the page.
 

@@ -147,7 +147,7 @@ def _run_and_stored_setup(
         setup = replace(setup, frames=frames)
     with _hinting(plan):
         stored = plan.store.compare(setup)
-        run = replace(_run(plan, setup, sent, stored), preparation=preparation)
+        run = replace(_run_context(plan, setup, sent, stored), preparation=preparation)
         probes = [
             probe
             for probe in plan.probes
@@ -220,7 +220,7 @@ def _has_no_numbers(plan: Plan) -> bool:
     return not plan.store.has_numbers()
 
 
-def _run(
+def _run_context(
     plan: Plan, setup: Setup, sent: _SentCorpus, stored: Setup | None
 ) -> RunContext:
     """What is the same for every cell; what a *stored* setup has settled goes first."""
@@ -259,7 +259,7 @@ def _hinting(plan: Plan) -> Iterator[None]:
             error.hint = _hint_of_settings(plan, name, setting, error)
         elif error.key == "context":
             go_on = sweep_command(plan.store.folder)
-            new = _run_of_its_own(plan, "--context", str(plan.context))
+            new = _hint_of_own_run(plan, "--context", str(plan.context))
             error.hint = f"Go on with the context of that run: {go_on}{new}"
         raise
 
@@ -281,10 +281,10 @@ def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) ->
         word for key in given for word in words_that_give(kind, key, given[key])
     ] or words_that_give(kind, setting, error.wanted)
     go_on = given_as(kind, setting, stored.get(setting))
-    return f"Go on {go_on}{_run_of_its_own(plan, *words)}"
+    return f"Go on {go_on}{_hint_of_own_run(plan, *words)}"
 
 
-def _run_of_its_own(plan: Plan, *words: str) -> str:
+def _hint_of_own_run(plan: Plan, *words: str) -> str:
     """The end of a hint: the command of a run with these *words*, shown beside."""
     folder, what = plan.store.folder, words[0].strip("-")
     out = folder.parents[1].with_name(f"{folder.parents[1].name}-{what}")

@@ -175,7 +175,7 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
         further, known = ends[at + 1], look
         what = f"an open pair and the reference, {further} functions instead of {known}"
         yield _planned_step(plan, what, 2, further - known)
-    if PROBE in plan.probes and (check := plan.check(PROBE)):
+    if PROBE in plan.probes and (check := plan.check_bill(PROBE)):
         what = f"the reference and the pair to set, {check.phrase} for a check"
         yield PlannedStep(what=what, price=check.price * 2)
     if plan.pair_to_repeat(plan.probes[0]):

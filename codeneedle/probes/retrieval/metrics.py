@@ -264,12 +264,12 @@ def run_remarks(run: Run) -> tuple[str, ...]:
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     calibration = calibration_of(run.setup) if records else None
     return (
-        *(_set_by_reference(calibration) if calibration else ()),
+        *(_lines_on_dials(calibration) if calibration else ()),
         *_survivals(records),
     )
 
 
-def _set_by_reference(calibration: Calibration) -> Iterator[str]:
+def _lines_on_dials(calibration: Calibration) -> Iterator[str]:
     """A line for each dial."""
     for dial in calibration.dials:
         yield _dial_phrase(dial, calibration)
