@@ -79,6 +79,16 @@ def test_nothing_is_predicted_for_an_engine_that_does_not_rotate(
     assert is_predicted == ("predicted" in " ".join(notes))
 
 
+@pytest.mark.parametrize(("name", "is_near"), [("llama", True), ("qwen2bias", False)])
+def test_a_prediction_where_nothing_was_measured_says_so(name, is_near, tmp_path):
+    weights = large_enough(read_header(zoo.write(name, tmp_path)))
+    least = min(e for e in attention_moved(weights).values() if e > 0.05)
+
+    assert is_near == (least < sensitivity.LEAST_LOST)
+    assert is_near == ("nothing was measured" in said(weights))
+    assert f"moves {100 * least:.2g} to" in said(weights)
+
+
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
 
