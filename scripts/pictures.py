@@ -5,6 +5,7 @@ Draws the pictures of the documentation, each for light and for dark pages.
     python scripts/pictures.py --readme RUN # those of the README, of another run
     python scripts/pictures.py --budget 700MiB 32K RUN RUN ... # of files of weights
     python scripts/pictures.py --task FOLDER # of what humaneval.py has measured
+    python scripts/pictures.py --length RUN RUN ... # loss by the length of the text
 
 They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
 run gives the same pictures. Those of the README are of `make sweep`.
@@ -178,15 +179,21 @@ KINDS = {
 def draw_task(folder: Path, into: Path = ROOT / "docs" / "pictures") -> list[Path]:
     """Write losses of right tokens beside the points that a task loses."""
     rows = [row for row in humaneval.by_loss(folder) if row[1].solutions]
+    return write_both(
+        into / TASK,
+        lambda left, right, theme: paint_task(left, right, rows, theme),
+        panels=2,
+    )
+
+
+def write_both(
+    stem: Path, paint: Callable[..., None], *, panels: int = 1
+) -> list[Path]:
+    """Write a `chart` for light and for dark pages; returns their paths."""
     written = []
     for end, colours in THEMES.items():
-        file = into / f"{TASK}{end}.svg"
-        drawn = chart(
-            lambda left, right, theme: paint_task(left, right, rows, theme),
-            colours,
-            panels=2,
-        )
-        file.write_text(drawn, encoding="utf-8")
+        file = stem.with_name(f"{stem.name}{end}.svg")
+        file.write_text(chart(paint, colours, panels=panels), encoding="utf-8")
         written.append(file)
     return written
 
@@ -254,18 +261,64 @@ def draw_budget(
     )
     loaded = [codeneedle.load(Path(run)).run for run in runs]
     frame = budget_frame(judge(join_runs(loaded, limits.at), limits))
-    written = []
-    for end, colours in THEMES.items():
-        file = folder / f"{BUDGET}{end}.svg"
-        drawn = chart(
-            lambda axes, theme: paint_budget(
-                axes, frame, limits.max_memory_bytes, theme
-            ),
-            colours,
+    return write_both(
+        folder / BUDGET,
+        lambda axes, theme: paint_budget(axes, frame, limits.max_memory_bytes, theme),
+    )
+
+
+LENGTH = "length"
+"""The picture of texts of several lengths."""
+
+
+def draw_length(
+    runs: Iterable[Path], folder: Path = ROOT / "docs" / "pictures"
+) -> list[Path]:
+    """Write the loss of recall of each pair of *runs*, by the length of their text."""
+    by_pair: dict[str, list[tuple[int, Bounds]]] = {}
+    for run in (codeneedle.load(path).run for path in runs):
+        for result in judge(run, Limits()).compared:
+            for row in result.metric_results:
+                if row.metric.name == "recall-logp":
+                    point = (run.setup.corpus.tokens, row.bounds)
+                    by_pair.setdefault(str(result.pair), []).append(point)
+    return write_both(
+        folder / LENGTH, lambda axes, theme: paint_length(axes, by_pair, theme)
+    )
+
+
+def paint_length(
+    axes: Axes,
+    by_pair: Mapping[str, Sequence[tuple[int, Bounds]]],
+    theme: charts.Theme,
+) -> None:
+    """A line of losses for each pair, with their intervals, over tokens."""
+    axes.axhline(0, color=theme.line, linewidth=1)
+    for pair, points in by_pair.items():
+        ordered = sorted(points, key=lambda point: point[0])
+        tokens = [length for length, _ in ordered]
+        means = [100 * bounds.mean for _, bounds in ordered]
+        colour = theme.beyond if means[-1] > 1 else theme.within
+        axes.plot(tokens, means, marker="o", color=colour)
+        for at, bounds in ordered:
+            ends = [100 * bounds.low, 100 * bounds.high]
+            axes.plot([at, at], ends, color=colour, linewidth=1.5, alpha=0.5)
+        axes.annotate(
+            pair,
+            (tokens[-1], means[-1]),
+            xytext=(10, 5),
+            textcoords="offset points",
+            va="bottom",
+            color=theme.ink,
         )
-        file.write_text(drawn, encoding="utf-8")
-        written.append(file)
-    return written
+    axes.set_xscale("log", base=2)
+    ticks = sorted({length for points in by_pair.values() for length, _ in points})
+    axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+    axes.minorticks_off()
+    axes.tick_params(length=0)
+    axes.margins(x=0.15)
+    axes.set_xlabel("tokens of the text", color=theme.quiet)
+    axes.set_title("right tokens lost, of 100", fontsize=11, color=theme.ink)
 
 
 # --- how it works: boxes from left to right, in two rows
@@ -368,6 +421,7 @@ def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--readme", metavar="RUN", type=Path)
     parser.add_argument("--budget", metavar="WORD", nargs="+")
     parser.add_argument("--task", metavar="FOLDER", type=Path)
+    parser.add_argument("--length", metavar="RUN", type=Path, nargs="+")
     return parser.parse_args(arguments)
 
 
@@ -379,6 +433,8 @@ def main() -> None:
         written = draw_budget(most, at, runs)
     elif chosen.task:
         written = draw_task(chosen.task)
+    elif chosen.length:
+        written = draw_length(chosen.length)
     else:
         written = draw_readme(chosen.readme) if chosen.readme else draw(chosen.folder)
     for file in written:

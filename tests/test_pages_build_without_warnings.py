@@ -87,7 +87,7 @@ def test_the_readme_has_a_picture_for_light_and_one_for_dark_pages(tmp_path):
 
 
 def test_every_picture_is_one_that_the_script_draws():
-    names = (*pictures.PICTURES, pictures.BUDGET, pictures.TASK)
+    names = (*pictures.PICTURES, pictures.BUDGET, pictures.TASK, pictures.LENGTH)
     drawn = {f"{name}{end}" for name in names for end in pictures.THEMES}
 
     assert drawn == {file.stem for file in (DOCS / "pictures").iterdir()}
