@@ -50,8 +50,8 @@ TOLD = [
 ]
 """Place, form, and faults that bring it to light."""
 
-PARTS = 2
-"""Sweeps that share the places."""
+PARTS = 4
+"""Sweeps that share the places: a grid of few types is soon judged."""
 
 BRIEFLY = ("--chunks", "2", "--functions", "2", "--no-more")
 """Each place is told in every reply: more of them take time and tell nothing new."""
@@ -97,7 +97,7 @@ def reports(folder, pairs):
 
 
 def swept(folder, faults, *arguments, **variables):
-    """A sweep of servers, each with the faults of its cache type; and all reports."""
+    """A sweep of servers, each with the faults of its cache type."""
     put_corpus(folder)
     fakes = folder / "fakes.json"
     fakes.write_text(json.dumps(faults))
@@ -115,17 +115,25 @@ def swept(folder, faults, *arguments, **variables):
     )
     assert "Traceback" not in done.stderr
     assert done.returncode in {0, 1}, done.stderr
+    return done
+
+
+def swept_and_reported(folder, faults, *arguments, **variables):
+    """What such a sweep says, and all reports of it."""
+    done = swept(folder, faults, *arguments, **variables)
     return done, *reports(folder, [f"{each}/{each}" for each in faults])
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_a_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path, part):
+    """Nor in a report: those read the same files, and no log."""
     faults = {
         f"t{at}": [f"tells={place}", f"tells-how={how}", *others]
         for at, (place, how, others) in enumerate(TOLD[part::PARTS])
     }
-    for said in swept(tmp_path, faults, *BRIEFLY):
-        assert [] == telling(said.stdout + said.stderr, KEY), said.args
+    said = swept(tmp_path, faults, *BRIEFLY)
+
+    assert [] == telling(said.stdout + said.stderr, KEY)
     # A log holds whatever a server prints.
     assert {} == leaks(tmp_path, KEY, but=("logs",))
 
@@ -140,12 +148,17 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
     said = swept(
         tmp_path,
         {each: [] for each in places},
-        *BRIEFLY,
-        *("--eval", shlex.join(evaluation), "--eval-env", "JUDGE_API_KEY"),
+        *(
+            "--probe",
+            "eval",
+            "--eval",
+            shlex.join(evaluation),
+            "--eval-env",
+            "JUDGE_API_KEY",
+        ),
         JUDGE_API_KEY=JUDGE,
     )
-    for each in said:
-        assert [] == telling(each.stdout + each.stderr, KEY, JUDGE), each.args
+    assert [] == telling(said.stdout + said.stderr, KEY, JUDGE)
     # What it writes itself is kept as it is; its log is not.
     assert {} == leaks(tmp_path, KEY, JUDGE, but=("evaluations",))
 
@@ -158,7 +171,7 @@ def test_what_a_server_answers_freely_is_stored_and_shown_without_its_key(tmp_pa
     }
     answered = ("--probe", "generation", "--generation-tokens", "16")
 
-    said = swept(tmp_path, told, *answered)
+    said = swept_and_reported(tmp_path, told, *answered)
 
     (settled,) = tmp_path.rglob("settled.json")
     assert "***" in settled.read_text()
