@@ -4,7 +4,6 @@ import contextlib
 import csv
 import io
 import json
-import os
 import shlex
 import shutil
 import signal
@@ -13,10 +12,10 @@ from pathlib import Path
 import pytest
 from answers import forced, written
 from calls import called
-from injections import GRID, SHORT, TINY, processes_in, put_corpus, statuses
+from injections import BRIEF, GRID, TINY, processes_in, put_corpus, statuses
 from programs import llama_like
 from rich.console import Console
-from started_sweeps import RUN, going, record, run, running_child, signal_at
+from started_sweeps import RUN, record, run, signal_at
 
 from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli import progress
@@ -30,7 +29,8 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.limits import Limits
 
 OPTIONS = sweep_module.Options(limits=Limits())
-ONE = (*GRID, "--k-types", "q8_0", "--v-types", "q4_0")
+WRITTEN = ("--way", "write", *GRID[2:])
+ONE = (*WRITTEN, "--k-types", "q8_0", "--v-types", "q4_0")
 TWO = (*GRID, "--k-types", "q8_0")
 
 PRICE = """\
@@ -189,7 +189,8 @@ def test_a_sweep_for_the_table_of_models_ends_with_its_receipt(priced):
 @pytest.mark.real
 def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(folder):
     """The built-in model finds no function by what it does; its cell stays."""
-    chosen = ("--types", "f16,q8_0,q4_0", "--corpus", "tiny", "--context", "1536")
+    chosen = ("--k-types", "f16,q8_0,q4_0", "--v-types", "f16,q4_0")
+    chosen += ("--corpus", "tiny", "--context", "1536")
     asked = ("--tasks", "meaning", "--lengths", "700", "--depths", "0.5", "--dial", "0")
     probes = ("--probe", "retrieval,divergence", "--divergence-context", "256")
     probes += ("--chunks", "2")
@@ -197,13 +198,13 @@ def test_a_probe_whose_reference_has_nothing_to_lose_is_left_out_of_several(fold
     told = called(folder, "sweep", *chosen, *asked, *probes)
 
     assert 1 == told.returncode
-    assert "the other 8 cells would show nothing: left out" in (
+    assert "the other 5 cells would show nothing: left out" in (
         " ".join(told.stderr.split())
     )
     names = {path.name for path in (folder / RUN / "cells").iterdir()}
     of_probe = {name for name in names if ".retrieval." in name}
     assert {"f16-f16.retrieval.json"} == of_probe
-    assert 9 == len(names - of_probe)
+    assert 6 == len(names - of_probe)
     settled = stored(folder / RUN / "settled.json")
     assert "f16/f16" == settled["calibrated"]["retrieval"]["reference"]
 
@@ -395,19 +396,15 @@ def test_a_folder_of_code_and_further_server_arguments_are_taken(folder, nano):
     assert "unseen" == setup["corpus"]["kind"]
 
 
-def interrupted(folder, words, *arguments):
-    """The exit code of a sweep that gets Ctrl-C in the cell after it prints *words*."""
-    with going(folder, "sweep", *arguments) as sweep:
-        assert any(words in line for line in sweep.stdout)
-        while not running_child(folder):
-            pass
-        os.kill(sweep.pid, signal.SIGINT)
-        return sweep.wait()
+def interrupted(folder, *arguments):
+    """The exit code of a sweep that gets Ctrl-C in its first cell."""
+    fault = signal_at("ask for a completion", 1, signal.SIGINT)
+    return run(folder, "sweep", *arguments, faults=[fault]).returncode
 
 
 @pytest.mark.real
 def test_ctrl_c_once_ends_after_the_current_cell(folder):
-    code = interrupted(folder, "recall: 2 cells", *TWO)
+    code = interrupted(folder, *TWO)
 
     done = statuses(folder)
     assert 130 == code
@@ -420,16 +417,13 @@ def test_ctrl_c_once_ends_after_the_current_cell(folder):
 @pytest.mark.real
 def test_ctrl_c_in_the_last_cell_of_a_probe_spares_the_next_probe(folder):
     one = ("--corpus", "tiny", "--types", "q8_0", "--context", "2048")
-    code = interrupted(folder, "recall: 1 cell", *one, "--probe", "recall,throughput")
+    code = interrupted(folder, *one, "--probe", "recall,throughput")
 
     assert 130 == code
     assert not list((folder / RUN / "cells").glob("*.throughput.json"))
 
 
 # Open pairs, and answers of cells that end early
-
-BRIEF = f"{SHORT}lines = 6\n"
-"""Functions of six lines: a cell of them takes half a second."""
 
 FORCED = ("sweep", "--corpus", "tiny", "--context", "2048", "--way", "force")
 FORCED += ("--functions", "3", "--k-types", "f16", "--v-types", "f16,q4_0")

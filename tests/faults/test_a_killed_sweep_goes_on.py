@@ -313,7 +313,7 @@ PHASES = {
     "launching": ("start a server process", 2),
     "loading": ("wait for a server", 2),
     "priming": ("ask for a completion", 1),
-    "asking a round": ("ask for a completion", 3),
+    "asking a round": ("force a right answer", 3),
     "stopping": ("look whether a process group lives", 4),
     "writing": ("sync a file", 5),
 }

@@ -16,7 +16,7 @@ import psutil
 import pytest
 from calls import called
 from injected import fill_disk
-from injections import GRID, Folder, processes_in, statuses
+from injections import BRIEF, GRID, Folder, processes_in, put_corpus, statuses
 from programs import script
 from started_sweeps import (
     DIVERGENCE,
@@ -95,7 +95,7 @@ WRITES = {
     "the setup": ("write a setup", 1, ()),
     "the note of a server": ("write the note of a server", 3, ()),
     "the log of a server": ("wait for a server", 2, ()),
-    "a server's log, in a round": ("ask for a completion", 2, ()),
+    "a server's log, in a round": ("force a right answer", 2, ()),
     "a tool's log": ("wait for a tool", 1, THROUGHPUT),
 }
 """The point at which the disk is filled, which of its calls, and what is measured."""
@@ -137,8 +137,8 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
     series = small_disk
     if times(2, quick=1) == 2:
         series.complete()
-        picture = series.path / RUN / "heatmap-matched.png"
-        draw = ("heatmap", "tiny", "--metric", "matched")
+        picture = series.path / RUN / "heatmap-kv.png"
+        draw = ("heatmap", "tiny", "--metric", "kv")
         assert 0 == ended(series.path, *draw)[0]
         before = picture.read_bytes()
         faults = [at("draw a picture", 1, "fill_disk")]
@@ -224,7 +224,7 @@ def remounted(place, how):
 
 
 GONE = {
-    "in a round": ("ask for a completion", 2),
+    "in a round": ("force a right answer", 2),
     "before a record": ("write a record", 1),
     "while counting": ("start the counting server", 1),
     "before a note": ("write the note of a server", 3),
@@ -406,6 +406,7 @@ def test_a_clock_that_is_set_costs_nothing(folder, ledger, nano, monkeypatch, fa
         return true() + GOING_WRONG[fault] * (time.monotonic() > started + 1.0)
 
     monkeypatch.setattr(time, "time", told_time)
+    put_corpus(folder.path, of=BRIEF)
     done = called(folder.path, "sweep", *GRID)
     folder.look()
     assert 0 == done.returncode, done.stderr
@@ -429,6 +430,7 @@ def test_a_disk_that_becomes_read_only_costs_the_cell_that_is_running(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
         return true(path, flags, *more, **others)
 
+    put_corpus(folder.path, of=BRIEF)
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refusing)
         ended = called(folder.path, "sweep", *GRID)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from answers import forced
 from calls import called
-from injections import GRID, SHORT, Folder, error_line, put_corpus, sampled, statuses
+from injections import BRIEF, GRID, Folder, error_line, put_corpus, sampled, statuses
 from made_records import made_needle, made_record, made_round, made_setup
 from started_sweeps import going
 
@@ -38,7 +38,7 @@ PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
 def measured(tmp_path_factory, llama_server, nano):
     """A finished sweep of four real cells."""
     path = tmp_path_factory.mktemp("measured")
-    put_corpus(path, of=SHORT)
+    put_corpus(path, of=BRIEF)
     swept = called(path, "sweep", *GRID)
     assert 0 == swept.returncode, swept.stderr
     return path
@@ -47,6 +47,7 @@ def measured(tmp_path_factory, llama_server, nano):
 @pytest.fixture
 def done(measured, folder):
     """A copy of it, as a working folder; everything in it has finished."""
+    put_corpus(folder.path, of=BRIEF)
     shutil.copytree(measured / "sweeps", folder.path / "sweeps")
     folder.look()
     return folder
@@ -325,7 +326,7 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
 
 WRITTEN = (
     *("logs/q8_0-q8_0.log", "logs/counting.log"),
-    *(f"heatmap-matched.{kind}" for kind in ("png", "svg")),
+    *(f"heatmap-kv.{kind}" for kind in ("png", "svg")),
 )
 """Paths in a run folder that are written without being read before."""
 
@@ -356,7 +357,7 @@ def test_what_was_planted_where_files_are_written_is_replaced(
         PLANTED[fault](run / name, victim)
 
     swept = codeneedle("sweep", *GRID)
-    drawn = codeneedle("heatmap", "tiny", "--metric", "matched")
+    drawn = codeneedle("heatmap", "tiny", "--metric", "kv")
 
     assert 0 == swept.returncode, swept.stderr
     assert 0 == drawn.returncode, drawn.stderr
@@ -367,7 +368,7 @@ def test_what_was_planted_where_files_are_written_is_replaced(
         assert not (run / name).is_symlink()
         assert not (run / name).is_fifo()
         ledger.note(f"{fault} in the place of a file that is written", of=done)
-    assert (run / "heatmap-matched.png").read_bytes().startswith(b"\x89PNG")
+    assert (run / "heatmap-kv.png").read_bytes().startswith(b"\x89PNG")
 
 
 def lock_with(make):

@@ -10,10 +10,6 @@ The first argument is a rule: ``cpu`` (no device), ``vulkan``, ``metal``, ``neve
 import os
 import signal
 import sys
-import time
-from pathlib import Path
-
-from fake_perplexity import HELP
 
 LAYERS, CELLS = 4, 2048
 KERNELS = {
@@ -59,7 +55,7 @@ def splits(rule, k, v):
 
 def misbehave(rule, k, v):
     if rule == "hang":
-        time.sleep(600)
+        signal.pause()
     if rule == "old":
         sys.stderr.write("error: invalid argument: --fit-print\n")
         sys.exit(1)
@@ -80,20 +76,22 @@ def misbehave(rule, k, v):
         abort("D create_tensor: loading tensor")
     if rule == "mla" and k != v:
         # The logger gets as far as the reason in every third call.
-        calls = Path(f"{os.environ['HOME']}/calls").read_text(encoding="utf-8")
-        is_told = calls.count(f"{k}/{v}") % 3 == 0
+        with open(f"{os.environ['HOME']}/calls", encoding="utf-8") as calls:  # noqa: PTH123 - starts faster than pathlib
+            is_told = calls.read().count(f"{k}/{v}") % 3 == 0
         abort(REFUSED.format(k, v) if is_told else "D create_tensor: loading tensor")
 
 
 def main():
     rule = sys.argv[1]
     if sys.argv[2:] == ["--help"]:
+        from fake_perplexity import HELP
+
         sys.stdout.write(HELP)
         return
     if rule == "by-device":
         rule = "vulkan" if os.environ["GGML_VK_VISIBLE_DEVICES"] == "0" else "never"
     k, v = option("--cache-type-k"), option("--cache-type-v")
-    with Path(f"{os.environ['HOME']}/calls").open("a", encoding="utf-8") as calls:
+    with open(f"{os.environ['HOME']}/calls", "a", encoding="utf-8") as calls:  # noqa: PTH123 - likewise
         calls.write(f"{k}/{v} {option('--ctx-size')}\n")
     misbehave(rule, k, v)
     on_device = "CUDA0" if rule == "cuda" else "Vulkan0"

@@ -23,6 +23,7 @@ POINTS = {
     "wait for a server": "codeneedle.engines.started:_wait_for",
     "choose a port": "codeneedle.engines.started:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
+    "force a right answer": "codeneedle.engines.llama_cpp.client:Client.force",
     "render a conversation": (
         "codeneedle.engines.llama_cpp.client:Client.render_conversation"
     ),

@@ -18,8 +18,8 @@ from codeneedle.records.store import (
     decode_setup,
 )
 
-# Written lines alone: a cell that forces them as well takes twice the time.
-GRID = ("--way", "write", "--corpus", "tiny", "--types", "q8_0,q4_0")
+# To write 20 lines takes ten times as long as to force 5, and more.
+GRID = ("--way", "force", "--corpus", "tiny", "--types", "q8_0,q4_0")
 GRID += ("--context", "4096")
 """Four cells."""
 
@@ -29,6 +29,9 @@ TINY = "[generate]\nfunctions = 3\nvalue_length = 6\nname_length = 5\nseed = 7\n
 
 SHORT = TINY.replace("= 6", "= 2").replace("= 5", "= 3")
 """The same with short lines: half a second."""
+
+BRIEF = f"{SHORT}lines = 6\n"
+"""Functions of six lines, which are forced alone: a quarter of a second."""
 
 
 def put_corpus(folder, *, functions=3, of=TINY):

@@ -22,7 +22,7 @@ import pytest
 from calls import VARIABLES, called
 from injection_points import place
 from injections import (
-    TINY,
+    BRIEF,
     Folder,
     Injection,
     error_line,
@@ -293,9 +293,7 @@ class Series:
     """A sweep that is ended in many ways, and started again each time."""
 
     def __init__(self, folder: Folder, *arguments: str) -> None:
-        # A cell takes half a second.
-        short = TINY.replace("= 6", "= 2").replace("= 5", "= 4")
-        put_corpus(folder.path, functions=2, of=short)
+        put_corpus(folder.path, functions=4, of=BRIEF)
         self.folder = folder
         self.path = folder.path
         self.arguments = ("sweep", *arguments)
