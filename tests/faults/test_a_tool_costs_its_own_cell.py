@@ -5,7 +5,7 @@ import random
 import signal
 
 import pytest
-from injections import put_corpus
+from injections import SHORT, put_corpus
 from programs import script, server, tools
 from started_sweeps import RUN, impatient, problem, record, struck
 
@@ -61,7 +61,8 @@ def test_each_fault_of_a_tool_costs_its_own_cell_alone(folder, ledger, times):
         folder.look()
         cells = _cells(left)
         left = [fault for fault in left if fault not in cells]
-        _play(folder, ledger, cells, (*command, ",".join(TYPES)))
+        used = [each for each in TYPES if f"{each}-f16" in {*cells.values()}]
+        _play(folder, ledger, cells, (*command, ",".join(["f16", *used])))
         for (name, _), cell in cells.items():
             (path / RUN / "cells" / f"{cell}.{PROBES[name]}.json").unlink()
         folder.finished.clear()
@@ -156,7 +157,7 @@ def test_rows_that_end_or_are_others_while_they_are_read_cost_their_cell_alone(
 
 
 PROGRAMS = {
-    "llama-server": (20, "--k-types q8_0,q4_0 --v-types q4_0"),
+    "llama-server": (20, "--way write --k-types q8_0,q4_0 --v-types q4_0"),
     "llama-perplexity": (8, "--probe divergence --divergence-context 1024 --chunks 2"),
     "llama-bench": (8, "--probe throughput --depths 1024 --repetitions 2"),
     "llama-perplexity that is read": (8, "--way force --way read"),
@@ -172,6 +173,8 @@ def test_a_real_program_that_is_killed_or_frozen_leaves_nothing_half(
 ):
     path, (often, measures) = folder.path, PROGRAMS[name]
     program = name.partition(" ")[0]
+    if name == "llama-server":
+        put_corpus(path, functions=2, of=SHORT)
     command = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0")
     command = (*command, *measures.split())
     chance = random.Random(name)  # noqa: S311 - no secret

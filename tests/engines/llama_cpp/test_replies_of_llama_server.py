@@ -396,7 +396,7 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
     llama_server, smollm2, tmp_path
 ):
     """K in four bits makes its lines less probable; it writes them with neither."""
-    names = WORDS[:4]
+    names = WORDS[:3]
     text = "\n".join(map(words_of, names))
     means = {}
     for pair in (Pair("f16", "f16"), Pair("q4_0", "f16")):
