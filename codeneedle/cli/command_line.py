@@ -29,7 +29,6 @@ from codeneedle.cli.options import (
     words_of_list,
 )
 from codeneedle.errors import BadInput, nearest
-from codeneedle.system.files import expand_home
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -230,6 +229,8 @@ SWEEP_WORDS = "codeneedle.sweep_words"
 
 def _words_of_sweep(words: Sequence[str], file: Path) -> list[str]:
     """*words* of a `TranscriptCommand`, its *file* behind the option of a sweep."""
+    from codeneedle.system.files import expand_home
+
     ours, _ = split_server_args([*words])
     at = next(
         at for at, word in enumerate(ours) if expand_home(word).absolute() == file
