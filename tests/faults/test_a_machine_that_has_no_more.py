@@ -224,7 +224,7 @@ def remounted(place, how):
 
 
 GONE = {
-    "in a round": ("force a right answer", 2),
+    "in a round": ("force a right answer", 1),
     "before a record": ("write a record", 1),
     "while counting": ("start the counting server", 1),
     "before a note": ("write the note of a server", 3),

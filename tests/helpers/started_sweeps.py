@@ -293,7 +293,7 @@ class Series:
     """A sweep that is ended in many ways, and started again each time."""
 
     def __init__(self, folder: Folder, *arguments: str) -> None:
-        put_corpus(folder.path, functions=4, of=BRIEF)
+        put_corpus(folder.path, functions=5, of=BRIEF)
         self.folder = folder
         self.path = folder.path
         self.arguments = ("sweep", *arguments)
