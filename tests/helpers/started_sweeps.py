@@ -292,8 +292,10 @@ def told(said):
 class Series:
     """A sweep that is ended in many ways, and started again each time."""
 
+    functions = 5  # as many as make two chunks of 256 tokens
+
     def __init__(self, folder: Folder, *arguments: str) -> None:
-        put_corpus(folder.path, functions=5, of=BRIEF)
+        put_corpus(folder.path, functions=self.functions, of=BRIEF)
         self.folder = folder
         self.path = folder.path
         self.arguments = ("sweep", *arguments)
