@@ -133,8 +133,9 @@ class LoadedRun:
         Where attention of each pair ran: ``kernel``, ``cpu`` or ``converted``.
 
         Returns:
-            See `frame`; empty text where nothing tells or a cell was not measured. Of
-            several probes one without a kernel counts.
+            K types down and V types across, as `frame` has them; empty text where
+            nothing tells or a cell was not measured. Of several probes one without a
+            kernel counts.
         """
         import pandas as pd
 

@@ -26,6 +26,6 @@ def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     without candidates. Every choice among measured pairs is made here.
     """
     every = list(candidates)
-    pairs = {each.pair for each in every if each.in_kernel}
-    pairs = pairs or {each.pair for each in every}
+    pairs = {candidate.pair for candidate in every if candidate.in_kernel}
+    pairs = pairs or {candidate.pair for candidate in every}
     return most_precise(pairs) if pairs else None

@@ -181,19 +181,20 @@ def draw_task(folder: Path, into: Path = ROOT / "docs" / "pictures") -> list[Pat
     rows = [row for row in humaneval.by_loss(folder) if row[1].solutions]
     return write_both(
         into / TASK,
-        lambda left, right, theme: paint_task(left, right, rows, theme),
-        panels=2,
+        lambda colours: chart(
+            lambda left, right, theme: paint_task(left, right, rows, theme),
+            colours,
+            panels=2,
+        ),
     )
 
 
-def write_both(
-    stem: Path, paint: Callable[..., None], *, panels: int = 1
-) -> list[Path]:
-    """Write a `chart` for light and for dark pages; returns their paths."""
+def write_both(stem: Path, draw_in: Callable[[Mapping[str, str]], str]) -> list[Path]:
+    """Write what *draw_in* makes of light and of dark colours; returns both paths."""
     written = []
     for end, colours in THEMES.items():
         file = stem.with_name(f"{stem.name}{end}.svg")
-        file.write_text(chart(paint, colours, panels=panels), encoding="utf-8")
+        file.write_text(draw_in(colours), encoding="utf-8")
         written.append(file)
     return written
 
@@ -263,7 +264,12 @@ def draw_budget(
     frame = budget_frame(judge(join_runs(loaded, limits.at), limits))
     return write_both(
         folder / BUDGET,
-        lambda axes, theme: paint_budget(axes, frame, limits.max_memory_bytes, theme),
+        lambda colours: chart(
+            lambda axes, theme: paint_budget(
+                axes, frame, limits.max_memory_bytes, theme
+            ),
+            colours,
+        ),
     )
 
 
@@ -283,7 +289,10 @@ def draw_length(
                     point = (run.setup.corpus.tokens, row.bounds)
                     by_pair.setdefault(str(result.pair), []).append(point)
     return write_both(
-        folder / LENGTH, lambda axes, theme: paint_length(axes, by_pair, theme)
+        folder / LENGTH,
+        lambda colours: chart(
+            lambda axes, theme: paint_length(axes, by_pair, theme), colours
+        ),
     )
 
 
@@ -403,13 +412,9 @@ PICTURES: Mapping[str, Callable[[Mapping[str, str]], str]] = {
 def draw(folder: Path, names: Iterable[str] = PICTURES) -> list[Path]:
     """Write the pictures of these *names* into *folder*; returns their paths."""
     folder.mkdir(parents=True, exist_ok=True)
-    written = []
-    for name in names:
-        for end, colours in THEMES.items():
-            file = folder / f"{name}{end}.svg"
-            file.write_text(PICTURES[name](colours), encoding="utf-8")
-            written.append(file)
-    return written
+    return [
+        file for name in names for file in write_both(folder / name, PICTURES[name])
+    ]
 
 
 def parsed(arguments: Sequence[str] | None = None) -> argparse.Namespace:

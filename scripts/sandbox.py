@@ -23,6 +23,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+CPU_S = 10
+"""Processor time; a busy machine does not shorten it."""
+
+WALL_S = 600.0
+"""Time, for what sleeps alone: a busy machine must not make an answer wrong."""
+
 MEMORY_BYTES = 1 << 29
 FILE_BYTES = 1 << 20
 FOLDER_BYTES = 1 << 22
@@ -46,15 +52,6 @@ _BY_SIGNAL = 128
 """What unshare adds to the number of the signal that has ended a program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """How long a program may take."""
-
-    cpu_s: int = 10  # processor time; a busy machine does not shorten it
-    wall_s: float = 600.0
-    """Time, for what sleeps alone: a busy machine must not make an answer wrong."""
-
-
 class NoSandbox(Exception):  # noqa: N818 - named after the fact
     """This system makes no sandbox."""
 
@@ -68,7 +65,11 @@ class Outcome:
 
 
 def execute(
-    program: str, *, is_confined: bool = True, limits: Limits | None = None
+    program: str,
+    *,
+    is_confined: bool = True,
+    cpu_s: int = CPU_S,
+    wall_s: float = WALL_S,
 ) -> Outcome:
     """
     Run the source of a *program* in a process of its own, and say how it ended.
@@ -76,25 +77,25 @@ def execute(
     Args:
         program: Python, without any package.
         is_confined: Whether it is kept from network and files. Limits hold anyway.
-        limits: How long it may take; None for what an answer may.
+        cpu_s: How much processor time it may take, in seconds.
+        wall_s: How long it may take, in seconds.
 
     Raises:
         NoSandbox: If the program was not begun, which says nothing about it.
     """
-    limits = limits or Limits()
     # Known to nothing that the program calls; ending early is no success.
     word = secrets.token_hex()
     source = f"{program}\n\nimport sys\nsys.__stdout__.write('\\n{word}')\n"
     with tempfile.TemporaryDirectory() as root, tempfile.TemporaryFile() as told:
         try:
             done = subprocess.run(
-                _argv(root, limits.cpu_s, is_confined=is_confined),
+                _argv(root, cpu_s, is_confined=is_confined),
                 input=source.encode(errors="surrogatepass"),
                 stdout=told,
                 stderr=told,
                 cwd=root,
                 env={},
-                timeout=limits.wall_s,
+                timeout=wall_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
@@ -105,7 +106,7 @@ def execute(
         has_begun = told.read(len(BEGUN)) == BEGUN
         told.seek(max(told.tell(), told.seek(0, os.SEEK_END) - LAST_BYTES))
         end = told.read().decode(errors="replace").rstrip()
-    late = f"not done after {limits.wall_s:g} s"
+    late = f"not done after {wall_s:g} s"
     ending = _last_line(end, done.returncode) if done else late
     if not has_begun:
         raise NoSandbox(ending)

@@ -386,7 +386,7 @@ class Machine:
 
     @property
     def first(self) -> int:
-        """Functions of the first step, see `sweep.steps.first_look`."""
+        """Functions of the first step; see `sweep.steps.first_look`."""
         spent_s = self.check_s + self.cell_s(self.ends[0]) + 4 * self.ordinary_s
         return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
 

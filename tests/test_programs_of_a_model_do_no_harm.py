@@ -41,16 +41,13 @@ def test_a_program_is_stopped_at(what):
 
 @confined
 def test_an_endless_loop_ends_by_its_processor_time():
-    limits = sandbox.Limits(cpu_s=1)
-
-    assert not sandbox.execute("while True:\n    pass", limits=limits).is_done
+    assert not sandbox.execute("while True:\n    pass", cpu_s=1).is_done
 
 
 @confined
 def test_a_program_that_sleeps_ends_by_the_clock():
-    limits = sandbox.Limits(wall_s=10.0)  # until then it has begun
-
-    outcome = sandbox.execute("import time\ntime.sleep(1e6)", limits=limits)
+    wall_s = 10.0  # until then it has begun
+    outcome = sandbox.execute("import time\ntime.sleep(1e6)", wall_s=wall_s)
 
     assert "not done after 10 s" == outcome.ending
 
@@ -96,7 +93,7 @@ def test_a_sandbox_that_does_not_start_is_no_wrong_answer(fails, tmp_path, monke
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(sandbox.NoSandbox):
-        sandbox.execute(HARMLESS, limits=sandbox.Limits(wall_s=1.0))
+        sandbox.execute(HARMLESS, wall_s=1.0)
 
 
 def test_limits_hold_for_who_asks_for_no_sandbox():

@@ -126,7 +126,7 @@ def swept_and_reported(folder, faults, *arguments, **variables):
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_a_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path, part):
-    """Nor in a report: those read the same files, and no log."""
+    """Reports read these files alone; what they show is looked at below."""
     faults = {
         f"t{at}": [f"tells={place}", f"tells-how={how}", *others]
         for at, (place, how, others) in enumerate(TOLD[part::PARTS])

@@ -198,6 +198,7 @@ def _nothing_fits(fit: Fit, room: Room) -> TooLong:
 
 
 def _fits_whole(fit: Fit, corpus: Corpus) -> bool:
+    """Whether all of *corpus* fits with any of its rooms."""
     return any(room.tokens(corpus.text) <= fit.context for room in fit.rooms(corpus))
 
 

@@ -248,7 +248,8 @@ def _random_bodies(knobs: Knobs) -> Source:
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
-def _generate(knobs: Knobs) -> BuiltIn:
+def _built_in_of(knobs: Knobs) -> BuiltIn:
+    """The built-in corpus of *knobs*, whose text is not made yet."""
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
@@ -309,10 +310,10 @@ SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
 """Built-in corpora for short contexts, the one with 20 lines per function first."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "random-bodies": _generate(Knobs()),
-    "random-bodies-mini": _generate(MINI),
-    "random-bodies-short": _generate(SHORT),
-    "random-bodies-many": _generate(MANY),
+    "random-bodies": _built_in_of(Knobs()),
+    "random-bodies-mini": _built_in_of(MINI),
+    "random-bodies-short": _built_in_of(SHORT),
+    "random-bodies-many": _built_in_of(MANY),
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",

@@ -183,6 +183,7 @@ class Connection:
         return event
 
     def _note_event(self) -> None:
+        """Grant the server its time again; `patience` learns how long it took."""
         self._deadline.extend()
         self.patience.note_event()
 

@@ -62,8 +62,8 @@ class Survey:
     @property
     def has_no_cache(self) -> bool:
         """Whether the engine makes a context without a KV cache for each pair."""
-        made = [pair for pair in self.pairs.values() if pair.memory]
-        return bool(made) and not any(each.kv for each in made)
+        made = [answer for answer in self.pairs.values() if answer.memory]
+        return bool(made) and not any(answer.kv for answer in made)
 
     def refusal(self, pair: Pair) -> str:
         """Why the engine cannot run *pair*; empty if it can, or if that is unknown."""

@@ -86,7 +86,7 @@ KEPT_TENSORS = re.compile(
 
 
 EXPERT_TENSORS = re.compile(rb"blk\.\d{1,3}\.ffn_\w{1,32}_exps\.weight")
-"""Tensors of a mixture that hold an expert beside the other."""
+"""Tensors of a mixture that hold all experts of a layer, one behind the other."""
 
 
 TOKENIZER = re.compile(
@@ -210,9 +210,11 @@ class _ByteCursor:
         return value
 
     def count(self) -> int:
+        """The next number of 64 bits, without a sign."""
         return int(self.number(_U64))
 
     def small(self) -> int:
+        """The next number of 32 bits, without a sign."""
         return int(self.number(_U32))
 
     def take(self, size: int) -> bytes:

@@ -103,7 +103,7 @@ def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
 
 
 def _ratio(wanted: str, known: str) -> float:
-    """Bits of a value of type *wanted* / those of *known*; NaN if unknown."""
+    """Bits of a value of type *wanted*, divided by those of *known*; NaN if unknown."""
     if wanted == known:
         return 1.0
     bits = BITS_PER_ELEMENT.get

@@ -90,8 +90,14 @@ def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
 
 
 def _span(shares: Collection[float]) -> str:
-    least, most = f"{100 * min(shares):.2g}", f"{100 * max(shares):.2g}"
+    """The least and the most of *shares*, in percent: ``5.4 to 62 %``."""
+    least, most = map(_percent, (min(shares), max(shares)))
     return f"{most} %" if least == most else f"{least} to {most} %"
+
+
+def _percent(share: float) -> str:
+    """*share* in percent, rounded to two digits: ``5.4``, ``62``, ``100``."""
+    return f"{float(f'{100 * share:.2g}'):g}"
 
 
 def _biases(weights: Weights) -> Iterator[str]:

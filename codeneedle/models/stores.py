@@ -81,7 +81,7 @@ def stored_models() -> Iterator[StoredModel]:
     included. No file is read but manifests.
     """
     for folder in hugging_face_folders():
-        yield from _of_hugging_face(folder)
+        yield from _models_of_hugging_face(folder)
     for folder in lm_studio_folders():
         yield from _models_of_lm_studio(folder)
     for folder in ollama_folders():
@@ -154,7 +154,7 @@ def _home() -> Path:
     return Path(os.path.expanduser("~"))  # noqa: PTH111
 
 
-def _of_hugging_face(cache: Path) -> Iterator[StoredModel]:
+def _models_of_hugging_face(cache: Path) -> Iterator[StoredModel]:
     """
     Models in a *cache* of the hub, by repo.
 
@@ -476,7 +476,7 @@ def missing(text: str, *, folder: bool = False) -> WeightsUnusable:
 
 
 def _unreadable() -> str:
-    """`` (not readable for you: FOLDERS)``; empty if all stores can be read."""
+    """Stores that may not be read, in parentheses to end a hint with; or empty."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
     closed = [str(folder) for folder in folders if _is_closed(folder)]
     return f" (not readable for you: {', '.join(closed)})" if closed else ""

@@ -481,7 +481,7 @@ def _advice_in(folder: Path) -> str:
 
 
 def _models_in(folder: Path) -> list[str]:
-    """Up to `_MOST_LISTED` models in *folder*; of a split one only the first part."""
+    """Names of `_MOST_LISTED` models in *folder* at most; of parts, the first alone."""
     if not folder.is_dir():
         return []
     names = sorted(file.name for file in folder.iterdir())
@@ -590,7 +590,7 @@ def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | Non
 
     Args:
         path: A file that is no whole GGUF file.
-        looks: Whether it `looks_like` weights, or begins as a GGUF file does.
+        looks: A phrase of `looks_like`; by default, that it begins as a GGUF file does.
     """
     if pieces.is_download(path):
         return WeightsUnusable(

@@ -250,6 +250,7 @@ class ProbeContext:
         )
 
     def _tell_progress(self, within: Progress) -> None:
+        """Tell the present step again, with how far the request *within* it is."""
         self.tell(replace(self._now, within=within))
 
     def log(self, name: str = "") -> Path:

@@ -6,10 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from codeneedle.cache_types import (
-    Pair,
-    by_precision,
-)
+from codeneedle.cache_types import Pair, by_precision
 from codeneedle.probes.metrics import Metric, cell_value, context_of
 from codeneedle.records.record import (
     AGAIN,
@@ -196,7 +193,9 @@ def chosen_reference(
     candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """
-    The pair that others are compared with; None if it has no value, or several are.
+    The pair that records name, else `reference_among` *candidates*.
+
+    None if they name several, or one that is no candidate.
 
     Args:
         candidates: Those with a value.

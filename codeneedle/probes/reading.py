@@ -200,7 +200,7 @@ def laid_out(
 def _compose_text(
     before: str, text: str, passages: Sequence[Passage]
 ) -> tuple[str, list[tuple[Passage, tuple[int, int]]]]:
-    """All texts in one, and the range of characters of each right answer in it."""
+    """*before*, *text* and *passages* in one, and where each right answer is in it."""
     body, ranges = before + text, []
     for passage in passages:
         body += passage.asked

@@ -12,6 +12,7 @@ OPEN_THOUGHT = re.compile(r"<think>\s*\Z")
 """Ends a prompt whose template has begun a thought."""
 
 THOUGHT_TAG = re.compile(r"</?think(?:ing)?>")
+"""Begins or ends a thought in a reply."""
 
 THOUGHT = re.compile(
     r"<think(?:ing)?>.*?(?:</think(?:ing)?>|\Z)|</think(?:ing)?>", re.DOTALL

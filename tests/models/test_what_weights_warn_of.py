@@ -89,6 +89,16 @@ def test_a_prediction_where_nothing_was_measured_says_so(name, is_near, tmp_path
     assert f"moves {100 * least:.2g} to" in said(weights)
 
 
+def test_types_that_move_all_attention_are_said_to_in_plain_digits(
+    tmp_path, monkeypatch
+):
+    """It was once said as 1e+02 %."""
+    moved = {"q8_0": 0.0544, "q4_0": 0.998}
+    monkeypatch.setattr(sensitivity, "attention_moved", lambda _weights: moved)
+
+    assert "moves 5.4 to 100 % of the attention" in said(made_weights())
+
+
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
 

@@ -13,7 +13,7 @@ COMMENT = "// {}"
 
 
 def _qualified_name(name: "tree_sitter.Node") -> str:
-    """``Type.Method`` of a method, for any receiver: ``(s *Type[T])``."""
+    """``Type.Method``, whatever the receiver: ``(s *Type[T])``; the name without."""
     method = name.parent
     receiver = method.child_by_field_name("receiver") if method else None
     if receiver is None:

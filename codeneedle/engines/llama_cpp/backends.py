@@ -82,11 +82,11 @@ def options_of(backend: Backend | None) -> list[str]:
     """
     if backend is None:
         nvcc = cuda_compiler()
-        return [] if nvcc is None else _with_cuda(nvcc)
+        return [] if nvcc is None else _options_of_cuda(nvcc)
     tool = _path_of_program(backend)
     match backend.name:
         case "cuda":
-            return _with_cuda(tool)
+            return _options_of_cuda(tool)
         case "hip":
             clang = _hip_clang(tool)
             return [backend.switch, f"-DCMAKE_HIP_COMPILER={clang}", ALL_KERNELS]
@@ -123,7 +123,8 @@ def _first_program(*candidates: str) -> str | None:
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
-def _with_cuda(nvcc: str) -> list[str]:
+def _options_of_cuda(nvcc: str) -> list[str]:
+    """Options of cmake for CUDA with this compiler, and kernels for all pairs."""
     return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
 
 

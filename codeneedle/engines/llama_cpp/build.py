@@ -146,7 +146,7 @@ def build(
 
 
 def jobs(cores: int, free_bytes: int) -> int:
-    """Compilers to run at once: one per core, as far as free memory suffices."""
+    """Compilers to run at once: one per core that free memory suffices for, or one."""
     return max(1, min(cores, free_bytes // BYTES_PER_JOB))
 
 

@@ -107,7 +107,7 @@ class Client(Connection):
 
     def readiness(self, alias: str, *, limit_s: float = SHORT_S) -> Readiness:
         """
-        State of the server; a stranger has another name, or `refusal` says why.
+        State of the server; one that answers with another name is a stranger.
 
         One that says it is well, and answers a question with 503, is still loading.
 
@@ -392,7 +392,7 @@ class Client(Connection):
     def _pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
-        """The tokens of *text* with their bytes; special ones are read; see `_ids`."""
+        """The tokens of *text* with their bytes; for special ones, see `_ids`."""
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
 

@@ -91,9 +91,9 @@ built-in model reads 2,098 in 0.15 to 0.64 s and writes 1,971 in 1.6 to 3.0 s.
 
 FIRST_ROTATING_BUILD = 9292
 """
-A build of 2026-05-23 that rotates quantized values.
+The first build that is taken to rotate quantized values: one of 2026-05-23.
 
-That came on 2026-04-01 (llama.cpp #21038); one between the two is taken not to.
+Rotation came on 2026-04-01 (llama.cpp #21038); builds between are taken to have none.
 """
 
 COUNT_LOAD_TIMEOUT_S = 300.0
@@ -112,7 +112,11 @@ memory.
 
 
 def _read_back_s(pairs: Collection[Pair]) -> float:
-    """`READ_BACK_S` in the mean of *pairs*, in seconds."""
+    """
+    Seconds of a core for each value of heads, token and token before it.
+
+    The mean over *pairs*, of which `TILED` is read in tiles.
+    """
     tiled = sum(pair == TILED for pair in pairs) / max(len(pairs), 1)
     return tiled * TILED_BACK_S + (1 - tiled) * READ_BACK_S
 

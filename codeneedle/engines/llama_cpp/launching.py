@@ -83,7 +83,7 @@ def environment(launch: Launch) -> list[str]:
     """
     Variables, a line each; comments name the arguments, and say it for launchers.
 
-    No variables hold those arguments: which ones have one is up to a build.
+    Arguments are no variables here: which of them have one depends on the build.
     """
     given = launch.arguments
     return [

@@ -56,7 +56,7 @@ def read(log_text: str) -> Effective:
 
 
 def trouble(log_text: str) -> Trouble | None:
-    """Why the program failed, by the most telling line of its log; None if none is."""
+    """Why the program failed, by the line of its log that tells most; None if none."""
     return _first_trouble(log_text) or reasons.complaint(lines(log_text))
 
 
@@ -255,7 +255,7 @@ def _context(lines: Sequence[str]) -> int | None:
 
 
 def _flash_attention(lines: Sequence[str]) -> str | None:
-    """``enabled`` or ``disabled``; ``auto`` until it is resolved; None if untold."""
+    """``enabled``, ``disabled``, or what was asked for (``auto``); None if untold."""
     # Some models have it switched off although it was asked for.
     return _last_group(_FLASH_RESOLVED, lines) or _last_group(_FLASH, lines)
 

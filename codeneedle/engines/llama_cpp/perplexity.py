@@ -368,7 +368,7 @@ class Perplexity(BaseFileTool):
             + self.base_bytes(chunks=job.task.chunks, context=job.task.context),
         )
         if returncode is None:
-            raise _silent(job, silence_s, known)
+            raise _error_of_silence(job, silence_s, known)
         log_text = read_log(job.log)
         note(
             ToolRun(
@@ -450,7 +450,7 @@ def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
     )
 
 
-def _silent(job: Job, silence_s: float, known: str) -> CellError:
+def _error_of_silence(job: Job, silence_s: float, known: str) -> CellError:
     return silence_error(
         PERPLEXITY,
         silence_s,

@@ -342,7 +342,7 @@ class ComparedRows(RowStream):
 
     def comparison(self, *, ppl: Estimate | None, retries: int) -> Comparison:
         """
-        The comparison of a whole file with that of the reference.
+        The pair, all of whose rows have come, beside the reference.
 
         Args:
             ppl: Perplexity of the pair as the tool states it, before it was rounded

@@ -251,7 +251,11 @@ class Surveyor:
         return sorted(sizes - VECTOR_HEADS - {0})
 
     def _with_conversion(self, answer: PairSurvey) -> PairSurvey:
-        """*answer* with its attention: in a kernel, or on K and V converted to f16."""
+        """
+        *answer* of a whole graph, whose device may convert K and V to f16 in it.
+
+        Attention is left as it is where the build does not tell.
+        """
         if self._without_kernels and answer.pair != PLAIN:
             of = " and ".join(map(str, self._without_kernels))
             evidence = f"a kernel for heads of {of} values takes f16 alone: {NO_BUILD}"

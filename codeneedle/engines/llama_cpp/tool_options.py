@@ -298,8 +298,8 @@ def translate_arguments(
         help_text: What its ``--help`` prints.
 
     Returns:
-        Arguments of llama-bench, by long name; the last of a name counts. And the names
-        of the server's; see `shared_arguments`.
+        Arguments of llama-bench, by long name; the last of a name counts. And those of
+        the server that it lacks and that may change a speed, by name, each once.
     """
     passed: dict[str, str] = {}
     lacking: list[str] = []

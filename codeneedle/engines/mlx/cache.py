@@ -173,12 +173,12 @@ class SplitKVCache:
 
 
 def _two_and_two(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Two and two; there are one or three of K and of V, so none is left."""
+    """*arrays* by twos; there are one or three of K and of V, so none is left."""
     return zip(arrays[::2], arrays[1::2], strict=True)
 
 
 def _for_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
-    """One number for K and V, or two."""
+    """The number of K and that of V; a single *value* is both."""
     return (value, value) if isinstance(value, int) else value
 
 

@@ -80,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         try:
             self._refuse_strangers()
             if self.path != "/v1/models":
-                self._unknown({})
+                self._refuse_path({})
             self._answer(200, {"data": [{"id": self.server.alias}]})
         except Refusal as refusal:
             self._refuse(refusal)
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         }
         try:
             self._refuse_strangers()
-            answers.get(self.path, self._unknown)(self._body())
+            answers.get(self.path, self._refuse_path)(self._body())
         except Refusal as refusal:
             self._refuse(refusal)
         except (KeyError, TypeError, ValueError) as error:
@@ -111,7 +111,7 @@ class Handler(BaseHTTPRequestHandler):
         if self.headers.get("Authorization") != f"Bearer {self.server.key}":
             raise Refusal(401, "authentication_error", "invalid key")
 
-    def _unknown(self, _body: Json) -> None:
+    def _refuse_path(self, _body: Json) -> None:
         raise Refusal(404, "not_found_error", "no such path")
 
     def _body(self) -> Json:
@@ -337,6 +337,7 @@ def _piece(piece: bytes) -> str | list[int]:
 
 
 def _memory() -> logs.Memory:
+    """What MLX has allocated, now and at most."""
     from codeneedle.engines.mlx.model import active_bytes, peak_bytes
 
     return logs.Memory(peak_bytes=peak_bytes(), active_bytes=active_bytes())

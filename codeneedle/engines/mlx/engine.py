@@ -443,7 +443,7 @@ class MlxServer(StartedServer):
         return memory.peak_bytes if memory else None
 
     def _memory_by_log(self) -> logs.Memory | None:
-        """Memory in use on a GPU, by the log; None on a CPU."""
+        """Memory on a GPU, as its log tells last; None on a CPU, or if untold."""
         log_text = logs.read_log(self.log) if devices() else ""
         return logs.last(log_text, logs.Memory)
 
@@ -581,6 +581,7 @@ class MlxDivergence(BaseFileTool):
         return compared.comparison
 
     def _run_to_end(self, job: Job, note: Notify, progress: Progress) -> str:
+        """Run *job*; returns the text of its log."""
         task, text = job.task, job.text
         argv = self.engine.command("divergence", job.pair, context=task.context)
         argv += ["--base", str(job.base)]

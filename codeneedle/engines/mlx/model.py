@@ -227,7 +227,7 @@ class Session:
 
 def _stretching(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
     """
-    The keys of a ``config.json`` with the user's rope factor; None without one.
+    What replaces keys of a ``config.json``: rope scaling by the user's factor, or None.
 
     YaRN where the model has none of its own, as models of Qwen advise.
 

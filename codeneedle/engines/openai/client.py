@@ -222,7 +222,11 @@ class OpenAi(Connection):
         return Readiness.STRANGER
 
     def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
-        """READY if our model, or any, is *listed*; else why not is in `strange`."""
+        """
+        READY if our model is *listed*; without a name, the first of them becomes ours.
+
+        Else a stranger, and `strange` says why, unless the list is empty.
+        """
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
@@ -653,8 +657,8 @@ def read_echo(
         answer: What the server says.
         text: What it was sent.
         passages: Where each begins and ends in it, ascending; none is empty.
-        wall_s: Seconds of the request, shared; see `passage_tokens`. One passage alone
-            takes all.
+        wall_s: Seconds of the request, which passages share as `passage_tokens` says;
+            one passage alone takes all.
 
     Raises:
         BadReply: If what it tells of these tokens is not all there, or impossible.

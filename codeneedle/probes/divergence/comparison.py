@@ -212,9 +212,9 @@ def _refuse_other_base(
 
 def _reference_run(run: ToolRun, task: DivergenceTask) -> ToolRun:
     """
-    *run* of the reference, for the cell of *task*.
+    What the cell of *task* keeps of *run*, which wrote the reference.
 
-    Of another pair its command alone.
+    All of it if its pair is the reference; else the command alone.
     """
     is_same = task.pair == task.reference
     return run if is_same else ToolRun(command=run.command)

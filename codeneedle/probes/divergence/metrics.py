@@ -68,7 +68,7 @@ def _reference(record: CellRecord) -> str | None:
 
 
 def _values_of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
-    """The value of each chunk, but of copies of others."""
+    """Returns the value of each chunk, but of copies of others."""
     return lambda compared, _: [
         value(chunk)
         for at, chunk in enumerate(compared.by_chunk)
@@ -107,7 +107,7 @@ class _AtContext:
 def _error_of(
     estimate: Callable[[Statistics], Estimate], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
-    """The standard error that llama-perplexity states of an estimate."""
+    """Returns the standard error that a tool states of an *estimate*, None without."""
 
     def error(record: CellRecord, setup: Setup) -> float | None:
         compared = _comparison_at(record, setup, context)

@@ -447,7 +447,11 @@ class OneReference(Calibrating):
 
     @override
     def recover(self, records: Sequence[CellRecord]) -> Json | None:
-        """The pair that all *records* name, with what it did not read; None of more."""
+        """
+        The pair that *records* name, with what it did not read.
+
+        None if they name several, or none.
+        """
         every = [found for record in records if (found := divergence_of(record))]
         names = {each.reference for each in every}
         if len(names) != 1:

@@ -52,7 +52,7 @@ def checked_words(
     The words of *command*; see `commands.words_of`.
 
     Raises:
-        BadInput: As of that, or if it names a file that its working folder lacks.
+        BadInput: If that refuses it, or it names a file that its working folder lacks.
         ToolMissing: If its program does not exist.
     """
     words = words_of(

@@ -477,7 +477,11 @@ _INSPECT_ENDS = frozenset({"cost", "operator", "time", "working"})
 
 
 def _of_inspect(path: Path) -> Iterator[Result] | None:
-    """Results by the first scorer of inspect_ai's JSON log; None of another file."""
+    """
+    Results by the first scorer of a JSON log of inspect_ai, whose epochs are attempts.
+
+    None if *path* is another file.
+    """
     if _member(path, str, "eval", "task") is None:
         return None
     log = _check_shape(_json_in(path), _InspectLog, place=path.name)
@@ -583,7 +587,9 @@ _PROMPTFOO_FAILED = 2
 
 def _of_promptfoo(path: Path) -> Iterator[Result] | None:
     """
-    Results of promptfoo's JSON, grouped by test; None if *path* is another file.
+    Results of promptfoo's JSON; prompts and repeats of one test are a group.
+
+    None if *path* is another file.
 
     An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.

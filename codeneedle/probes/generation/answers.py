@@ -125,6 +125,7 @@ def _fold_line(line: str, width: int) -> str:
 
 
 def _size(written: Written) -> str:
+    """Length of an answer, and how it ended: ``45 tokens, ended``."""
     return f"{plural(written.tokens, 'token')}, {_ending(written)}"
 
 

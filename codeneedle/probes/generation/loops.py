@@ -75,7 +75,7 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 
 
 def _first_loop(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
-    """The first *least* tokens that repeat those *ngram* before; None without any."""
+    """The first *least* tokens or more in which *ngram* tokens repeat; None without."""
     for at in range(ngram, len(tokens), STEP):
         if tokens[at] != tokens[at - ngram]:
             continue

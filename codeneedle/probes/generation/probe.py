@@ -92,7 +92,7 @@ class FirstAnswers(Calibrating):
 
     @override
     def settled_lines(self, setup: Setup) -> tuple[str, ...]:
-        """The prompts that are out."""
+        """Which prompts are out, and why; a line for each reason."""
         return tuple(f"{NAME}: {line}" for line in _left_out(setup))
 
 
@@ -220,7 +220,7 @@ class GenerationProbe(Probe):
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Writer":
-        """A writer of answers to prompts; it knows whom answers are compared with."""
+        """What sends the prompts; *observed* gets the pair that is compared with."""
         first = first_of(context.run.setup)
         observed.facts = {"against": first.pair if first else str(context.pair)}
         return _Writer(served, context, prompts=_sent_in(context.run))
@@ -419,8 +419,8 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
     )
     if key not in _SENT:
         firsts: dict[str, Sent] = {}
-        for prompt in _render_prompts(form, prompts):
-            firsts.setdefault(prompt.facts.sha256, prompt)
+        for sent in _render_prompts(form, prompts):
+            firsts.setdefault(sent.facts.sha256, sent)
         _SENT[key] = {first.facts.name: first for first in firsts.values()}
     return _SENT[key]
 
@@ -634,7 +634,11 @@ def _left_out(setup: Setup) -> Iterator[str]:
 
 
 def _departure_phrase(record: CellRecord, setup: Setup) -> str:
-    """``leaves 3 of 8 answers after 45 tokens``, with quartiles and leads in nats."""
+    """
+    Where answers leave the reference's, with quartiles, and how sure it was there.
+
+    ``leaves 3 of 8 answers after 45 tokens``, or ``writes the same to the last token``.
+    """
     every = comparisons(record, setup)
     differing = [each.difference for each in every if each.difference]
     if not differing:

@@ -144,7 +144,8 @@ def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _lines(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
+def _line_metric(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
+    """A metric of a number of lines of each answer."""
     return partial(metric_by_unit(_answers, number), unit="lines")
 
 
@@ -166,7 +167,7 @@ def _margin_metric(
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
 METRICS: tuple[Metric, ...] = (
-    _lines(_lines_matched)(
+    _line_metric(_lines_matched)(
         name="matched",
         better="higher",
         loss=Loss(
@@ -183,14 +184,22 @@ METRICS: tuple[Metric, ...] = (
     metric_by_unit(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
-    _lines(lambda answer: answer.misplaced_lines)(name="misplaced", better="lower"),
-    _lines(lambda each: each.counts[Mark.HALLUCINATED])(
+    _line_metric(lambda answer: answer.misplaced_lines)(
+        name="misplaced", better="lower"
+    ),
+    _line_metric(lambda each: each.counts[Mark.HALLUCINATED])(
         name="hallucinated", better="lower"
     ),
-    _lines(lambda each: each.counts[Mark.MISSING])(name="missing", better="lower"),
-    _lines(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
-    _lines(lambda each: each.counts[Mark.OVERRUN])(name="overrun", better="neither"),
-    _lines(lambda each: each.matched_strict)(name="matched-strict", better="higher"),
+    _line_metric(lambda each: each.counts[Mark.MISSING])(
+        name="missing", better="lower"
+    ),
+    _line_metric(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
+    _line_metric(lambda each: each.counts[Mark.OVERRUN])(
+        name="overrun", better="neither"
+    ),
+    _line_metric(lambda each: each.matched_strict)(
+        name="matched-strict", better="higher"
+    ),
     _margin_metric(_answers, lambda margins: margins.least)(name="margin"),
     _margin_metric(_answers, lambda margins: margins.fifth)(name="margin5"),
     _margin_metric(_answers, lambda margins: margins.mean)(name="margin-mean"),

@@ -122,7 +122,7 @@ class ForcedAnswer:
 
     @functools.cached_property
     def margins(self) -> Margins | None:
-        """Margins of all right tokens; negative where another was more probable."""
+        """Margins of all right tokens, negative where another led; None without any."""
         return margins(self.scores.leads)
 
 

@@ -77,7 +77,7 @@ def _rightness_metric(chosen: _Chosen) -> partial[Metric]:
     return partial(_metric_by_question(lambda each: each.share, chosen), unit="")
 
 
-def _tokens(chosen: _Chosen) -> RightTokens:
+def _right_tokens_of(chosen: _Chosen) -> RightTokens:
     def scores_by_unit(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, Forced | None]]:
@@ -144,8 +144,8 @@ def _units(record: CellRecord, setup: Setup) -> list[str]:
 
 def _right_share(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, 0 to 1; of informative tasks where there are any."""
-    answers = outcomes(record)
-    chosen = [answer for answer in answers if _is_informative(answer, setup)] or answers
+    every = outcomes(record)
+    chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
     shares = [each.share for each in chosen if each.share is not None]
     return fmean(shares or [0])
 
@@ -164,7 +164,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_right_share
         ),
     ),
-    _tokens(_is_informative).logp(unit_kind=TEXTS)(
+    _right_tokens_of(_is_informative).logp(unit_kind=TEXTS)(
         name=f"{NAME}-logp",
         why_none=lambda setup: _why_not_forced(setup) or NOTHING_INFORMATIVE,
         loss=Loss(
@@ -244,7 +244,7 @@ def _metrics_of_task(task: str, length: int | None) -> Iterator[Metric]:
         of=NAME,
         facet=facet,
     )
-    tokens = _tokens(is_of_task)
+    tokens = _right_tokens_of(is_of_task)
     shared: dict[str, Any] = {"unit_kind": TEXTS, "why_none": _why_not_forced}
     yield tokens.logp(**shared)(name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet)
     yield tokens.breaks_at(**shared)(

@@ -481,7 +481,7 @@ class _Texts:
             )
             left_out = (
                 *calibration.left_out,
-                *_skip_greater_lengths(size, calibration, reason),
+                *_greater_lengths(size, calibration, reason),
             )
             calibration = replace(calibration, left_out=left_out)
         self.settle(calibration)
@@ -735,7 +735,7 @@ def _stored_answer(
     )
 
 
-def _skip_greater_lengths(
+def _greater_lengths(
     failed: TextKey, calibration: Calibration, reason: str
 ) -> list[Skipped]:
     """The greater lengths of the task that *failed*, left out for that *reason*."""

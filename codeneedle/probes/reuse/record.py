@@ -121,7 +121,7 @@ class ReuseQuestion:
         return max((abs(one - other) for one, other in both), default=None)
 
     def differs(self, way: CacheState) -> bool | None:
-        """True if the reply differs from the cold one; None: see `difference`."""
+        """Whether the reply differs from the cold one; None where one is missing."""
         cold, again = self.answer(CacheState.COLD), self.answer(way)
         return None if cold is None or again is None else cold.text != again.text
 

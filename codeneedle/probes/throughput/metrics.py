@@ -113,7 +113,11 @@ def mean_speeds(record: CellRecord, test: str) -> dict[int, float]:
 def _speeds_at(
     record: CellRecord, setup: Setup, depth: int | None
 ) -> DepthSpeeds | None:
-    """Speeds of *record* at *depth*, None for the greatest of the setup."""
+    """
+    Speeds of *record* at *depth*, None for the greatest of the setup.
+
+    None if there are none.
+    """
     settings = throughput_layout(setup)
     if settings is None:
         return None
@@ -133,7 +137,7 @@ def _values(
 def _why_no_speed(
     record: CellRecord, setup: Setup, *, depth: int | None
 ) -> tuple[str, str] | None:
-    """Status and reason of a *depth* without speeds; None if it has some."""
+    """Status and reason of a *depth* that has none; None if it has, or is not there."""
     at = _speeds_at(record, setup, depth)
     return (at.status, at.gap) if at and at.gap else None
 

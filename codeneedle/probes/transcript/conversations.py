@@ -224,7 +224,7 @@ def aside_phrases(conversations: Iterable[Conversation]) -> list[str]:
 
 
 def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
-    """One line on what is not read of a file; see `aside_phrases`; or none."""
+    """A line on what is not read of a file, by its `aside_phrases`; or none."""
     if phrases:
         yield f"not read of the conversations: {'; '.join(phrases)}"
 

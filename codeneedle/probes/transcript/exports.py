@@ -251,7 +251,11 @@ def _of_llama(value: Json, aside: Counter[str]) -> Json:
 
 
 def _llama_message(message: Json, aside: Counter[str]) -> Json:
-    """A message by OpenAI's keys; *aside* counts calls that cannot be read."""
+    """
+    A message by OpenAI's keys; attachments stand before its text.
+
+    Tool calls that are no JSON are left out, and counted in *aside*.
+    """
     renamed = {
         "reasoningContent": "reasoning_content",
         "thinking": "reasoning_content",
