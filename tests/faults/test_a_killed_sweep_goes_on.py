@@ -26,6 +26,7 @@ from started_sweeps import (
     TWO,
     Series,
     alive,
+    at,
     command,
     ended,
     going,
@@ -220,8 +221,8 @@ def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
 
 def test_a_copy_of_a_run_folder_knows_nothing_of_its_servers(series, ledger, times):
     ignored = shutil.ignore_patterns("*.draft", "lock")
-    for at in range(times(5, quick=1)):
-        out = f"copy-{at}"
+    for count in range(times(5, quick=1)):
+        out = f"copy-{count}"
         with going(series.path, *series.arguments) as sweep:
 
             def caught(sweep=sweep):
@@ -361,8 +362,9 @@ def test_a_terminal_that_is_closed_ends_a_sweep_in_order(series, ledger, is_igno
             signal.signal(signal.SIGHUP, signal.SIG_IGN)
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
 
+    waits = at("force a right answer", 2, "wait_for", file="go")
     with subprocess.Popen(
-        command(*series.arguments),
+        command(*series.arguments, faults=[waits]),
         cwd=series.path,
         stdin=slave,
         stdout=slave,
@@ -372,17 +374,16 @@ def test_a_terminal_that_is_closed_ends_a_sweep_in_order(series, ledger, is_igno
     ) as sweep:
         os.close(slave)
         os.set_blocking(master, False)
-        log = series.path / RUN / "logs" / "q8_0-q8_0.log"
-        other = log.with_name("q8_0-q4_0.log")
 
-        def is_loading():
+        def is_asking():
             with contextlib.suppress(BlockingIOError):
                 os.read(master, 4096)
-            return log.exists() or other.exists()
+            return (series.path / "go.reached").exists()
 
         try:
-            assert until(is_loading, unless=lambda: sweep.poll() is not None)
+            assert until(is_asking, unless=lambda: sweep.poll() is not None)
             os.close(master)
+            (series.path / "go").touch()
             code = sweep.wait(PATIENCE_S)
         finally:
             sweep.kill()
@@ -440,10 +441,10 @@ STEPS = {"downloading": "pip", "configuring": "cmake", "compiling": "ninja"}
 def test_a_build_that_is_ended_leaves_no_half_llama(tmp_path, ledger, times):
     numbers = (signal.SIGKILL, signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     cases = [(step, number) for step in STEPS for number in numbers]
-    for at, (step, number) in enumerate(
+    for case, (step, number) in enumerate(
         cases if times(2, quick=1) == 2 else cases[8:9]
     ):
-        path = tmp_path / str(at)
+        path = tmp_path / str(case)
         path.mkdir()
         world = BuildPrograms(path)
         program = world.bin / STEPS[step]

@@ -178,6 +178,13 @@ def move_runs():
     os.rename("sweeps", f"away-{os.getpid()}")  # noqa: PTH104 - likewise
 
 
+def wait_for(file):
+    """Write *file*.reached, and go on once *file* is there."""
+    pathlib.Path(f"{file}.reached").touch()
+    while not pathlib.Path(file).exists():
+        time.sleep(0.01)
+
+
 def send(number, times=1):
     """Send signal *number* to ourselves, once or some times."""
 
