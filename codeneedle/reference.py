@@ -23,7 +23,7 @@ def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     The pair that all others are compared with.
 
     The most precise of *candidates*, of those in a kernel if there are any; None
-    without candidates. Every choice among measured pairs is made here.
+    without candidates. Whoever needs a reference among measured pairs asks here.
     """
     every = list(candidates)
     pairs = {candidate.pair for candidate in every if candidate.in_kernel}

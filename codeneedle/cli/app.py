@@ -785,7 +785,7 @@ def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:
     answers = [report.answer_of(verdict) for verdict in verdicts]
     if form == "json":
         of_engines = [(answer, words_of(answer.run.setup.engine)) for answer in answers]
-        objects = [report.answer_object(*group) for group in of_engines]
+        objects = [report.answer_object(answer, words) for answer, words in of_engines]
         write_json(objects if objects[1:] else objects[0])
     elif form == "badge":
         write_verbatim("".join(map(report.answer_badge, answers)))
@@ -857,7 +857,7 @@ def compare(
     base = one_run(out, first)
     compared = [comparison.compare(base, one_run(out, other)) for other in others]
     if json:
-        write_json([comparison.comparison_object(result) for result in compared])
+        write_json([*map(comparison.comparison_object, compared)])
     else:
         show_document(comparison.comparisons_document(compared))
 

@@ -137,6 +137,6 @@ class JointSweep:
 
 
 def sweep_together(pages: Sequence[tuple[Page, RunContext]]) -> int:
-    """Measure several files of weights; see `JointSweep`. The exit code."""
+    """Measure several files of weights, see `JointSweep`; returns the exit code."""
     joint = JointSweep(pages=[page for page, _ in pages])
     return joint.sweep([run for _, run in pages])

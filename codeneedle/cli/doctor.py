@@ -22,6 +22,7 @@ from codeneedle.models import pretrained
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.stores import stored_models
 from codeneedle.models.weights import Weights, read_header
+from codeneedle.records.store import refuse_unusable_folder
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_object
 from codeneedle.report.plan import grid_document
@@ -30,11 +31,7 @@ from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import EngineFor, Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
-from codeneedle.system.files import (
-    cache_folder,
-    free_disk_bytes,
-    refuse_unusable_folder,
-)
+from codeneedle.system.files import cache_folder, free_disk_bytes
 from codeneedle.system.machine import MachineFacts
 from codeneedle.text import plural, size, visible, visible_lines
 

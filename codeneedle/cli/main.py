@@ -1,4 +1,4 @@
-"""The command line runs: the one place where an error becomes an exit code."""
+"""Runs a command: the one place where an error becomes an exit code."""
 
 import os
 import sys

@@ -7,11 +7,12 @@ from pathlib import Path
 from msgspec import structs
 from rich.console import Console
 
-from codeneedle.cache_types import ENGINE, RUNS
+from codeneedle.cache_types import ENGINE
 from codeneedle.cli.progress import note_lines
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.weights import Weights, read_header, sha256
 from codeneedle.records.store import SWEEP
+from codeneedle.report.captions import root_options
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import facts_of_model
 from codeneedle.sweep.request import Request
@@ -126,7 +127,7 @@ def beside_line(plan: Plan) -> str:
         return ""
     models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
     folder = plan.store.folder
-    where = [] if folder.parents[1] == RUNS else ["--out", str(folder.parents[1])]
+    where = root_options(folder.parents[1])
     # All else that was asked for stands in its sweep file.
     command = sweep_command(folder / SWEEP, "--decide", *models, *where)
     return (

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from codeneedle.cache_types import RUNS, Pair
+from codeneedle.cache_types import Pair
 from codeneedle.cli.engines import asks_for, engine_entry
 from codeneedle.cli.one_model import as_one_budget, beside_line, is_one_question
 from codeneedle.cli.progress import (
@@ -45,6 +45,7 @@ from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run
+from codeneedle.report.captions import root_options
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
 from codeneedle.report.verdict import headline
@@ -493,14 +494,12 @@ class Page:
         else:
             self.is_described = True
         with SweepDisplay(self.console, progress) as display:
-            yield (
-                display.show if task.asks_more else self._show_and_note(queue, display)
-            )
+            yield display.show if task.asks_more else self._handler(queue, display)
 
-    def _show_and_note(
+    def _handler(
         self, queue: CellQueue, display: SweepDisplay
     ) -> Callable[[Event], None]:
-        """A function that shows an event in *display*, and notes new calibrations."""
+        """What shows an event in *display*, and notes what the reference calibrates."""
         calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
         known = {*calibrating.settled_lines(runner.run.setup)}
 
@@ -747,7 +746,5 @@ def next_commands(name: str, metric: str, out: Path) -> list[str]:
     words = [name]
     if metric:
         words += ["--metric", metric]
-    if out != RUNS:
-        words += ["--out", str(out)]
-    named = shlex.join(words)
+    named = shlex.join([*words, *root_options(out)])
     return [f"  codeneedle {command} {named}" for command in ("grid", "heatmap")]

@@ -587,7 +587,7 @@ class Run:
 
     def of_probe(self, probe: str) -> Self:
         """This run with only the records of *probe*."""
-        return self.holding(each for each in self.every_record if each.probe == probe)
+        return self.holding(r for r in self.every_record if r.probe == probe)
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

@@ -1,6 +1,7 @@
 """Run folders: one file per cell and probe, each written whole or not at all."""
 
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -37,10 +38,12 @@ from codeneedle.records.record import (
 )
 from codeneedle.system.files import (
     Lock,
+    free_disk_bytes,
     holder,
     holding_lock,
     made_own,
     move_aside,
+    nearest,
     own_folder,
     read_regular,
     reason_of,
@@ -87,6 +90,28 @@ def run_folder(root: Path, *, corpus: str, model: str) -> Path:
         if not _SAFE_NAME.fullmatch(name.lower()):
             raise ValueError(f"'{name}' is no safe folder name")
     return root / corpus / model
+
+
+LEAST_FREE_BYTES = 64 << 20
+"""Disk space without which not even the records would fit."""
+
+
+def refuse_unusable_folder(folder: Path) -> None:
+    """
+    Stop at a *folder*, which need not be there yet, that cannot hold records.
+
+    Raises:
+        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
+    """
+    existing = nearest(folder)
+    if not os.access(existing, os.W_OK | os.X_OK):
+        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
+        denied = os.strerror(errno.EACCES)
+        reason = "its disk is read-only" if is_read_only else denied
+        raise FolderUnusable(folder=existing, reason=reason)
+    free = free_disk_bytes(folder)
+    if free < LEAST_FREE_BYTES:
+        raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
 
 
 def share_suffix(number: int, of: int) -> str:
@@ -219,33 +244,22 @@ class Store:
     def _read_setup(self) -> Setup | None:
         """The setup alone; None if there is none."""
         data = self._data_of(SETUP)
-        return (
-            None
-            if data is None
-            else decode_setup(data, file=self._named_in_errors(SETUP))
-        )
+        file = str(self.folder / SETUP)
+        return None if data is None else decode_setup(data, file=file)
 
     def _read_settled(self) -> Settled | None:
         """What the first cells have settled; None before."""
         data = self._data_of(SETTLED)
-        return (
-            None
-            if data is None
-            else decode_settled(data, file=self._named_in_errors(SETTLED))
-        )
+        file = str(self.folder / SETTLED)
+        return None if data is None else decode_settled(data, file=file)
 
     def _data_of(self, name: str) -> bytes | None:
         """The bytes of the file *name*; None without one, `BadSetup` if unreadable."""
         try:
             return read_regular(self.folder / name)
         except OSError as error:
-            raise BadSetup(
-                file=self._named_in_errors(name), reason=reason_of(error)
-            ) from error
-
-    def _named_in_errors(self, name: str) -> str:
-        """A file of the folder, for errors."""
-        return str(self.folder / name)
+            file = str(self.folder / name)
+            raise BadSetup(file=file, reason=reason_of(error)) from error
 
     def _with_settled(self, setup: Setup) -> Setup:
         """*setup* with what its first cells have settled, if its identity is that."""

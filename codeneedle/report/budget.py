@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rich.text import Text
 
-from codeneedle.cache_types import RUNS, Pair, PairFlags, named_pairs
+from codeneedle.cache_types import Pair, PairFlags, named_pairs
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
@@ -28,6 +28,7 @@ from codeneedle.report.shown import (
     legend,
     trouble_mark,
 )
+from codeneedle.report.verdict import first_line_style
 from codeneedle.text import (
     number,
     plural,
@@ -70,22 +71,17 @@ def whole_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
 def budget_closing(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """The first line of the answer, for the end of a long table."""
     first, *_ = budget_headline(verdict, pair_flags)
-    yield Lines([Text(visible(first), _style(verdict))])
+    yield Lines([Text(visible(first), first_line_style(verdict))])
 
 
 def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
-    """The `budget_headline`, its first line in green."""
+    """The `budget_headline`, its first line coloured."""
     first, *rest = budget_headline(verdict, pair_flags)
     lines: list[ShownText] = [
-        Text(visible(first), _style(verdict)),
+        Text(visible(first), first_line_style(verdict)),
         *map(visible, rest),
     ]
     return Lines(lines)
-
-
-def _style(verdict: Verdict) -> str:
-    has_answer = verdict.outcome in {Outcome.SET, Outcome.KEEP}
-    return "bold green" if has_answer else "bold yellow"
 
 
 # --- the first lines
@@ -127,7 +123,7 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
         return
     elif not verdict.compared:
         yield f"No answer yet: nothing was compared with {name}."
-    elif not verdict.is_graded and not verdict.main_results:
+    elif not verdict.has_mean_loss and not verdict.main_results:
         yield "No answer yet: losses were not measured."
 
 
@@ -344,13 +340,12 @@ def budget_remarks(verdict: Verdict) -> list[Remark]:
 
 
 def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
-    """Remarks on candidates that fit only since more memory is allowed."""
+    """A remark on candidates that fit only now, with the command that measures them."""
     pairs, runs = verdict.fitting_now, _runs(verdict)
     if pairs:
         models = [word for run in runs for word in ("--model", _named_file(run))]
-        options = [*models, *limit_options(verdict)]
-        if runs[0].root not in {None, RUNS}:
-            options += ["--out", str(runs[0].root)]
+        where = captions.root_options(runs[0].root)
+        options = [*models, *limit_options(verdict), *where]
         command = sweep_command(runs[0].folder / SWEEP, "--decide", *options)
         text = (
             f"Not measured, and too large before: {named_pairs(pairs)}. To ask what "

@@ -3,6 +3,7 @@
 import math
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 from codeneedle.cache_types import RUNS, Pair, most_precise, named_pairs
 from codeneedle.corpora.fitting import filled_phrase
@@ -182,7 +183,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _settings_told(setup: Setup, probe: str) -> Json:
-    """The settings of *probe* as every pair was asked; all of an unknown probe."""
+    """Shown settings of *probe*, as of every pair; all of an unknown probe."""
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})
@@ -303,8 +304,8 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
     ]
     hint = f"See why: {run_command('table', run)}"
     if others:
-        shown = sweep_command(run.folder).replace(" sweep ", " grid ", 1)
-        hint = f"This run measured {others[0]}: {shown} --metric {others[0]}"
+        shown = run_command("grid", run, "--metric", others[0])
+        hint = f"This run measured {others[0]}: {shown}"
     elif run.sweep:
         added = () if probe in run.setup.probes else ("--probe", probe)
         hint = f"Measure them: {sweep_command(run.folder, *added)}"
@@ -313,8 +314,13 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
 
 def run_command(name: str, run: Run, *options: str) -> str:
     """The command of that *name* that shows *run*, wherever its folder is."""
-    where = ["--out", str(run.root)] if run.root not in {None, RUNS} else []
-    return visible(shlex.join(["codeneedle", name, run.name, *where, *options]))
+    words = ["codeneedle", name, run.name, *root_options(run.root), *options]
+    return visible(shlex.join(words))
+
+
+def root_options(root: Path | None) -> list[str]:
+    """``--out ROOT`` of a folder of run folders; empty for the default or None."""
+    return [] if root in {None, RUNS} else ["--out", str(root)]
 
 
 def probe_of(run: Run, metric: str) -> str:

@@ -267,7 +267,7 @@ def _place_name(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
     """The name of the pair of *row* at the first free of `SIDES`; None if none is."""
-    tried = _name(axes, row, SIDES[0], theme)
+    tried = _write_name(axes, row, SIDES[0], theme)
     inside = axes.bbox.padded(2)
 
     def is_free(side: _Side) -> bool:
@@ -280,13 +280,13 @@ def _place_name(
     found = next(filter(is_free, SIDES), None)
     # Drawn anew: only the place that is taken has a line, whose path takes long.
     tried.remove()
-    return _name(axes, row, found, theme, is_tied=found.is_far) if found else None
+    return _write_name(axes, row, found, theme, is_tied=found.is_far) if found else None
 
 
-def _name(
+def _write_name(
     axes: Axes, row: Any, side: _Side, theme: Theme, *, is_tied: bool = False
 ) -> Annotation:
-    """The name of the pair of *row* at *side* of its point, tied to it by a line."""
+    """The name of the pair of *row* at *side* of its point; by a line if *is_tied*."""
     line = {"arrowstyle": "-", "color": theme.quiet, "linewidth": 0.6}
     return axes.annotate(
         row.pair,

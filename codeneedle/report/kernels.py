@@ -79,7 +79,7 @@ def _survey_blocks(survey: Survey) -> Iterator[Block]:
     """What the survey does not know, how many pairs were asked, and how long."""
     if survey.unknown:
         yield Lines([f"not known: {visible(survey.unknown)}"], style="yellow")
-    asked = [pair for pair in survey.pairs.values() if not pair.refusal]
+    asked = [of_pair for of_pair in survey.pairs.values() if not of_pair.refusal]
     if asked:
         took = "kept from an earlier survey"
         if not survey.is_kept:

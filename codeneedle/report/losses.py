@@ -77,7 +77,7 @@ class Losses:
 
     @property
     def _worse_of_kinds(self) -> str:
-        """A phrase that the worse kind of text is shown; empty where there is one."""
+        """``, of recall or ordinary text, the worse``; empty of one kind of text."""
         return f", of {' or '.join(self.texts)}, the worse" if self.texts else ""
 
     def text_of(self, pair: Pair) -> str:
@@ -219,7 +219,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
 def _deciding_row(
     result: PairResult, kinds: Collection[LossKind]
 ) -> MetricResult | None:
-    """The row that decides *result*, or the worst of these *kinds*; None if none is."""
+    """What decides *result*, if it is of *kinds*; else the worst that is, or None."""
     leading = result.leading
     if leading and leading.kind in kinds:
         return leading
@@ -228,7 +228,7 @@ def _deciding_row(
 
 
 def _loss_noun(row: MetricResult) -> str:
-    """``right tokens``, ``points`` or units: what the loss of *row* is counted in."""
+    """What is lost: ``right tokens``, ``points of the score``, or the answers' noun."""
     if row.kind.is_graded:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"

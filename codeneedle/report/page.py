@@ -135,7 +135,7 @@ def _budget_lines(
 
 
 def _runs_without_local_folders(runs: Sequence[Run]) -> Iterator[Run]:
-    """*runs* by relative paths: a page is for others, too."""
+    """*runs* without folders of this machine, which a page does not show others."""
     roots = [run.root for run in runs if run.root and run.root.is_absolute()]
     above = Path(commonpath(roots)) if roots else Path()
     for run in runs:

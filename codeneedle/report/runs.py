@@ -1,5 +1,6 @@
 """Losses of several runs side by side, by type and by pair."""
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
@@ -60,14 +61,14 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
     pairs = [pair for losses in of_runs if losses for pair in losses.rows]
     for axis in ("k", "v"):
         for name in by_precision(getattr(pair, axis) for pair in pairs):
-            is_of_type = _has_type(axis, name)
+            is_of_type = functools.partial(_has_type, axis, name)
             means = [_mean_loss(losses, is_of_type) for losses in of_runs]
             if {*means} != {FEW_PAIRS.sign}:
                 yield [f"{axis.upper()} {visible(name)}", *means]
 
 
-def _has_type(axis: str, name: str) -> Callable[[Pair], bool]:
-    return lambda pair: getattr(pair, axis) == name
+def _has_type(axis: str, name: str, pair: Pair) -> bool:
+    return bool(getattr(pair, axis) == name)
 
 
 def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str:

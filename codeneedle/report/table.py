@@ -434,9 +434,7 @@ def _commands(run: Run) -> Block:
     """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
     ran = (record.command for record in run.records if record.pair == pair)
-    commands = [
-        captions.command_line(run.setup, fromkey) for fromkey in dict.fromkeys(ran)
-    ]
+    commands = [captions.command_line(run.setup, words) for words in dict.fromkeys(ran)]
     return Lines(
         [*run.sweep.splitlines(), "", *commands], copied="Sweep file and commands"
     )

@@ -42,7 +42,7 @@ from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
     amount,
     decided_by,
-    loss_sentence,
+    loss_clause,
     losses_sentence,
     mean_amount,
     own_decision,
@@ -77,19 +77,20 @@ def verdicts(
     """
     if of_runs[1:]:
         yield answers_table(of_runs)
-    for run in of_runs:
-        yield Heading(f"{run.run.name}: verdict")
-        yield headline_lines(run, pair_flags_of(run.run.setup.engine))
-        if run.compared:
-            yield from verdict_tables(run, run.results)
-            yield from others(run, run.results)
-        yield remark_lines(run, pair_flags_of(run.run.setup.engine))
-        yield Facts(captions.run_facts(run.run), is_quiet=True)
+    for verdict in of_runs:
+        pair_flags = pair_flags_of(verdict.run.setup.engine)
+        yield Heading(f"{verdict.run.name}: verdict")
+        yield headline_lines(verdict, pair_flags)
+        if verdict.compared:
+            yield from verdict_tables(verdict, verdict.results)
+            yield from others(verdict, verdict.results)
+        yield remark_lines(verdict, pair_flags)
+        yield Facts(captions.run_facts(verdict.run), is_quiet=True)
 
 
 def answers_table(of_runs: Sequence[Verdict]) -> Table:
     """A row for each run: the pair to set, what it takes, and what it loses."""
-    names = captions.names_of([run.run for run in of_runs])
+    names = captions.names_of([verdict.run for verdict in of_runs])
     heading = ["run", "pair to set", "memory", "loss", "at most"]
     rows = [
         [name, answer_phrase(verdict), *_chosen_row(verdict)]
@@ -155,10 +156,10 @@ def closing(
 ) -> Document:
     """The first line of each verdict, named if several, for the end of a long one."""
     lines: list[ShownText] = []
-    for run in of_runs:
-        first, *_ = headline(run, pair_flags_of(run.run.setup.engine))
-        name = f"{visible(run.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), _style(run)))
+    for verdict in of_runs:
+        first, *_ = headline(verdict, pair_flags_of(verdict.run.setup.engine))
+        name = f"{visible(verdict.run.name)}: " if of_runs[1:] else ""
+        lines.append(Text(name + visible(first), first_line_style(verdict)))
     yield Lines(lines)
 
 
@@ -175,7 +176,7 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     pair that is not set it is what there would be at most.
     """
     first, *rest = headline(verdict, pair_flags)
-    lines: list[ShownText] = [Text(visible(first), _style(verdict)), *rest]
+    lines: list[ShownText] = [Text(visible(first), first_line_style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
         return Lines(lines)
@@ -194,7 +195,7 @@ def _decision_phrase(verdict: Verdict, pair: Pair) -> str:
     return f"which is {decision}{'' if decision == Decision.OPEN else ' the limit'}"
 
 
-def _style(verdict: Verdict) -> str:
+def first_line_style(verdict: Verdict) -> str:
     """The style of the first line: green where there is an answer."""
     is_open = verdict.outcome in {Outcome.NO_ANSWER, Outcome.NOTHING_FITS}
     return "bold yellow" if is_open else "bold green"
@@ -223,7 +224,7 @@ def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
             f"     {losses_sentence(verdict.limits, chosen)}",
             *_reference_line(verdict),
         ]
-    kept = _why_reference_stays(verdict, pair_flags(verdict.reference))
+    kept = _lines_without_pair(verdict, pair_flags(verdict.reference))
     return [*kept, *_command_for_rest(verdict), *_reference_line(verdict)]
 
 
@@ -263,7 +264,7 @@ def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
 def _lines_on_least_loss(
     verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
 ) -> Iterator[str]:
-    """Lines on the pair to set that fits the memory, where none is within the limit."""
+    """Lines on the pair that loses least of what fits, not shown within the limit."""
     row, limits = chosen.leading, verdict.limits
     if row is None:
         return
@@ -314,11 +315,11 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _why_reference_stays(verdict: Verdict, kept: str) -> Iterator[str]:
-    """Why the reference, spelled as *kept*, stays, and what would change that."""
+def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
+    """Lines where no pair is set: the reference, spelled as *kept*, or no answer."""
     limits = verdict.limits
     if limits.max_memory_bytes is not None:
-        yield from _why_none_fits(verdict, kept)
+        yield from _lines_on_limited_memory(verdict, kept)
         return
     if verdict.finer:
         yield from _lines_on_missing_best(verdict)
@@ -328,7 +329,7 @@ def _why_reference_stays(verdict: Verdict, kept: str) -> Iterator[str]:
         silent = "nothing that was measured has a say"
         yield f"No answer yet: {silent if verdict.silent else none}."
         return
-    if not verdict.is_graded:
+    if not verdict.has_mean_loss:
         yield from _lines_without_mean_loss(verdict, kept)
         return
     rows = verdict.main_results
@@ -366,7 +367,7 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
 
 def _command_for_rest(verdict: Verdict) -> Iterator[str]:
     """The command that measures the rest, where that is the next step."""
-    is_next = verdict.is_graded and not verdict.finer
+    is_next = verdict.has_mean_loss and not verdict.finer
     if is_next and verdict.unasked and verdict.limits.max_memory_bytes is None:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
@@ -398,7 +399,7 @@ def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
 
 
 def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
-    """Lines where no metric of a loss has a say: by answers, or divergence, alone."""
+    """Lines where no mean loss has a say, nor a score: by answers, else divergence."""
     answers = [
         row
         for result in verdict.compared
@@ -436,8 +437,8 @@ def _candidates(verdict: Verdict) -> str:
     return f"no {fitting} is within the limit of divergence"
 
 
-def _why_none_fits(verdict: Verdict, kept: str) -> Iterator[str]:
-    """Why no pair is named although the memory is limited."""
+def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
+    """Why no pair is set in a limited memory: the reference fits, nothing does, ..."""
     most = verdict.limits.max_memory_bytes or 0
     context = verdict.limits.at or verdict.run.setup.context
     where = f"{size(most)} at {context:,} tokens"
@@ -457,7 +458,7 @@ def _why_none_fits(verdict: Verdict, kept: str) -> Iterator[str]:
         least = min(sizes, key=lambda pair: sizes[pair])
         smallest = f"{visible(str(least))} takes {size(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
-    elif not verdict.is_graded and verdict.compared:
+    elif not verdict.has_mean_loss and verdict.compared:
         yield from _lines_on_divergence(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."
@@ -483,8 +484,8 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     if not near:
         return
     _, result, row = min(near, key=lambda entry: entry[0])
-    sentence = loss_sentence(verdict.limits, row)
-    start = f"Nearest: {visible(str(result.pair))} {sentence.rpartition(' (')[0]}"
+    loses = loss_clause(verdict.limits, row)
+    start = f"Nearest: {visible(str(result.pair))} {loses}"
     leading = result.leading or row
     if leading is row and (needed := row.decidable):
         yield f"{start}; {decided_by(row)}."
@@ -506,7 +507,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
 def _order_of_nearest(
     result: PairResult, row: MetricResult
 ) -> tuple[bool, float, float]:
-    """Order of pairs: those that fewest further units decide, then by their loss."""
+    """Order of pairs: not beyond, then decided by the fewest units, then by loss."""
     return (
         result.decision is Decision.BEYOND,
         row.decidable or math.inf,

@@ -188,7 +188,7 @@ def verdict_objects(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> list[VerdictObject]:
     """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts`."""
-    return [_verdict(run, pair_flags_of(run.run.setup.engine)) for run in of_runs]
+    return [_verdict(each, pair_flags_of(each.run.setup.engine)) for each in of_runs]
 
 
 def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:

@@ -30,7 +30,7 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import Attention, CellRecord
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, refuse_unusable_folder, run_folder
 from codeneedle.sweep.contexts import (
     chosen_context,
     chosen_corpus,
@@ -47,11 +47,7 @@ from codeneedle.sweep.pairs import (
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system import machine
-from codeneedle.system.files import (
-    exists,
-    expand_home,
-    refuse_unusable_folder,
-)
+from codeneedle.system.files import exists, expand_home
 from codeneedle.system.variables import ARGUMENTS, withheld
 from codeneedle.text import plural, size
 
@@ -125,7 +121,7 @@ class Plan:
     """
 
     steps: tuple[PlannedStep, ...] = ()
-    """Of a sweep that decides, where they are to be told: `decide.with_steps`."""
+    """Of a sweep that decides, where they are to be told: `steps.with_steps`."""
 
     going_on: PlannedTask | None = None
     """Of a run that there is, where that is to be told: `measure.with_next_task`."""
@@ -781,7 +777,7 @@ def _store_of_page(
     so that a second context needs no other ``--out``, and nothing is measured twice.
 
     Raises:
-        FolderUnusable: See `files.refuse_unusable_folder`.
+        FolderUnusable: See `store.refuse_unusable_folder`.
     """
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share_suffix(execution)

@@ -93,7 +93,7 @@ class Task:
 
     @property
     def recorded_as(self) -> str:
-        """The `CellRecord.variant` of its records; empty if it is no variant."""
+        """The `CellRecord.variant` of its records; empty also of a check."""
         if self.variant is Variant.ELSEWHERE:
             kind = device_kind(self.device).lower()
             return f"on-{re.sub('[^a-z0-9]+', '-', kind)}"

@@ -31,7 +31,7 @@ def first_look(
     most_s: float = FIRST_ANSWER_S,
 ) -> int:
     """
-    Which of *ends*, numbers of functions, is that of the first step.
+    The index in *ends*, numbers of functions, of the first step.
 
     The largest with which all *cells* of that step, of *cell_s* seconds each, after
     *spent_s* for the reference, take no more than *most_s*; the first if none does.
@@ -45,7 +45,7 @@ def first_answer_s(plan: Plan) -> float:
     """
     What the first step may take, in seconds.
 
-    None of it where the user says of how many functions it is.
+    0 where the user says of how many functions it is.
     """
     named = getattr(plan.kept.settings_of(PROBE), FURTHER.setting)
     return FIRST_ANSWER_S if named is None else 0.0
@@ -204,9 +204,9 @@ def plan_looks(plan: Plan) -> list[int]:
 
 def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
     """
-    Which of *ends* is that of the first step, by an estimate.
+    The index in *ends* of the first step, by an estimate.
 
-    The first if the time of one is unknown.
+    0 if the time of one is unknown, and without *ends*.
     """
     times = {end: plan.time_of(_planned_cell(plan, end)) for end in ends}
     known = {end: time_s for end, time_s in times.items() if time_s is not None}

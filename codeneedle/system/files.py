@@ -84,7 +84,7 @@ def _refuse_closed(folder: Path, rights: int) -> None:
 def nearest(path: Path) -> Path:
     """*path*, absolute, or the nearest folder above it that exists."""
     absolute = expand_home(path).absolute()
-    return next(parent for parent in (absolute, *absolute.parents) if exists(parent))
+    return next(place for place in (absolute, *absolute.parents) if exists(place))
 
 
 def identity(path: Path) -> str:
@@ -472,28 +472,6 @@ def _private() -> Path:
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
     return psutil.disk_usage(str(nearest(folder))).free
-
-
-LEAST_FREE_BYTES = 64 << 20
-"""Disk space without which not even the records would fit."""
-
-
-def refuse_unusable_folder(folder: Path) -> None:
-    """
-    Stop at a *folder*, which need not be there yet, that cannot hold records.
-
-    Raises:
-        FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
-    """
-    existing = nearest(folder)
-    if not os.access(existing, os.W_OK | os.X_OK):
-        is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
-        denied = os.strerror(errno.EACCES)
-        reason = "its disk is read-only" if is_read_only else denied
-        raise FolderUnusable(folder=existing, reason=reason)
-    free = free_disk_bytes(folder)
-    if free < LEAST_FREE_BYTES:
-        raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
 
 
 def made_folder(

@@ -203,8 +203,8 @@ class Verdict:
         """
         The memory that the pair to set saves, else the smallest compared one.
 
-        None without the sizes of both caches, or the size of the weights, and where
-        every pair is larger than the reference.
+        None without the sizes of both caches, or the size of the weights, where every
+        pair is larger than the reference, and of several runs.
         """
         if isinstance(self.run, JointRun):
             # Each size is that of everything already.
@@ -294,7 +294,7 @@ class Verdict:
         )
 
     @property
-    def is_graded(self) -> bool:
+    def has_mean_loss(self) -> bool:
         """True if a metric of a mean loss, or of scores, enters the verdict."""
         rows = (row for result in self.results for row in result.metric_results)
         return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
@@ -678,14 +678,14 @@ def _attention(
 def _memory_bytes(
     pair: Pair, records: Iterable[CellRecord], context: int
 ) -> float | None:
-    """Bytes of the KV cache of *pair*, of a candidate of all; None if unknown."""
+    """Bytes of the KV cache of *pair*, of a candidate those of all; None if unknown."""
     return pair.memory_bytes(lambda: _kv_bytes_at(pair, records, context))
 
 
 def _kv_bytes_at(
     pair: Pair, records: Iterable[CellRecord], context: int
 ) -> float | None:
-    """Bytes of the KV cache of *pair* at *context* tokens, else None; by its log."""
+    """Bytes of the KV cache of *pair* at *context* tokens; None if no log tells."""
     told = _effective_at_longest(pair, records)
     return caches_of(told).size(context) if told else None
 

@@ -41,10 +41,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
 def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
     """``loses 0.1 % of recall, at most 0.3 %``."""
-    high = row.bounds.high
-    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
-    most = f", at most {amount(limits, row, high)}" if is_bound else ""
-    loss = amount(limits, row, row.bounds.mean)
+    loss, most = amount(limits, row, row.bounds.mean), _most_phrase(limits, row)
     if loss.startswith("-"):
         return f"shows no loss of {what.removeprefix('the ')}{most}"
     return f"loses {loss} of {what}{most}"
@@ -52,27 +49,37 @@ def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
 
 def loss_sentence(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
-    high = row.bounds.high
-    is_bound = math.isfinite(high) and high >= 0  # below 0 the text gains, if anything
-    most = f", at most {amount(limits, row, high)}" if is_bound else ""
-    limit = f"(limit {amount(limits, row, row.limit)})"
+    return f"{loss_clause(limits, row)} (limit {amount(limits, row, row.limit)})"
+
+
+def loss_clause(limits: Limits, row: MetricResult) -> str:
+    """``loses 0.1 % of the right tokens, at most 0.9 %``: without the limit."""
     if row.kind.is_graded:
         is_of_text = row.metric.noun == "chunks"
-        what = row.what if is_of_text else "the right tokens"
-        return f"{loss_phrase(limits, row, what)} {limit}"
-    if row.kind is LossKind.ANSWERS:
-        what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
-    elif row.kind is LossKind.CHANGE:
+        return loss_phrase(limits, row, row.what if is_of_text else "the right tokens")
+    if row.kind is LossKind.SCORE:
+        return _score_clause(limits, row)
+    what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
+    if row.kind is LossKind.CHANGE:
         what = f"changes by {amount(limits, row, row.bounds.mean)}"
-    else:
-        flips = f"{row.lost} lost, {row.won} won of {row.bounds.units:,} samples"
-        is_better = row.bounds.mean < 0
-        mean = mean_amount(limits, row)
-        what = f"is {mean}" if is_better else f"loses {mean} of the score"
-        what += f" ({flips})"
+    return f"{what}{_most_phrase(limits, row)}"
+
+
+def _score_clause(limits: Limits, row: MetricResult) -> str:
+    """``loses 1.0 points of the score (3 lost, 2 won of 100 samples), at most 4.0``."""
+    flips = f"({row.lost} lost, {row.won} won of {row.bounds.units:,} samples)"
+    mean = mean_amount(limits, row)
+    if row.bounds.mean < 0:
         # Nobody is to read the most that is lost as the most that is won.
-        most = most.replace("at most", "loses at most") if is_better else most
-    return f"{what}{most} {limit}"
+        return f"is {mean} {flips}{_most_phrase(limits, row, verb='loses ')}"
+    return f"loses {mean} of the score {flips}{_most_phrase(limits, row)}"
+
+
+def _most_phrase(limits: Limits, row: MetricResult, *, verb: str = "") -> str:
+    """``, at most 0.3 %``; empty where nothing bounds the loss, or even that gains."""
+    high = row.bounds.high
+    is_bound = math.isfinite(high) and high >= 0
+    return f", {verb}at most {amount(limits, row, high)}" if is_bound else ""
 
 
 def amount(limits: Limits, row: MetricResult, value: float) -> str:

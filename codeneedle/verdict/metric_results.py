@@ -283,13 +283,13 @@ class MetricUnits:
 
     def _reference_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
         """
-        A phrase if the reference is in doubt, else empty.
+        Why the reference is in doubt, as a phrase; empty if it is not.
 
         It is where half or more of the pairs are measured better by more than they
         may be, and not by units that flip by chance, or `MANY` are shown to be better
-        at all. Those beyond the limit do not
-        count, nor those with a finer K or V than the reference, which may gain. Other
-        weights, another model on any one text, are looked at by themselves.
+        at all. Those beyond the limit do not count, nor those with a finer K or V than
+        the reference, which may gain. Other weights, another model on any one text,
+        are looked at by themselves.
         """
         near = {
             pair: row
@@ -332,11 +332,11 @@ class MetricUnits:
         return interval(losses, error_share(0, 1)).gains(0)
 
     def _seems_better(self, pair: Pair, gain: Bounds, limit: float) -> bool:
-        """Whether *pair* is measured better by more than it may be, if by chance."""
+        """Whether *pair* is measured better by more than it may be, maybe by chance."""
         return round(gain.mean, 9) < -self._most_gain(pair, limit)
 
-    def _wins(self, pair: Pair, gain: Bounds, limit: float) -> bool:
-        """Whether *pair*, no finer one, wins more counted units than it may."""
+    def _seems_to_win(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+        """Whether *pair*, no finer one, seems better by units that are counted."""
         is_finer = self.reference and finer_axes(pair, self.reference)
         is_counted = self.loss.kind.is_counted and not is_finer
         return is_counted and self._seems_better(pair, gain, limit)
@@ -344,7 +344,11 @@ class MetricUnits:
     def _units_needed(
         self, pair: Pair, losses: Sequence[float], limit: float
     ) -> int | None:
-        """How many units, no fewer than can be within, would decide *losses*."""
+        """
+        Estimated units that would decide *losses*, at least as many as can be within.
+
+        None if none would, or if answers come in looks: those have their own goal.
+        """
         look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
         share, count = error_share(look, pairs), len(losses)
         if self.loss.kind is LossKind.ANSWERS:
@@ -395,7 +399,7 @@ class MetricUnits:
         doubt, decision = self._doubt(pair, losses, by_bounds)
         if gain.gains(self._most_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
-        elif decision is not Decision.BEYOND and self._wins(pair, gain, limit):
+        elif decision is not Decision.BEYOND and self._seems_to_win(pair, gain, limit):
             doubt, decision = doubt or self._remark_on_chance(pair), Decision.OPEN
         is_loss = kind.is_graded or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
@@ -450,7 +454,7 @@ class MetricUnits:
         return Remark(RemarkKind.BETTER, text, (pair,))
 
     def _remark_on_chance(self, pair: Pair) -> Remark:
-        """The remark that *pair* wins more units than the limit, and what that says."""
+        """The remark that *pair* seems better by more than the limit, and why."""
         fault = self._phrase_of_fault(pair)
         text = f"better by more than the limit: chance, or {fault}"
         return Remark(RemarkKind.SEEMS_BETTER, text, (pair,))

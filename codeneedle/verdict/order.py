@@ -56,7 +56,7 @@ class Order:
 
     def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """
-        The number by which `ALPHA` is divided for *pair*.
+        Among how many pairs `error_share` shares `ALPHA` evenly, for *pair*.
 
         Half of it is for the first pairs, half for all others: those of this order, and
         others that were *measured*.
@@ -258,7 +258,7 @@ def next_target(
     What is asked next; None once nothing is left that could change the answer.
 
     First the pairs of the first step; while none is within the limit, the open one that
-    needs the fewest functions more. Then, of the pairs that are smaller than the
+    the fewest functions decide. Then, of the pairs that are smaller than the
     smallest one within the limit and not ruled out: one that is open, and that its next
     look is likely to decide; one that was not measured, which settles most of the
     others whichever way it comes out; once, a pair that is ruled out; open pairs that a
@@ -307,7 +307,7 @@ def next_target(
 def _cheapest_extension(
     goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]
 ) -> StepTarget:
-    """The target for the pair that needs the fewest further functions to decide."""
+    """More functions of the pair that the fewest decide; of several, the smallest."""
     pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
     return StepTarget((pair,), goals[pair], Why.MORE)
 

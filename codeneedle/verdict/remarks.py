@@ -25,7 +25,7 @@ from codeneedle.records.record import Attention, Run
 from codeneedle.system.variables import ROTATION
 from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
-from codeneedle.verdict.metric_phrases import loss_sentence, p_value_phrase
+from codeneedle.verdict.metric_phrases import loss_clause, p_value_phrase
 from codeneedle.verdict.next import way_on
 from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
@@ -51,7 +51,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_remarks_on_forcing(verdict),
         *_remarks_on_faults(verdict),
         *_remarks_on_silent(verdict),
-        *_remarks_on_chance(verdict),
+        *_remarks_on_paired_tests(verdict),
         *_remarks_on_repetition(verdict),
         *_remarks_on_rotation(verdict.run),
         *_remarks_on_kinds_of_text(verdict),
@@ -69,12 +69,12 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     is_by_budget = verdict.limits.max_memory_bytes is not None
     return [
         *(
-            _remarks_on_ruled_out(verdict)
+            _remarks_on_dominated(verdict)
             if is_by_budget
             else _remarks_on_inference(verdict)
         ),
         *_remarks_on_silent(verdict),
-        *_remarks_on_other_questions(verdict.run),
+        *_remarks_on_probes_apart(verdict.run),
         *_remarks_on_repetition(verdict),
         *_remarks_on_population(verdict),
         *_remarks_on_gaps(verdict),
@@ -84,8 +84,8 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     ]
 
 
-def _remarks_on_other_questions(run: Run) -> Iterator[Remark]:
-    """Probes of several runs that were asked other questions for each file."""
+def _remarks_on_probes_apart(run: Run) -> Iterator[Remark]:
+    """Remarks on probes whose questions differ from file to file of several runs."""
     for name in run.apart if isinstance(run, JointRun) else ():
         reason = "each file's own reference has set what is asked"
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {reason}.")
@@ -106,7 +106,7 @@ def refusals(run: Run) -> list[str]:
 
 
 def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
-    """A remark on how to decide the smaller open pair that needs the fewest units."""
+    """How to decide an open pair smaller than the one to set: that of fewest units."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.decision is not Decision.WITHIN:
         return
@@ -170,8 +170,8 @@ def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
 
-def _remarks_on_ruled_out(verdict: Verdict) -> Iterator[Remark]:
-    """Remarks on candidates that fit and were left out, as a finer one fits, too."""
+def _remarks_on_dominated(verdict: Verdict) -> Iterator[Remark]:
+    """Remarks on candidates that fit and were not measured, as a finer one was."""
     by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
     for finer, pairs in by_finer.items():
         text = (
@@ -205,10 +205,14 @@ _PLAIN = "plain: attention ran without flash attention, which this model does no
 def _remarks_on_kernels(
     verdict: Verdict, pair_flags: PairFlags | None
 ) -> Iterator[Remark]:
-    """Remarks on what losses alone would set, is worth a kernel, or ran in none."""
+    """
+    Remarks on the pair that losses alone would set, and on pairs without a kernel.
+
+    Of those, on what is worth one, and on where attention of each ran.
+    """
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
     if best and best.leading and verdict.has_kernel:
-        loses = loss_sentence(verdict.limits, best.leading).rpartition(" (")[0]
+        loses = loss_clause(verdict.limits, best.leading)
         where = "is converted to f16 at each step"
         if best.attention is Attention.CPU:
             where = "has its attention on the CPU here"
@@ -223,9 +227,9 @@ def _remarks_on_kernels(
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
     elsewhere = [result for result in verdict.results if not result.in_kernel]
-    marks = dict.fromkeys(each.attention for each in elsewhere if each.attention)
-    if marks:
-        told = "; ".join(f"{mark.mark}: {_ATTENTION[mark]}" for mark in marks)
+    attentions = dict.fromkeys(e.attention for e in elsewhere if e.attention)
+    if attentions:
+        told = "; ".join(f"{ran.mark}: {_ATTENTION[ran]}" for ran in attentions)
         text = f"{told}. Losses count, speeds are compared with none."
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in elsewhere))
     plain = [
@@ -239,7 +243,11 @@ def _remarks_on_kernels(
 def _build_option(
     verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
 ) -> str:
-    """`` (a build with OPTION)`` that has kernels for *worth*; empty if none would."""
+    """
+    `` (a build with OPTION)``, with kernels for *worth* and the pairs that have one.
+
+    Empty where none of *worth* lacks but a build, or the engine tells no option.
+    """
     every = [result for result in verdict.results if not result.trouble]
     is_cured = any(
         each.attention is Attention.CONVERTED and NO_BUILD not in each.evidence
@@ -290,7 +298,7 @@ _WORDS = {True: "more", False: "fewer"}
 
 
 def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
-    """Remarks on the kinds of wrong lines that pairs write, where told apart."""
+    """Remarks on the wrong lines of pairs, by metrics that tell their kinds apart."""
     for probe in PROBES.values():
         metrics = {m.name: m for m in probe.metrics_of(verdict.run.setup)}
         for metric in metrics.values():
@@ -302,7 +310,7 @@ def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
 def _faults_of(
     verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
 ) -> Iterator[Remark]:
-    """Pairs that write more lines of a wrong kind than the reference, kind by kind."""
+    """Remarks on pairs that write more lines of a wrong kind than the reference."""
     run, reference = verdict.run, verdict.reference
     counts = {
         record.pair: [metric.unit_values(record, run.setup) for metric, _ in faults]
@@ -339,8 +347,8 @@ def _remarks_on_silent(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
 
 
-def _remarks_on_chance(verdict: Verdict) -> Iterator[Remark]:
-    """How likely what a pair lost and won is by chance, for each pair with some."""
+def _remarks_on_paired_tests(verdict: Verdict) -> Iterator[Remark]:
+    """Remarks on how likely what pairs lost and won is by chance, where some did."""
     for result in verdict.compared:
         for row in result.metric_results:
             differ, units = row.lost + row.won, row.bounds.units
@@ -386,7 +394,7 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_rotation(run: Run) -> Iterator[Remark]:
-    """Remarks on what to set beside a pair, of a run without rotation."""
+    """A remark on what to set beside a pair, of a run without rotation."""
     if not run.setup.rotation:
         text = (
             f"About caches that are not rotated: what is set needs {ROTATION}=1, "
@@ -400,7 +408,7 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 
 
 def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
-    """A remark if code or prose was not measured, of which more may be lost."""
+    """A remark if recall or ordinary text has no numbers: more of it may be lost."""
     rows = [row for result in verdict.compared for row in result.metric_results]
     seen = {row.metric.name for row in rows if row.kind.is_graded}
     known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
@@ -491,7 +499,7 @@ def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
 
 
 def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
-    """Remarks on parts of probes that were asked for and have no numbers."""
+    """Remarks on parts of probes that were asked for and lack numbers, with pairs."""
     found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
     for (_, pairs), line in found:
         text = f"{line[:1].upper()}{line[1:]}."

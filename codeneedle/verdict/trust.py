@@ -121,7 +121,7 @@ def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRec
     for record in records:
         reference = references.get(record.probe)
         if reference and record is not reference and id(record) in known:
-            yield _without_other_questions(record, reference, names)
+            yield _without_asked_otherwise(record, reference, names)
         else:
             yield record
 
@@ -133,10 +133,10 @@ def _reference_of(records: Iterable[CellRecord]) -> CellRecord | None:
     return finished[pair] if pair else None
 
 
-def _without_other_questions(
+def _without_asked_otherwise(
     record: CellRecord, reference: CellRecord, names: frozenset[str]
 ) -> CellRecord:
-    """*record* without answers to other questions; `MISMATCHED` if none is left."""
+    """*record* without answers asked otherwise; `MISMATCHED` if none is left."""
     ours, theirs = (
         (each.observation or {}).get("answers") for each in (record, reference)
     )
@@ -307,7 +307,7 @@ def _cells_in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair,
     fewest = min(parts.values(), default=0)
     for pair, count in parts.items():
         if count > fewest:
-            whole = most_precise(part for part in parts if parts[part] == fewest)
+            whole = most_precise(p for p in parts if parts[p] == fewest)
             yield pair, f"{count} graph splits, {fewest} for {whole}"
 
 

@@ -552,7 +552,7 @@ def test_divergence_alone_is_never_enough():
 
     found = judge(run)
 
-    assert not found.is_graded
+    assert not found.has_mean_loss
     assert {GOOD: "open", COARSE: "beyond"} == words(found)
     assert found.chosen is None
     assert Decision.WITHIN is of(found, GOOD).metric_result("kld").decision
@@ -763,7 +763,7 @@ def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
 
     row = of(found, GOOD).metric_result("retrieval")
     assert len(texts) == row.lost == row.bounds.units
-    assert found.is_graded
+    assert found.has_mean_loss
 
 
 # Types
