@@ -133,6 +133,7 @@ def test_what_a_server_tells_of_its_key_is_in_no_file_and_on_no_screen(tmp_path,
     }
     said = swept(tmp_path, faults, *BRIEFLY)
 
+    assert "***" in said.stderr
     assert [] == telling(said.stdout + said.stderr, KEY)
     # A log holds whatever a server prints.
     assert {} == leaks(tmp_path, KEY, but=("logs",))
@@ -148,16 +149,11 @@ def test_what_an_evaluation_tells_of_its_secrets_is_in_no_file_and_on_no_screen(
     said = swept(
         tmp_path,
         {each: [] for each in places},
-        *(
-            "--probe",
-            "eval",
-            "--eval",
-            shlex.join(evaluation),
-            "--eval-env",
-            "JUDGE_API_KEY",
-        ),
+        *("--probe", "eval", "--eval", shlex.join(evaluation)),
+        *("--eval-env", "JUDGE_API_KEY"),
         JUDGE_API_KEY=JUDGE,
     )
+    assert "***" in said.stderr
     assert [] == telling(said.stdout + said.stderr, KEY, JUDGE)
     # What it writes itself is kept as it is; its log is not.
     assert {} == leaks(tmp_path, KEY, JUDGE, but=("evaluations",))

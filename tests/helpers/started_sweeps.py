@@ -187,7 +187,12 @@ def impatient(folder, *arguments, silence_s=1.0, load_s=2.0, cells=None):
 
 
 def struck(folder, arguments, name, number, delay_s):
-    """Signal the first child called *name* that computes a cell, after *delay_s*."""
+    """
+    What a sweep said whose first child called *name* that computes got a signal.
+
+    That is sent after *delay_s*; None if the child had ended by then.
+    """
+    is_struck = False
     faults = [impatience(silence_s=3.0, load_s=6.0)]
     with going(folder, *arguments, faults=faults) as sweep:
         while sweep.poll() is None and not (pid := _computing(folder, name)):
@@ -196,8 +201,10 @@ def struck(folder, arguments, name, number, delay_s):
             time.sleep(delay_s)  # the moment is chance
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
+                is_struck = True
         said, _ = sweep.communicate(timeout=PATIENCE_S)
-    return subprocess.CompletedProcess(arguments, sweep.returncode, said)
+    done = subprocess.CompletedProcess(arguments, sweep.returncode, said)
+    return done if is_struck else None
 
 
 def _computing(folder, name):
