@@ -188,7 +188,7 @@ def interval_phrase(limits: Limits, row: MetricResult) -> str:
 
 def open_reason(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and row.decidable and not (result.lacking or result.failed):
+    if not row.remark and row.decidable and result.is_whole:
         return f"further {row.metric.noun} would decide it"
     return row.remark or open_phrase(result, row)
 

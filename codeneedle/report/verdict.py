@@ -498,7 +498,7 @@ def _nearest(verdict: Verdict) -> Iterator[str]:
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
     is_doubted = leading.remark and leading.kind is not LossKind.SCORE
-    is_accepted = not (is_doubted or result.failed or result.lacking)
+    is_accepted = not is_doubted and result.is_whole
     largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
     if is_accepted and leading.accepting_limit <= largest:
         yield f"A limit that accepts this: {_accepting_command(verdict, leading)}"

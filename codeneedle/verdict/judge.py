@@ -98,6 +98,11 @@ class PairResult:
     evidence: str = ""  # what tells it, as a phrase
 
     @property
+    def is_whole(self) -> bool:
+        """Whether it has all that decides: more units of a part decide no pair."""
+        return not (self.lacking or self.failed)
+
+    @property
     def in_kernel(self) -> bool:
         """True if its attention ran in a kernel, as far as is known."""
         return self.attention is None or self.attention.is_usual

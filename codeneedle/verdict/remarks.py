@@ -113,7 +113,7 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
     near = [
         (needed, each, row)
         for each in verdict.compared
-        if cache_size(each) < cache_size(chosen)
+        if cache_size(each) < cache_size(chosen) and each.is_whole
         if (row := each.leading) and (needed := row.decidable)
     ]
     if near:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from made_losses import BEYOND, OPEN, WITHIN, losing_run
-from made_verdicts import with_klds, with_text
+from made_verdicts import BELOW, continuing, with_klds, with_text
 
 from codeneedle.cache_types import Pair
 from codeneedle.report.answer import answer_badge, answer_of
@@ -65,6 +65,15 @@ def test_a_pair_without_one_of_them_is_open():
         found.decision(Pair.parse(pair)) for pair in (GOOD, MIDDLE)
     )
     assert ("text-logp",) == found.result(Pair.parse(MIDDLE)).lacking
+
+
+def test_nothing_is_said_to_decide_a_smaller_pair_that_lacks_one_of_them():
+    run = continuing({GOOD: WITHIN, MIDDLE: BELOW, COARSE: BEYOND})
+    both = with_text(run, {GOOD: 0.002, MIDDLE: 0.002, COARSE: 0.09})
+    one = with_text(run, {GOOD: 0.002, COARSE: 0.09})
+
+    assert RemarkKind.SMALLER in kinds(both)
+    assert RemarkKind.SMALLER not in kinds(one)
 
 
 def test_the_first_line_names_both_in_one_breath():
