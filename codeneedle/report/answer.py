@@ -19,11 +19,9 @@ from codeneedle.report.badge import badge
 from codeneedle.report.verdict import answer_phrase
 from codeneedle.text import visible
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
-from codeneedle.verdict.metric_phrases import (
-    amount,
-    losses_sentence,
-    units_phrase,
-)
+from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.metric_phrases import amount, losses_sentence, units_phrase
+from codeneedle.verdict.metric_results import MetricResult
 
 FORMS = ("command", "env", "preset", "json", "badge")
 """What ``verdict --form`` takes."""
@@ -196,20 +194,32 @@ def answer_badge(answer: Answer) -> str:
     leading = answer.result.leading if answer.result else None
     value = f"keep {answer.pair}"
     if leading:
-        limits = answer.verdict.limits
-        verb = "changes by" if leading.kind is LossKind.CHANGE else "loses"
-        most = amount(limits, leading, leading.bounds.high)
-        noun = {LossKind.CHANGE: "", LossKind.ANSWERS: " of answers"}
-        of = noun.get(leading.kind, " of right tokens")
-        of = " of the score" if leading.kind is LossKind.SCORE else of
-        mean = amount(limits, leading, leading.bounds.mean)
-        what = f"{verb} {mean},"
-        if mean.startswith("-"):
-            # Nobody is to read the most that is lost as the most that is won.
-            what = "shows no loss," if leading.bounds.high < 0 else "loses"
-        value = f"{answer.pair} {what} at most {most}{of}"
+        value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
     title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on(answer)}"
     return badge("KV cache", visible(value), title=visible(title))
+
+
+_LOST = {
+    LossKind.CHANGE: "",
+    LossKind.ANSWERS: " of answers",
+    LossKind.SCORE: " of the score",
+}
+"""What a badge says is lost, if not right tokens."""
+
+
+def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
+    """``loses 0.1 %, at most 0.3 % of right tokens``; no number that is a gain."""
+    mean, high = amount(limits, row, row.bounds.mean), row.bounds.high
+    lost, is_bound = _LOST.get(row.kind, " of right tokens"), math.isfinite(high)
+    gains = mean.startswith("-")
+    if high < 0 or (gains and not is_bound):
+        return f"shows no loss{lost}"
+    most = f"at most {amount(limits, row, high)}"
+    if gains:
+        # Nobody is to read the most that is lost as the most that is won.
+        return f"loses {most}{lost}"
+    verb = "changes by" if row.kind is LossKind.CHANGE else "loses"
+    return f"{verb} {', '.join([mean, most] if is_bound else [mean])}{lost}"
 
 
 def _measured_on(answer: Answer) -> str:

@@ -183,7 +183,7 @@ def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def _settings_told(setup: Setup, probe: str) -> Json:
-    """Shown settings of *probe*, as of every pair; all of an unknown probe."""
+    """The settings of *probe* that are told of all pairs; all of an unknown probe."""
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})

@@ -438,7 +438,7 @@ def _candidates(verdict: Verdict) -> str:
 
 
 def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
-    """Why no pair is set in a limited memory: the reference fits, nothing does, ..."""
+    """Why no pair is set in a limited memory, or that the reference fits and stays."""
     most = verdict.limits.max_memory_bytes or 0
     context = verdict.limits.at or verdict.run.setup.context
     where = f"{size(most)} at {context:,} tokens"

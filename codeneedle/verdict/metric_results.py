@@ -347,7 +347,7 @@ class MetricUnits:
         """
         Estimated units that would decide *losses*, at least as many as can be within.
 
-        None if none would, or if answers come in looks: those have their own goal.
+        None if none would, and of answers where a pair can be asked further units.
         """
         look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
         share, count = error_share(look, pairs), len(losses)

@@ -171,7 +171,7 @@ def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
 
 
 def _remarks_on_dominated(verdict: Verdict) -> Iterator[Remark]:
-    """Remarks on candidates that fit and were not measured, as a finer one was."""
+    """Remarks on unmeasured candidates that fit, as a finer one loses no more."""
     by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
     for finer, pairs in by_finer.items():
         text = (

@@ -204,7 +204,7 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
 
 
 def _error_of_hosts(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
-    """The error for two folders whose *what* differs from *place* on."""
+    """The error for two folders of which *what* differs from *place* on."""
     return BadInput(
         source=f"{ours.folder} and {theirs.folder}",
         reason=f"their hosts do not compute alike: {what} differs from {place} on",

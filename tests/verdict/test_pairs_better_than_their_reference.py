@@ -1,5 +1,6 @@
 """A pair that is better than its reference by more than the limit is never set."""
 
+import math
 import re
 from dataclasses import replace
 
@@ -284,3 +285,28 @@ def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains():
 
     assert "points better (10 lost, 12 won of 1,000 samples), loses at most" in sentence
     assert shown.startswith("q8_0/q8_0 loses at most")
+
+
+def shown_on_badge(answer):
+    return re.findall("q8_0/q8_0 [^<;]*", answer_badge(answer))[-1]
+
+
+@pytest.mark.parametrize(
+    ("mean", "high", "shown"),
+    [
+        (-0.018, -0.004, "shows no loss of the score"),
+        (-0.018, math.inf, "shows no loss of the score"),
+        (0.01, math.inf, "loses 1.0 points of the score"),
+        (0.01, 0.02, "loses 1.0 points, at most 2.0 points of the score"),
+    ],
+)
+def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
+    mean, high, shown
+):
+    found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
+    result = found.result(Pair.parse(GOOD))
+    bounds = replace(result.leading.bounds, mean=mean, high=high)
+    of_metrics = (replace(result.leading, bounds=bounds),)
+    found = replace(found, results=(replace(result, metric_results=of_metrics),))
+
+    assert f"q8_0/q8_0 {shown}" == shown_on_badge(answer_of(found))
