@@ -152,7 +152,10 @@ class Losses:
         if name := self.decided_by(pair):
             yield NumberMark(name, f"decides {PAIRS}")
         elif kind := self.text_of(pair):
-            yield NumberMark(kind, f"the loss is of {self.rows[pair].what}, the worse")
+            what = self.rows[pair].what
+            yield NumberMark(
+                kind, f"the loss is of {what}: the worse of those measured"
+            )
 
     def _with_style(self, value: Shown) -> Shown:
         """*value* with the style of its decision, and its interval as a note."""
