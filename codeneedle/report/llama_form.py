@@ -26,7 +26,7 @@ from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.shown import with_error
 from codeneedle.report.verdict import pareto_front
-from codeneedle.text import NO_VALUE_WORD, number
+from codeneedle.text import NO_VALUE_WORD, number, plural
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
 
@@ -70,7 +70,7 @@ def of_divergence(run: Run) -> Run:
 
 def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     """
-    A table for each context of the run that *verdict* judges.
+    A table for each context with figures of the run that *verdict* judges.
 
     Raises:
         BadInput: If divergence was not measured.
@@ -102,7 +102,8 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
             for pair in pairs
             if (at := compared[pair][1].at(context, sizes)) and at.statistics
         }
-        parts += _part(at_context, reference, bits)
+        if at_context:  # a sweep may have ended before it came to this context
+            parts += _part(at_context, reference, bits)
     commands = list(_commands(verdict, records, reference, dialect))
     return [
         *parts,
@@ -123,7 +124,7 @@ def _part(
     Below it the perplexity of the base file.
     """
     first, of_first = next(iter(at_context.values()))
-    yield Lines([f"{first.chunks} chunks of {first.context} tokens"])
+    yield Lines([f"{plural(first.chunks, 'chunk')} of {first.context} tokens"])
     rows = []
     floor = next(
         (each for pair, (_, each) in at_context.items() if str(pair) == reference),
@@ -228,10 +229,9 @@ def _commands(
     for record in records:
         yield _without_folders(setup, dialect.compares(record.command))
     if len(contexts) > 1:
-        stated = settings.get("chunks", [])
-        counts = stated * len(contexts) if len(stated) == 1 else stated
-        sizes = zip(contexts, counts, strict=False)
-        told = "; ".join(f"{count} chunks of {size}" for size, count in sizes)
+        # A layout has a number of chunks for each context.
+        counts = zip(contexts, settings["chunks"], strict=True)
+        told = "; ".join(f"{plural(count, 'chunk')} of {at}" for at, count in counts)
         yield f"# the same at each context: {told} tokens"
     worth = worth_compiling(verdict)
     if worth:

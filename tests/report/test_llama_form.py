@@ -101,3 +101,13 @@ def test_commands_leave_out_the_rotation_that_the_run_left_out(
     text = printed(llama_form(judge(replace(run, setup=setup)), DIALECT))
 
     assert variables == text.count("LLAMA_ATTN_ROT_DISABLE=1 llama-perplexity")
+
+
+def test_a_context_without_figures_has_no_table_and_is_among_the_commands(run):
+    sizes = {"contexts": [256, 64], "chunks": [3, 1]}
+    probes = run.setup.probes | {"divergence": run.setup.probes["divergence"] | sizes}
+    run = replace(run, setup=replace(run.setup, probes=probes))
+    text = printed(llama_form(judge(run), DIALECT))
+
+    assert (1, 1) == (text.count("PPL(base)"), text.count("\n3 chunks of 256 tokens"))
+    assert "each context: 3 chunks of 256; 1 chunk of 64 tokens" in text
