@@ -1,7 +1,6 @@
 """The serve command: a verified server of one cell, for clients of the user."""
 
 import os
-import shlex
 from collections.abc import Iterator, Mapping
 from functools import partial
 
@@ -28,6 +27,7 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system.files import cache_folder
 from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.variables import assignment
 from codeneedle.text import size, visible
 
 POLL_S = 0.5
@@ -161,5 +161,6 @@ def _exports(address: Address) -> str:
         "OPENAI_API_KEY": address.key or "none",
         "OPENAI_MODEL": address.model,
     }
-    lines = (f"export {name}={shlex.quote(text)}\n" for name, text in variables.items())
-    return "".join(lines)
+    return "".join(
+        f"export {variable}\n" for variable in map(assignment, variables.items())
+    )

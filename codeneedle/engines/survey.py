@@ -110,7 +110,7 @@ class Gain:
 
 def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain | None:
     """
-    The memory that *pair* saves beside *reference*; see `gain_of`.
+    The memory of *pair* beside that of *reference*; see `gain_of`.
 
     Args:
         survey: Has both pairs, at the context in question.
@@ -139,7 +139,7 @@ def gain_of(
     weights: int,
 ) -> Gain | None:
     """
-    The memory that a pair saves, and the tokens that would fit into it.
+    The memory of *pair* beside that of the reference.
 
     Args:
         pair: The pair in question.

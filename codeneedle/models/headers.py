@@ -128,7 +128,7 @@ def _file() -> Path:
 
 
 def _key(model: StoredModel) -> str:
-    """A text that changes with the files of *model*; empty if they are gone."""
+    """Identity of the first file of *model*, and the size of all; empty without it."""
     try:
         return f"{identity(model.path)} {model.size_bytes}"
     except OSError:

@@ -194,7 +194,9 @@ class ProbeContext:
     on, that of this cell. None if there was none.
     """
 
-    clock: Callable[[], float] = time.monotonic  # seconds from any moment on
+    clock: Callable[[], float] = time.monotonic
+    """Seconds from any moment on: phases, and what a tool takes, are told by it."""
+
     command: tuple[str, ...] = ()  # what the server or tool was started with
     effective: Effective = field(default_factory=Effective)
     """What runs, once it is known."""

@@ -69,7 +69,7 @@ def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path):
         (Mlx.__new__(Mlx), False),
     ],
 )
-def test_nothing_is_predicted_for_an_engine_that_does_not_rotate(
+def test_losses_are_predicted_for_engines_that_rotate_caches_alone(
     engine, is_predicted, tmp_path
 ):
     weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))

@@ -26,8 +26,7 @@ def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     match = _QUANTIZED.fullmatch(pair.k)
     shared = [argument for argument in arguments if argument.startswith(_SHARED)]
     is_one = pair.k == pair.v and not any("," in each for each in shared)
-    is_unsaid = any(argument.startswith(_UNSAID) for argument in arguments)
-    if is_unsaid or not is_one or not (match or pair.k == "f16"):
+    if _unsaid(arguments) or not is_one or not (match or pair.k == "f16"):
         return []
     if match is None:
         shared = [each for each in shared if each.startswith(_SHARED[-1])]
@@ -36,12 +35,16 @@ def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     return ["--model", model, *words]
 
 
+def _unsaid(arguments: Sequence[str]) -> str:
+    """The one of *arguments* that changes positions, with its value; or empty."""
+    return next((word for word in arguments if word.startswith(_UNSAID)), "")
+
+
 def command(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """The command, or a comment that says why there is none."""
     words = options(pair, model, arguments)
     if words:
         return [shlex.join(["mlx_lm.server", *words])]
-    for argument in arguments:
-        if argument.startswith(_UNSAID):
-            return [f"# mlx_lm.server has no {argument}, which it was measured with"]
+    if argument := _unsaid(arguments):
+        return [f"# mlx_lm.server has no {argument}, which it was measured with"]
     return [f"# mlx_lm.server has one width for K and V: no K {pair.k}, V {pair.v}"]

@@ -452,7 +452,11 @@ class OpenAi(Connection):
         raise refused
 
     def _fields_to_leave_out(self, body: Json) -> Iterator[tuple[str, ...]]:
-        """Fields of *body* to leave out next: each group alone, then several."""
+        """
+        Fields to leave out next, those that are left out already among them.
+
+        Each group of `OPTIONAL` that *body* has, then the first two, three and so on.
+        """
         sent = [
             group
             for group in OPTIONAL

@@ -1,6 +1,5 @@
 """Compares a cell with the reference on a text."""
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -151,7 +150,7 @@ def _compare(
             done += task.chunks
     behind = done
     tell("comparing", behind, 0)
-    started = time.monotonic()
+    started = context.clock()
     comparison = tool.compare(
         task,
         reference,
@@ -164,7 +163,7 @@ def _compare(
         context=task.context,
         chunks=reference.chunks,
         tokens=comparison.tokens,
-        seconds=round(time.monotonic() - started, 4),
+        seconds=round(context.clock() - started, 4),
         base_seconds=reference.seconds,
         reference_ppl=reference.ppl,
         statistics=comparison.statistics,

@@ -3,7 +3,6 @@ Scores the right tokens of a text by a server that scores its prompts, chunk by 
 their log-probabilities, without the distributions that they are of.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from itertools import chain
 
@@ -67,7 +66,8 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
     Raises:
         CellError: If the server fails; if it scores none of them, or so few.
     """
-    length, started = int(key.partition("x")[0]), time.monotonic()
+    clock = asker.context.clock
+    length, started = int(key.partition("x")[0]), clock()
     every: list[Forced] = []
     failed: dict[str, BadReply] = {}
     for at, text in enumerate(chunks):
@@ -85,7 +85,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
         context=length,
         chunks=len(chunks),
         tokens=len(leads),
-        seconds=round(time.monotonic() - started, 4),
+        seconds=round(clock() - started, 4),
         base_seconds=0.0,
         logprobs=tuple(chain.from_iterable(forced.logprobs for forced in every)),
         ends=tuple(chain.from_iterable(forced.ends for forced in every)),

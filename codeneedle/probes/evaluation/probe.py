@@ -8,7 +8,6 @@ that a server keeps from earlier samples: both would look like a loss of the pai
 
 import functools
 import shlex
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -367,14 +366,14 @@ class _EvaluatedCell:
         context.step(0, 1, "loading")
         # Thinking is allowed: quantized caches may damage it.
         with context.serving(thinks=True) as served:
-            began = time.monotonic()
+            began = context.clock()
             with context.asking():
                 self.run_command(self.settings.command, "--eval", served)
             if served.ends_within(0):
                 # The engine replaces this error by the cause.
                 raise CellError("the server has ended", hint="See its log.")
             context.step(1, 1, "stopping")
-            wall_s = round(time.monotonic() - began, 2)
+            wall_s = round(context.clock() - began, 2)
         return Evaluation(wall_s=wall_s, seed=self.seed)
 
     def results(self) -> tuple[str, tuple[Sample, ...]]:

@@ -1,6 +1,5 @@
 """The throughput probe: speed of prompt reading and writing by depth."""
 
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -334,7 +333,7 @@ def _at_depth(
     if failed is not None:
         gap = f"depth {failed.depth:,} failed"
         return DepthSpeeds(depth=depth, status=failed.status, gap=gap), None
-    began = time.monotonic()
+    began = context.clock()
     try:
         report = _measure_depth(context, tool, chosen, depth, before)
     except CellError as error:
@@ -346,7 +345,7 @@ def _at_depth(
         depth=depth,
         pp=report.pp,
         tg=report.tg,
-        seconds=round(time.monotonic() - began, 3),
+        seconds=round(context.clock() - began, 3),
         peak_bytes=report.peak_bytes,
     )
     return speeds, report
