@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from made_records import made_run, made_setup
 from named_commands import named, wrong_command
 
 from codeneedle.corpora.registry import BUILT_IN
-from codeneedle.report.captions import nothing_to_show
+from codeneedle.report.captions import command_line, nothing_to_show
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "RESULTS.md", "CONTRIBUTING.md", "corpora/README.md")
@@ -54,6 +55,13 @@ def test_the_hint_of_missing_numbers_asks_for_their_probe():
 
     _, command = hint.split("Measure them: codeneedle ")
     assert ["--probe", "throughput"] == shlex.split(command)[-2:]
+
+
+def test_a_shell_reads_the_variables_of_a_command_as_the_program_got_them():
+    value = "a b; $HOME 'c'"
+    line = command_line(made_setup(), [f"ASKED={value}", "printenv", "ASKED"])
+
+    assert f"{value}\n" == subprocess.check_output(["/bin/sh", "-c", line], text=True)
 
 
 def test_a_grid_without_a_value_fails_and_names_a_metric_that_the_run_has(tmp_path):

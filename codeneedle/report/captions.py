@@ -1,6 +1,8 @@
 """Captions: what a run was measured on, and what marks and words in a grid mean."""
 
+import itertools
 import math
+import re
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -116,8 +118,21 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
 
 
 def command_line(setup: Setup, command: Iterable[str]) -> str:
-    """*command* of a record of *setup*, as a shell does the same again."""
-    return with_variables({} if setup.rotation else UNROTATED, command)
+    """
+    *command* of a record of *setup*, as a shell does the same again.
+
+    Variables may stand before the program, a word each, as a user's template sets them.
+    """
+    words = list(command)
+    own = [*itertools.takewhile(_VARIABLE.match, words)]
+    variables = {} if setup.rotation else UNROTATED
+    named = (word.partition("=") for word in own)
+    variables = variables | {name: value for name, _, value in named}
+    return with_variables(variables, words[len(own) :])
+
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+"""Begins a word that sets a variable."""
 
 
 def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
