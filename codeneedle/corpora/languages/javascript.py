@@ -57,9 +57,9 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
         return f"esprima, which knows ES2017 without types, cannot read it: {error}"
     seen = set(_bodies(root, text))
-    others = [each for each in known if _braces(each) not in seen]
-    named = ", ".join(f"{other.name} (line {other.line})" for other in others)
-    return f"to esprima, no function: {named}" if others else ""
+    unseen = [function for function in known if _braces(function) not in seen]
+    named = ", ".join(f"{function.name} (line {function.line})" for function in unseen)
+    return f"to esprima, no function: {named}" if unseen else ""
 
 
 def _braces(function: Function) -> tuple[int, int]:

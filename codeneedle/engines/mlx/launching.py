@@ -37,7 +37,8 @@ def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
 
 def _unsaid(arguments: Sequence[str]) -> str:
     """The one of *arguments* that changes positions, with its value; or empty."""
-    return next((word for word in arguments if word.startswith(_UNSAID)), "")
+    found = (argument for argument in arguments if argument.startswith(_UNSAID))
+    return next(found, "")
 
 
 def command(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:

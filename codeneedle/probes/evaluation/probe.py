@@ -179,7 +179,7 @@ class EvaluationProbe(Probe):
             return ""
         words = _words(settings)
         program, *others = map(Path, words)
-        scripts = (other for other in others if other.suffix in SCRIPTS)
+        scripts = (path for path in others if path.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
 
     @override
