@@ -57,7 +57,7 @@ class Statistics:
     Divergences are in nats, perplexities pure, shares and probabilities in percent.
     """
 
-    ppl: Estimate  # perplexity of Q
+    ppl: Estimate | None  # perplexity of Q; None where a log alone tells it, and is cut
     ppl_base: Estimate  # perplexity of base, as read back from its file
     ppl_ratio: Estimate  # the first by the second
     kld: Estimate  # mean divergence of Q from base
@@ -83,7 +83,8 @@ class Statistics:
         for name, number in numbers.items():
             if not math.isfinite(number):
                 return f"{name} is {number:g}"
-        if min(self.ppl.value, self.ppl_base.value) < math.exp(-ROUNDING):
+        perplexities = (each.value for each in (self.ppl, self.ppl_base) if each)
+        if min(perplexities) < math.exp(-ROUNDING):
             return "a perplexity below 1"
         if not -LEAST_DIVERGENCE <= self.kld.value <= MOST_NATS:
             return f"a mean divergence of {self.kld.value:g} nats"
@@ -114,7 +115,7 @@ class Reference:
     """Distributions of the reference, as they are kept on disk."""
 
     chunks: int  # chunks of text
-    ppl: float  # perplexity, before rounding
+    ppl: float | None  # perplexity, before rounding; None if untold
     seconds: float  # how long they took to compute
 
 

@@ -15,7 +15,11 @@ from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import stored_bits
-from codeneedle.probes.divergence.metrics import precision_percent
+from codeneedle.probes.divergence.metrics import (
+    UNTOLD_REFERENCE,
+    precision_percent,
+    untold_perplexity,
+)
 from codeneedle.probes.divergence.record import (
     NAME,
     ContextComparison,
@@ -133,7 +137,8 @@ def _part(
     for pair, (compared, statistics) in at_context.items():
         name = [pair.k, pair.v, _bits(pair, bits)]
         if str(pair) == reference:
-            ppl = number(compared.reference_ppl, digits=4)
+            told = compared.reference_ppl
+            ppl = number(told, digits=4) if told else NO_VALUE_WORD
             rows.append([*name, ppl, *[NO_VALUE_WORD] * (len(HEADING) - 4)])
             name[1] += ", again"
         rows.append(
@@ -147,10 +152,24 @@ def _part(
             ]
         )
     yield Table(HEADING, rows, words=HEADING[:2])
+    if missing := list(_missing_perplexities(at_context, reference)):
+        yield Lines(missing)
     base = number(of_first.ppl_base.value, digits=4)
     yield Lines(
         [f"ΔPPL is against the base file, which has 16 bits a value: PPL(base) {base}"]
     )
+
+
+def _missing_perplexities(
+    at_context: Mapping[Pair, tuple[ContextComparison, Statistics]], reference: str
+) -> Iterator[str]:
+    """Why perplexities are missing, a line for each pair that has none."""
+    for pair, (compared, statistics) in at_context.items():
+        if str(pair) == reference and not compared.reference_ppl:
+            yield f"{NO_VALUE_WORD}: PPL of {reference}: {UNTOLD_REFERENCE}"
+        if why := untold_perplexity(compared, statistics):
+            again = ", again" if str(pair) == reference else ""
+            yield f"{NO_VALUE_WORD}: PPL of {pair}{again}: {why}"
 
 
 def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, float]:
@@ -186,19 +205,25 @@ def _figures(statistics: Statistics) -> list[str]:
     ]
 
 
-def _estimate(estimate: Estimate, digits: int) -> str:
-    """A number with its error, if that is known."""
+def _estimate(estimate: Estimate | None, digits: int) -> str:
+    """A number with its error, if that is known; a dash for none."""
+    if estimate is None:
+        return NO_VALUE_WORD
     return with_error(estimate.value, estimate.error, digits=digits, mark=" ± ")
 
 
-def ppl_difference(statistics: Statistics) -> Estimate:
+def ppl_difference(statistics: Statistics) -> Estimate | None:
     """
     PPL of a pair less that of the base, with the error that the tool states.
+
+    None if the pair has none.
 
     The three relative errors e give the covariance of both logarithms, as
     (e_pair^2 + e_base^2 - e_ratio^2) / 2; the tool computes it in the same way.
     """
     pair, base, ratio = statistics.ppl, statistics.ppl_base, statistics.ppl_ratio
+    if pair is None:
+        return None
     value = pair.value - base.value
     if pair.error is None or base.error is None or ratio.error is None:
         return Estimate(value, None)

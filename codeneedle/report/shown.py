@@ -187,10 +187,11 @@ def status_mark(status: str, reason: str, *, where: str = "") -> NumberMark:
     """The mark in place of a number that a cell lacks; *where* names a part of it."""
     if not status:
         return NOT_RUN
-    if status == Status.FINISHED:
-        return NumberMark(NO_VALUE_WORD, f"finished, without a number: {PAIRS}")
-    ended = f"{status} ({where})" if where else status
     why = f": {visible(reason)}" if reason else ""
+    if status == Status.FINISHED:
+        without = f"finished, without a number: {PAIRS}"
+        return NumberMark(NO_VALUE_WORD, f"{without}{why}")
+    ended = f"{status} ({where})" if where else status
     return NumberMark(STATUS_WORDS[Status(status)], f"{PAIRS} {ended}{why}")
 
 
@@ -517,7 +518,9 @@ def shown_cells(
     found = []
     for cell, seen in zip(cells, numbers.cells, strict=True):
         value = show_value(seen, numbers.display, inferred=inferred, where=where)
-        if cell.status == Status.FINISHED and not seen.has_value:
+        is_explained = bool(cell.reason) and not cell.has_value
+        is_missing = cell.status == Status.FINISHED and not seen.has_value
+        if is_missing and not is_explained:
             mark = ALONE if cell.has_value else no_value_mark(metric, setup)
             value = replace(value, marks=(mark, *_lacking_marks(cell)))
         if counts and seen.has_value:

@@ -220,7 +220,8 @@ def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
         first = next(iter(metrics))
         for name, cells in tables.items():
             metric, has_values = metrics[name], any(cell.has_value for cell in cells)
-            if name == first or metric.gap or has_values:
+            has_gaps = metric.gap and any(cell.reason for cell in cells)
+            if name == first or has_values or has_gaps:
                 yield from _metric_rows(source, probe.name, metric, cells)
 
 

@@ -32,6 +32,7 @@ FAULTS = {
     ("bench", "ends in the middle of a line"): ("torn", "crashed", "cannot be read"),
     ("bench", "prints garbage"): ("garbage", "crashed", "gave no result"),
     ("bench", "prints nothing"): ("silent", "crashed", "0 result lines"),
+    ("perplexity", "loses the end of its log"): ("cut=9999", "finished", ""),
     ("bench", "fails, and exits with 0"): ("error", "crashed", "create context"),
 }
 """What a tool does, as its stand-in knows it; the status of its cell, and words."""

@@ -65,6 +65,9 @@ class FakeDivergence:
     perplexities: dict = field(default_factory=dict)
     """Of the reference as it is read back, by the pair that is compared."""
 
+    untold: frozenset = frozenset()
+    """Pairs whose log had no end, and so no perplexity."""
+
     logprob: object = lambda _pair, _place: None
     """Log-probability of a scored token of a pair; None of a tool that tells none."""
 
@@ -98,8 +101,11 @@ class FakeDivergence:
         tokens = (task.context // 2 - 1) * reference.chunks
         told = [self.logprob(task.pair, at) for at in range(tokens)]
         is_told = None not in told
+        statistics = made_statistics(ppl_base=base)
+        if str(task.pair) in self.untold:
+            statistics = replace(statistics, ppl=None)
         return Comparison(
-            statistics=made_statistics(ppl_base=base),
+            statistics=statistics,
             tokens=tokens,
             by_chunk=(values,) * reference.chunks,
             logprobs=tuple(told) if is_told else (),

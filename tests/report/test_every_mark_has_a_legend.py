@@ -10,6 +10,7 @@ import pytest
 from fake_engine import FakeEngine
 from hypothesis import given
 from hypothesis import strategies as st
+from made_divergences import golden_run, without_perplexities
 from made_grids import lossy_grid, whole_grid
 from made_metrics import made_metric
 from made_panels import RIGHT, record_of, wrong
@@ -150,6 +151,7 @@ def reports() -> Iterator[tuple[str, Document]]:
         "whole": whole_grid(),
         "slow": slow,
         "written": made_run(failed=broken, untried=["q4_0/q4_0"]),
+        "cut": without_perplexities(golden_run(), Pair("q4_0", "q4_0")),
     }
     judged = {name: judge(run) for name, run in runs.items()}
     judged |= dict(list(made_verdicts().items())[::4])
@@ -256,8 +258,9 @@ def test_every_mark_in_every_picture_has_its_note():
 @pytest.mark.slow
 def test_every_mark_on_a_page_has_its_entry():
     run = without_kernel(lossy_grid(), "q8_0/q4_0")
+    cut = without_perplexities(golden_run(), Pair("q4_0", "q4_0"))
 
-    assert set() == unexplained_on_page(page([run], None, asks_for))
+    assert set() == unexplained_on_page(page([run, cut], None, asks_for))
 
 
 @pytest.mark.parametrize("is_recall", [True, False])

@@ -2,10 +2,10 @@
 
 import math
 from dataclasses import astuple, replace
-from pathlib import Path
 
 import msgspec
 import pytest
+from made_divergences import golden_run
 from printing import printed
 
 from codeneedle.engines.llama_cpp.arguments import (
@@ -18,7 +18,6 @@ from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.record import Run
-from codeneedle.records.store import Store
 from codeneedle.report.llama_form import (
     Dialect,
     llama_form,
@@ -27,7 +26,6 @@ from codeneedle.report.llama_form import (
 )
 from codeneedle.verdict.judge import judge
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
 DIALECT = Dialect(
     base=base_command, compares=comparison_command, text=text_of, build=build_option
 )
@@ -36,7 +34,7 @@ DIALECT = Dialect(
 @pytest.fixture
 def run():
     """A stored run of f16 and q4_0."""
-    return Store(GOLDEN / "golden" / "needle-nano").read()
+    return golden_run()
 
 
 def test_a_pair_that_loses_more_for_its_size_is_not_worth_compiling(run):

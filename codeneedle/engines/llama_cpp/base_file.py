@@ -78,7 +78,7 @@ class BaseFileFacts:
     chunks: int  # chunks in it
     size_bytes: int  # its length
     fingerprint: str  # SHA-256 of all of it
-    ppl: float  # perplexity of the reference, before it was rounded into the file
+    ppl: float | None  # perplexity, before it was rounded into the file; None if untold
     seconds: float  # how long it took to make
 
 
@@ -227,7 +227,7 @@ class BaseFileStatistics:
     """What a tool says of the base file that it wrote."""
 
     chunks: int  # chunks in it
-    ppl: float  # perplexity, before rounding
+    ppl: float | None  # perplexity, before rounding; None if untold
 
 
 Notify = Callable[[ToolRun], None]

@@ -59,6 +59,7 @@ from codeneedle.engines.mismatch import (
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
+    Estimate,
     ReadingTask,
     ReadTokens,
     Reference,
@@ -79,12 +80,16 @@ SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""
 
 RETRIES = 20
+"""Further runs of the tool if its rows do not come whole, or its log names no cache."""
+
+PERPLEXITY_RETRIES = 3
 """
-Further runs of the tool if the end of its log, and so all numbers, is missing.
+Further runs if only the end of its log is missing: it tells the perplexity alone.
 
 Measured with the built-in model on two busy cores: 3 runs of 30; at a load of 25, nine
-of 36 cells, and one of them six times running. A large model takes longer to exit than
-its log to be written.
+of 36 cells, and one of them six times running. Four runs are cut one after the other in
+one cell of 256 at such a load, and all else is computed from rows, which have come. A
+large model takes longer to exit than its log to be written.
 """
 
 FAILED_RETRIES = 8
@@ -171,11 +176,36 @@ class Perplexity(BaseFileTool):
         lengths = too_short(log_text)
         if lengths is not None:
             raise job.too_short(lengths)
-        ppl, done = final_perplexity(log_text), announced_size(log_text)
-        if ppl is None or done is None:
+        ppl, done = _perplexity(job, log_text), announced_size(log_text)
+        if done is None:
             raise _incomplete(job, log_text)
+        if ppl is None:
+            self._verify_rows(job, done.chunks, log_text)
         self.verify(job, log_text)
-        return BaseFileStatistics(chunks=done.chunks, ppl=ppl.value)
+        return BaseFileStatistics(chunks=done.chunks, ppl=ppl.value if ppl else None)
+
+    def _verify_rows(self, job: Job, chunks: int, log_text: str) -> None:
+        """
+        Stop at rows of *job* that are missing or none: its log is cut, and tells less.
+
+        Raises:
+            CellError: If there is some.
+        """
+        from codeneedle.engines.llama_cpp import reading
+
+        rows = reading.CheckedRows(
+            vocabulary=self.model.weights.vocabulary,
+            context=job.task.context,
+            chunks=chunks,
+        )
+        with contextlib.suppress(OSError):  # a file that is missing has no rows
+            rows.take_file(job.base)
+        if rows.nan_from is not None:
+            raise _error_of_nan(rows.nan_from, log_text)
+        if rows.fault:
+            raise _unreadable(job, rows.fault, log_text)
+        if not rows.is_whole:
+            raise _incomplete(job, log_text, lacking=rows.missing)
 
     def compare(
         self,
@@ -204,7 +234,7 @@ class Perplexity(BaseFileTool):
                 job, note, progress, is_estimated=True
             )
         self.verify(job, log_text)
-        return rows.comparison(ppl=final_perplexity(log_text), retries=retries)
+        return rows.comparison(ppl=_perplexity(job, log_text), retries=retries)
 
     def places(self, tokens: int) -> range:
         """Places of tokens that the tool scores: the second half but its first."""
@@ -239,7 +269,8 @@ class Perplexity(BaseFileTool):
         The log of *job*, whose rows have come whole, and how often it ran again.
 
         It runs again, too, if its log lacks the perplexity that *is_estimated*: that of
-        rows is another one, where right tokens are beyond what they hold.
+        rows is another one, where right tokens are beyond what they hold. It may be
+        missing after all.
         """
         from codeneedle.engines.llama_cpp import reading
 
@@ -250,20 +281,18 @@ class Perplexity(BaseFileTool):
             with reading.pipe_of(rows) as pipe:
                 return self._run(replace(job, pipe=pipe), note, progress)
 
-        def is_cut(log_text: str) -> bool:
-            is_told = bool(logs.read(log_text).kv) if rows.is_whole else False
-            is_told &= not is_estimated or final_perplexity(log_text) is not None
-            return not is_told and failure(log_text) is None and not rows.fault
+        def most_retries(log_text: str) -> int:
+            if rows.fault:
+                return 0
+            return _most_retries(log_text, rows.is_whole, is_estimated=is_estimated)
 
-        log_text, returncode, retries = _run_until_told(run, is_cut)
+        log_text, returncode, retries = _run_until_told(run, most_retries)
         if returncode != 0:
             raise _failure(job, log_text, returncode=returncode)
         if rows.fault:
             raise _unreadable(job, rows.fault, log_text)
         if not rows.is_whole:
             raise _incomplete(job, log_text, lacking=rows.missing)
-        if is_estimated and final_perplexity(log_text) is None:
-            raise _incomplete(job, log_text)
         return log_text, retries
 
     def command(self, job: Job) -> list[str]:
@@ -318,8 +347,13 @@ class Perplexity(BaseFileTool):
         self, job: Job, note: Notify, progress: Progress
     ) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
+
+        def most_retries(log_text: str) -> int:
+            is_begun = announced_size(log_text) is not None
+            return _most_retries(log_text, is_begun) if ends_early(log_text) else 0
+
         log_text, returncode, retries = _run_until_told(
-            lambda: self._run(job, note, progress), ends_early
+            lambda: self._run(job, note, progress), most_retries
         )
         if returncode != 0:
             raise _failure(job, log_text, returncode=returncode)
@@ -410,14 +444,15 @@ def _version(tool: Program) -> str:
 
 
 def _run_until_told(
-    run: Callable[[], tuple[str, int]], is_cut: Callable[[str], bool]
+    run: Callable[[], tuple[str, int]], most_retries: Callable[[str], int]
 ) -> tuple[str, int, int]:
     """
     Run a tool until its log tells how it ended, or too often.
 
     Args:
         run: Runs it; returns its log and exit code.
-        is_cut: Whether the log of a run that exited with 0 lacks its end.
+        most_retries: How often it may run again after a run that exited with 0, from
+            its log.
 
     Returns:
         The last log and exit code, and how often it ran again.
@@ -425,18 +460,51 @@ def _run_until_told(
     retries = 0
     while True:
         log_text, returncode = run()
-        is_untold = is_cut(log_text) if returncode == 0 else _is_mute(log_text)
-        most = RETRIES if returncode == 0 else FAILED_RETRIES
-        # A signal from outside has no reason in the log.
-        by_itself = returncode >= 0 or returncode == -SIGABRT
-        if not (is_untold and by_itself) or retries >= most:
+        most = (
+            _retries_of_failure(log_text, returncode)
+            if returncode
+            else most_retries(log_text)
+        )
+        if retries >= most:
             return log_text, returncode, retries
         retries += 1
 
 
-def _is_mute(log_text: str) -> bool:
-    """Whether the log of a run that failed names no cause."""
-    return logs.trouble(log_text) is None and not failure(log_text)
+def _most_retries(log_text: str, is_whole: bool, *, is_estimated: bool = True) -> int:
+    """
+    How often a tool that exited with 0 runs again for what is missing.
+
+    Args:
+        log_text: Its log.
+        is_whole: Whether what it measured is there, its perplexity aside.
+        is_estimated: Whether its perplexity is wanted.
+    """
+    if failure(log_text) is not None:
+        return 0
+    if not is_whole or not logs.read(log_text).kv:
+        return RETRIES
+    return PERPLEXITY_RETRIES if is_estimated and ends_early(log_text) else 0
+
+
+def _retries_of_failure(log_text: str, returncode: int) -> int:
+    """How often a tool that failed runs again: not where its log names the cause."""
+    # A signal from outside has no reason in the log.
+    by_itself = returncode >= 0 or returncode == -SIGABRT
+    is_told = logs.trouble(log_text) is not None or failure(log_text) is not None
+    return FAILED_RETRIES if by_itself and not is_told else 0
+
+
+def _perplexity(job: Job, log_text: str) -> Estimate | None:
+    """
+    The perplexity of *job*; None if its log was cut before it.
+
+    Raises:
+        CellError: If the log has its end, and no perplexity that is a number.
+    """
+    found = final_perplexity(log_text)
+    if found is None and not ends_early(log_text):
+        raise _incomplete(job, log_text)
+    return found
 
 
 def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
@@ -471,7 +539,11 @@ def _refuse_nan(job: Job, log_text: str) -> None:
     of_job = job.nan_from()
     token = nan_from(log_text) if of_job is None else of_job
     if token is not None:
-        raise ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
+        raise _error_of_nan(token, log_text)
+
+
+def _error_of_nan(token: int, log_text: str) -> CellError:
+    return ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
 
 
 def _unreadable(job: Job, fault: str, log_text: str) -> CellError:

@@ -124,6 +124,11 @@ class RowStream(ABC):
             self.nan_from = place + 1
         return row_fault(stored, self.vocabulary)
 
+    def place_of(self, number: int) -> int:
+        """The place in the text, from 0, that the row of that *number* tells of."""
+        chunk, at = divmod(number, scored_tokens(chunks=1, context=self.context))
+        return chunk * self.context + self.context // 2 + 1 + at
+
     @property
     def expected_rows(self) -> int:
         """Rows of a whole file."""
@@ -277,6 +282,37 @@ class Rows(RowStream):
 
 
 @dataclass(slots=True, kw_only=True)
+class CheckedRows(RowStream):
+    """Takes a base file, and finds the first row that is none."""
+
+    def __post_init__(self) -> None:
+        self.begin()
+
+    def take_file(self, path: Path) -> None:
+        """
+        All of the file at *path*.
+
+        Raises:
+            OSError: If it cannot be read.
+        """
+        with open_regular(path) as file:
+            while data := file.read(READ_BYTES):
+                self.take(data)
+
+    @override
+    def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
+        expected = (MAGIC, self.context, self.vocabulary, self.chunks)
+        return "" if stated == expected else OTHER_HEADER
+
+    @override
+    def take_row(self, number: int, stored: Stored) -> None:
+        """Set `fault` if the row is none."""
+        place = self.place_of(number)
+        if fault := self.row_fault(stored, place):
+            self.fault = f"its row of token {place:,} is none: {fault}"
+
+
+@dataclass(slots=True, kw_only=True)
 class ComparedRows(RowStream):
     """Takes the base file of a pair, and compares its rows with the reference's."""
 
@@ -324,7 +360,7 @@ class ComparedRows(RowStream):
             return
         of_chunk = scored_tokens(chunks=1, context=self.context)
         chunk, at = divmod(number, of_chunk)
-        place = chunk * self.context + self.context // 2 + 1 + at
+        place = self.place_of(number)
         base = np.frombuffer(self._there.read(stored.nbytes), dtype=np.uint16)
         if len(base) != len(stored) or row_fault(base, self.vocabulary):
             self.fault = f"the base file of the reference has no row of token {place:,}"
@@ -346,12 +382,11 @@ class ComparedRows(RowStream):
 
         Args:
             ppl: Perplexity of the pair as the tool states it, before it was rounded
-                into rows; None where it does not.
+                into rows; None where it does not: that of the rows is another one.
             retries: How often the tool ran again.
         """
-        statistics = self._sums.statistics()
         return Comparison(
-            statistics=replace(statistics, ppl=ppl) if ppl else statistics,
+            statistics=replace(self._sums.statistics(), ppl=ppl),
             tokens=len(self._sums),
             retries=retries,
             by_chunk=tuple(self._by_chunk),

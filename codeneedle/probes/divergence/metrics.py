@@ -24,7 +24,8 @@ from codeneedle.probes.metrics import (
     Values,
     metric_by_unit,
 )
-from codeneedle.records.record import BadRecord, CellRecord, Setup
+from codeneedle.records.record import BadRecord, CellRecord, Setup, Status
+from codeneedle.text import plural
 
 CHUNKS = UnitKind(
     noun="chunks",
@@ -84,7 +85,9 @@ class _AtContext:
     numbers: Numbers
     is_compared: bool = True
     by_chunk: Callable[[ChunkValues], float] | None = None
-    estimate: Callable[[Statistics], Estimate] | None = None
+    estimate: Callable[[Statistics], Estimate | None] | None = None
+    untold: Callable[[ContextComparison, Statistics], str] | None = None
+    """Why a comparison has no such number, as a phrase; empty if it has one."""
 
     def at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
@@ -101,36 +104,59 @@ class _AtContext:
             of="" if context is None else self.metric.name,
             facet="" if context is None else f"context={context}",
             error=_error_of(self.estimate, context) if self.estimate else None,
+            gap=_gap_of(self.untold, context) if self.untold else None,
         )
 
 
 def _error_of(
-    estimate: Callable[[Statistics], Estimate], context: int | None
+    estimate: Callable[[Statistics], Estimate | None], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
     """Returns the standard error that a tool states of an *estimate*, None without."""
 
     def error(record: CellRecord, setup: Setup) -> float | None:
         compared = _comparison_at(record, setup, context)
         statistics = compared.statistics if compared else None
-        return estimate(statistics).error if statistics else None
+        told = estimate(statistics) if statistics else None
+        return told.error if told else None
 
     return error
 
 
+def _gap_of(
+    untold: Callable[[ContextComparison, Statistics], str], context: int | None
+) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
+    """Returns why a finished record lacks a number, by *untold*; None if it has it."""
+
+    def gap(record: CellRecord, setup: Setup) -> tuple[str, str] | None:
+        compared = _comparison_at(record, setup, context)
+        statistics = compared.statistics if compared else None
+        why = untold(compared, statistics) if compared and statistics else ""
+        return (Status.FINISHED, why) if why else None
+
+    return gap
+
+
 def _estimate(
     metric: Metric,
-    estimate: Callable[[Statistics], Estimate],
+    estimate: Callable[[Statistics], Estimate | None],
     *,
     is_compared: bool = True,
     by_chunk: Callable[[ChunkValues], float] | None = None,
+    untold: Callable[[ContextComparison, Statistics], str] | None = None,
 ) -> _AtContext:
-    """A number that llama-perplexity states with its error."""
+    """A number with its error; the perplexity is what llama-perplexity states."""
+
+    def numbers(_: ContextComparison, statistics: Statistics) -> Sequence[float]:
+        told = estimate(statistics)
+        return (told.value,) if told else ()
+
     return _AtContext(
         metric,
-        lambda _, statistics: (estimate(statistics).value,),
+        numbers,
         is_compared=is_compared,
         by_chunk=by_chunk,
         estimate=estimate,
+        untold=untold,
     )
 
 
@@ -157,6 +183,32 @@ def precision_percent(kld: float, floor: float) -> float:
         0.078709 and 0.023258 are 94.61 %.
     """
     return 100 * math.exp(floor - kld)
+
+
+UNTOLD_REFERENCE = "the end of the reference's log, with its perplexity, was missing"
+"""Why the reference has no perplexity, as a phrase."""
+
+
+def untold_perplexity(compared: ContextComparison, statistics: Statistics) -> str:
+    """Why a pair has no perplexity, as a phrase; empty if it has one."""
+    if statistics.ppl is not None:
+        return ""
+    runs = plural(compared.retries + 1, "run")
+    return f"the end of the log, with the perplexity, was missing in {runs}"
+
+
+def _untold_ratio(compared: ContextComparison, statistics: Statistics) -> str:
+    """Why one of both perplexities is missing, as a phrase; empty if none is."""
+    if compared.reference_ppl:
+        return untold_perplexity(compared, statistics)
+    return UNTOLD_REFERENCE
+
+
+def _ppl_ratio(compared: ContextComparison, statistics: Statistics) -> Sequence[float]:
+    """Perplexity of a pair by that of the reference; empty if one is missing."""
+    if statistics.ppl is None or not compared.reference_ppl:
+        return ()
+    return (statistics.ppl.value / compared.reference_ppl,)
 
 
 _AT_CONTEXT: tuple[_AtContext, ...] = (
@@ -198,10 +250,12 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
+        untold=untold_perplexity,
     ),
     _AtContext(
         _divergence(name="ppl-ratio", unit="", better="neither"),
-        lambda compared, statistics: (statistics.ppl.value / compared.reference_ppl,),
+        _ppl_ratio,
+        untold=_untold_ratio,
     ),
 )
 

@@ -35,10 +35,11 @@ class ContextComparison:
     tokens: Count  # tokens scored: the second half of each chunk
     seconds: Amount  # how long the comparison took
     base_seconds: Amount  # how long the reference took to write its base file
-    reference_ppl: Amount = 0.0
+    reference_ppl: Amount | None = None
     """
     Perplexity of the reference, as it was before 16 bits of it were kept: what is read
-    back stops 16 nats below the likeliest token. 0 without `statistics`.
+    back stops 16 nats below the likeliest token. None where the end of the log that
+    tells it was missing; without `statistics` None, or 0.
     """
 
     statistics: Statistics | None = None

@@ -16,7 +16,9 @@ from codeneedle.engines.llama_cpp.base_file import BaseFile, Job
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
 from codeneedle.engines.patience import Patience
+from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
+from codeneedle.records.record import Status
 from codeneedle.scores import ComputesNan
 
 pytestmark = pytest.mark.slow
@@ -110,7 +112,7 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
         ("die=3", "crashed", "exit code 3"),
         ("signal=9", "crashed", "SIGKILL"),
         ("then-die=139", "crashed", "exit code 139"),
-        ("print=disk-full", "crashed", "without complete statistics"),
+        ("print=disk-full", "crashed", "without complete log-probabilities"),
         ("print=base-unwritable", "crashed", "failed to open"),
         ("then-print=disk-full", "crashed", "without complete log-probabilities"),
         ("then-print=unknown-type", "unsupported", "Unsupported cache type"),
@@ -119,8 +121,9 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
     ],
 )
 def test_a_tool_that_fails_is_an_error_with_a_status(
-    tmp_path, run, fault, status, words
+    tmp_path, run, monkeypatch, fault, status, words
 ):
+    monkeypatch.setattr(perplexity, "RETRIES", 1)
     tool = made_perplexity(tmp_path, fault)
     pair = {"wrong-types": "q8_0/q8_0"}.get(fault, "f16/f16")
     task = divergence_task(run, pair, reference=Pair.parse(pair))
@@ -134,17 +137,55 @@ def test_a_tool_that_fails_is_an_error_with_a_status(
     assert not BaseFile.of(run, context=512).draft.exists()
 
 
-@pytest.mark.parametrize(("cuts", "runs"), [(2, 3), (30, 21)])
-def test_a_log_without_its_end_is_asked_for_again(tmp_path, run, cuts, runs):
-    """Up to twenty times: the tool exited with 0 before its log was written."""
+@pytest.mark.parametrize(
+    ("cuts", "runs", "ppl"), [(2, 3, Estimate(14145.3098, 4242.15655)), (30, 4, None)]
+)
+def test_a_log_without_its_end_is_asked_for_again_and_costs_the_perplexity_alone(
+    tmp_path, run, cuts, runs, ppl
+):
+    """The tool exits with 0 before its log is written; rows tell the rest."""
+    (tmp_path / "whole").mkdir()
+    whole = compared(made_perplexity(tmp_path / "whole"), divergence_task(run))
     tool, task = made_perplexity(tmp_path, f"cut={cuts}"), divergence_task(run)
+    found = compared(tool, task)
 
-    if cuts < runs:
-        assert cuts == compared(tool, task).retries
-    else:
-        with pytest.raises(CellError, match="without complete log-probabilities"):
-            compared(tool, task)
-    assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
+    assert replace(whole.statistics, ppl=ppl) == found.statistics
+    assert replace(whole, statistics=found.statistics, retries=runs - 1) == found
+    assert ["compare f16/f16"] * runs == asked(tmp_path)
+
+
+def test_the_reference_whose_log_has_no_end_is_kept_without_its_perplexity(
+    tmp_path, run
+):
+    tool, task = made_perplexity(tmp_path, "cut-base=30"), divergence_task(run)
+    found = compared(tool, task)
+    kept = tool.reference(task)
+
+    assert (4, None) == (kept.chunks, kept.ppl)
+    assert 0.0 == found.statistics.kld.value
+    assert [*["write f16/f16"] * 4, "compare f16/f16"] == asked(tmp_path)
+
+
+def test_a_reference_that_computes_nan_is_none_though_its_log_has_no_end(tmp_path, run):
+    tool, task = made_perplexity(tmp_path, "cut-nan"), divergence_task(run)
+    with pytest.raises(ComputesNan) as caught:
+        compared(tool, task)
+
+    assert f"{4 * 512:,}" in str(caught.value)
+    assert tool.reference(task) is None
+
+
+def test_rows_that_are_missing_beside_a_cut_log_are_a_failure(
+    tmp_path, run, monkeypatch
+):
+    monkeypatch.setattr(perplexity, "RETRIES", 4)
+    tool = made_perplexity(tmp_path, "then-print=cut-at-exit")
+    task = divergence_task(run)
+    with pytest.raises(CellError) as caught:
+        compared(tool, task)
+
+    assert Status.CRASHED is caught.value.status
+    assert ["write f16/f16", *["compare f16/f16"] * 5] == asked(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from codeneedle.records.record import BadRecord, Run, Status, as_json
 SETUP = made_setup()
 
 
-def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
+def compared(*contexts, reference="f16/f16", reference_ppl=4.0, **changes):
     """A record with the mean divergences 0.25, 0.5, ... at *contexts*."""
     stored = Divergence(
         reference=reference,
@@ -36,7 +36,7 @@ def compared(*contexts, reference="f16/f16", reference_ppl=4.0):
                 seconds=1.0,
                 base_seconds=1.0,
                 reference_ppl=reference_ppl,
-                statistics=made_statistics(kld=0.25 * at),
+                statistics=made_statistics(kld=0.25 * at, **changes),
             )
             for at, context in enumerate(contexts, start=1)
         },
@@ -105,6 +105,31 @@ def test_the_error_of_an_estimate_is_that_of_the_tool():
 
     assert stated == {name: of(compared(512), SETUP) for name, of in errors.items()}
     assert {None} == {of(compared(), SETUP) for of in errors.values()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "missing"),
+    [
+        ({"ppl": None}, {"ppl", "ppl-ratio"}),
+        ({"reference_ppl": None}, {"ppl-ratio"}),
+        ({}, set()),
+    ],
+)
+def test_a_perplexity_that_no_log_has_told_is_a_gap_with_a_reason(changes, missing):
+    whole, record = compared(512), compared(512, **changes)
+    gaps = {each.name: each.gap(record, SETUP) for each in METRICS if each.gap}
+    found = {name: told for name, told in gaps.items() if told}
+
+    assert {name: [] for name in missing} == {
+        name: numbers
+        for name, numbers in values(record).items()
+        if numbers != values(whole)[name]
+    }
+    assert missing == {*found}
+    assert all(status == Status.FINISHED and why for status, why in found.values())
+    assert None is next(e.error for e in METRICS if e.name == "ppl")(
+        compared(512, ppl=None), SETUP
+    )
 
 
 def test_mean_divergence_is_the_headline_and_perplexity_never_ranks():

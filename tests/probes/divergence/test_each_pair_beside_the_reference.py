@@ -93,6 +93,20 @@ def test_a_pair_beside_other_distributions_than_its_neighbours_is_no_number(
     assert status is records[Q4].status
 
 
+def test_a_pair_whose_perplexity_is_missing_has_finished_and_is_measured_no_more(
+    made_run,
+):
+    tool = FakeDivergence(untold=frozenset({str(Q4)}))
+    records = swept(made_run(tool, chunks=(4,)))
+    (compared,) = divergence_of(records[Q4]).answers.values()
+    calls = [*tool.calls]
+
+    assert (Status.FINISHED, None) == (records[Q4].status, compared.statistics.ppl)
+    assert 0.25 == compared.statistics.kld.value
+    assert {} == swept(made_run(tool, chunks=(4,)), retry_failed=True)
+    assert calls == tool.calls
+
+
 def test_each_context_is_compared_with_steps_over_all_of_them(made_run):
     steps = []
     run = made_run(contexts=(512, 256), chunks=(4,))
