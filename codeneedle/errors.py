@@ -181,7 +181,7 @@ def refuse_unknown(
             )
 
 
-def bad_value(option: str, text: str, kind: str, *examples: str) -> BadInput:
+def bad_value_error(option: str, text: str, kind: str, *examples: str) -> BadInput:
     """The error for the *text* of an *option* that is not *kind*, such as a size."""
     shown = " or ".join(f"{option} {example}" for example in examples)
     return BadInput(

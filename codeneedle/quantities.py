@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping
 
-from codeneedle.errors import BadInput, bad_value
+from codeneedle.errors import BadInput, bad_value_error
 
 _TOKENS = {"": 1, "k": 1 << 10, "m": 1 << 20}
 _SECONDS = {
@@ -46,7 +46,7 @@ def token_count(source: str, text: str) -> int:
     """
     count = _quantity(text, _TOKENS)
     if count is None or count != int(count):
-        raise bad_value(source, text, "a number of tokens", "32768", "32K")
+        raise bad_value_error(source, text, "a number of tokens", "32768", "32K")
     return int(count)
 
 
@@ -59,7 +59,7 @@ def time_span(source: str, text: str) -> float:
     """
     seconds = _quantity(text, _SECONDS)
     if not seconds:
-        raise bad_value(source, text, "a time", "2h", "90m")
+        raise bad_value_error(source, text, "a time", "2h", "90m")
     return seconds
 
 
@@ -72,7 +72,9 @@ def speed(source: str, text: str) -> float:
     """
     per_second = _quantity(text, {"": 1.0})
     if not per_second:
-        raise bad_value(source, text, "a speed in tokens per second", "200", "15.5")
+        raise bad_value_error(
+            source, text, "a speed in tokens per second", "200", "15.5"
+        )
     return per_second
 
 
@@ -85,7 +87,7 @@ def memory_size(source: str, text: str) -> int:
     """
     count = _quantity(text, _BYTES)
     if not count:
-        raise bad_value(source, text, "a size of memory", "2GiB", "2GB")
+        raise bad_value_error(source, text, "a size of memory", "2GiB", "2GB")
     return int(count)
 
 
@@ -117,7 +119,7 @@ def percent(source: str, text: str) -> float:
     is_share = count is not None and count < LARGEST_SHARE_WITHOUT_SIGN
     share = (count or 0.0) / (1 if is_share and not is_signed else 100)
     if not 0 < share < 1:
-        raise bad_value(source, text, "a percentage between 0% and 100%", "1%")
+        raise bad_value_error(source, text, "a percentage between 0% and 100%", "1%")
     return share
 
 

@@ -110,15 +110,19 @@ def read_prompt(path: Path) -> str:
             with path.open("rb") as file:
                 data = file.read(MOST_PROMPT_BYTES + 1)
     except OSError as error:
-        raise _unreadable(path, f"cannot be read: {reason_of(error)}") from error
+        raise _unreadable_prompt_error(
+            path, f"cannot be read: {reason_of(error)}"
+        ) from error
     text = data.decode(errors="replace")
     if len(data) > MOST_PROMPT_BYTES:
-        raise _unreadable(path, f"has more than {MOST_PROMPT_BYTES >> 20} MiB")
+        raise _unreadable_prompt_error(
+            path, f"has more than {MOST_PROMPT_BYTES >> 20} MiB"
+        )
     if not text.strip():
-        raise _unreadable(path, "is empty")
+        raise _unreadable_prompt_error(path, "is empty")
     return text
 
 
-def _unreadable(path: Path, reason: str) -> BadInput:
+def _unreadable_prompt_error(path: Path, reason: str) -> BadInput:
     hint = "Name a text file with the prompt, or - for stdin."
     return BadInput(source=path, reason=reason, hint=hint)

@@ -29,7 +29,7 @@ def main() -> None:
         mask(error)
         code = _show_error(error)
     except USAGE_ERROR as error:
-        code = _show_error(_bad_usage(error))
+        code = _show_error(_usage_error(error))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED  # as later versions of typer return by themselves
     except BrokenPipeError:
@@ -52,7 +52,7 @@ ELSEWHERE = {
 """What somebody means who types a word that is no command."""
 
 
-def _bad_usage(error: Any) -> BadInput:
+def _usage_error(error: Any) -> BadInput:
     """The `BadInput` for an *error* of typer, with the nearest option or command."""
     command = error.ctx.command_path if error.ctx else "codeneedle"
     reason, hint = error.format_message().rstrip("."), f"See {command} --help"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, RUNS
-from codeneedle.errors import BadInput, UnknownName, bad_value
+from codeneedle.errors import BadInput, UnknownName, bad_value_error
 from codeneedle.quantities import memory_size, percent, time_span, token_count
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def words_of_list(option: str, text: str) -> tuple[str, ...]:
 def whole_number(name: str, text: str) -> int:
     """A whole number of 1 or more; others are refused."""
     if not (text.isascii() and text.isdecimal() and int(text)):
-        raise bad_value(name, text, "a whole number of 1 or more", "2")
+        raise bad_value_error(name, text, "a whole number of 1 or more", "2")
     return int(text)
 
 
@@ -74,7 +74,9 @@ def port_number(name: str, text: str) -> int:
     """A port that a program may choose."""
     port = whole_number(name, text)
     if not FIRST_PORT <= port <= LAST_PORT:
-        raise bad_value(name, text, f"a port from {FIRST_PORT} to {LAST_PORT}", "8080")
+        raise bad_value_error(
+            name, text, f"a port from {FIRST_PORT} to {LAST_PORT}", "8080"
+        )
     return port
 
 
@@ -86,7 +88,7 @@ def context_size(name: str, text: str) -> int:
     """A context of 1 token or more."""
     tokens = token_count(name, text)
     if not tokens:
-        raise bad_value(name, text, "a number of tokens", "32768", "32K")
+        raise bad_value_error(name, text, "a number of tokens", "32768", "32K")
     return tokens
 
 

@@ -49,13 +49,13 @@ def fit_text(fit: Fit) -> tuple[Corpus, Room]:
         if not fit.may_trim:
             needed = room.tokens(fit.corpus.text)
             if needed > fit.context:
-                raise _too_long(fit, needed)
+                raise _too_long_error(fit, needed)
             return fit.corpus, room
         shorter = _longest(fit, room)
         if shorter is not None:
             return shorter, room
         tried.append(room)
-    raise _nothing_fits(fit, tried[-1])
+    raise _nothing_fits_error(fit, tried[-1])
 
 
 def _longest(fit: Fit, room: Room) -> Corpus | None:
@@ -168,7 +168,7 @@ STRETCHED = "stretch the context on purpose with the rope options of the engine"
 """A way to use more tokens than weights were trained for."""
 
 
-def _too_long(fit: Fit, needed: int) -> TooLong:
+def _too_long_error(fit: Fit, needed: int) -> TooLong:
     """The error for a corpus that does not fit and must not be trimmed."""
     return TooLong(
         source=f"corpus {fit.corpus.name}",
@@ -179,7 +179,7 @@ def _too_long(fit: Fit, needed: int) -> TooLong:
     )
 
 
-def _nothing_fits(fit: Fit, room: Room) -> TooLong:
+def _nothing_fits_error(fit: Fit, room: Room) -> TooLong:
     """The error that names the smallest context that works, and a text that fits."""
     from codeneedle.corpora.registry import SMALL_CORPORA, load
 

@@ -201,7 +201,7 @@ def is_file_or_folder(path: Path) -> bool:
     return os.path.isfile(path) or os.path.isdir(path)  # noqa: PTH112, PTH113
 
 
-def unusable(path: Path) -> BadInput:
+def unusable_path_error(path: Path) -> BadInput:
     """The error for a *path* that leads to neither a file nor a folder."""
     hint = "Check the path; 'codeneedle corpus list' shows the names there are."
     try:
@@ -242,7 +242,7 @@ def read_text(path: Path, *, label: str) -> str:
             data = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in its name
         reason = getattr(error, "strerror", None) or error
-        raise _not_text(label, f"cannot be read: {reason}") from error
+        raise _not_text_error(label, f"cannot be read: {reason}") from error
     if len(data) > MAX_BYTES:
         raise BadInput(
             source=label,
@@ -262,21 +262,23 @@ def decoded_text(data: bytes, *, label: str) -> str:
         BadInput: If it is blank, binary or minified, or its encoding is not known.
     """
     if not data.strip():
-        raise _not_text(label, BLANK)
+        raise _not_text_error(label, BLANK)
     try:
         text = encodings.text_in(data)
     except encodings.Undecodable as error:
         raise BadInput(source=label, reason=str(error), hint=encodings.HINT) from error
     if not text.strip():
-        raise _not_text(label, BLANK)
+        raise _not_text_error(label, BLANK)
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     mean = len(text) // (text.count("\n") + 1)
     if mean > MOST_MEAN:
-        raise _not_text(label, f"minified: its lines have {mean:,} characters or more")
+        raise _not_text_error(
+            label, f"minified: its lines have {mean:,} characters or more"
+        )
     return text
 
 
-def _not_text(label: str, reason: str) -> BadInput:
+def _not_text_error(label: str, reason: str) -> BadInput:
     return BadInput(
         source=label, reason=reason, hint="Choose a readable file of source code."
     )

@@ -140,7 +140,7 @@ def _paths(read: CorpusFile, file: Path) -> list[Path]:
     for name in read.files:
         path = file.parent / expand_home(name)
         if not reading.is_file_or_folder(path):
-            raise reading.unusable(path)
+            raise reading.unusable_path_error(path)
         paths += reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
         matches = _matches(pattern, file=file, any_suffix=read.language is not None)
@@ -463,7 +463,7 @@ def _file_of(name: str, folder: Path) -> Path | None:
 def _from_path(path: Path) -> Corpus:
     """The corpus of a file or of all files below a folder, named after it."""
     if not reading.is_file_or_folder(path):
-        raise reading.unusable(path)
+        raise reading.unusable_path_error(path)
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
         return _from_file(path, name=name)
@@ -516,7 +516,7 @@ def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
         raise BadInput(source=origin, reason=reason, hint=hint)
     functions = needles.eligible(read.text, read.functions)
     if not functions:
-        raise _nothing_to_ask(read, name=name)
+        raise _nothing_to_ask_error(read, name=name)
     return Corpus(
         name=name,
         text=read.text,
@@ -548,7 +548,7 @@ def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
     return "holds no source file in a known language"
 
 
-def _nothing_to_ask(read: JoinedText, *, name: str) -> BadInput:
+def _nothing_to_ask_error(read: JoinedText, *, name: str) -> BadInput:
     """The error for a text without a function to ask for, with what it lacks."""
     count = len(read.functions)
     lines = max((function.content_lines for function in read.functions), default=0)

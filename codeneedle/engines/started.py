@@ -128,7 +128,7 @@ def serving(
             if isinstance(error, ServerGone):
                 # The connection breaks a moment before the process is gone.
                 ends_within(server.child, DEATH_S)
-            if failure := server.failure() or _stop_of(server, error):
+            if failure := server.failure() or _stopped_server_error(server, error):
                 raise failure from error
             error.log_excerpt = error.log_excerpt or server.excerpt(error)
             raise
@@ -147,7 +147,7 @@ def _ready(
             return server
         if server.child.poll() is None:
             late = server.delay_error(readiness)
-            raise _stop_of(server, late) or late
+            raise _stopped_server_error(server, late) or late
         log = tail(server.log, _TAIL_BYTES).lower()
         is_taken = any(sign in log for sign in _PORT_IS_TAKEN)
         if port or attempt == PORT_ATTEMPTS or not is_taken:
@@ -185,7 +185,7 @@ def _wait_for(server: StartedServer) -> Readiness:
 STOPPED = "its process is stopped, by SIGSTOP or a debugger"
 
 
-def _stop_of(server: StartedServer, error: CellError) -> CellError | None:
+def _stopped_server_error(server: StartedServer, error: CellError) -> CellError | None:
     """What explains the *error* of a server whose process is stopped; else None."""
     if error.status != Status.TIMED_OUT or not is_stopped(server.child.pid):
         return None

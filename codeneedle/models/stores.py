@@ -410,21 +410,25 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     if len(sound) == 1:
         return sound[0].path
     if len(first) > 1 and sound:
-        raise _ambiguous_name(text, sound)
+        raise _ambiguous_name_error(text, sound)
     if first:
         raise WeightsUnusable(
             path=Path(text),
             reason=f"cannot be used: {first[0].problem}",
             hint=f"Look at {shlex.quote(str(first[0].path))}, or fetch it again.",
         )
-    raise _wrong_kind(text, named[0]) if named else missing(text, folder=folder)
+    raise (
+        _wrong_kind_error(text, named[0])
+        if named
+        else unknown_name_error(text, folder=folder)
+    )
 
 
 def _in_lower_case(model: StoredModel) -> StoredModel:
     return replace(model, name=model.name.lower(), file=model.file.lower())
 
 
-def _ambiguous_name(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
+def _ambiguous_name_error(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
     """The error for a name of several models, which offers a word for each."""
     chosen = words(models)
     offered = [
@@ -439,7 +443,7 @@ def _ambiguous_name(text: str, models: Sequence[StoredModel]) -> WeightsUnusable
     )
 
 
-def _wrong_kind(text: str, model: StoredModel) -> WeightsUnusable:
+def _wrong_kind_error(text: str, model: StoredModel) -> WeightsUnusable:
     """The error for a file where a folder is wanted, or the other way round."""
     if model.is_folder:
         return WeightsUnusable(
@@ -455,7 +459,7 @@ def _wrong_kind(text: str, model: StoredModel) -> WeightsUnusable:
     )
 
 
-def missing(text: str, *, folder: bool = False) -> WeightsUnusable:
+def unknown_name_error(text: str, *, folder: bool = False) -> WeightsUnusable:
     """The error for a name that is in no store, with the command that fetches it."""
     org, _, rest = text.partition("/")
     repo, _, file = rest.partition("/")

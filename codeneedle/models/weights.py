@@ -303,7 +303,7 @@ def read_header(path: Path) -> Weights:
             unused_bytes=_unused_bytes(headers, size_bytes),
         )
     except BadHeader as error:
-        raise _no_support(files[0], str(error)) from error
+        raise _no_support_error(files[0], str(error)) from error
 
 
 def _unused_bytes(headers: Sequence[Header], size_bytes: int) -> int:
@@ -353,9 +353,9 @@ def identity_of(files: Sequence[Path]) -> str:
     try:
         return "\n".join(map(identity, files))
     except FileNotFoundError as error:
-        raise _missing(Path(error.filename)) from error
+        raise _missing_file_error(Path(error.filename)) from error
     except OSError as error:
-        raise unreadable(files[0], error) from error
+        raise unreadable_error(files[0], error) from error
 
 
 def short_name(path: Path) -> str:
@@ -390,7 +390,7 @@ def known_by_name(path: Path) -> Weights:
     return Weights(files=(path,), name=str(path))
 
 
-def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
+def _missing_file_error(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
     """The error for a file that is not there, with how to fetch it or one *nearby*."""
     hint = "Name the GGUF file where it is now: --model PATH"
     if nearby:
@@ -400,14 +400,14 @@ def _missing(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusable:
     return WeightsUnusable(path=path, reason="does not exist", hint=hint)
 
 
-def unreadable(path: Path, error: OSError) -> WeightsUnusable:
+def unreadable_error(path: Path, error: OSError) -> WeightsUnusable:
     """The error for a file that the system does not let us read."""
     reason = f"cannot be read: {reason_of(error)}"
     hint = f"Look at it with: ls -l {shlex.quote(str(path))}"
     return WeightsUnusable(path=path, reason=reason, hint=hint)
 
 
-def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
+def _not_gguf_error(path: Path, looks_like: str) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason=f"is not a GGUF file but {looks_like}",
@@ -416,7 +416,7 @@ def _not_gguf(path: Path, looks_like: str) -> WeightsUnusable:
     )
 
 
-def cut_short(
+def cut_short_error(
     path: Path, has_bytes: int, needs_bytes: int | None = None
 ) -> WeightsUnusable:
     """The error for a file of *has_bytes*, of which the others never arrived."""
@@ -432,7 +432,7 @@ def cut_short(
     )
 
 
-def _no_support(path: Path, reason: str) -> WeightsUnusable:
+def _no_support_error(path: Path, reason: str) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",
@@ -453,9 +453,9 @@ def _check_file(path: Path) -> Path:
             ) from error
         # ValueError: a NUL in it. A dangling link is not offered in its own place.
         others = [name for name in _models_in(path.parent) if name != path.name]
-        raise _missing(path, others) from error
+        raise _missing_file_error(path, others) from error
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     if stat.S_ISDIR(mode):
         inside = ", ".join(str(path / name) for name in _models_in(path)[:_OFFERED])
         raise WeightsUnusable(
@@ -466,7 +466,7 @@ def _check_file(path: Path) -> Path:
             else _advice_in(path) or "It holds no GGUF file of a language model.",
         )
     if not stat.S_ISREG(mode):
-        raise _not_gguf(path, "no regular file")
+        raise _not_gguf_error(path, "no regular file")
     return path
 
 
@@ -543,7 +543,7 @@ def _size(path: Path) -> int:
     try:
         return path.stat().st_size
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
 
 
 def header_of(path: Path) -> Header:
@@ -555,7 +555,7 @@ def header_of(path: Path) -> Header:
     """
     size = _size(path)
     if not size:
-        raise _piece_error(path) or _not_gguf(path, "an empty file")
+        raise _piece_error(path) or _not_gguf_error(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -565,17 +565,17 @@ def header_of(path: Path) -> Header:
             start = bytes(data[:64])
             header = parse(data)
     except OSError as error:
-        raise unreadable(path, error) from error
+        raise unreadable_error(path, error) from error
     except BadHeader as error:
         if not start.startswith(MAGIC):
             kind = looks_like(start)
-            raise _piece_error(path, kind) or _not_gguf(path, kind) from error
+            raise _piece_error(path, kind) or _not_gguf_error(path, kind) from error
         if isinstance(error, EndsTooSoon):
-            raise _piece_error(path) or cut_short(path, size) from error
-        raise _no_support(path, str(error)) from error
+            raise _piece_error(path) or cut_short_error(path, size) from error
+        raise _no_support_error(path, str(error)) from error
     if size < header.needed_bytes:
         is_split = "split.count" in header.values
-        short = cut_short(path, size, header.needed_bytes)
+        short = cut_short_error(path, size, header.needed_bytes)
         raise short if is_split else _piece_error(path) or short
     return header
 
@@ -621,7 +621,7 @@ def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> Non
         )
     count = headers[0].values.get("split.count", 0)
     if isinstance(count, int) and count > 1 and len(files) == 1:
-        raise _no_support(
+        raise _no_support_error(
             files[0],
             f"it is one of {count} parts, but was renamed: llama.cpp finds the "
             "others by names such as model-00001-of-00002.gguf",
@@ -661,7 +661,7 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
         # A model's folder is read by its engine alone: any change of it counts.
         now = None if weights.folder else read_header(weights.path)
         if now is None or replace(now, identity=weights.identity) != weights:
-            raise _changing(weights.path)
+            raise _changing_error(weights.path)
     return digest
 
 
@@ -708,10 +708,10 @@ def _sha256(weights: Weights, progress: Progress | None) -> str:
             if not known:
                 write_note(note, _Hash(harmless(str(weights.path)), digest))
             return digest
-    raise _changing(weights.path)
+    raise _changing_error(weights.path)
 
 
-def _changing(path: Path) -> WeightsUnusable:
+def _changing_error(path: Path) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason="changes while it is read",
@@ -748,5 +748,5 @@ def _digest(weights: Weights, progress: Progress | None) -> str:
                     if progress is not None:
                         progress(done, weights.size_bytes)
         except OSError as error:
-            raise unreadable(path, error) from error
+            raise unreadable_error(path, error) from error
     return digest.hexdigest()

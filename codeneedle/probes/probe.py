@@ -501,7 +501,7 @@ class Probe:
         """
         raise NotImplementedError
 
-    def useless(self, _observed: Observed) -> CellError | None:
+    def useless_answers_error(self, _observed: Observed) -> CellError | None:
         """Why no answer so far can be used; None if one can, whatever comes behind."""
         return None
 
@@ -630,7 +630,7 @@ def ask_each(
             observed.answers[question.key] = as_json(asker.ask(question))
             done += 1
         # Once is enough: it may read all answers.
-        is_useful = is_useful or probe.useless(observed) is None
+        is_useful = is_useful or probe.useless_answers_error(observed) is None
         if is_useful:
             context.keep(as_json(observed))
 
@@ -642,7 +642,7 @@ def checked_observation(probe: Probe, observed: Observed) -> Json:
     Raises:
         CellError: If no answer can be used.
     """
-    if error := probe.useless(observed):
+    if error := probe.useless_answers_error(observed):
         raise error
     return as_json(observed)
 

@@ -194,7 +194,7 @@ def laid_out(
         else:
             ids = tuple(piece.id for piece in pieces[:length])
             return Chunk(text=whole, ids=ids, spans=tuple(spans))
-    raise _unsuitable("no padding makes a chunk of it")
+    raise _unsuitable_error("no padding makes a chunk of it")
 
 
 def _compose_text(
@@ -223,7 +223,7 @@ def _span(
     right = passage.right.encode(errors="replace")
     inside = [(place, at) for place, at in enumerate(ends) if first < at <= last]
     if not inside:
-        raise _unsuitable(f"{passage.name} has no token of its own")
+        raise _unsuitable_error(f"{passage.name} has no token of its own")
     return Span(
         name=passage.name,
         places=tuple(place for place, _ in inside),
@@ -245,7 +245,7 @@ def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
     """
     data = whole.encode(errors="replace")
     if not b"".join(map(_bytes, pieces)).endswith(data):
-        raise _unsuitable("its tokens do not add up to the text")
+        raise _unsuitable_error("its tokens do not add up to the text")
     end, ends = len(data), []
     for piece in reversed(pieces):
         ends.append(end)
@@ -413,7 +413,7 @@ def refuse_reading(estimates: Estimates, *, wanted: str, otherwise: str) -> None
         )
 
 
-def _unsuitable(reason: str) -> BadInput:
+def _unsuitable_error(reason: str) -> BadInput:
     """The error for right answers that cannot be read in batches."""
     return BadInput(
         source="tokenizer of the weights",

@@ -81,7 +81,9 @@ def answers(
         if answer.name == function or answer.name.endswith(f".{function}")
     ]
     if not chosen:
-        raise _unknown(function, pair, [answer.name for _, answer in named])
+        raise _unknown_question_error(
+            function, pair, [answer.name for _, answer in named]
+        )
     return [
         block
         for run, answer in chosen
@@ -202,7 +204,9 @@ def _evidence(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
     yield "proved", "; ".join(filter(None, facts)) or "nothing: the log states no cache"
 
 
-def _unknown(function: str, pair: Pair, known: Sequence[str]) -> CodeneedleError:
+def _unknown_question_error(
+    function: str, pair: Pair, known: Sequence[str]
+) -> CodeneedleError:
     if known:
         return UnknownName(kind="function", name=function, known=known)
     asking = [p.name for p in PROBES.values() if type(p).answers is not Probe.answers]

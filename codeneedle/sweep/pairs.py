@@ -140,11 +140,13 @@ def grid_and_survey(
         reason = f"llama.cpp makes no KV cache for {weights.architecture}"
         refuse_cacheless(weights, reason)
     if survey and pairs and all(survey.refusal(pair) for pair in pairs):
-        raise _nothing_runs(pairs, survey, engine)
+        raise _nothing_runs_error(pairs, survey, engine)
     return _kept_pairs(request, pairs, survey), survey
 
 
-def _nothing_runs(pairs: Sequence[Pair], survey: Survey, engine: Engine) -> BadInput:
+def _nothing_runs_error(
+    pairs: Sequence[Pair], survey: Survey, engine: Engine
+) -> BadInput:
     """The error of a grid of which every pair is refused, with the pairs that run."""
     types = engine.cache_types()
     alike = [Pair(name, name) for name in types.k if name in types.v]

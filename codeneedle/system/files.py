@@ -43,7 +43,7 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("codeneedle", appauthor=False)
 
 
-def cache_unusable(folder: Path, reason: str) -> FolderUnusable:
+def cache_unusable_error(folder: Path, reason: str) -> FolderUnusable:
     """The error for *folder*, below the cache folder, that cannot be written to."""
     hint = f"Make room, or choose another folder: {CACHE_VARIABLE}=/some/folder."
     return FolderUnusable(folder=folder, reason=reason, hint=hint)
@@ -448,7 +448,7 @@ def private_folder() -> Iterator[Path]:
             stack.enter_context(lock)
             folder = Path(tempfile.mkdtemp(dir=above))
         except OSError as error:
-            raise cache_unusable(above, reason_of(error)) from error
+            raise cache_unusable_error(above, reason_of(error)) from error
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         yield folder
 
@@ -511,7 +511,7 @@ def made_folder(
             if free_bytes < needed_bytes:
                 free, needed = size(free_bytes), size(needed_bytes)
                 reason = f"only {free} are free, {needed} are needed for a while"
-                raise cache_unusable(folder.parent, reason)
+                raise cache_unusable_error(folder.parent, reason)
             with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:
                 made = make(Path(draft))
                 # Else a power cut may leave the new name with empty files.
@@ -519,4 +519,4 @@ def made_folder(
                 shutil.rmtree(folder, ignore_errors=True)
                 return made.rename(folder)
     except OSError as error:
-        raise cache_unusable(folder.parent, reason_of(error)) from error
+        raise cache_unusable_error(folder.parent, reason_of(error)) from error

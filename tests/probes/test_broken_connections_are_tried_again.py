@@ -67,7 +67,7 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
     """What tells whether one can reads all answers."""
     read, kept = [], []
 
-    def useless(observed):
+    def useless_answers_error(observed):
         read.append(len(observed.answers))
         is_right = {"is": "right"} in observed.answers.values()
         return None if is_right else CellError("", hint="")
@@ -79,7 +79,10 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
         settle=lambda: None,
     )
     probe = SimpleNamespace(
-        saves_cache=False, thinks=False, useless=useless, asker=lambda *_: asker
+        saves_cache=False,
+        thinks=False,
+        useless_answers_error=useless_answers_error,
+        asker=lambda *_: asker,
     )
     context = SimpleNamespace(
         step=lambda *_: None,

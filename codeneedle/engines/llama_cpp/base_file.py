@@ -204,9 +204,9 @@ class Job:
         """The first token of what came so far that is NaN; None if none is known."""
         return None
 
-    def too_short(self, lengths: "Lengths") -> BadInput:
+    def too_short_error(self, lengths: "Lengths") -> BadInput:
         """The error for a text of these *lengths*."""
-        return text_too_short(
+        return text_too_short_error(
             self.task.text_name,
             lengths,
             context=self.task.context,
@@ -261,7 +261,9 @@ class BaseFileTool(ABC):
         # A text has no more tokens than bytes, but for one or two at the start.
         lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
         if lengths.present < lengths.needed:
-            raise text_too_short(text_name, lengths, context=context, chunks=chunks)
+            raise text_too_short_error(
+                text_name, lengths, context=context, chunks=chunks
+            )
         refuse_few(chunks=chunks, context=context)
 
     def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
@@ -346,7 +348,7 @@ def folder_errors(folder: Path) -> Iterator[None]:
         raise FolderUnusable(folder=folder, reason=str(error)) from error
 
 
-def text_too_short(
+def text_too_short_error(
     name: str, lengths: Lengths, *, context: int, chunks: int
 ) -> BadInput:
     """The error for the text of this *name*; its hint names what fits."""

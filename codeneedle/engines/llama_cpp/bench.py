@@ -165,7 +165,7 @@ class Bench:
             progress(_phase(log))
             # One that says something again and again ends all the same.
             if time.monotonic() - began > PHASES * silence_s:
-                raise _too_slow(_phase(log), time.monotonic() - began, log)
+                raise _too_slow_error(_phase(log), time.monotonic() - began, log)
 
         returncode = run_watched(
             command,
@@ -175,7 +175,7 @@ class Bench:
             silence_s=silence_s,
         )
         if returncode is None:
-            raise _too_slow(_phase(log), time.monotonic() - began, log)
+            raise _too_slow_error(_phase(log), time.monotonic() - began, log)
         output = read_log(log)
         if returncode:
             raise _failure(output, returncode=returncode, log=log)
@@ -396,7 +396,7 @@ def _failure(output: str, *, returncode: int, log: Path) -> CellError:
     )
 
 
-def _too_slow(phase: str, seconds: float, log: Path) -> CellError:
+def _too_slow_error(phase: str, seconds: float, log: Path) -> CellError:
     return CellError(
         f"llama-bench is not done after {seconds:.0f} s: {phase}",
         hint=f"See {log}. Does the machine do something else at the same time?",

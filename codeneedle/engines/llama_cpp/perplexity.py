@@ -175,10 +175,10 @@ class Perplexity(BaseFileTool):
         log_text, _ = self._run_to_end(job, note, progress)
         lengths = too_short(log_text)
         if lengths is not None:
-            raise job.too_short(lengths)
+            raise job.too_short_error(lengths)
         ppl, done = _perplexity(job, log_text), announced_size(log_text)
         if done is None:
-            raise _incomplete(job, log_text)
+            raise _incomplete_error(job, log_text)
         if ppl is None:
             self._verify_rows(job, done.chunks, log_text)
         self.verify(job, log_text)
@@ -203,9 +203,9 @@ class Perplexity(BaseFileTool):
         if rows.nan_from is not None:
             raise _error_of_nan(rows.nan_from, log_text)
         if rows.fault:
-            raise _unreadable(job, rows.fault, log_text)
+            raise _unreadable_rows_error(job, rows.fault, log_text)
         if not rows.is_whole:
-            raise _incomplete(job, log_text, lacking=rows.missing)
+            raise _incomplete_error(job, log_text, lacking=rows.missing)
 
     def compare(
         self,
@@ -290,9 +290,9 @@ class Perplexity(BaseFileTool):
         if returncode != 0:
             raise _failure(job, log_text, returncode=returncode)
         if rows.fault:
-            raise _unreadable(job, rows.fault, log_text)
+            raise _unreadable_rows_error(job, rows.fault, log_text)
         if not rows.is_whole:
-            raise _incomplete(job, log_text, lacking=rows.missing)
+            raise _incomplete_error(job, log_text, lacking=rows.missing)
         return log_text, retries
 
     def command(self, job: Job) -> list[str]:
@@ -386,7 +386,7 @@ class Perplexity(BaseFileTool):
             self.verify(job, log_text, is_over=False)
             _refuse_nan(job, log_text)
             if fault := job.fault():
-                raise _unreadable(job, fault, log_text)
+                raise _unreadable_rows_error(job, fault, log_text)
             progress(min(chunks_done(log_text), job.task.chunks))
 
         patience.begin()
@@ -503,7 +503,7 @@ def _perplexity(job: Job, log_text: str) -> Estimate | None:
     """
     found = final_perplexity(log_text)
     if found is None and not ends_early(log_text):
-        raise _incomplete(job, log_text)
+        raise _incomplete_error(job, log_text)
     return found
 
 
@@ -546,13 +546,13 @@ def _error_of_nan(token: int, log_text: str) -> CellError:
     return ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
 
 
-def _unreadable(job: Job, fault: str, log_text: str) -> CellError:
+def _unreadable_rows_error(job: Job, fault: str, log_text: str) -> CellError:
     """The error for what came through a pipe and is not what was asked for."""
     message = f"wrote log-probabilities that cannot be read: {fault}"
     return _error(job, message, log_text, status=Status.CRASHED)
 
 
-def _incomplete(job: Job, log_text: str, *, lacking: str = "") -> CellError:
+def _incomplete_error(job: Job, log_text: str, *, lacking: str = "") -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
     trouble = logs.trouble(log_text)
     silent = CUT_OFF if ends_early(log_text) else "it does not say why"

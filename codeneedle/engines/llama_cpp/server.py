@@ -187,7 +187,7 @@ class LlamaServer(StartedServer):
         if self._warm_from_s is not None:
             message = f"llama-server hangs at warm-up, for {self.warmup_timeout_s:g} s"
             hint = f"See {self.log}. It may concern this pair only."
-        return self._too_large() or CellError(
+        return self._too_large_error() or CellError(
             message,
             hint=hint,
             status=Status.TIMED_OUT,
@@ -213,7 +213,9 @@ class LlamaServer(StartedServer):
     @override
     def failure(self) -> CellError | None:
         """Why it cannot be used: it takes too much memory, or has ended."""
-        return self._too_large() if self.child.poll() is None else self.death_error()
+        return (
+            self._too_large_error() if self.child.poll() is None else self.death_error()
+        )
 
     @override
     def program(self) -> str:
@@ -242,7 +244,7 @@ class LlamaServer(StartedServer):
             self._was_too_large = _own_memory(self.child.pid) > self.memory_bytes
         return self._was_too_large
 
-    def _too_large(self) -> CellError | None:
+    def _too_large_error(self) -> CellError | None:
         """The error for a server beyond its limit of memory; None if it was not."""
         limit = self.memory_bytes
         if limit is None or not self._was_too_large:

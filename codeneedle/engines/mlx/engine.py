@@ -52,7 +52,7 @@ from codeneedle.engines.mlx.settings import (
     NAME,
     MlxSettings,
     is_of_known_size,
-    missing_package,
+    missing_package_error,
 )
 from codeneedle.engines.started import StartedServer
 from codeneedle.engines.tools import (
@@ -127,7 +127,7 @@ def find() -> dict[str, str]:
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
-            raise missing_package(name) from error
+            raise missing_package_error(name) from error
     return versions
 
 
@@ -218,12 +218,12 @@ class Mlx(Engine):
                 hint="Leave --workers out.",
             )
         if len(self.settings.group_size) not in {1, 2}:
-            raise _bad_group_size(self.settings.group_size, "K and V are two")
+            raise _group_size_error(self.settings.group_size, "K and V are two")
         sizes = (self.model.weights.key_length, self.model.weights.value_length)
         for group, head_size in zip(self.settings.groups, sizes, strict=True):
             if group not in GROUP_SIZES or head_size % group:
                 reason = f"heads have {head_size} values"
-                raise _bad_group_size(self.settings.group_size, reason)
+                raise _group_size_error(self.settings.group_size, reason)
 
     @property
     def compute(self) -> str:
@@ -473,7 +473,7 @@ class MlxServer(StartedServer):
         return logs.last_lines(logs.read_log(self.log))
 
 
-def _bad_group_size(sizes: Sequence[int], reason: str) -> BadInput:
+def _group_size_error(sizes: Sequence[int], reason: str) -> BadInput:
     return BadInput(
         source=f"--kv-group-size {','.join(map(str, sizes))}",
         reason=reason,
@@ -559,7 +559,9 @@ class MlxDivergence(BaseFileTool):
         if wrote is not None:
             return wrote.base
         short = logs.last(log_text, logs.Short)
-        raise job.too_short(short.lengths) if short else _incomplete(log_text)
+        raise (
+            job.too_short_error(short.lengths) if short else _incomplete_error(log_text)
+        )
 
     def compare(
         self,
@@ -575,9 +577,9 @@ class MlxDivergence(BaseFileTool):
         compared = logs.last(log_text, logs.TextCompared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
-            raise _incomplete(log_text)
+            raise _incomplete_error(log_text)
         if fault := compared.comparison.statistics.fault:
-            raise _incomplete(log_text, fault)
+            raise _incomplete_error(log_text, fault)
         return compared.comparison
 
     def _run_to_end(self, job: Job, note: Notify, progress: Progress) -> str:
@@ -600,7 +602,7 @@ class MlxDivergence(BaseFileTool):
         )
 
 
-def _incomplete(log_text: str, fault: str = "") -> CellError:
+def _incomplete_error(log_text: str, fault: str = "") -> CellError:
     """The error for a child without all statistics, or with a *fault* in them."""
     why = f": {fault}" if fault else ""
     return CellError(
@@ -650,7 +652,7 @@ class MlxSpeed:
 
         speeds = logs.lines(run.to_end(note, tell), logs.Speed)
         if len(speeds) != task.repetitions:
-            raise _incomplete(logs.read_log(log))
+            raise _incomplete_error(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)
         return Speeds(
             pp=tuple(speed.pp for speed in speeds),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from codeneedle.engines.mlx.settings import missing_package
+from codeneedle.engines.mlx.settings import missing_package_error
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.weights import MOST_LAYERS, UNFINISHED, Weights, identity_of
 from codeneedle.system.files import reason_of
@@ -74,9 +74,9 @@ def read_json(path: Path) -> dict[str, Any]:
             hint="Give the folder of a model for MLX, with all its files.",
         ) from error
     except (ValueError, RecursionError) as error:
-        raise _damage(path, str(error)) from error
+        raise _damage_error(path, str(error)) from error
     if not isinstance(content, dict):
-        raise _damage(path, "it holds no object")
+        raise _damage_error(path, "it holds no object")
     return content
 
 
@@ -91,7 +91,7 @@ def chat_template_of(folder: Path) -> str | None:
         try:
             return file.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
-            raise _damage(file, str(error)) from error
+            raise _damage_error(file, str(error)) from error
     if not (folder / TOKENIZER_CONFIG).is_file():
         return None
     template = read_json(folder / TOKENIZER_CONFIG).get("chat_template")
@@ -106,7 +106,7 @@ def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> W
     keys = _Config(folder / CONFIG, config)
     layers = keys.least("num_hidden_layers")
     if layers > MOST_LAYERS:
-        raise _damage(keys.file, f"it claims to have {layers} layers")
+        raise _damage_error(keys.file, f"it claims to have {layers} layers")
     embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
     head_size = keys.whole("head_dim") or embedding // heads
     bits = config.get("quantization")
@@ -165,7 +165,7 @@ class _Config:
     def least(self, key: str) -> int:
         """The value of *key*; stops where there is none above 0."""
         if not self.whole(key):
-            raise _damage(self.file, f"its key '{key}' is missing")
+            raise _damage_error(self.file, f"its key '{key}' is missing")
         return self.whole(key)
 
 
@@ -206,7 +206,7 @@ def _refuse_damaged(path: Path) -> None:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
-        raise missing_package("safetensors") from error
+        raise missing_package_error("safetensors") from error
     try:
         with safe_open(path, framework="np"):
             pass
@@ -216,7 +216,7 @@ def _refuse_damaged(path: Path) -> None:
         ) from error
 
 
-def _damage(path: Path, reason: str) -> WeightsUnusable:
+def _damage_error(path: Path, reason: str) -> WeightsUnusable:
     return WeightsUnusable(
         path=path,
         reason=f"cannot be used: {reason}",

@@ -71,7 +71,7 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
         return self.group_size[0], self.group_size[-1]
 
 
-def missing_package(package: str) -> ToolMissing:
+def missing_package_error(package: str) -> ToolMissing:
     """The error for a package that the engine needs and that is not installed."""
     hint = "Install it: pip install 'codeneedle[mlx]'"
     return ToolMissing(tool=package, reason="is not installed", hint=hint)

@@ -188,7 +188,7 @@ class OpenAi(Connection):
         is_well = not health
         try:
             if health:
-                missing = self._missing(health, limit_s)
+                missing = self._missing_path_error(health, limit_s)
                 is_well = missing is None
             listed = self.models(limit_s=limit_s)
         except Refused as error:
@@ -237,7 +237,7 @@ class OpenAi(Connection):
         self.model = self.model or (listed[0] if listed else "")
         return Readiness.READY
 
-    def _missing(self, health: str, limit_s: float) -> Refused | None:
+    def _missing_path_error(self, health: str, limit_s: float) -> Refused | None:
         """An error if the server does not have this path; None if it has."""
         try:
             with self._response_to(
@@ -289,7 +289,9 @@ class OpenAi(Connection):
                 refuses its first echo for anything but the key.
         """
         if isinstance(question, Chat):
-            raise _unscorable("chats cannot be forced; --prompt-form completion can")
+            raise _unscorable_error(
+                "chats cannot be forced; --prompt-form completion can"
+            )
         text = question.prompt + right
         question = replace(question, prompt=text)
         (forced,) = self.force_each(question, [(len(text) - len(right), len(text))])
@@ -324,7 +326,7 @@ class OpenAi(Connection):
         says nothing of that.
         """
         if self.no_echo:
-            raise _unscorable(self.no_echo)
+            raise _unscorable_error(self.no_echo)
         waits_s = WAITS_S if self._echoes else FIRST_WAITS_S
         try:
             answer = self._whole_answer(body, waits_s)
@@ -334,7 +336,7 @@ class OpenAi(Connection):
             raise BadReply(expected=PROBABILITIES, answer="a reply without a choice")
         if right.strip() not in (answer.choices[0].text or ""):
             self.no_echo = "a reply without an echo"
-            raise _unscorable(self.no_echo)
+            raise _unscorable_error(self.no_echo)
         self._echoes = True
         return answer
 
@@ -354,7 +356,7 @@ class OpenAi(Connection):
         if self._echoes or code not in BUSY | REFUSES_ECHOES:
             raise failure
         if code not in BUSY:
-            raise _unscorable(str(failure)) from failure
+            raise _unscorable_error(str(failure)) from failure
         self._whole_answer(self._without(body, ("echo", "logprobs")), WAITS_S)
         is_busy = code not in REFUSES_ECHOES
         try:
@@ -363,7 +365,7 @@ class OpenAi(Connection):
             if error.code != code or is_busy:
                 raise
             self.no_echo = str(error)
-            raise _unscorable(self.no_echo) from error
+            raise _unscorable_error(self.no_echo) from error
 
     def _whole_answer(self, body: Json, waits_s: Sequence[float]) -> "_StatedEvent":
         """The answer to *body* in one piece, asked for again while it is busy."""
@@ -637,7 +639,7 @@ class Event(StreamEvent):
     """What is impossible about their log-probabilities; empty if nothing is."""
 
 
-def _unscorable(answer: str) -> BadReply:
+def _unscorable_error(answer: str) -> BadReply:
     """The error of a server that scores no given text: another kind, and not broken."""
     error = BadReply(expected=PROBABILITIES, answer=answer)
     error.status = Status.UNSUPPORTED

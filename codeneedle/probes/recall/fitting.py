@@ -164,14 +164,14 @@ def functions_of(
             written = Questions(prompts, way).with_budgets(written)
             text = _text_lines(corpus) if written else NO_LINES
             return RecallLayout(written=written, forced=forced, text=text)
-    raise _no_room(run, preparation, settings)
+    raise _no_room_error(run, preparation, settings)
 
 
 def _text_lines(corpus: Corpus) -> TextLines:
     return hash_lines(corpus.text, (function.line for function in corpus.functions))
 
 
-def _no_room(
+def _no_room_error(
     run: RunContext, preparation: Preparation, settings: RecallSettings
 ) -> BadInput:
     """The error where no function can be asked for, with a context that has room."""

@@ -645,7 +645,7 @@ class RecallProbe(Probe):
         return asker
 
     @override
-    def useless(self, observed: Observed) -> CellError | None:
+    def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if each answer has one; None once one can be scored."""
         errors = observed.errors
         if not all(errors):

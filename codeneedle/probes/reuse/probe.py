@@ -144,7 +144,7 @@ class ReuseProbe(Probe):
         return _ReuseAsker(served, context, text=text)
 
     @override
-    def useless(self, observed: Observed) -> CellError | None:
+    def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if no way could be compared; None before the first reason."""
         reuse = reuse_in(observed, file=NAME)
         gaps = [gap for way in REUSED for gap in reuse.gaps(way)]

@@ -150,10 +150,12 @@ def read_file(path: Path, *, option: str = "--transcript") -> tuple[str, bytes]:
         is_large = path.is_file() and path.stat().st_size > LARGEST_BYTES
         data = None if is_large else read_regular(path)
     except OSError as error:
-        raise _bad_file(path, reason_of(error), option) from error
+        raise _bad_file_error(path, reason_of(error), option) from error
     if data is None:
         limit = f"it has more than {size(LARGEST_BYTES)}"
-        raise _bad_file(path, limit if is_large else "there is no such file", option)
+        raise _bad_file_error(
+            path, limit if is_large else "there is no such file", option
+        )
     return hashlib.sha256(data).hexdigest(), data
 
 
@@ -182,9 +184,9 @@ def conversations_of(
     has_assistant = any(turn.role == "assistant" for turn in turns)
     most = max(1, int(MOST_UNREAD * len(conversations))) if needs_assistant else 0
     if faulty and (len(faulty) > most or not has_assistant):
-        raise _too_faulty(faulty, len(conversations)).at(path, faulty[0].line)
+        raise _first_fault(faulty, len(conversations)).as_error(path, faulty[0].line)
     if needs_assistant and not has_assistant:
-        raise _bad_file(path, "it has no message of an assistant")
+        raise _bad_file_error(path, "it has no message of an assistant")
     return conversations
 
 
@@ -196,10 +198,10 @@ def _decode(data: bytes, path: Path) -> str:
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         what = codec.removesuffix("-sig").upper()
-        raise _Wrong(f"it is not {what}").at(path, line) from error
+        raise _Wrong(f"it is not {what}").as_error(path, line) from error
 
 
-def _too_faulty(faulty: Sequence[Conversation], of: int) -> "_Wrong":
+def _first_fault(faulty: Sequence[Conversation], of: int) -> "_Wrong":
     """The error of the first fault, and how many conversations have one."""
     more = f"; {len(faulty):,} of {of:,} conversations are like it" * (len(faulty) > 1)
     return _Wrong(f"{faulty[0].fault}{more}")
@@ -229,14 +231,14 @@ def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
         yield f"not read of the conversations: {'; '.join(phrases)}"
 
 
-def _bad_file(path: Path, reason: str, option: str = "--transcript") -> BadInput:
+def _bad_file_error(path: Path, reason: str, option: str = "--transcript") -> BadInput:
     return BadInput(source=f"{option} {path}", reason=reason, hint=HINT)
 
 
 class _Wrong(ValueError):  # noqa: N818 - named after the fact
     """An error within a conversation, raised where its line is not known."""
 
-    def at(self, path: Path, line: int) -> BadInput:
+    def as_error(self, path: Path, line: int) -> BadInput:
         """The error for the user."""
         return BadInput(source=f"{path}, line {line}", reason=str(self), hint=HINT)
 

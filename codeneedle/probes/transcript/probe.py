@@ -89,7 +89,7 @@ class TranscriptProbe(Probe):
         if not estimates.knows(NAME):
             turns = _counted_turns(settings, estimates.engine, estimates.context)
             if all(turn.left_out for turn in turns):
-                raise _nothing_left(settings, turns)
+                raise _nothing_left_error(settings, turns)
         return settings
 
     @override
@@ -149,7 +149,7 @@ class TranscriptProbe(Probe):
         chosen = _layout(settings, run.engine, run.setup.context)
         if not chosen.turns:
             turns = _counted_turns(settings, run.engine, run.setup.context)
-            raise _nothing_left(settings, turns)
+            raise _nothing_left_error(settings, turns)
         return as_json(chosen)
 
     @override
@@ -189,7 +189,7 @@ class TranscriptProbe(Probe):
         return _Forcer(served, context, rendered=_render_turns(context.run), left=left)
 
     @override
-    def useless(self, observed: Observed) -> CellError | None:
+    def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if each turn has one; None once one can be scored."""
         errors = observed.errors
         if not all(errors):
@@ -318,7 +318,7 @@ def _other_file(folder: Path, wanted: Path) -> OtherSetup:
     return error
 
 
-def _nothing_left(
+def _nothing_left_error(
     settings: TranscriptSettings, turns: Sequence[CountedTurn]
 ) -> BadInput:
     """The error where no turn can be forced, with what would allow one."""
