@@ -33,7 +33,7 @@ LARGEST_SHARE_WITHOUT_SIGN = 0.1
 """From here to 1, a number without a sign may mean a share or a percentage."""
 
 
-def token_count(source: str, text: str) -> int:
+def parse_token_count(source: str, text: str) -> int:
     """
     A number of tokens of 0 or more: ``32768``, ``32K`` or ``1M``; K is 1,024.
 
@@ -44,33 +44,33 @@ def token_count(source: str, text: str) -> int:
     Raises:
         BadInput: If *text* is no whole number of tokens.
     """
-    count = _quantity(text, _TOKENS)
+    count = _parse_quantity(text, _TOKENS)
     if count is None or count != int(count):
         raise bad_value_error(source, text, "a number of tokens", "32768", "32K")
     return int(count)
 
 
-def time_span(source: str, text: str) -> float:
+def parse_time_span(source: str, text: str) -> float:
     """
     A duration in seconds: ``90m``, ``15min``, ``2h`` or ``1.5h``.
 
     Raises:
         BadInput: If *text* is no duration above 0.
     """
-    seconds = _quantity(text, _SECONDS)
+    seconds = _parse_quantity(text, _SECONDS)
     if not seconds:
         raise bad_value_error(source, text, "a time", "2h", "90m")
     return seconds
 
 
-def speed(source: str, text: str) -> float:
+def parse_speed(source: str, text: str) -> float:
     """
     A speed in tokens per second: ``200``, ``15.5``.
 
     Raises:
         BadInput: If *text* is no number above 0.
     """
-    per_second = _quantity(text, {"": 1.0})
+    per_second = _parse_quantity(text, {"": 1.0})
     if not per_second:
         raise bad_value_error(
             source, text, "a speed in tokens per second", "200", "15.5"
@@ -78,14 +78,14 @@ def speed(source: str, text: str) -> float:
     return per_second
 
 
-def memory_size(source: str, text: str) -> int:
+def parse_memory_size(source: str, text: str) -> int:
     """
     A size in bytes: ``2GiB``, the same as ``2G``; ``2GB`` is 2,000,000,000.
 
     Raises:
         BadInput: If *text* is no size above 0.
     """
-    count = _quantity(text, _BYTES)
+    count = _parse_quantity(text, _BYTES)
     if not count:
         raise bad_value_error(source, text, "a size of memory", "2GiB", "2GB")
     return int(count)
@@ -100,7 +100,7 @@ def memory_word(count: int) -> str:
     return f"{count // 1024}{str(count % 1024 / 1024)[1:]}KiB"
 
 
-def percent(source: str, text: str) -> float:
+def parse_percent(source: str, text: str) -> float:
     """
     A share between 0 and 1: ``3%``, ``3`` and ``0.03`` are the same.
 
@@ -108,7 +108,7 @@ def percent(source: str, text: str) -> float:
         BadInput: If *text* is none, or could mean two: ``0.5`` is 0.5 % or 50 %.
     """
     word = text.strip()
-    count = _quantity(word.removesuffix("%"), {"": 1})
+    count = _parse_quantity(word.removesuffix("%"), {"": 1})
     is_signed = word.endswith("%")
     if count and not is_signed and LARGEST_SHARE_WITHOUT_SIGN <= count < 1:
         raise BadInput(
@@ -123,7 +123,7 @@ def percent(source: str, text: str) -> float:
     return share
 
 
-def _quantity(text: str, units: Mapping[str, float]) -> float | None:
+def _parse_quantity(text: str, units: Mapping[str, float]) -> float | None:
     """A number of 0 or more, times one of *units*; None for any other text."""
     parts = _QUANTITY.fullmatch(text)
     if parts is None or parts["unit"].lower() not in units:

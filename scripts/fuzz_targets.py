@@ -329,8 +329,8 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
         lines = text.split("\n")
         for function in found:
             _stands(function, lines)
-        asked = needles.eligible(text, found)
-        for function in needles.choose(asked, line_count=len(lines)):
+        asked = needles.eligible_functions(text, found)
+        for function in needles.choose_functions(asked, line_count=len(lines)):
             forced = min(function.content_lines, needles.FORCED_LINES)
             needles.forced_needle(function, depth=0.0, lines=forced, seed=42)
         cuts = needles.cut_points(found)

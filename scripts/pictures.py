@@ -32,7 +32,7 @@ from matplotlib.text import Text
 
 import codeneedle
 from codeneedle.cli.engines import asks_for
-from codeneedle.quantities import memory_size, token_count
+from codeneedle.quantities import parse_memory_size, parse_token_count
 from codeneedle.report import charts, heatmap
 from codeneedle.report.budget_chart import budget_frame, paint_budget
 from codeneedle.report.losses import Losses, losses_of
@@ -257,8 +257,8 @@ def draw_budget(
 ) -> list[Path]:
     """Write memory against loss of *runs*, and the budget of *most* at *at* tokens."""
     limits = Limits(
-        max_memory_bytes=memory_size("--budget", most),
-        at=token_count("--budget", at),
+        max_memory_bytes=parse_memory_size("--budget", most),
+        at=parse_token_count("--budget", at),
     )
     loaded = [codeneedle.load(Path(run)).run for run in runs]
     frame = budget_frame(judge(join_runs(loaded, limits.at), limits))

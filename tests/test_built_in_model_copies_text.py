@@ -11,7 +11,7 @@ from made_servers import made_launch
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.languages.python import functions
-from codeneedle.corpora.needles import NeedleFacts, choose, written_needle
+from codeneedle.corpora.needles import NeedleFacts, choose_functions, written_needle
 from codeneedle.corpora.random_bodies import Knobs, text_of
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving_llama
@@ -219,7 +219,7 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     knobs = Knobs(functions=37, value_length=6, name_length=5, seed=UNSEEN_SEED)
     corpus = text_of(knobs)
     found = functions(corpus)
-    chosen = choose(found, k=3, line_count=corpus.count("\n"))
+    chosen = choose_functions(found, k=3, line_count=corpus.count("\n"))
     asked = [written_needle(function, depth=0.0) for function in chosen]
 
     matched = [

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from codeneedle.errors import BadInput
 from codeneedle.quantities import (
-    memory_size,
     memory_word,
-    percent,
-    time_span,
-    token_count,
+    parse_memory_size,
+    parse_percent,
+    parse_time_span,
+    parse_token_count,
 )
 from codeneedle.sweep.request import Request, decoded_request, with_options
 
@@ -21,13 +21,13 @@ from codeneedle.sweep.request import Request, decoded_request, with_options
     [("32768", 32768), ("32K", 32768), (" 16k ", 16384), ("1M", 1 << 20), ("0", 0)],
 )
 def test_tokens_are_counted_or_in_units_of_1024(text, tokens):
-    assert tokens == token_count("--at", text)
+    assert tokens == parse_token_count("--at", text)
 
 
 @pytest.mark.parametrize("text", ["-5", "1.7K", "K", "many", "", "²", "4KB", "1,5"])
 def test_what_is_no_number_of_tokens_is_refused(text):
     with pytest.raises(BadInput, match="--at") as caught:
-        token_count("--at", text)
+        parse_token_count("--at", text)
     assert "--at 32K" in caught.value.hint
 
 
@@ -36,13 +36,13 @@ def test_what_is_no_number_of_tokens_is_refused(text):
     [("90m", 5400.0), ("1.5h", 5400.0), ("2d", 172800.0), ("15 min", 900.0)],
 )
 def test_a_time_has_a_unit(text, seconds):
-    assert seconds == time_span("--budget", text)
+    assert seconds == parse_time_span("--budget", text)
 
 
 @pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", "", "1.2.3h"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(BadInput, match="--budget"):
-        time_span("--budget", text)
+        parse_time_span("--budget", text)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_what_is_no_time_is_refused(text):
     ],
 )
 def test_a_size_of_memory_is_binary_or_decimal(text, size):
-    assert size == memory_size("--max-memory", text)
+    assert size == parse_memory_size("--max-memory", text)
 
 
 @pytest.mark.parametrize(
@@ -76,13 +76,13 @@ def test_a_size_of_memory_is_written_so_that_it_can_be_read(size, word):
 
 @given(st.integers(min_value=1, max_value=1 << 50))
 def test_a_size_of_memory_is_read_as_it_was_written(size):
-    assert size == memory_size("--max-memory", memory_word(size))
+    assert size == parse_memory_size("--max-memory", memory_word(size))
 
 
 @pytest.mark.parametrize("text", ["2", "2X", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
 def test_what_is_no_size_of_memory_is_refused(text):
     with pytest.raises(BadInput, match="--max-memory") as caught:
-        memory_size("--max-memory", text)
+        parse_memory_size("--max-memory", text)
     assert "--max-memory 2GiB or --max-memory 2GB" in caught.value.hint
 
 
@@ -94,13 +94,13 @@ def test_what_is_no_size_of_memory_is_refused(text):
     ],
 )
 def test_a_limit_is_a_percentage_or_a_share(text, share):
-    assert share == pytest.approx(percent("--max-loss", text))
+    assert share == pytest.approx(parse_percent("--max-loss", text))
 
 
 @pytest.mark.parametrize(("text", "other"), [("0.5", "50%"), ("0.10", "10%")])
 def test_a_number_that_is_a_share_or_a_percentage_is_refused_with_both(text, other):
     with pytest.raises(BadInput, match="may mean") as caught:
-        percent("--max-loss", text)
+        parse_percent("--max-loss", text)
     assert f"--max-loss {float(text):g}% or --max-loss {other}" in caught.value.hint
 
 
@@ -109,7 +109,7 @@ def test_a_number_that_is_a_share_or_a_percentage_is_refused_with_both(text, oth
 )
 def test_what_is_no_percentage_is_refused(text):
     with pytest.raises(BadInput, match="between 0% and 100%") as caught:
-        percent("--max-loss", text)
+        parse_percent("--max-loss", text)
     assert "--max-loss 1%" in caught.value.hint
 
 

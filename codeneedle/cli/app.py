@@ -46,13 +46,13 @@ from codeneedle.cli.options import (
     ServerOption,
     VerdictNames,
     argument,
+    chosen_report_form,
     limits_of,
-    one_form,
     option,
-    path,
+    parse_path,
+    parse_word,
     run_names,
     stated_pace,
-    word,
 )
 from codeneedle.cli.streams import (
     BestEffort,
@@ -67,7 +67,7 @@ from codeneedle.cli.streams import (
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.exit_codes import BAD_REQUEST
-from codeneedle.quantities import speed
+from codeneedle.quantities import parse_speed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -160,11 +160,11 @@ def plan(
     *,
     pp: Annotated[
         float | None,
-        option("--pp", "TOKENS/S", speed, "How fast the model reads, for times."),
+        option("--pp", "TOKENS/S", parse_speed, "How fast the model reads, for times."),
     ] = None,
     tg: Annotated[
         float | None,
-        option("--tg", "TOKENS/S", speed, "How fast it writes; see llama-bench."),
+        option("--tg", "TOKENS/S", parse_speed, "How fast it writes; see llama-bench."),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -284,7 +284,7 @@ def slurm(
         str, typer.Option(help="More arguments: '--partition=gpu --time=8:00:00'.")
     ] = "",
     script: Annotated[
-        Path, option("--script", "FILE", path, "The script to write.")
+        Path, option("--script", "FILE", parse_path, "The script to write.")
     ] = Path("codeneedle.sbatch"),
     send: Annotated[bool, typer.Option("--submit", help="Send it by sbatch.")] = False,
 ) -> None:
@@ -358,14 +358,14 @@ def ask(
     from codeneedle.cache_types import Pair
     from codeneedle.cli.ask import ask as ask_pairs
     from codeneedle.cli.ask import read_prompt
-    from codeneedle.cli.options import distinct
+    from codeneedle.cli.options import parse_distinct_words
     from codeneedle.report.answers import side_by_side
 
     request, execution = request_of_cell(
         model, context, engine, llama_server, arguments.obj, env=env
     )
-    chosen = [Pair.parse(each) for each in distinct("PAIRS", pairs)]
-    text = read_prompt(path("FILE", prompt))
+    chosen = [Pair.parse(each) for each in parse_distinct_words("PAIRS", pairs)]
+    text = read_prompt(parse_path("FILE", prompt))
     answers = ask_pairs(
         chosen, text, request, execution, stderr_console(), tokens=tokens
     )
@@ -398,7 +398,7 @@ def grid(
     from codeneedle.report.selection import select
     from codeneedle.report.tidy import cell_rows
 
-    form = one_form(csv=csv, json=json, markdown=markdown)
+    form = chosen_report_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     chosen = select(out, *(names or ()), metric=metric, limits=limits)
     if form in {"csv", "json"}:
@@ -488,7 +488,8 @@ def heatmap(
 def panels(
     name: OnlyRunName = None,
     metric: Annotated[
-        str, option("--metric", "METRIC", word, "All tasks, or one: nth, nth-logp.")
+        str,
+        option("--metric", "METRIC", parse_word, "All tasks, or one: nth, nth-logp."),
     ] = "retrieval",
     *,
     difference: DifferenceOption = False,
@@ -500,7 +501,7 @@ def panels(
     from codeneedle.report.panels import panel_objects, panel_rows, panels_document
     from codeneedle.report.selection import select
 
-    one_form(csv=csv, json=json, difference=difference)
+    chosen_report_form(csv=csv, json=json, difference=difference)
     chosen = select(out, name, metric=metric)
     if csv:
         write_rows(panel_rows(chosen.runs, chosen.metric))
@@ -518,11 +519,13 @@ def table(
     *,
     sort: Annotated[
         str | None,
-        option("--sort", "METRIC", word, "Best first, pairs without a value last."),
+        option(
+            "--sort", "METRIC", parse_word, "Best first, pairs without a value last."
+        ),
     ] = None,
     metric: Annotated[
         str | None,
-        option("--metric", "METRIC", word, "Only a speed, pp or tg, by depth."),
+        option("--metric", "METRIC", parse_word, "Only a speed, pp or tg, by depth."),
     ] = None,
     max_loss: MaxLoss = None,
     max_lost: MaxLost = None,
@@ -532,7 +535,9 @@ def table(
     markdown: MarkdownOption = False,
     form: Annotated[
         str | None,
-        option("--form", "FORM", word, "llama.cpp: the columns of llama-perplexity."),
+        option(
+            "--form", "FORM", parse_word, "llama.cpp: the columns of llama-perplexity."
+        ),
     ] = None,
     out: OutOption = RUNS,
 ) -> None:
@@ -541,7 +546,9 @@ def table(
     from codeneedle.report.selection import pair_tables
     from codeneedle.report.table import pair_table_rows, table_objects, tables_document
 
-    chosen = one_form(csv=csv, json=json, markdown=markdown, form=form is not None)
+    chosen = chosen_report_form(
+        csv=csv, json=json, markdown=markdown, form=form is not None
+    )
     if metric and sort:
         raise BadInput(
             source="--metric and --sort",
@@ -662,7 +669,7 @@ def models(
     """Show the table of models: receipts by model, then by pair."""
     from codeneedle.report import models as rows_of_models
 
-    form = one_form(json=json, markdown=markdown)
+    form = chosen_report_form(json=json, markdown=markdown)
     rows = rows_of_models.shipped_rows()
     if named:
         own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
@@ -687,7 +694,7 @@ def verdict(
         option(
             "--check",
             "K/V",
-            word,
+            parse_word,
             "Print a line on this pair alone; exit with 0 if it is within the limits, "
             "5 if it is beyond, 4 if that is open or was not measured.",
         ),
@@ -708,7 +715,7 @@ def verdict(
     from codeneedle.report.selection import one_run, read_runs
     from codeneedle.verdict.judge import judge
 
-    form = one_form(
+    form = chosen_report_form(
         json=json,
         markdown=markdown,
         check=check is not None,
@@ -938,7 +945,7 @@ def show(
         option(
             "--transcript",
             "FILE",
-            path,
+            parse_path,
             "The conversations: a run does not hold their text.",
             "the file that was measured",
         ),
@@ -999,7 +1006,7 @@ def gen_corpus(
         option(
             "--out",
             "FILE",
-            path,
+            parse_path,
             "The file to write.",
             "corpora/random-bodies[-SEED].py",
         ),

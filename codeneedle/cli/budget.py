@@ -53,7 +53,7 @@ class JointSweep:
             joint = JointLoop(loops=[page.loop for page in self.pages], observer=self)
             ending = joint.measure()
             if ending.missing:
-                self._say_over(ending.missing.task)
+                self._say_time_is_up(ending.missing.task)
             alone = self._page_alone(joint)
             ended = alone.measure() if alone else None
         if alone and ended:
@@ -67,13 +67,13 @@ class JointSweep:
         return pages[0] if len(pages) == 1 else None
 
     @property
-    def _first(self) -> Page:
+    def _first_page(self) -> Page:
         """The first page, whose console, options and clock are those of all."""
         return self.pages[0]
 
     @property
     def _console(self) -> Console:
-        return self._first.console
+        return self._first_page.console
 
     # --- what is told while it measures
 
@@ -99,7 +99,7 @@ class JointSweep:
 
         if verdict.compared:
             flags = asks_for(verdict.run.setup.engine)
-            spent = duration(self._first.loop.limit.spent_s)
+            spent = duration(self._first_page.loop.limit.spent_s)
             so_far = budget_headline(verdict, flags)[0]
             say(self._console, f"so far, after {spent}: {so_far}")
         about = duration_phrase(step.time_s)
@@ -107,7 +107,7 @@ class JointSweep:
 
     # --- what is said at the end
 
-    def _say_over(self, task: Task) -> None:
+    def _say_time_is_up(self, task: Task) -> None:
         """Say that the time is up, and which pairs of *task* are missing."""
         pairs = task.step.asked.pairs if task.step else task.pairs
         names = visible(", ".join(map(str, pairs)))
@@ -126,11 +126,11 @@ class JointSweep:
         runs = [trusted_run(run) for run in stored if run]
         if len(runs) < 2:  # noqa: PLR2004 - several
             return
-        limits = self._first.options.limits
+        limits = self._first_page.options.limits
         verdict = judge(join_runs(runs, limits.at), limits)
         flags = asks_for(verdict.run.setup.engine)
         document = budget_document(verdict, flags)
-        print_report(self._first.shown, document, budget_closing(verdict, flags))
+        print_report(self._first_page.shown, document, budget_closing(verdict, flags))
         words = ["codeneedle", "verdict", *(str(run.folder) for run in runs)]
         words += limit_options(verdict)
         say(self._console, f"look again: {visible(shlex.join(words))}")

@@ -22,11 +22,11 @@ from codeneedle.cli.options import (
     SWEEP_OPTIONS,
     USAGE_ERROR,
     argument,
-    distinct,
     limits_of,
+    parse_distinct_words,
+    parse_word,
+    parse_words,
     valued_option,
-    word,
-    words_of_list,
 )
 from codeneedle.errors import BadInput, nearest
 
@@ -84,16 +84,16 @@ class SweepCommand(TyperCommand):
         from codeneedle.probes import PROBES
 
         settings = {
-            name: _of_settings([*owners.values()])
-            for name, owners in _settings().items()
+            name: _option_of_settings([*owners.values()])
+            for name, owners in _settings_metadata().items()
         }
-        shared = _params(SWEEP_OPTIONS | settings)
+        shared = _typer_parameters(SWEEP_OPTIONS | settings)
         known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
         words = {"probes": ", ".join(known), "languages": languages.titles()}
         for param in shared:
             if param.name in {"corpus", "probes"}:
                 param.help = param.help.format(**words)
-        return [*shared, *_params(self.own), *super().get_params(ctx)]
+        return [*shared, *_typer_parameters(self.own), *super().get_params(ctx)]
 
     @override
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -114,10 +114,10 @@ class SweepCommand(TyperCommand):
             given["models"] = tuple(given.get("models") or ()) or None
             known = {name: value for name, value in given.items() if value is not None}
             own = {name: known.pop(name) for name in self.own if name in known}
-            ctx.obj = self.object_of(known, own)
+            ctx.obj = self.context_object(known, own)
         return rest
 
-    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    def context_object(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """
         The object of the context, by the values of options that were given.
 
@@ -159,7 +159,7 @@ class RunCommand(SweepCommand):
     own = RUN_OPTIONS
 
     @override
-    def object_of(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
+    def context_object(self, given: Mapping[str, Any], own: Mapping[str, Any]) -> Any:
         """Request, execution and options."""
         from codeneedle.sweep.measure import Options
 
@@ -172,7 +172,7 @@ class RunCommand(SweepCommand):
             if name not in {*names, "decide"}
         }
         options = Options(limits=limits, **others)
-        return (*super().object_of(given, own), options)
+        return (*super().context_object(given, own), options)
 
 
 class SlurmCommand(SweepCommand):
@@ -217,7 +217,7 @@ class TranscriptCommand(SweepCommand):
     def get_params(self, ctx: Any) -> list[Any]:
         name = "transcript__file"
         file = Annotated[str | None, argument("FILE", "Recorded conversations.")]
-        (taken,) = _params({name: file})
+        (taken,) = _typer_parameters({name: file})
         taken.required = True
         others = super().get_params(ctx)
         return [taken, *(p for p in others if p.name not in {name, "sweep"})]
@@ -245,7 +245,7 @@ def _texts_by_group(
     from codeneedle.sweep.request import TABLES
 
     what, measure, *others = GROUPS
-    titles = ["Arguments", what, measure, *map(_title, TABLES), *others]
+    titles = ["Arguments", what, measure, *map(_group_title, TABLES), *others]
     groups: dict[str, list[tuple[str, str]]] = {title: [] for title in titles}
     known = {name: title for title, names in GROUPS.items() for name in names}
     order = [*known]
@@ -257,18 +257,18 @@ def _texts_by_group(
             groups["Arguments"].append((label, text))
         elif "__" in name:
             for owner, description in _texts_of_owners(name, text).items():
-                groups[_title(owner)].append((label, description))
+                groups[_group_title(owner)].append((label, description))
         else:
             groups[known[name]].append((label, text))
     return {title: rows for title, rows in groups.items() if rows}
 
 
-def _title(table: str) -> str:
+def _group_title(table: str) -> str:
     """The title of the group of a probe or an engine, with the option for it."""
-    return f"{TITLES.get(table, table.capitalize())} ({_chosen_by(table)})"
+    return f"{TITLES.get(table, table.capitalize())} ({_choosing_option(table)})"
 
 
-def _chosen_by(table: str) -> str:
+def _choosing_option(table: str) -> str:
     """The option that chooses a probe or an engine: ``--probe recall``."""
     from codeneedle.probes import PROBES
 
@@ -277,7 +277,7 @@ def _chosen_by(table: str) -> str:
 
 def _texts_of_owners(name: str, text: str) -> dict[str, str]:
     """
-    The help text of an option of `_settings`, by the table that it is for.
+    The help text of an option of `_settings_metadata`, by the table that it is for.
 
     Where several tables have it, each has its own description, with its default.
 
@@ -285,7 +285,7 @@ def _texts_of_owners(name: str, text: str) -> dict[str, str]:
         name: Of the option.
         text: Its help text where one table has it.
     """
-    owners = _settings()[name]
+    owners = _settings_metadata()[name]
     if len(owners) == 1:
         return {table: text for table, _ in owners}
     texts = {}
@@ -296,7 +296,7 @@ def _texts_of_owners(name: str, text: str) -> dict[str, str]:
     return texts
 
 
-def _params(annotations: Mapping[str, Any]) -> list[Any]:
+def _typer_parameters(annotations: Mapping[str, Any]) -> list[Any]:
     """Typer's parameters for *annotations*; None where one is left out."""
     fields = [(name, kind, None) for name, kind in annotations.items()]
     app = typer.Typer(add_completion=False)
@@ -305,7 +305,7 @@ def _params(annotations: Mapping[str, Any]) -> list[Any]:
 
 
 @functools.cache
-def _settings() -> dict[str, dict[tuple[str, str], Any]]:
+def _settings_metadata() -> dict[str, dict[tuple[str, str], Any]]:
     """
     The metadata of the settings of probes and engines, by table and field.
 
@@ -325,7 +325,7 @@ def _settings() -> dict[str, dict[tuple[str, str], Any]]:
     return {"__".join(chain(*owners)): owners for owners in by_flag.values()}
 
 
-def _of_settings(described: Sequence[Any]) -> Any:
+def _option_of_settings(described: Sequence[Any]) -> Any:
     """
     The annotation of the option for one setting, or several, by their metadata.
 
@@ -342,7 +342,9 @@ def _of_settings(described: Sequence[Any]) -> Any:
             bool | None, typer.Option(flag, help=text, show_default=default)
         ]
     metavar = extra.get("metavar", "N")
-    read = {"LIST": distinct, "NUMBERS": words_of_list}.get(metavar, word)
+    read = {"LIST": parse_distinct_words, "NUMBERS": parse_words}.get(
+        metavar, parse_word
+    )
     return valued_option(flag, metavar, read, text, default)
 
 
@@ -436,7 +438,7 @@ def request_of(
     environment.
 
     Args:
-        given: By name of an option of `SWEEP_OPTIONS` or `_settings`.
+        given: By name of an option of `SWEEP_OPTIONS` or `_settings_metadata`.
         decide: Whether outcomes choose the pairs; None for the value of the sweep file.
 
     Raises:
@@ -471,7 +473,7 @@ def request_of(
         *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),
     )
     for name in sorted(lasting - options.keys()):
-        table, field = _owner(name, used)
+        table, field = _owner_of_option(name, used)
         options.setdefault(table, {})[field] = given[name]
     request = replace(with_options(stored, options), decide=decides)
     return replace(
@@ -524,14 +526,14 @@ def _probe_that_decides() -> str:
     return PROBE.name
 
 
-def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
+def _owner_of_option(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
-    The probe or engine, and the field, that an option of `_settings` sets.
+    The probe or engine, and the field, that an option of `_settings_metadata` sets.
 
     Raises:
         BadInput: If none or several of those that have it are *used*.
     """
-    owners = _settings()[name]
+    owners = _settings_metadata()[name]
     chosen = [owner for owner in owners if owner[0] in used]
     if len(chosen) == 1:
         return chosen[0]
@@ -544,7 +546,7 @@ def _owner(name: str, used: Sequence[str]) -> tuple[str, str]:
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    ways = [_chosen_by(table) for table, _ in owners]
+    ways = [_choosing_option(table) for table, _ in owners]
     raise BadInput(
         source=flag,
         reason=f"belongs to {' or '.join(ways)}",

@@ -217,7 +217,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "cache": diagnosis.cache,
         "cache_free_bytes": diagnosis.cache_free_bytes,
         "engine": diagnosis.engine,
-        "programs": _programs(diagnosis.tools, diagnosis.served),
+        "programs": _programs_object(diagnosis.tools, diagnosis.served),
         "model": _model_facts(diagnosis),
         "kept_models": diagnosis.kept,
         "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
@@ -229,7 +229,9 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
     return msgspec.to_builtins(facts, enc_hook=str)
 
 
-def _programs(tools: Tools | None, engine: Engine | None) -> dict[str, Any] | None:
+def _programs_object(
+    tools: Tools | None, engine: Engine | None
+) -> dict[str, Any] | None:
     if tools is None:
         return None
     programs = attributes(tools, "server", "perplexity", "bench", "fit_params")

@@ -49,12 +49,12 @@ if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
 
 
-def _as_it_is(request: "Request") -> "Request":
+def _unchanged_request(request: "Request") -> "Request":
     """*request* itself: nothing follows from settings."""
     return request
 
 
-def _gguf(path: Path) -> Weights:
+def _read_gguf(path: Path) -> Weights:
     """
     The header of the GGUF file at *path*, or of a model that other programs keep.
 
@@ -62,14 +62,14 @@ def _gguf(path: Path) -> Weights:
         WeightsUnusable: If it is none; of a folder for MLX, with that as a hint.
     """
     try:
-        return read_header(_in_store(path))
+        return read_header(_path_in_store(path))
     except WeightsUnusable as error:
         if is_folder_of_mlx(expand_home(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
 
 
-def _in_store(path: Path, *, folder: bool = False) -> Path:
+def _path_in_store(path: Path, *, folder: bool = False) -> Path:
     """*path*, or where the model is kept of which it is the name."""
     if not stores.is_asked_by_name(path):
         return path
@@ -99,13 +99,13 @@ class EngineEntry:
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     """Makes what makes engines of models; may ask its programs what they can do."""
 
-    adapted: Callable[["Request"], "Request"] = _as_it_is
+    adapted: Callable[["Request"], "Request"] = _unchanged_request
     """
     The request, with what follows from the engine's settings. Raises a `RequestError`
     if they do not go together.
     """
 
-    weights: Callable[[Path], Weights] = _gguf
+    weights: Callable[[Path], Weights] = _read_gguf
     """Reads the weights that ``--model`` names. Raises a `MachineError`."""
 
     pair_flags: PairFlags = PairFlags()  # noqa: RUF009 - it is frozen
@@ -126,17 +126,17 @@ def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 
-def _launch(answer: "Answer") -> launching.Launch:
+def _launch_of_answer(answer: "Answer") -> launching.Launch:
     return launching.Launch(
         pair=answer.pair,
         name=answer.run.setup.weights.name,
-        model=_started_model(answer.model),
+        model=_model_for_server(answer.model),
         arguments=answer.run.setup.server_args,
         environment={} if answer.run.setup.rotation else UNROTATED,
     )
 
 
-def _started_model(word: str) -> str:
+def _model_for_server(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
         return str(pretrained.path_of(word))
@@ -156,7 +156,7 @@ def _llama_lines(answer: "Answer", form: str) -> list[str]:
         "env": launching.environment,
         "preset": launching.preset,
     }
-    return forms[form](_launch(answer))
+    return forms[form](_launch_of_answer(answer))
 
 
 def _find_mlx(_request: "Request", _execution: "Execution") -> object:
@@ -166,7 +166,7 @@ def _find_mlx(_request: "Request", _execution: "Execution") -> object:
     return engine.find()
 
 
-def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
+def _mlx_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.mlx.engine import Mlx, find
 
     settings = request.chosen(MLX, MlxSettings)
@@ -174,7 +174,7 @@ def _mlx(request: "Request", _execution: "Execution") -> "EngineFor":
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 
-def _adapted_mlx(request: "Request") -> "Request":
+def _adapt_mlx_request(request: "Request") -> "Request":
     """*request* itself; stops where it names no model, or a built-in GGUF file."""
     from codeneedle.engines.mlx.engine import FOLDERS
 
@@ -191,16 +191,16 @@ def _folder_of_mlx(path: Path) -> Weights:
     """The weights in the folder at *path*, or of a model that other programs keep."""
     from codeneedle.engines.mlx.engine import read_weights
 
-    return read_weights(_in_store(path, folder=True))
+    return read_weights(_path_in_store(path, folder=True))
 
 
-def _served_model(path: Path) -> Weights:
+def _weights_or_name(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
     is_gguf = path.suffix.lower() == ".gguf" or path.is_file()
     return read_header(path) if is_gguf else known_by_name(path)
 
 
-def _adapted_command(request: "Request") -> "Request":
+def _adapt_command_request(request: "Request") -> "Request":
     """
     *request*, which names its model by ``--served-name`` where the command does not.
 
@@ -244,7 +244,7 @@ def _find_command(request: "Request", _execution: "Execution") -> object:
     return program_at(command_template(settings).words[0], option="--command")
 
 
-def _command(request: "Request", _execution: "Execution") -> "EngineFor":
+def _command_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.openai.engine import command_of
 
     types = by_precision((*request.rows, *request.columns))
@@ -256,7 +256,7 @@ def _command(request: "Request", _execution: "Execution") -> "EngineFor":
     )
 
 
-def _adapted_endpoint(request: "Request") -> "Request":
+def _adapt_endpoint_request(request: "Request") -> "Request":
     """
     *request* of one cell, which the user names, of a model known by its name.
 
@@ -281,7 +281,7 @@ def _adapted_endpoint(request: "Request") -> "Request":
     return replace(request, models=models, k_types=(pair.k,), v_types=(pair.v,))
 
 
-def _endpoint(request: "Request", _execution: "Execution") -> "EngineFor":
+def _endpoint_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.openai.engine import endpoint_of
 
     return endpoint_of(
@@ -297,20 +297,20 @@ ENGINES: Mapping[str, EngineEntry] = {
     ),
     MLX: EngineEntry(
         find=_find_mlx,
-        engine_for=_mlx,
-        adapted=_adapted_mlx,
+        engine_for=_mlx_engine_for,
+        adapted=_adapt_mlx_request,
         weights=_folder_of_mlx,
     ),
     COMMAND: EngineEntry(
         find=_find_command,
-        engine_for=_command,
-        adapted=_adapted_command,
-        weights=_served_model,
+        engine_for=_command_engine_for,
+        adapted=_adapt_command_request,
+        weights=_weights_or_name,
     ),
     ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,
-        engine_for=_endpoint,
-        adapted=_adapted_endpoint,
+        engine_for=_endpoint_engine_for,
+        adapted=_adapt_endpoint_request,
         weights=known_by_name,
     ),
 }
@@ -340,8 +340,8 @@ def words_of(engine: str) -> "Words | None":
     if engine != ENGINE:
         return None
     return Words(
-        arguments=lambda answer: launching.options(_launch(answer)),
-        environment=lambda answer: launching.every_variable(_launch(answer)),
+        arguments=lambda answer: launching.options(_launch_of_answer(answer)),
+        environment=lambda answer: launching.every_variable(_launch_of_answer(answer)),
         lines=_llama_lines,
     )
 

@@ -9,7 +9,12 @@ import typer
 
 from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, RUNS
 from codeneedle.errors import BadInput, UnknownName, bad_value_error
-from codeneedle.quantities import memory_size, percent, time_span, token_count
+from codeneedle.quantities import (
+    parse_memory_size,
+    parse_percent,
+    parse_time_span,
+    parse_token_count,
+)
 
 if TYPE_CHECKING:
     from codeneedle.engines.pace import Pace
@@ -28,26 +33,26 @@ Reader = Callable[[str, str], Any]
 # --- values
 
 
-def word(name: str, text: str) -> str:
+def parse_word(name: str, text: str) -> str:
     """*text*, unless it is empty: an unset shell variable must not run a default."""
     if not text:
         raise BadInput(source=name, reason="'' is empty", hint="Give it a value.")
     return text
 
 
-def path(name: str, text: str) -> Path:
+def parse_path(name: str, text: str) -> Path:
     """*text* as a path, ``~`` expanded; an empty one is refused."""
     from codeneedle.system.files import expand_home
 
-    return expand_home(word(name, text))
+    return expand_home(parse_word(name, text))
 
 
-def distinct(option: str, text: str) -> tuple[str, ...]:
+def parse_distinct_words(option: str, text: str) -> tuple[str, ...]:
     """The distinct words of a list with commas, in order; an empty list is refused."""
-    return tuple(dict.fromkeys(words_of_list(option, text)))
+    return tuple(dict.fromkeys(parse_words(option, text)))
 
 
-def words_of_list(option: str, text: str) -> tuple[str, ...]:
+def parse_words(option: str, text: str) -> tuple[str, ...]:
     """
     The words of a list that is separated by commas; one may stand there twice.
 
@@ -63,16 +68,16 @@ def words_of_list(option: str, text: str) -> tuple[str, ...]:
     return every
 
 
-def whole_number(name: str, text: str) -> int:
+def parse_whole_number(name: str, text: str) -> int:
     """A whole number of 1 or more; others are refused."""
     if not (text.isascii() and text.isdecimal() and int(text)):
         raise bad_value_error(name, text, "a whole number of 1 or more", "2")
     return int(text)
 
 
-def port_number(name: str, text: str) -> int:
+def parse_port(name: str, text: str) -> int:
     """A port that a program may choose."""
-    port = whole_number(name, text)
+    port = parse_whole_number(name, text)
     if not FIRST_PORT <= port <= LAST_PORT:
         raise bad_value_error(
             name, text, f"a port from {FIRST_PORT} to {LAST_PORT}", "8080"
@@ -84,17 +89,17 @@ FIRST_PORT, LAST_PORT = 1024, 65_535
 """Lower ones are the system's."""
 
 
-def context_size(name: str, text: str) -> int:
+def parse_context(name: str, text: str) -> int:
     """A context of 1 token or more."""
-    tokens = token_count(name, text)
+    tokens = parse_token_count(name, text)
     if not tokens:
         raise bad_value_error(name, text, "a number of tokens", "32768", "32K")
     return tokens
 
 
-def picture_forms(name: str, text: str) -> tuple[str, ...]:
+def parse_picture_forms(name: str, text: str) -> tuple[str, ...]:
     """Distinct forms of a picture: ``png,pdf``; unknown ones are refused."""
-    forms = distinct(name, text)
+    forms = parse_distinct_words(name, text)
     for form in forms:
         if form not in PICTURE_FORMS:
             raise UnknownName(kind=f"value of {name}", name=form, known=PICTURE_FORMS)
@@ -105,14 +110,14 @@ PICTURE_FORMS = ("png", "svg", "pdf")
 """Endings of the pictures that can be drawn."""
 
 
-def _share(_name: str, text: str) -> Any:
+def _parse_share(_name: str, text: str) -> Any:
     """The share that *text* names: ``3/8``."""
     from codeneedle.sweep.workers import Share
 
     return Share.parse(text)
 
 
-def _prompt_form(name: str, text: str) -> str:
+def _parse_prompt_form(name: str, text: str) -> str:
     from codeneedle.probes.prompts import PromptForm
 
     known = [form.value for form in PromptForm]
@@ -121,7 +126,7 @@ def _prompt_form(name: str, text: str) -> str:
     return text
 
 
-def _answer_form(name: str, text: str) -> str:
+def _parse_answer_form(name: str, text: str) -> str:
     from codeneedle.report.answer import FORMS
 
     if text not in FORMS:
@@ -129,20 +134,20 @@ def _answer_form(name: str, text: str) -> str:
     return text
 
 
-def _model(name: str, text: str) -> Path | None:
+def _parse_model(name: str, text: str) -> Path | None:
     """The path of the weights that *text* names; None of the built-in model."""
     from codeneedle.models import stores
 
-    return stores.weights_path(word(name, text), source=name)
+    return stores.weights_path(parse_word(name, text), source=name)
 
 
-def _models(name: str, text: str) -> tuple[str]:
-    return (_model_word(name, text),)
+def _parse_models(name: str, text: str) -> tuple[str]:
+    return (_parse_model_word(name, text),)
 
 
-def _model_word(name: str, text: str) -> str:
+def _parse_model_word(name: str, text: str) -> str:
     """*text*, if there are such weights."""
-    _model(name, text)
+    _parse_model(name, text)
     return text
 
 
@@ -152,7 +157,7 @@ def _model_names(incomplete: str) -> list[str]:
     from codeneedle.models.stores import stored_models, words
 
     kept = words([model for model in stored_models() if not model.problem])
-    return _beginning(incomplete, dict.fromkeys((*NAMES, *kept.values())))
+    return _completions(incomplete, dict.fromkeys((*NAMES, *kept.values())))
 
 
 def run_names(incomplete: str) -> list[str]:
@@ -160,7 +165,7 @@ def run_names(incomplete: str) -> list[str]:
     from codeneedle.records.store import SETUP
 
     folders = (path.parent for path in sorted(RUNS.glob(f"*/*/{SETUP}")))
-    return _beginning(incomplete, (f"{f.parent.name}/{f.name}" for f in folders))
+    return _completions(incomplete, (f"{f.parent.name}/{f.name}" for f in folders))
 
 
 def sweep_names(incomplete: str) -> list[str]:
@@ -168,14 +173,14 @@ def sweep_names(incomplete: str) -> list[str]:
     from codeneedle.sweep.request import known_sweeps as known
 
     folders = (f"{RUNS}/{name}" for name in run_names(""))
-    return _beginning(incomplete, [*known(), *folders])
+    return _completions(incomplete, [*known(), *folders])
 
 
 def corpus_names(incomplete: str) -> list[str]:
     """Corpora by name that begin with *incomplete*; shells complete paths, too."""
     from codeneedle.corpora.registry import names
 
-    return _beginning(incomplete, (named.name for named in names()))
+    return _completions(incomplete, (named.name for named in names()))
 
 
 def metric_names(incomplete: str) -> list[str]:
@@ -196,10 +201,10 @@ def metric_names(incomplete: str) -> list[str]:
             ),
         )
     )
-    return _beginning(incomplete, dict.fromkeys(every))
+    return _completions(incomplete, dict.fromkeys(every))
 
 
-def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:
+def _completions(incomplete: str, names: Iterable[str]) -> list[str]:
     """Those of *names* that begin with *incomplete*, in order."""
     return [name for name in names if name.startswith(incomplete)]
 
@@ -243,7 +248,7 @@ def argument(
     """A positional argument that is a non-empty text, for an annotation."""
 
     def value(given: str) -> str:
-        return word("".join(c for c in metavar if c not in "[]."), given)
+        return parse_word("".join(c for c in metavar if c not in "[]."), given)
 
     return typer.Argument(
         metavar=metavar, parser=value, help=text, autocompletion=complete
@@ -279,7 +284,7 @@ MetricOption = Annotated[
     option(
         "--metric",
         "METRIC",
-        word,
+        parse_word,
         "The metric to show; an unknown name lists all.",
         "the headline of the first probe that ran",
         metric_names,
@@ -290,7 +295,7 @@ MaxLoss = Annotated[
     option(
         "--max-loss",
         "PERCENT",
-        percent,
+        parse_percent,
         "Largest share of right tokens that may be lost; divergence may be three times "
         "as large, in nats.",
         "1%, about what 4-bit weights cost an 8B of text",
@@ -301,7 +306,7 @@ MaxLost = Annotated[
     option(
         "--max-lost",
         "PERCENT",
-        percent,
+        parse_percent,
         "Largest share of answers that may be lost, if only answers are measured.",
         "10%",
     ),
@@ -311,7 +316,7 @@ MaxEvalLost = Annotated[
     option(
         "--max-eval-lost",
         "PERCENT",
-        percent,
+        parse_percent,
         "Largest loss of the mean score of an evaluation.",
         "2%",
     ),
@@ -321,7 +326,7 @@ MaxMemory = Annotated[
     option(
         "--max-memory",
         "SIZE",
-        memory_size,
+        parse_memory_size,
         "Largest KV cache, 2GiB or 2GB; of several models, all memory with the "
         "weights: choose what loses least of what fits.",
         "any",
@@ -332,7 +337,7 @@ AtOption = Annotated[
     option(
         "--at",
         "TOKENS",
-        context_size,
+        parse_context,
         "Context of --max-memory, and of what there is to gain: 32K.",
         "that of the run",
     ),
@@ -358,7 +363,7 @@ BudgetOption = Annotated[
     option(
         "--budget",
         "TIME",
-        time_span,
+        parse_time_span,
         "Stop starting cells after this time (2h, 90m). Run again to resume.",
         "none",
     ),
@@ -384,7 +389,7 @@ RetryOption = Annotated[
     bool | None, typer.Option("--retry-failed", help="Run failed cells again.")
 ]
 OutOption = Annotated[
-    Path, option("--out", "FOLDER", path, "Folder of all run folders.")
+    Path, option("--out", "FOLDER", parse_path, "Folder of all run folders.")
 ]
 _MODEL_HELP = (
     "The path of a GGUF file (for --engine mlx, of a model's folder); the name "
@@ -409,15 +414,15 @@ def _model_option(read: Reader, more: str = "") -> Any:
 
 
 _ENGINE_HELP = "The engine that serves the model: llama.cpp, mlx, command, endpoint."
-EngineOption = Annotated[str, option("--engine", "NAME", word, _ENGINE_HELP)]
-ModelOption = Annotated[Path | None, _model_option(_model)]
-ModelsOption = Annotated[str | None, _model_option(_models)]
+EngineOption = Annotated[str, option("--engine", "NAME", parse_word, _ENGINE_HELP)]
+ModelOption = Annotated[Path | None, _model_option(_parse_model)]
+ModelsOption = Annotated[str | None, _model_option(_parse_models)]
 ContextOption = Annotated[
     int | None,
     option(
         "--context",
         "TOKENS",
-        context_size,
+        parse_context,
         "Context size: 16384 or 16K.",
         "16384, or what the weights were trained for",
     ),
@@ -427,7 +432,7 @@ ServerOption = Annotated[
     option(
         "--llama-server",
         "PATH",
-        path,
+        parse_path,
         "The llama-server to use, or the single program llama.",
         "LLAMA_SERVER, PATH, or the one that 'codeneedle llama' built",
     ),
@@ -437,7 +442,7 @@ EnvOption = Annotated[
     option(
         "--env",
         "NAMES",
-        distinct,
+        parse_distinct_words,
         "Further variables that servers and tools inherit: LLAMA_SET_ROWS.",
         "those of backends and drivers",
     ),
@@ -447,17 +452,18 @@ AnswerFormOption = Annotated[
     option(
         "--form",
         "FORM",
-        _answer_form,
+        _parse_answer_form,
         "The answer alone: command, env, preset (a section of llama-server's "
         "preset.ini), json, or badge (SVG, for the card of a model).",
     ),
 ]
 PictureFormsOption = Annotated[
-    str, option("--form", "FORM,...", picture_forms, "Of the files: png, svg, pdf.")
+    str,
+    option("--form", "FORM,...", parse_picture_forms, "Of the files: png, svg, pdf."),
 ]
 PortOption = Annotated[
     int | None,
-    option("--port", "PORT", port_number, "Port to listen on.", "a free one"),
+    option("--port", "PORT", parse_port, "Port to listen on.", "a free one"),
 ]
 DifferenceOption = Annotated[
     bool,
@@ -514,7 +520,7 @@ def stated_pace(pp: float | None, tg: float | None) -> "Pace | None":
     return Pace(read_s=1 / pp, write_s=1 / tg)
 
 
-def one_form(**flags: bool) -> str:
+def chosen_report_form(**flags: bool) -> str:
     """
     The form of a report that is chosen by *flags*; empty for the default.
 
@@ -536,7 +542,7 @@ def valued_option(*of_option: Any) -> Any:
     return Annotated[str | None, option(*of_option)]
 
 
-def _switch(text: str, default: str) -> Any:
+def _switch_option(text: str, default: str) -> Any:
     """
     The annotation of a flag that may be left out.
 
@@ -557,65 +563,69 @@ SWEEP_OPTIONS = {
     "corpus": valued_option(
         "--corpus",
         "NAME|PATH",
-        word,
+        parse_word,
         "A corpus by name ('codeneedle corpus list'), or a file or folder of code in "
         "{languages}.",
         f"the environment's {CORPUS}, or what suits the model",
         corpus_names,
     ),
-    "models": Annotated[list[str] | None, _model_option(_model_word, _SEVERAL)],
-    "engine": valued_option("--engine", "NAME", word, _ENGINE_HELP, ENGINE),
+    "models": Annotated[list[str] | None, _model_option(_parse_model_word, _SEVERAL)],
+    "engine": valued_option("--engine", "NAME", parse_word, _ENGINE_HELP, ENGINE),
     "types": valued_option(
         "--types",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
     "pairs": valued_option(
         "--pairs",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Pairs instead of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
     ),
-    "same": _switch("K and V have the same type in every pair.", "no-same"),
-    "k_types": valued_option("--k-types", "LIST", distinct, "Cache types of K alone."),
-    "v_types": valued_option("--v-types", "LIST", distinct, "Cache types of V alone."),
+    "same": _switch_option("K and V have the same type in every pair.", "no-same"),
+    "k_types": valued_option(
+        "--k-types", "LIST", parse_distinct_words, "Cache types of K alone."
+    ),
+    "v_types": valued_option(
+        "--v-types", "LIST", parse_distinct_words, "Cache types of V alone."
+    ),
     "probes": valued_option(
         "--probe",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Probes, separated by commas: {probes}.",
         "divergence,recall, or recall where no text is scored",
     ),
     "contexts": valued_option(
         "--context",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
     "rotation": valued_option(
         "--rotation",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Hadamard rotation of quantized values: on, off, or both.",
         "on",
     ),
     "prompt_form": valued_option(
         "--prompt-form",
         "FORM",
-        _prompt_form,
+        _parse_prompt_form,
         "Form of the prompts: chat or completion.",
         "chat where the weights have a template",
     ),
-    "prefill_no_think": _switch(
+    "prefill_no_think": _switch_option(
         "Begin answers with an empty thought, for models that always think.", "no"
     ),
-    "kernels_only": _switch(
+    "kernels_only": _switch_option(
         "Leave out pairs that have no kernel on this machine.", "no"
     ),
-    "fit": _switch(
+    "fit": _switch_option(
         "Trim a corpus that is longer than the context, instead of refusing it.",
         "fit",
     ),
@@ -630,28 +640,28 @@ SWEEP_OPTIONS = {
     "devices": valued_option(
         "--devices",
         "LIST",
-        distinct,
+        parse_distinct_words,
         "Accelerators by number, 0,1,2,3, each with a cell at the same time.",
         "one cell at a time, on all",
     ),
     "workers": valued_option(
         "--workers",
         "N",
-        whole_number,
+        parse_whole_number,
         "Number of cells at the same time on the CPU, which divide its cores.",
         "1",
     ),
     "shard": valued_option(
         "--shard",
         "I/N",
-        _share,
+        _parse_share,
         "Measure share I of N, in a folder of its own; reports join shares.",
         "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,
     "env": EnvOption,
     "out": valued_option(
-        "--out", "FOLDER", path, "Folder of all run folders.", str(RUNS)
+        "--out", "FOLDER", parse_path, "Folder of all run folders.", str(RUNS)
     ),
 }
 """

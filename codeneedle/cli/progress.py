@@ -427,7 +427,7 @@ def progress_grid(progress: SweepProgress, shown: Mapping[Pair, Shown]) -> Grid:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
     k_types = by_precision(pair.k for pair in progress.pairs)
     v_types = by_precision(pair.v for pair in progress.pairs)
-    rows = [[_cell(progress, Pair(k, v), shown) for v in v_types] for k in k_types]
+    rows = [[_cell_text(progress, Pair(k, v), shown) for v in v_types] for k in k_types]
     return Grid(k_types, v_types, rows)
 
 
@@ -508,7 +508,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     place = f"[{position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
-        shown = itertools.islice(_numbers(record, progress), NUMBERS_SHOWN)
+        shown = itertools.islice(_metric_values(record, progress), NUMBERS_SHOWN)
         text.append("  ".join((*shown, *_further_units(record, progress))))
     else:
         text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
@@ -533,7 +533,7 @@ def _further_units(record: CellRecord, progress: SweepProgress) -> Iterator[str]
         yield f"of {plural(further.units(record), 'function')}"
 
 
-def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
+def _metric_values(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
     """The metrics that have a value, with it: forced recall alone writes no lines."""
     for metric in progress.metrics:
         value = value_of(metric, record, progress.setup)
@@ -541,7 +541,7 @@ def _numbers(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
             yield f"{metric.name} {number(value, digits=display_of(metric).digits)}"
 
 
-def _cell(
+def _cell_text(
     progress: SweepProgress, pair: Pair, shown: Mapping[Pair, Shown]
 ) -> ShownText:
     """How far *pair* is if it runs, else what is shown of it; empty of no pair."""

@@ -80,9 +80,11 @@ def serve(
         ):
             if differences := served.verify(cell):
                 raise mismatch_error(differences)
-            note_lines(notes, [*_facts(served, plan, cell), f"log: {log}", ENDS])
+            note_lines(
+                notes, [*_running_facts(served, plan, cell), f"log: {log}", ENDS]
+            )
             if served.address is not None:
-                console.print(_exports(served.address), end="", soft_wrap=True)
+                console.print(_shell_exports(served.address), end="", soft_wrap=True)
             while not served.ends_within(POLL_S):
                 pass
             raise CellError("the server has ended", hint=f"See {log}.")
@@ -129,7 +131,7 @@ def _refuse_unable(plan: Plan, port: int | None, key: str) -> None:
         )
 
 
-def _facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
+def _running_facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     """What runs, as far as the engine has shown it, and where."""
     is_split = plan.engine.splits_graph
     ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
@@ -139,10 +141,10 @@ def _facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     pair = f"{visible(str(cell.pair))}{f' ({mark})' if mark else ''}"
     yield f"{pair} is verified{cache}; {cell.context:,} tokens"
     if ran.attention:
-        yield _place(ran)
+        yield _attention_place(ran)
 
 
-def _place(ran: Effective) -> str:
+def _attention_place(ran: Effective) -> str:
     """Where attention runs, and what tells it."""
     where = {
         Attention.CPU: "on the CPU: this machine has no kernel for the pair",
@@ -154,7 +156,7 @@ def _place(ran: Effective) -> str:
     return f"attention runs {where[ran.attention or Attention.KERNEL]}{told}"
 
 
-def _exports(address: Address) -> str:
+def _shell_exports(address: Address) -> str:
     """The address for a shell, as clients of OpenAI's API read it."""
     variables = {
         "OPENAI_BASE_URL": address.url,

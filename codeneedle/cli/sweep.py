@@ -147,12 +147,14 @@ def sweep(
             with contextlib.ExitStack() as stack:
                 if together and request.decide and is_one_question(plans, console):
                     runs = [*_set_up_any(plans, console, stack)]
-                    code = together(_pages(runs, plans, console, shown, options, began))
+                    code = together(
+                        _pages_of_runs(runs, plans, console, shown, options, began)
+                    )
                     return code or int(len(runs) < len(plans))
                 if request != asked:  # each by itself after all, by all of its probes
                     plans = check_plans(asked, execution, console, options)
                 runs = [(plan, _set_up(plan, console, stack)) for plan in plans]
-                pages = _pages(runs, plans, console, shown, options, began)
+                pages = _pages_of_runs(runs, plans, console, shown, options, began)
                 return max(page.sweep(run) for page, run in pages)
     except KeyboardInterrupt:
         say(
@@ -162,7 +164,7 @@ def sweep(
         raise
 
 
-def _pages(
+def _pages_of_runs(
     runs: Iterable[tuple[Plan, RunContext]],
     plans: Sequence[Plan],
     console: Console,
@@ -401,7 +403,7 @@ class Page:
         """Measure all tasks, and say how that has ended."""
         ending = self.loop.measure()
         if self.plan.request.decide and ending.missing:
-            self._say_missing(ending.missing)
+            self._say_task_is_left_out(ending.missing)
         elif self.plan.request.decide and not self.runner.asked_to_stop():
             self._say_end(ending)
         return ending
@@ -431,14 +433,14 @@ class Page:
         """What measures its cells."""
         return self.loop.runner
 
-    def _read(self) -> Run | None:
+    def _read_run(self) -> Run | None:
         """The run as it is stored, with derived statuses; None before a setup is."""
         stored = self.plan.store.read()
         return trusted_run(stored) if stored else None
 
     def _is_open(self) -> bool:
         """Whether the same command would measure pairs with further functions."""
-        run = self._read()
+        run = self._read_run()
         return bool(
             may_extend(self.plan, self.options)
             and run
@@ -488,15 +490,17 @@ class Page:
         if task.variant is Variant.CHECK:
             names = visible(", ".join(map(str, task.pairs)))
             say(self.console, f"checking what was read: {names}, forced token by token")
-        progress = self._progress(queue)
+        progress = self._sweep_progress(queue)
         if task.asks_more:
             progress.records.clear()
         else:
             self.is_described = True
         with SweepDisplay(self.console, progress) as display:
-            yield display.show if task.asks_more else self._handler(queue, display)
+            yield (
+                display.show if task.asks_more else self._event_handler(queue, display)
+            )
 
-    def _handler(
+    def _event_handler(
         self, queue: CellQueue, display: SweepDisplay
     ) -> Callable[[Event], None]:
         """What shows an event in *display*, and notes what the reference calibrates."""
@@ -575,14 +579,14 @@ class Page:
         cells = plural(len(tried), "pair")
         self._summarize(queue, self.loop.tally_of(queue), f"{over}: {cells} asked")
 
-    def _say_missing(self, turn: Turn) -> None:
+    def _say_task_is_left_out(self, turn: Turn) -> None:
         """Say that the time is up before the task of *turn*."""
         task, verdict = turn.task, turn.verdict
         if task.step:
             self._say_so_far(verdict)
-            self._say_over(step_phrase(task.step, verdict), task.step.time_s)
+            self._say_time_is_up(step_phrase(task.step, verdict), task.step.time_s)
         elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
-            self._say_over(f"{self.plan.may_measure[0]}, the reference", math.nan)
+            self._say_time_is_up(f"{self.plan.may_measure[0]}, the reference", math.nan)
 
     def _say_so_far(self, verdict: Verdict) -> None:
         """The verdict so far, in a line or two, once a loss was measured."""
@@ -598,7 +602,7 @@ class Page:
     @property
     def _has_answer(self) -> bool:
         """Whether a pair was compared with the reference."""
-        run = self._read()
+        run = self._read_run()
         return run is not None and bool(judge(run, self.options.limits).compared)
 
     def _say_spent(self) -> None:
@@ -609,7 +613,7 @@ class Page:
         again = sweep_command(self.plan.store.folder)
         say(self.shown, f"No answer yet: the time is up. To go on:\n  {again}")
 
-    def _say_over(self, what: str, time_s: float) -> None:
+    def _say_time_is_up(self, what: str, time_s: float) -> None:
         """Say that the time is up before *what*; without a loss, as the verdict."""
         again = sweep_command(self.plan.store.folder)
         has_answer = self._has_answer
@@ -618,7 +622,7 @@ class Page:
         missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
         say(console, f"{missing} To go on:\n  {again}")
 
-    def _progress(self, queue: CellQueue) -> SweepProgress:
+    def _sweep_progress(self, queue: CellQueue) -> SweepProgress:
         """What is shown of a new *queue*."""
         probe = queue.probe
         return SweepProgress(
@@ -654,7 +658,7 @@ class Page:
         first = next(name for name in PROBES if name in names)
         if probe.name != first:
             return metric
-        run = self._read()
+        run = self._read_run()
         is_default = run is not None and metric == default_metric([run])
         return "" if is_default else metric
 
@@ -664,7 +668,7 @@ class Page:
 
         Pairs that are set *apart* have no kernel: they are no choice here.
         """
-        run = self._read()
+        run = self._read_run()
         if run is None or not _is_comparable(run):
             return
         if apart:
@@ -684,7 +688,7 @@ class Page:
 
     def _show_receipt(self) -> None:
         """The receipt of the run so far, for the table of models."""
-        run = self._read()
+        run = self._read_run()
         if run is None:
             return
         from codeneedle.report.receipt import receipt_markdown

@@ -80,7 +80,7 @@ class Corpus:
             function for function in self.functions if function.content_lines >= lines
         ]
 
-    def shortest(self, lines: int, functions: int = 1) -> str:
+    def shortest_beginning(self, lines: int, functions: int = 1) -> str:
         """
         The shortest beginning with *functions* functions of *lines* lines or more.
 
@@ -93,7 +93,7 @@ class Corpus:
 
     def functions_to_write(self) -> list[Function]:
         """The functions of written recall, at most `sample_k`, in order of lines."""
-        return needles.choose(
+        return needles.choose_functions(
             self.of_length(WRITTEN_LINES),
             k=self.sample_k,
             seed=self.sample_seed,
@@ -129,7 +129,7 @@ def _shorten_path(path: str, length: int = 120) -> str:
     return path if len(path) <= length else f"...{path[3 - length :]}"
 
 
-def longest(
+def longest_beginning(
     corpus: Corpus, fits: Callable[[str], bool], *, lines: int = FORCED_LINES
 ) -> Corpus | None:
     """
@@ -146,7 +146,7 @@ def longest(
     line_ends = [match.end() for match in re.finditer("\n", corpus.text)]
     ends = [line_ends[cut - 1] for cut in corpus.cuts if cut <= len(line_ends)]
     candidates = ends if len(corpus.text) in ends else [*ends, len(corpus.text)]
-    fitting = _fitting(candidates, lambda end: fits(corpus.text[:end]))
+    fitting = _count_fitting(candidates, lambda end: fits(corpus.text[:end]))
     if fitting == len(candidates):
         return corpus
     cuts = corpus.cuts[:fitting]
@@ -159,7 +159,7 @@ def longest(
     return replace(corpus, text=text, functions=tuple(functions), cuts=cuts)
 
 
-def _fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
+def _count_fitting(ends: Sequence[int], fits: Callable[[int], bool]) -> int:
     """
     The number of *ends*, in ascending order, that fit.
 

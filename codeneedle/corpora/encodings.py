@@ -64,7 +64,8 @@ def text_in(data: bytes) -> str:
         raise Undecodable(
             f"not {what}, which it says that it is"
             if what
-            else f"not UTF-8 (line {_line_of(data, error)}), and declares no encoding"
+            else f"not UTF-8 (line {_line_of_error(data, error)}), "
+            "and declares no encoding"
         ) from error
 
 
@@ -106,6 +107,6 @@ def _sound_text(text: str, declared: str) -> str:
     return text
 
 
-def _line_of(data: bytes, error: UnicodeError) -> int:
+def _line_of_error(data: bytes, error: UnicodeError) -> int:
     """The line, from 1, of what cannot be decoded."""
     return data.count(b"\n", 0, getattr(error, "start", 0)) + 1

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.corpora.corpus import Corpus, longest
+from codeneedle.corpora.corpus import Corpus, longest_beginning
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import pad_context
 from codeneedle.records.record import CorpusFacts
@@ -51,20 +51,20 @@ def fit_text(fit: Fit) -> tuple[Corpus, Room]:
             if needed > fit.context:
                 raise _too_long_error(fit, needed)
             return fit.corpus, room
-        shorter = _longest(fit, room)
+        shorter = _longest_fitting(fit, room)
         if shorter is not None:
             return shorter, room
         tried.append(room)
     raise _nothing_fits_error(fit, tried[-1])
 
 
-def _longest(fit: Fit, room: Room) -> Corpus | None:
+def _longest_fitting(fit: Fit, room: Room) -> Corpus | None:
     """The longest beginning of the corpus that *room* lets fit; None if none does."""
 
     def fits(text: str) -> bool:
         return room.tokens(text) <= fit.context
 
-    return longest(fit.corpus, fits, lines=room.lines)
+    return longest_beginning(fit.corpus, fits, lines=room.lines)
 
 
 def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
@@ -183,7 +183,7 @@ def _nothing_fits_error(fit: Fit, room: Room) -> TooLong:
     """The error that names the smallest context that works, and a text that fits."""
     from codeneedle.corpora.registry import SMALL_CORPORA, load
 
-    needed = room.tokens(fit.corpus.shortest(room.lines))
+    needed = room.tokens(fit.corpus.shortest_beginning(room.lines))
     smaller = (name for name in SMALL_CORPORA if _fits_whole(fit, load(name)))
     ways = [f"--corpus {name}" for name in itertools.islice(smaller, 1)]
     if not ways and larger_context(needed, fit.trained) is None:

@@ -83,7 +83,7 @@ class Function:
         return opened + len(self.body) + self.closing_lines
 
 
-def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
+def eligible_functions(text: str, functions: Iterable[Function]) -> list[Function]:
     """
     The *functions* of *text* that can be needles, in order of lines.
 
@@ -99,10 +99,10 @@ def eligible(text: str, functions: Iterable[Function]) -> list[Function]:
         text, (_signature_in_question(function) for function in long_enough)
     )
     with_own = [f for f in long_enough if _signature_in_question(f) in unique]
-    return _with_distinct_names(_with_other_bodies(with_own))
+    return _with_distinct_names(_without_repeated_bodies(with_own))
 
 
-def _with_other_bodies(functions: Iterable[Function]) -> list[Function]:
+def _without_repeated_bodies(functions: Iterable[Function]) -> list[Function]:
     """*functions*, without those whose body is that of an earlier one."""
     firsts: dict[tuple[str, ...], Function] = {}
     for function in functions:
@@ -180,7 +180,7 @@ def _count_up_to_two(text: str, string: str) -> int:
     return 0 if first < 0 else 1 + (text.find(string, first + 1) >= 0)
 
 
-def choose(
+def choose_functions(
     functions: Sequence[Function], *, k: int = 16, seed: int = 42, line_count: int
 ) -> list[Function]:
     """
@@ -218,7 +218,7 @@ def choose_in_blocks(
         functions: Candidates, each on another line.
         first: Number of functions of the first block.
         limit: Number of functions of all blocks.
-        seed: See `choose`.
+        seed: See `choose_functions`.
         line_count: Number of lines of the text.
     """
     chosen: list[Function] = []
@@ -226,7 +226,7 @@ def choose_in_blocks(
         lines = {function.line for function in chosen}
         others = [function for function in functions if function.line not in lines]
         size = end - len(chosen)
-        chosen += choose(others, k=size, seed=seed, line_count=line_count)
+        chosen += choose_functions(others, k=size, seed=seed, line_count=line_count)
     return chosen
 
 

@@ -182,7 +182,11 @@ def text_of(knobs: Knobs) -> str:
         the text of fewer.
     """
     stream = random_bytes(knobs.seed)
-    functions = _twins(knobs, stream) if knobs.twins > 1 else _strangers(knobs, stream)
+    functions = (
+        _twin_functions(knobs, stream)
+        if knobs.twins > 1
+        else _unrelated_functions(knobs, stream)
+    )
     indent = " " * knobs.indent
     parts = [f"{HEADER}{knobs}\n"]
     for name, lines in itertools.islice(functions, knobs.functions):
@@ -194,40 +198,42 @@ def text_of(knobs: Knobs) -> str:
 _Function = tuple[str, Iterable[tuple[str, str]]]
 
 
-def _strangers(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
+def _unrelated_functions(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
     """Names and lines of unrelated functions, endlessly, drawn from *stream*."""
-    names = _names(stream, length=knobs.name_length)
+    names = _draw_names(stream, length=knobs.name_length)
     while True:
         name = next(names)
-        yield name, [_line(knobs, names, stream) for _ in range(knobs.lines)]
+        yield name, [_draw_line(knobs, names, stream) for _ in range(knobs.lines)]
 
 
-def _twins(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
+def _twin_functions(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
     """Names and lines of functions, family by family, endlessly."""
     endings = [*ALPHABET]
     if knobs.twins > len(endings):
         endings = list(map("".join, itertools.product(ALPHABET, repeat=2)))
-    stems = _names(stream, length=knobs.name_length - len(endings[0]))
-    names = _names(stream, length=knobs.name_length)
+    stems = _draw_names(stream, length=knobs.name_length - len(endings[0]))
+    names = _draw_names(stream, length=knobs.name_length)
     lines, differ = knobs.lines, knobs.differ
     differing = {(2 * n + 1) * lines // (2 * differ) for n in range(differ)}
     while True:
         stem = next(stems)
-        shared = [_line(knobs, names, stream) for _ in range(knobs.lines)]
+        shared = [_draw_line(knobs, names, stream) for _ in range(knobs.lines)]
         for ending in endings[: knobs.twins]:
             yield (
                 f"{stem}{ending}",
                 [
-                    _line(knobs, names, stream) if n in differing else line
+                    _draw_line(knobs, names, stream) if n in differing else line
                     for n, line in enumerate(shared)
                 ],
             )
 
 
-def _line(knobs: Knobs, names: Iterator[str], stream: Iterator[int]) -> tuple[str, str]:
+def _draw_line(
+    knobs: Knobs, names: Iterator[str], stream: Iterator[int]
+) -> tuple[str, str]:
     """Name and literal of the next line."""
     name = next(names)
-    return name, _draw(stream, ALPHABET, knobs.value_length)
+    return name, _draw_text(stream, ALPHABET, knobs.value_length)
 
 
 def random_bytes(seed: int | str) -> Iterator[int]:
@@ -236,18 +242,20 @@ def random_bytes(seed: int | str) -> Iterator[int]:
         yield from hashlib.sha256(f"{seed}:{counter}".encode()).digest()
 
 
-def _draw(stream: Iterator[int], alphabet: str, length: int) -> str:
+def _draw_text(stream: Iterator[int], alphabet: str, length: int) -> str:
     """So many characters of *alphabet*, by step 2 of `text_of`."""
     fair = 256 - 256 % len(alphabet)
     bytes_ = itertools.islice((byte for byte in stream if byte < fair), length)
     return "".join(alphabet[byte % len(alphabet)] for byte in bytes_)
 
 
-def _names(stream: Iterator[int], *, length: int) -> Iterator[str]:
+def _draw_names(stream: Iterator[int], *, length: int) -> Iterator[str]:
     """Distinct names, drawn from *stream* on demand."""
     taken = set(_KEYWORDS)
     while True:
-        name = _draw(stream, FIRST_ALPHABET, 1) + _draw(stream, ALPHABET, length - 1)
+        name = _draw_text(stream, FIRST_ALPHABET, 1) + _draw_text(
+            stream, ALPHABET, length - 1
+        )
         if name not in taken:
             taken.add(name)
             yield name

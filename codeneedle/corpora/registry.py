@@ -15,7 +15,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from codeneedle.corpora import languages, needles, reading
-from codeneedle.corpora.corpus import Corpus, Kind, longest
+from codeneedle.corpora.corpus import Corpus, Kind, longest_beginning
 from codeneedle.corpora.needles import FORCED_LINES, Function
 from codeneedle.corpora.random_bodies import (
     HEADER,
@@ -91,10 +91,10 @@ def read_corpus_file(path: Path) -> CorpusFile:
             out of range.
         UnknownName: If it names an unknown language.
     """
-    table = _table(path)
-    refuse_unknown(table, _keys(CorpusFile), source=path)
+    table = _read_table(path)
+    refuse_unknown(table, _layout_keys(CorpusFile), source=path)
     if isinstance(table.get("generate"), dict):
-        refuse_unknown(table["generate"], _keys(Knobs), source=path)
+        refuse_unknown(table["generate"], _layout_keys(Knobs), source=path)
     if isinstance(table.get("glob"), str):
         table["glob"] = [table["glob"]]
     try:
@@ -122,7 +122,7 @@ def read_files_of(read: CorpusFile, *, file: Path) -> JoinedText:
     if read.generate is not None:
         return reading.joined_sources([_random_bodies(read.generate)])
     paths: dict[str, Path] = {}
-    for path in _paths(read, file):
+    for path in _named_paths(read, file):
         paths.setdefault(os.path.realpath(path), path)
     above = {os.path.abspath(path.parent) for path in paths.values()}  # noqa: PTH100 - keeps links
     language = languages.all_languages()[read.language] if read.language else None
@@ -134,7 +134,7 @@ def read_files_of(read: CorpusFile, *, file: Path) -> JoinedText:
     )
 
 
-def _paths(read: CorpusFile, file: Path) -> list[Path]:
+def _named_paths(read: CorpusFile, file: Path) -> list[Path]:
     """Files that corpus file *file* names: its files and folders, then its patterns."""
     paths: list[Path] = []
     for name in read.files:
@@ -143,7 +143,9 @@ def _paths(read: CorpusFile, file: Path) -> list[Path]:
             raise reading.unusable_path_error(path)
         paths += reading.files_in(path) if path.is_dir() else [path]
     for pattern in read.glob:
-        matches = _matches(pattern, file=file, any_suffix=read.language is not None)
+        matches = _matching_files(
+            pattern, file=file, any_suffix=read.language is not None
+        )
         if not matches:
             raise BadInput(
                 source=file,
@@ -154,7 +156,7 @@ def _paths(read: CorpusFile, file: Path) -> list[Path]:
     return paths
 
 
-def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
+def _matching_files(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     """Files of *pattern*, sorted, in known languages unless *any_suffix*."""
     try:
         paths = sorted(path for path in file.parent.glob(pattern) if path.is_file())
@@ -178,7 +180,7 @@ def _matches(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]:
     ]
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _read_table(path: Path) -> dict[str, Any]:
     """The table in a corpus file; stops at one that cannot be read."""
     try:
         with path.open("rb") as file:
@@ -196,7 +198,7 @@ def _table(path: Path) -> dict[str, Any]:
         raise BadInput(source=path, reason=str(error), hint=hint) from error
 
 
-def _keys(layout: type[CorpusFile | Knobs]) -> list[str]:
+def _layout_keys(layout: type[CorpusFile | Knobs]) -> list[str]:
     return [field.name for field in fields(layout)]
 
 
@@ -248,7 +250,7 @@ def _random_bodies(knobs: Knobs) -> Source:
     return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
 
 
-def _built_in_of(knobs: Knobs) -> BuiltIn:
+def _built_in_corpus(knobs: Knobs) -> BuiltIn:
     """The built-in corpus of *knobs*, whose text is not made yet."""
     return BuiltIn(
         kind="incompressible",
@@ -288,7 +290,7 @@ def _jquery_origin() -> str:
     return f"jquery.js of {_JQUERY_PACKAGE} {version}"
 
 
-def _jquery() -> Source:
+def _jquery_source() -> Source:
     """``jquery.js`` of an installed package."""
     # Located by its metadata, as importing the package would need setuptools.
     try:
@@ -310,16 +312,16 @@ SMALL_CORPORA = ("random-bodies-mini", "random-bodies-short")
 """Built-in corpora for short contexts, the one with 20 lines per function first."""
 
 BUILT_IN: Mapping[str, BuiltIn] = {
-    "random-bodies": _built_in_of(Knobs()),
-    "random-bodies-mini": _built_in_of(MINI),
-    "random-bodies-short": _built_in_of(SHORT),
-    "random-bodies-many": _built_in_of(MANY),
+    "random-bodies": _built_in_corpus(Knobs()),
+    "random-bodies-mini": _built_in_corpus(MINI),
+    "random-bodies-short": _built_in_corpus(SHORT),
+    "random-bodies-many": _built_in_corpus(MANY),
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",
         source=_http_server,
     ),
-    "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery),
+    "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery_source),
 }
 """Corpora without a file, by name."""
 
@@ -388,16 +390,16 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     if is_name(name_or_path, folder):
         file = _file_of(name_or_path, folder)
         if file is not None:
-            return _from_file(file, name=slug(name_or_path))
+            return _corpus_from_file(file, name=slug(name_or_path))
         built_in = BUILT_IN[name_or_path]
         text = reading.joined_sources([built_in.source()])
         origin, kind = built_in.origin(), built_in.kind
-        return _corpus(text, name=name_or_path, origin=origin, kind=kind)
+        return _corpus_of_text(text, name=name_or_path, origin=origin, kind=kind)
     path = expand_home(name_or_path)
     is_path = any(separator in name_or_path for separator in "/\\")
     # Not exists(): a link that leads nowhere has an error of its own.
     if is_path or (name_or_path and os.path.lexists(path)):
-        return _from_path(path)
+        return _corpus_from_path(path)
     known = [named.name for named in names(folder)]
     raise UnknownName(kind="corpus", name=name_or_path, known=known)
 
@@ -415,13 +417,13 @@ def names(folder: Path = FOLDER) -> list[Named]:
 
     One in *folder* hides the built-in one of its name.
     """
-    listed = {named.name: named for named in _names_in(folder)}
+    listed = {named.name: named for named in _named_corpora_in(folder)}
     for name, built_in in BUILT_IN.items():
         listed.setdefault(name, Named(name, built_in.origin(), built_in.kind))
     return list(listed.values())
 
 
-def _names_in(folder: Path) -> Iterator[Named]:
+def _named_corpora_in(folder: Path) -> Iterator[Named]:
     """The corpus files and source files in *folder*, including invalid ones."""
     if not folder.is_dir():
         return
@@ -460,45 +462,47 @@ def _file_of(name: str, folder: Path) -> Path | None:
     return None
 
 
-def _from_path(path: Path) -> Corpus:
+def _corpus_from_path(path: Path) -> Corpus:
     """The corpus of a file or of all files below a folder, named after it."""
     if not reading.is_file_or_folder(path):
         raise reading.unusable_path_error(path)
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
-        return _from_file(path, name=name)
+        return _corpus_from_file(path, name=name)
     read = reading.read_files(reading.files_in(path), root=path)
     label = visible(str(path))
     origin = f"{label}, files: {read.files}" if read.files else label
-    return _corpus(read, name=name, origin=origin, kind="unseen")
+    return _corpus_of_text(read, name=name, origin=origin, kind="unseen")
 
 
-def _from_file(path: Path, *, name: str) -> Corpus:
+def _corpus_from_file(path: Path, *, name: str) -> Corpus:
     """The corpus of a corpus file or a source file, in a known language."""
     if path.suffix.lower() == ".toml":
-        return _from_corpus_file(path, name=name.removesuffix(".toml"))
+        return _corpus_from_corpus_file(path, name=name.removesuffix(".toml"))
     label = visible(str(path))
     languages.language_of_suffix(path.suffix, source=label)
     text = reading.read_text(path, label=label)
     kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
     source = Source(label=visible(path.name), suffix=path.suffix, text=text)
-    return _corpus(reading.joined_sources([source]), name=name, origin=label, kind=kind)
+    return _corpus_of_text(
+        reading.joined_sources([source]), name=name, origin=label, kind=kind
+    )
 
 
-def _from_corpus_file(path: Path, *, name: str) -> Corpus:
+def _corpus_from_corpus_file(path: Path, *, name: str) -> Corpus:
     """The corpus that a corpus file describes, cut to its limit of bytes."""
     described = read_corpus_file(path)
     read = read_files_of(described, file=path)
     origin, kind = described.origin(path), described.known_kind
     whole = replace(
-        _corpus(read, name=name, origin=origin, kind=kind),
+        _corpus_of_text(read, name=name, origin=origin, kind=kind),
         sample_k=described.sample_k,
         sample_seed=described.sample_seed,
     )
     limit = described.limit_bytes
     if limit is None or whole.size_bytes <= limit:
         return whole
-    shorter = longest(whole, lambda text: len(text.encode()) <= limit)
+    shorter = longest_beginning(whole, lambda text: len(text.encode()) <= limit)
     if shorter is None:
         raise BadInput(
             source=f"corpus {name}",
@@ -508,13 +512,13 @@ def _from_corpus_file(path: Path, *, name: str) -> Corpus:
     return shorter
 
 
-def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
+def _corpus_of_text(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
     """A corpus of what was *read*; stops where there is no function to ask for."""
     if not read.files:
         reason = _why_no_text(read.left_out)
         hint = "Choose a readable file of source code."
         raise BadInput(source=origin, reason=reason, hint=hint)
-    functions = needles.eligible(read.text, read.functions)
+    functions = needles.eligible_functions(read.text, read.functions)
     if not functions:
         raise _nothing_to_ask_error(read, name=name)
     return Corpus(
@@ -524,12 +528,12 @@ def _corpus(read: JoinedText, *, name: str, origin: str, kind: Kind) -> Corpus:
         kind=kind,
         functions=tuple(functions),
         cuts=tuple(needles.cut_points(read.functions)),
-        skipped=(*read.left_out, *_copies(read, functions)),
+        skipped=(*read.left_out, *_copied_functions(read, functions)),
         checks=read.checks,
     )
 
 
-def _copies(
+def _copied_functions(
     read: JoinedText, functions: Sequence[Function]
 ) -> Iterator[tuple[str, str]]:
     """The functions of a text whose bodies are those of *functions* once more."""

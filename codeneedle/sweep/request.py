@@ -32,7 +32,7 @@ from codeneedle.models import pretrained, stores
 from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.quantities import token_count
+from codeneedle.quantities import parse_token_count
 from codeneedle.records.store import SWEEP, Store
 from codeneedle.sweep.workers import Share
 from codeneedle.system.files import expand_home, read_regular, reason_of
@@ -543,7 +543,7 @@ def _with_tokens(
     def as_token_counts(value: Any, *keys: str) -> Any:
         """*value* with texts as numbers, also in a list; *keys* are for an error."""
         if isinstance(value, str):
-            return token_count(source(*keys), value)
+            return parse_token_count(source(*keys), value)
         is_list = isinstance(value, list | tuple)
         return [as_token_counts(each, *keys) for each in value] if is_list else value
 

@@ -10,11 +10,11 @@ from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     Function,
     block_ends,
-    choose,
+    choose_functions,
     choose_in_blocks,
     cut_points,
     depth_of,
-    eligible,
+    eligible_functions,
     forced_needle,
     occurring_once,
     written_needle,
@@ -30,7 +30,7 @@ def written(name, *, lines=20, signature="def {}():", indent=""):
 def asked(*parts):
     """Names of the functions that can be asked for in a text of these lines."""
     text = "\n".join(line for part in parts for line in part) + "\n"
-    return names_of(eligible(text, functions(text)))
+    return names_of(eligible_functions(text, functions(text)))
 
 
 def made(line, *, end=None):
@@ -107,7 +107,7 @@ def test_of_functions_on_one_line_the_outermost_is_asked_for():
     outer = Function(name="a", signature="a(b(", line=1, body=("x",) * 25)
     inner = Function(name="b", signature="a(b(", line=1, body=("x",) * 22)
 
-    assert [outer] == eligible("a(b(", [inner, outer])
+    assert [outer] == eligible_functions("a(b(", [inner, outer])
 
 
 # --- strings that occur once
@@ -143,7 +143,7 @@ LINES = st.lists(st.integers(1, 2_000), unique=True, max_size=60).map(sorted)
 @given(lines=LINES, k=st.integers(1, 30), seed=st.integers(), data=st.data())
 def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
     found = [made(line) for line in lines]
-    chosen = choose(found, k=k, seed=seed, line_count=2_000)
+    chosen = choose_functions(found, k=k, seed=seed, line_count=2_000)
     taken = [function.line for function in chosen]
     others = [function for function in found if function not in chosen]
     kept = data.draw(st.lists(st.sampled_from(others), unique=True)) if others else []
@@ -152,7 +152,7 @@ def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
     assert min(k, len(found)) == len(chosen)
     assert taken == sorted(set(taken))
     assert set(taken) <= set(lines)
-    assert chosen == choose(shuffled, k=k, seed=seed, line_count=2_000)
+    assert chosen == choose_functions(shuffled, k=k, seed=seed, line_count=2_000)
     bands = {(line - 1) * k // 2_000 for line in lines}
     assert bands == {(line - 1) * k // 2_000 for line in taken}
 
@@ -160,14 +160,16 @@ def test_the_choice_is_spread_sorted_and_the_same_again(lines, k, seed, data):
 @pytest.mark.parametrize("seed", range(8))
 def test_bands_have_equal_heights(seed):
     found = [made(line) for line in (1, 2, 3)]
-    chosen = choose(found, k=2, seed=seed, line_count=4)
+    chosen = choose_functions(found, k=2, seed=seed, line_count=4)
 
     assert 3 == chosen[-1].line
 
 
 def test_another_seed_chooses_others():
     found = [made(line) for line in range(1, 1_001, 10)]
-    ours, theirs = (choose(found, k=4, seed=s, line_count=1_000) for s in (42, 43))
+    ours, theirs = (
+        choose_functions(found, k=4, seed=s, line_count=1_000) for s in (42, 43)
+    )
 
     assert [121, 331, 731, 901] == [function.line for function in ours]
     assert ours != theirs
@@ -284,7 +286,7 @@ def test_each_block_is_spread_over_the_functions_that_those_before_it_left(
     begin = 0
     for end in block_ends(first, limit):
         left = [function for function in found if function not in chosen[:begin]]
-        block = choose(left, k=end - begin, seed=seed, line_count=2_000)
+        block = choose_functions(left, k=end - begin, seed=seed, line_count=2_000)
         assert block == chosen[begin:end]
         begin = end
 

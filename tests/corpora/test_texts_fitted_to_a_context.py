@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from source_files import names_of, put, python
 
-from codeneedle.corpora.corpus import LIMIT, longest
+from codeneedle.corpora.corpus import LIMIT, longest_beginning
 from codeneedle.corpora.fitting import (
     Fit,
     Room,
@@ -54,7 +54,7 @@ def test_fitting_asks_little(here):
         asked.append(text)
         return len(text) < 100_000
 
-    longest(load("random-bodies"), fits)
+    longest_beginning(load("random-bodies"), fits)
 
     assert len(asked) <= 9
 
@@ -65,7 +65,7 @@ def test_what_stands_behind_the_last_function_is_cut_off_first(here):
     whole, last = len(corpus.text), len(corpus.text) - len("# the end\n")
 
     found = [
-        longest(corpus, lambda text, most=most: len(text) <= most)
+        longest_beginning(corpus, lambda text, most=most: len(text) <= most)
         for most in (whole, whole - 1, last, last - 1)
     ]
 
@@ -84,7 +84,7 @@ def test_a_text_of_long_functions_is_tried_function_by_function(here):
         asked.append(len(text))
         return len(text) < two
 
-    assert parts[0] == longest(load("a.py"), fits).text
+    assert parts[0] == longest_beginning(load("a.py"), fits).text
     assert 65_536 < one
     assert [one, two] == asked
 
@@ -128,9 +128,9 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     ]
     fitting = [text for text in (*beginnings, corpus.text) if len(text) <= limit]
 
-    shorter = longest(corpus, lambda text: len(text) <= limit, lines=wanted)
+    shorter = longest_beginning(corpus, lambda text: len(text) <= limit, lines=wanted)
 
-    assert beginnings[0] == corpus.shortest(wanted)
+    assert beginnings[0] == corpus.shortest_beginning(wanted)
     if shorter is None:
         assert not fitting
         return
@@ -202,7 +202,7 @@ def test_the_first_room_that_a_part_of_a_text_has_is_taken(three):
 
 
 def test_where_no_function_fits_the_smallest_context_that_does_is_named(three):
-    shortest = len(three.shortest(5)) + QUESTION
+    shortest = len(three.shortest_beginning(5)) + QUESTION
     text, _ = fit_text(fit(three, shortest))
     assert ["a"] == names_of(text.functions)
 

@@ -52,7 +52,7 @@ def words_of(node: "tree_sitter.Node") -> str:
     return node.text.decode() if node.text else ""
 
 
-def _tidy(name: str) -> str:
+def _tidy_name(name: str) -> str:
     """A name as written, ``this. x`` or ``'key'``, in 60 characters; ``?`` for none."""
     parts = re.split(r"(?<=\w)\s+(?=\w)", name.strip())
     name = " ".join("".join(part.split()) for part in parts)
@@ -129,7 +129,7 @@ class Grammar:
             kept=found.functions,
         )
 
-    def _root(self, text: str) -> "tree_sitter.Node":
+    def _syntax_tree(self, text: str) -> "tree_sitter.Node":
         """The tree of *text*; parts of it may be errors."""
         import tree_sitter
 
@@ -141,7 +141,7 @@ class Grammar:
 
     def _functions_and_marks(self, text: str) -> _Found:
         """The functions of *text* by this grammar alone, and its first error."""
-        root = self._root(text)
+        root = self._syntax_tree(text)
         functions = sorted(
             self._functions(root, text.split("\n")),
             key=lambda function: (function.line, -function.end),
@@ -189,14 +189,14 @@ class Grammar:
         """The name that *node* gives, and what it names; None if that is nothing."""
         if node.type in self.names:
             name = node.child_by_field_name(self.names[node.type])
-            return None if name is None else (_tidy(self.word(name)), node)
+            return None if name is None else (_tidy_name(self.word(name)), node)
         of_name, of_value = self.values[node.type]
         name = node.child_by_field_name(of_name) if of_name else None
         value = _inner_value(node.child_by_field_name(of_value))
         if value is None or value.type not in self.closures:
             return None
         if name is not None:
-            return _tidy(self.word(name)), value
+            return _tidy_name(self.word(name)), value
         has_own = of_name or value.child_by_field_name("name")
         return None if has_own else ("default", value)
 
@@ -206,7 +206,7 @@ class Grammar:
 
         # By a query: visiting all nodes from Python takes twice as long as parsing.
         types = (*self.names, *self.values)
-        cursor = tree_sitter.QueryCursor(_query(self._grammar(), types))
+        cursor = tree_sitter.QueryCursor(_node_query(self._grammar(), types))
         cursor.set_max_start_depth(MAX_TREE_DEPTH)
         nodes = cursor.captures(root).get("node", [])
         return sorted(nodes, key=lambda node: (node.start_byte, -node.end_byte))
@@ -266,7 +266,7 @@ def _grammar_of(package: str, entry: str) -> "tree_sitter.Language":
 
 
 @functools.cache
-def _query(
+def _node_query(
     grammar: "tree_sitter.Language", types: tuple[str, ...]
 ) -> "tree_sitter.Query":
     """What finds nodes of these *types* in a tree, as ``node``."""

@@ -24,7 +24,7 @@ _CLOSURES = (*sorted({*_NAMES} - {"method_definition"}), "arrow_function", "obje
 _NAMESPACES = ("internal_module", "module")
 
 
-def javascript(language: str, *, otherwise: Grammar) -> Grammar:
+def javascript_grammar(language: str, *, otherwise: Grammar) -> Grammar:
     """
     The grammar of a *language* without types.
 
@@ -44,7 +44,7 @@ def javascript(language: str, *, otherwise: Grammar) -> Grammar:
     )
 
 
-def typescript(language: str, entry: str) -> Grammar:
+def typescript_grammar(language: str, entry: str) -> Grammar:
     """The grammar of a *language* with types, whose functions are the same."""
     return Grammar(
         language=language,

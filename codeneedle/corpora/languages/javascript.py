@@ -22,7 +22,7 @@ where tree-sitter reads 7.
 # --- tree-sitter
 
 
-_GRAMMAR = _ecmascript.javascript(TITLE, otherwise=tsx.GRAMMAR)
+_GRAMMAR = _ecmascript.javascript_grammar(TITLE, otherwise=tsx.GRAMMAR)
 
 functions = _GRAMMAR.functions
 """Functions; a text with types, of Flow or TypeScript, is read as TSX."""
@@ -56,18 +56,18 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
         root = parse(text, {"range": True, "jsx": True})
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
         return f"esprima, which knows ES2017 without types, cannot read it: {error}"
-    seen = set(_bodies(root, text))
-    unseen = [function for function in known if _braces(function) not in seen]
+    seen = set(_body_ranges(root, text))
+    unseen = [function for function in known if _brace_lines(function) not in seen]
     named = ", ".join(f"{function.name} (line {function.line})" for function in unseen)
     return f"to esprima, no function: {named}" if unseen else ""
 
 
-def _braces(function: Function) -> tuple[int, int]:
+def _brace_lines(function: Function) -> tuple[int, int]:
     """The lines of the braces around its body, from 1."""
     return function.line + function.signature.count("\n"), function.end
 
 
-def _bodies(root: Any, text: str) -> Iterator[tuple[int, int]]:
+def _body_ranges(root: Any, text: str) -> Iterator[tuple[int, int]]:
     """Begin and end of the body of each function that esprima finds."""
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.

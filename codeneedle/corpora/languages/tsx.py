@@ -6,6 +6,6 @@ TITLE = "TSX"
 SUFFIXES = (".tsx",)
 COMMENT = "// {}"
 
-GRAMMAR = _ecmascript.typescript(TITLE, "language_tsx")
+GRAMMAR = _ecmascript.typescript_grammar(TITLE, "language_tsx")
 
 functions = GRAMMAR.functions

@@ -6,4 +6,4 @@ TITLE = "TypeScript"
 SUFFIXES = (".ts", ".mts", ".cts")
 COMMENT = "// {}"
 
-functions = _ecmascript.typescript(TITLE, "language_typescript").functions
+functions = _ecmascript.typescript_grammar(TITLE, "language_typescript").functions

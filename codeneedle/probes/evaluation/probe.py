@@ -45,7 +45,7 @@ from codeneedle.probes.evaluation.record import (
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Calibrating, Probe
-from codeneedle.quantities import time_span
+from codeneedle.quantities import parse_time_span
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset
 from codeneedle.system.files import make_empty, own_folder
@@ -125,7 +125,7 @@ class EvaluationProbe(Probe):
             raise UnknownName(
                 kind="value of --eval-read", name=settings.read, known=known
             )
-        time_span("--eval-timeout", settings.timeout)
+        parse_time_span("--eval-timeout", settings.timeout)
         for name in settings.env:
             refuse_unset(name, option="--eval-env")
         return settings
@@ -414,7 +414,7 @@ class _EvaluatedCell:
                 "here": Path.cwd(),
             },
             passed_on=self.settings.env,
-            limit_s=time_span("--eval-timeout", self.settings.timeout),
+            limit_s=parse_time_span("--eval-timeout", self.settings.timeout),
             address=address,
         )
         run(

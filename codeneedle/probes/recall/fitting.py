@@ -178,7 +178,8 @@ def _no_room_error(
     whole = preparation.whole
     every = rooms(settings, whole, preparation.prompts())
     least = min(
-        (room.tokens(whole.shortest(room.lines)) for room in every), default=None
+        (room.tokens(whole.shortest_beginning(room.lines)) for room in every),
+        default=None,
     )
     context = larger_context(least, preparation.trained) if least else None
     return BadInput(
@@ -247,7 +248,7 @@ def _notes(
         return
     more = min(wanted, of_text)
     room = Questions(preparation.prompts(), chosen).room(whole)
-    needed = room.tokens(whole.shortest(chosen.line_count, more))
+    needed = room.tokens(whole.shortest_beginning(chosen.line_count, more))
     larger = larger_context(needed, preparation.trained)
     hint = (
         f"--context {larger} holds {more}"

@@ -107,7 +107,7 @@ def _least(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
     if not corpus.of_length(chosen.line_count):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
-    shortest = len(corpus.shortest(chosen.line_count))
+    shortest = len(corpus.shortest_beginning(chosen.line_count))
     return estimates.tokens(shortest + lines_before_and_right)
 
 
