@@ -210,7 +210,7 @@ def value_problem(reason: str, *, otherwise: str) -> tuple[str, str]:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """A hint with the nearest *known* name; without a near one, it lists them all."""
-    if near := nearest(name, known):
+    if near := nearest_name(name, known):
         return f"Did you mean '{near}'?"
     return f"Known: {', '.join(known)}." if known else "None is known yet."
 
@@ -219,7 +219,7 @@ LETTERS_OF_A_PART = 3
 """Letters from which on a part of a name means it."""
 
 
-def nearest(name: str, known: Collection[str]) -> str:
+def nearest_name(name: str, known: Collection[str]) -> str:
     """
     The one of *known* that *name* means, whatever its case; empty if none is near.
 
@@ -280,7 +280,7 @@ def system_refusal(error: BaseException) -> SystemRefuses | None:
     """
     cause: BaseException | None = error
     while cause is not None:
-        number = _number(cause)
+        number = _errno(cause)
         if number in HINTS:
             file = getattr(cause, "filename", None)
             return SystemRefuses(number=number, file=str(file) if file else None)
@@ -294,7 +294,7 @@ def hint_for(error: BaseException) -> str:
     return refused.hint if refused else ""
 
 
-def _number(error: BaseException) -> int:
+def _errno(error: BaseException) -> int:
     """The errno of *error*; 0 if it has none."""
     if isinstance(error, MemoryError):
         return errno.ENOMEM

@@ -303,7 +303,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     published = measure(
         pair,
         questions,
-        server=installation.find().server.path,
+        server=installation.find_tools().server.path,
         weights=built_in_model(),
         log=bench.fresh("published") / "server.log",
     )
@@ -332,7 +332,7 @@ def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float,
 
 def _served_by(weights: str = "the built-in model") -> str:
     """What the cells were measured on."""
-    server = installation.server_facts(installation.find().server)
+    server = installation.server_facts(installation.find_tools().server)
     return f"{machine_line()}; llama.cpp {server.version}; weights of {weights}"
 
 
@@ -655,7 +655,7 @@ def own_cache() -> Iterator[Path]:
         shutil.copy(built_in_model(), cache)
         ours = {files.CACHE_VARIABLE: str(cache)}
         with contextlib.suppress(CodeneedleError):  # told by the section that needs it
-            ours[installation.VARIABLE] = str(installation.find().server.path)
+            ours[installation.VARIABLE] = str(installation.find_tools().server.path)
         before = os.environ.copy()
         os.environ.update(ours)
         try:

@@ -34,8 +34,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
+    lacking_lengths,
     nan_from,
-    too_short,
 )
 from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
@@ -117,7 +117,7 @@ def read_base_file(data: bytes) -> None:
         chunks_asked=3,
         vocabulary=3,
     )
-    base.usable(identity)
+    base.usable_reference(identity)
 
 
 def read_gguf(data: bytes) -> None:
@@ -475,7 +475,7 @@ def read_perplexity(data: bytes) -> None:
     text = data.decode(errors="replace")
     found = final_perplexity(text)
     claim(found is None or failure(text) is None, "failures have no perplexity")
-    for read in (chunks_done, ends_early, nan_from, announced_size, too_short):
+    for read in (chunks_done, ends_early, nan_from, announced_size, lacking_lengths):
         read(text)
 
 

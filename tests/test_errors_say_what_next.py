@@ -12,7 +12,7 @@ from codeneedle.errors import (
     UnknownName,
     did_you_mean,
     hint_for,
-    nearest,
+    nearest_name,
     system_refusal,
 )
 
@@ -46,7 +46,7 @@ def test_a_mistyped_name_is_answered_with_the_nearest():
     ],
 )
 def test_a_name_of_another_case_or_a_part_of_one_is_meant(name, meant):
-    assert meant == nearest(name, ["q8_0", "q4_0", "text/qwen2.5-0.5b"])
+    assert meant == nearest_name(name, ["q8_0", "q4_0", "text/qwen2.5-0.5b"])
 
 
 def test_an_error_tells_what_and_hints_what_next():

@@ -98,7 +98,7 @@ def test_a_note_of_more_chunks_than_a_header_can_state_is_of_another_file(tmp_pa
     }
     base.note_path.write_text(json.dumps(note), encoding="utf-8")
 
-    assert base.usable(identity) is None
+    assert base.usable_reference(identity) is None
     assert BaseFile.fault(base.path, identity, chunks=2**40)
 
 

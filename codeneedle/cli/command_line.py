@@ -28,7 +28,7 @@ from codeneedle.cli.options import (
     parse_words,
     valued_option,
 )
-from codeneedle.errors import BadInput, nearest
+from codeneedle.errors import BadInput, nearest_name
 
 if TYPE_CHECKING:
     from codeneedle.sweep.request import Execution, Request
@@ -388,7 +388,7 @@ def _refuse_unknown(unknown: str, given: Sequence[str], known: Collection[str]) 
 def near_option(option: str, known: Iterable[str]) -> str:
     """The one of *known* that *option* is likely to mean; empty if none is."""
     by_word = {each.lstrip("-"): each for each in known}
-    return by_word.get(nearest(option.lstrip("-"), by_word), "")
+    return by_word.get(nearest_name(option.lstrip("-"), by_word), "")
 
 
 def refuse_lost_folder() -> None:

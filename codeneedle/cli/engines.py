@@ -114,7 +114,7 @@ class EngineEntry:
 
 def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     """The programs of llama.cpp, also where *execution* names none."""
-    return installation.find(llama_server=execution.llama_server)
+    return installation.find_tools(llama_server=execution.llama_server)
 
 
 def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
@@ -163,14 +163,14 @@ def _find_mlx(_request: "Request", _execution: "Execution") -> object:
     """The versions of MLX that are installed."""
     from codeneedle.engines.mlx import engine
 
-    return engine.find()
+    return engine.find_packages()
 
 
 def _mlx_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
-    from codeneedle.engines.mlx.engine import Mlx, find
+    from codeneedle.engines.mlx.engine import Mlx, find_packages
 
     settings = request.chosen(MLX, MlxSettings)
-    versions = find()
+    versions = find_packages()
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 

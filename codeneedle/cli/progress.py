@@ -148,7 +148,7 @@ def ensure_llama(
     asked = backend_named(backend) if backend else None
     if not anyway and asked is None:
         with contextlib.suppress(ToolMissing):
-            tools = installation.find()
+            tools = installation.find_tools()
             if tools.fit_params or tools.source != installation.CACHE:
                 return f"{tools.server} (from {tools.source})"
     with unwinding_on_signals(), working(console, "building llama.cpp") as tell:

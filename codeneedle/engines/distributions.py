@@ -142,15 +142,15 @@ class Sums:
         """Statistics of all tokens; there must be one."""
         nll, base = np.array(self.nll), np.array(self.nll_base)
         kld, dp = np.array(self.kld), np.array(self.dp)
-        mean, base_mean = estimate(nll), estimate(base)
+        mean, base_mean = mean_estimate(nll), mean_estimate(base)
         ratio = math.exp(mean.value - base_mean.value)
         same = _mean(self.same)
         return Statistics(
-            ppl=_exponential(mean),
-            ppl_base=_exponential(base_mean),
+            ppl=_exponential_of_mean(mean),
+            ppl_base=_exponential_of_mean(base_mean),
             # The two vary together.
-            ppl_ratio=Estimate(ratio, ratio * _error(nll - base)),
-            kld=estimate(kld),
+            ppl_ratio=Estimate(ratio, ratio * _standard_error(nll - base)),
+            kld=mean_estimate(kld),
             kld_max=float(kld.max()),
             kld_999=float(np.quantile(kld, 0.999)),
             kld_99=float(np.quantile(kld, 0.99)),
@@ -158,31 +158,31 @@ class Sums:
             kld_90=float(np.quantile(kld, 0.9)),
             kld_median=float(np.quantile(kld, 0.5)),
             kld_min=float(kld.min()),
-            dp_mean=_percent(estimate(dp)),
-            dp_rms=_percent(_root(dp)),
-            same_top=_percent(Estimate(same, _share_error(same, len(kld)))),
+            dp_mean=_in_percent(mean_estimate(dp)),
+            dp_rms=_in_percent(_root_of_mean_square(dp)),
+            same_top=_in_percent(Estimate(same, _share_error(same, len(kld)))),
         )
 
 
-def estimate(values: npt.NDArray[np.float64]) -> Estimate:
+def mean_estimate(values: npt.NDArray[np.float64]) -> Estimate:
     """Mean and its standard error. Source: ``mean_and_uncertainty``."""
-    return Estimate(float(values.mean()), _error(values))
+    return Estimate(float(values.mean()), _standard_error(values))
 
 
-def _error(values: npt.NDArray[np.float64]) -> float:
+def _standard_error(values: npt.NDArray[np.float64]) -> float:
     """Standard error of the mean of *values*; 0 with `FEW` or fewer."""
     count = len(values)
     return math.sqrt(float(values.var()) / (count - 1)) if count > FEW else 0.0
 
 
-def _exponential(mean: Estimate) -> Estimate:
+def _exponential_of_mean(mean: Estimate) -> Estimate:
     value = math.exp(mean.value)
     return Estimate(value, value * (mean.error or 0.0))
 
 
-def _root(dp: npt.NDArray[np.float64]) -> Estimate:
+def _root_of_mean_square(dp: npt.NDArray[np.float64]) -> Estimate:
     """Root of the mean square of *dp*, with its error."""
-    square = estimate(dp**2)
+    square = mean_estimate(dp**2)
     root = math.sqrt(square.value)
     return Estimate(root, (square.error or 0.0) / (2 * root) if root else 0.0)
 
@@ -192,7 +192,7 @@ def _share_error(share: float, count: int) -> float:
     return math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
 
-def _percent(share: Estimate) -> Estimate:
+def _in_percent(share: Estimate) -> Estimate:
     """*share* in percent; an unknown error becomes 0."""
     return Estimate(100 * share.value, 100 * (share.error or 0.0))
 

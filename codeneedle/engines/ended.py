@@ -7,9 +7,9 @@ from signal import SIGKILL, SIGXFSZ, Signals
 from codeneedle.engines.reasons import (
     LINE_CHARACTERS,
     MEMORY,
-    complaint,
     first_sign,
-    printable,
+    most_telling_line,
+    printable_line,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status, Trouble
@@ -93,16 +93,16 @@ def cause(log: Path, returncode: int) -> Trouble:
     Why a program of any kind ended: what the end of its log tells, its signal, a
     complaint, the last line.
     """
-    lines = [*map(printable, tail(log, LONG_END_BYTES).splitlines())]
+    lines = [*map(printable_line, tail(log, LONG_END_BYTES).splitlines())]
     last = [line for line in lines if line.strip()][-1:]
     said = Trouble(Status.CRASHED, one_line(last[0])[:LAST_WORDS]) if last else None
     lack = first_sign(((Status.OUT_OF_MEMORY, MEMORY),), lines)
-    return lack or exit_cause(returncode, complaint(lines) or said)
+    return lack or exit_cause(returncode, most_telling_line(lines) or said)
 
 
 def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
     """Why a program ended: SIGKILL or a full file first, else what its log *said*."""
-    signal = _signal(returncode)
+    signal = _ending_signal(returncode)
     if signal == SIGKILL:
         return trouble_of_sigkill()
     if signal == SIGXFSZ:
@@ -114,7 +114,7 @@ def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
 def exit_phrase(returncode: int) -> str:
     """``exit code 3``, ``SIGKILL`` or ``exit code 137 (SIGKILL)``: how it ended."""
     if returncode >= 0:
-        signal = _signal(returncode)
+        signal = _ending_signal(returncode)
         told = f" ({signal.name})" if signal else ""
         return f"exit code {returncode}{told}"
     try:
@@ -127,7 +127,7 @@ SHELL_SIGNALS = 128
 """What a shell adds to the signal that ended its child, and exits with."""
 
 
-def _signal(returncode: int) -> Signals | None:
+def _ending_signal(returncode: int) -> Signals | None:
     """The signal that ended a program, or what a shell started for us; None if none."""
     number = -returncode if returncode < 0 else returncode - SHELL_SIGNALS
     return Signals(number) if number in set(Signals) else None

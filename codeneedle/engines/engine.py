@@ -367,7 +367,7 @@ class Served:
 
 
 @contextlib.contextmanager
-def counting(tool: str, *, hint: str = "") -> Iterator[None]:
+def translating_counting_errors(tool: str, *, hint: str = "") -> Iterator[None]:
     """
     Translate errors of a block before the first cell, which counts tokens with *tool*.
 
@@ -543,7 +543,7 @@ class Engine(ABC):
         return False
 
     @property
-    def renders(self) -> bool:
+    def renders_chats(self) -> bool:
         """Whether its tokenizer renders chats, and its servers read the marks of it."""
         return False
 

@@ -561,12 +561,12 @@ class _PartialReply:
         self.finish = self.finish or event.finish
         for token in event.tokens:
             self.lengths.append(0)
-            self._score(token)
+            self._append_score(token)
         # Servers send a token with its text, or several with theirs.
         if self.lengths:
             self.lengths[-1] += len(event.text)
 
-    def _score(self, token: Token) -> None:
+    def _append_score(self, token: Token) -> None:
         """Append what *token* was scored with; of a reply with a fault, nothing."""
         try:
             listed = listed_logprobs(token)

@@ -94,7 +94,7 @@ _RAISES = re.compile(r"\s+raise\b")
 """Code that a traceback quotes above what was raised."""
 
 
-def printable(line: str) -> str:
+def printable_line(line: str) -> str:
     """The beginning of *line* without terminal escapes and control characters."""
     shown = line[:LINE_CHARACTERS]
     if shown.isprintable():
@@ -117,7 +117,7 @@ def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
     return None
 
 
-def complaint(lines: Iterable[str]) -> Trouble | None:
+def most_telling_line(lines: Iterable[str]) -> Trouble | None:
     """
     The most telling of the last *lines* of a program that ended; None if none is.
 

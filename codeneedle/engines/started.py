@@ -121,7 +121,7 @@ def serving(
         MachineError: If it cannot be started or stopped.
     """
     with ExitStack() as stack:
-        server = _ready(start, stack, port)
+        server = _start_until_ready(start, stack, port)
         try:
             yield server
         except CellError as error:
@@ -136,7 +136,7 @@ def serving(
             server.peak_rss_bytes()
 
 
-def _ready(
+def _start_until_ready(
     start: Callable[[int, ExitStack], _Server], stack: ExitStack, port: int | None
 ) -> _Server:
     """Start the server, again where a free port was taken meanwhile."""

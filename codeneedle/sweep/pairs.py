@@ -7,7 +7,7 @@ from msgspec import structs
 from codeneedle.cache_types import Pair, shuffle_pairs
 from codeneedle.engines.engine import Engine
 from codeneedle.engines.survey import Survey, survey_log
-from codeneedle.errors import BadInput, nearest
+from codeneedle.errors import BadInput, nearest_name
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, Setup
 from codeneedle.sweep.request import Execution, Request
@@ -69,7 +69,7 @@ def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair,
 
 def _types_hint(name: str, known: Collection[str]) -> str:
     """The type that *name* is likely to mean, and all that there are."""
-    near = nearest(name, known)
+    near = nearest_name(name, known)
     mean = f"Did you mean '{near}'? " if near else ""
     return f"{mean}Known: {', '.join(known)}."
 

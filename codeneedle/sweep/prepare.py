@@ -190,7 +190,7 @@ def _frames(
     wanted = {roles for probe in plan.probes for roles in probe.chats}
     if plan.prompt_form is not PromptForm.CHAT or not wanted:
         return frames
-    if not plan.engine.renders:
+    if not plan.engine.renders_chats:
         notes.append(UNKNOWN_PROMPT)
         return frames
     for roles in sorted(wanted - frames.keys()):

@@ -15,7 +15,7 @@ from made_mlx import nano_weights
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, Ability, CellSpec, Engine, ModelSpec
 from codeneedle.engines.messages import Completion
-from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.engine import Mlx, find_packages
 from codeneedle.engines.openai.engine import command_of, endpoint_of
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import CellError, CodeneedleError
@@ -72,7 +72,7 @@ def llama_cpp(folder):
 @contextlib.contextmanager
 def mlx(_folder):
     spec = replace(made_spec(), weights=nano_weights())
-    yield Case(Mlx(versions=find(), model=spec), pair=MLX_PAIR)
+    yield Case(Mlx(versions=find_packages(), model=spec), pair=MLX_PAIR)
 
 
 @contextlib.contextmanager

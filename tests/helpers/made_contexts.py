@@ -66,7 +66,7 @@ def made_preparation():
 
 def real_context(folder, *, tools=None, arguments=(), **changes):
     """A run of the built-in model on the real llama.cpp, with other *tools*."""
-    found = installation.find()
+    found = installation.find_tools()
     header = read_header(built_in_model())
     engine = LlamaCpp(
         tools=replace(found, **{n: Program(p) for n, p in (tools or {}).items()}),

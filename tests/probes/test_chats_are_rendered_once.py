@@ -145,7 +145,7 @@ def test_a_thought_is_no_part_of_an_answer(text, expected):
 
 
 def test_engines_render_or_say_that_they_do_not():
-    assert not FakeEngine().renders
+    assert not FakeEngine().renders_chats
     assert {"recall", "retrieval", "reuse", "transcript", "generation"} == {
         name for name, probe in PROBES.items() if probe.chats
     }
@@ -155,7 +155,7 @@ def test_engines_render_or_say_that_they_do_not():
 def test_a_rendered_chat_has_the_very_tokens_that_the_server_makes_of_it(
     smollm2, tmp_path
 ):
-    found = installation.find()
+    found = installation.find_tools()
     engine = LlamaCpp(
         tools=found,
         facts=installation.server_facts(found.server),

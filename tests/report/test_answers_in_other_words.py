@@ -11,7 +11,7 @@ from made_stores import hugging_face, ollama
 
 from codeneedle.cache_types import ENGINE, Pair
 from codeneedle.cli.engines import words_of
-from codeneedle.engines.llama_cpp.launching import of_launchers
+from codeneedle.engines.llama_cpp.launching import launcher_lines
 from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
@@ -159,7 +159,7 @@ def test_a_model_below_the_home_folder_is_named_by_its_path(monkeypatch):
     ],
 )
 def test_launchers_are_told_where_they_have_a_word_for_the_pair(pair, expected):
-    told = of_launchers(Pair.parse(pair))
+    told = launcher_lines(Pair.parse(pair))
 
     assert expected == tuple(" no K " not in line for line in told)
 

@@ -86,14 +86,14 @@ def parse(words: Iterable[str]) -> list[Argument]:
             groups[-1].append(word)
         else:
             groups.append([word])
-    return [_argument(group) for group in groups]
+    return [_first_argument(group) for group in groups]
 
 
 def _is_name(word: str) -> bool:
     return word.startswith("-") and not _SIZED_NUMBER.match(word)
 
 
-def _argument(words: Sequence[str]) -> Argument:
+def _first_argument(words: Sequence[str]) -> Argument:
     """One argument of *words*: an option with its values, or values without a name."""
     if not _is_name(words[0]):
         return Argument("", tuple(words), tuple(words))

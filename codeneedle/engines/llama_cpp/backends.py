@@ -104,10 +104,10 @@ def has_nvidia_gpu() -> bool:
 
 def cuda_compiler() -> str | None:
     """Path of nvcc, if there also is a GPU to compile for; None otherwise."""
-    return _nvcc() if has_nvidia_gpu() else None
+    return _nvcc_path() if has_nvidia_gpu() else None
 
 
-def _nvcc() -> str | None:
+def _nvcc_path() -> str | None:
     """
     Path of nvcc in the folders that variables name, or usual ones.
 
@@ -138,12 +138,14 @@ def _path_of_program(backend: Backend) -> str:
         raise ToolMissing(
             tool="Metal",
             reason="is on Macs alone",
-            hint=f"Here there are: {_others_than('metal')}.",
+            hint=f"Here there are: {_other_backends('metal')}.",
         )
     if not backend.needs:
         return ""
     path = (
-        _nvcc() if backend.needs == "nvcc" else _first_program(*_places(backend.needs))
+        _nvcc_path()
+        if backend.needs == "nvcc"
+        else _first_program(*_possible_paths(backend.needs))
     )
     if path is None:
         raise ToolMissing(
@@ -154,12 +156,12 @@ def _path_of_program(backend: Backend) -> str:
     return path
 
 
-def _places(program: str) -> tuple[str, str]:
+def _possible_paths(program: str) -> tuple[str, str]:
     """Where *program* of ROCm may be: on PATH, or in the folder of AMD's packages."""
     return (program, f"/opt/rocm/bin/{program}")
 
 
-def _others_than(name: str) -> str:
+def _other_backends(name: str) -> str:
     return ", ".join(each.name for each in BACKENDS if each.name != name)
 
 

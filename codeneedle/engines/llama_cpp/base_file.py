@@ -103,7 +103,7 @@ class BaseFile:
         """Where it is written, until it is known to be complete."""
         return self.path.with_name(f"{self.path.name}.draft")
 
-    def usable(self, identity: Identity) -> Reference | None:
+    def usable_reference(self, identity: Identity) -> Reference | None:
         """What it holds, if it is complete and was made of *identity*; else None."""
         note = read_note(self.note_path, BaseFileFacts)
         if note is None or note.identity != identity:
@@ -294,7 +294,7 @@ class BaseFileTool(ABC):
     def reference(self, task: DivergenceTask) -> Reference | None:
         """The base file of *task*; None unless it is whole and of the same input."""
         base = BaseFile.of(task.folder, context=task.context)
-        return base.usable(self.identity(task))
+        return base.usable_reference(self.identity(task))
 
     def write_reference(
         self, task: DivergenceTask, *, log: Path, note: Notify, progress: Progress
@@ -354,11 +354,12 @@ def text_too_short_error(
     """The error for the text of this *name*; its hint names what fits."""
     fitting = lengths.present // context
     shorter = lengths.present // max(2, chunks)
+    is_shorter = 2 <= fitting < chunks  # noqa: PLR2004 - the tool needs two
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
-            ("--chunks", fitting, 2 <= fitting < chunks and _suffice(fitting, context)),  # noqa: PLR2004 - the tool needs two
-            ("--divergence-context", shorter, _suffice(chunks, shorter)),
+            ("--chunks", fitting, is_shorter and _chunks_suffice(fitting, context)),
+            ("--divergence-context", shorter, _chunks_suffice(chunks, shorter)),
         )
         if is_possible
     ]
@@ -371,7 +372,7 @@ def text_too_short_error(
     )
 
 
-def _suffice(chunks: int, context: int) -> bool:
+def _chunks_suffice(chunks: int, context: int) -> bool:
     """Whether so many chunks of *context* tokens have `LEAST_SCORED` scored ones."""
     return scored_tokens(chunks=chunks, context=context) >= LEAST_SCORED
 
@@ -383,7 +384,7 @@ def refuse_few(*, chunks: int, context: int) -> None:
     Raises:
         BadInput: Naming how many there are.
     """
-    if _suffice(chunks, context):
+    if _chunks_suffice(chunks, context):
         return
     scored = scored_tokens(chunks=chunks, context=context)
     raise BadInput(

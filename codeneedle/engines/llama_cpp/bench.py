@@ -28,7 +28,7 @@ from codeneedle.engines.llama_cpp.tool_options import (
     options_in,
     translate_arguments,
 )
-from codeneedle.engines.reasons import printable
+from codeneedle.engines.reasons import printable_line
 from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
@@ -162,10 +162,12 @@ class Bench:
         began = time.monotonic()
 
         def tell_phase() -> None:
-            progress(_phase(log))
+            progress(_current_phase(log))
             # One that says something again and again ends all the same.
             if time.monotonic() - began > PHASES * silence_s:
-                raise _too_slow_error(_phase(log), time.monotonic() - began, log)
+                raise _too_slow_error(
+                    _current_phase(log), time.monotonic() - began, log
+                )
 
         returncode = run_watched(
             command,
@@ -175,7 +177,7 @@ class Bench:
             silence_s=silence_s,
         )
         if returncode is None:
-            raise _too_slow_error(_phase(log), time.monotonic() - began, log)
+            raise _too_slow_error(_current_phase(log), time.monotonic() - began, log)
         output = read_log(log)
         if returncode:
             raise _failure(output, returncode=returncode, log=log)
@@ -271,7 +273,7 @@ def read_result(output: str, task: SpeedTask) -> BenchResult:
             there twice or is of another size, or a speed is not above zero.
     """
     try:
-        return _result(output, task)
+        return _parse_result(output, task)
     except ValueError as error:
         trouble = logs.trouble(output)
         raise CellError(
@@ -305,7 +307,7 @@ def differences(
 def last_phase(output: str) -> str | None:
     """What llama-bench does now: ``prompt run 2/3``; None if it does not say."""
     phases = _PROGRESS.findall(output)
-    return printable(phases[-1]).strip() if phases else None
+    return printable_line(phases[-1]).strip() if phases else None
 
 
 def is_unknown_type(output: str) -> bool:
@@ -330,40 +332,40 @@ def _help_text(bench: Program) -> str:
     return help_text
 
 
-def _result(output: str, task: SpeedTask) -> BenchResult:
+def _parse_result(output: str, task: SpeedTask) -> BenchResult:
     """Both tests of *output*; a ValueError if one is missing or not as asked."""
-    rows = list(_rows(output))
+    rows = list(_parse_rows(output))
     if len(rows) != 2:  # noqa: PLR2004 - reading and writing
         raise ValueError(f"{len(rows)} result lines instead of 2")
     return BenchResult(
-        pp=_test(rows, (task.prompt_tokens, 0, task.depth), task.repetitions),
-        tg=_test(rows, (0, task.generated_tokens, task.depth), task.repetitions),
+        pp=_row_of_test(rows, (task.prompt_tokens, 0, task.depth), task.repetitions),
+        tg=_row_of_test(rows, (0, task.generated_tokens, task.depth), task.repetitions),
     )
 
 
-def _rows(output: str) -> Iterator[BenchRow]:
+def _parse_rows(output: str) -> Iterator[BenchRow]:
     """The tests in *output*; a ValueError at a line that cannot be read."""
     # Nothing else that it prints begins with a brace.
     for line in output.splitlines():
         if not line.startswith("{"):
             continue
         try:
-            yield _printable(msgspec.json.decode(line, type=BenchRow))
+            yield _printable_row(msgspec.json.decode(line, type=BenchRow))
         except (msgspec.MsgspecError, RecursionError) as error:
             raise ValueError(f"a line that cannot be read: {error}") from error
 
 
-def _printable(row: BenchRow) -> BenchRow:
+def _printable_row(row: BenchRow) -> BenchRow:
     """*row* with all texts safe to show: they go into reasons and reports."""
     texts = {
-        field.name: printable(value)
+        field.name: printable_line(value)
         for field in fields(row)
         if isinstance(value := getattr(row, field.name), str)
     }
     return replace(row, **texts)  # type: ignore[arg-type]
 
 
-def _test(
+def _row_of_test(
     rows: list[BenchRow], size: tuple[int, int, int], repetitions: int
 ) -> BenchRow:
     """The one of *rows* of that *size*; a ValueError if its samples cannot be."""
@@ -405,7 +407,7 @@ def _too_slow_error(phase: str, seconds: float, log: Path) -> CellError:
     )
 
 
-def _phase(log: Path) -> str:
+def _current_phase(log: Path) -> str:
     """
     What llama-bench does now, by the end of its log.
 

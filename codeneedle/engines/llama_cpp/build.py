@@ -122,7 +122,7 @@ def build(
         ToolFailed: If a step fails; its log is kept.
         FolderUnusable: If the disk is full, or files cannot be written.
     """
-    final = built_folder(variant=_variant(backend, patches))
+    final = built_folder(variant=_build_variant(backend, patches))
     if _is_complete(final):
         return final
     _refuse_without_compiler()
@@ -145,7 +145,7 @@ def build(
     )
 
 
-def jobs(cores: int, free_bytes: int) -> int:
+def compiler_jobs(cores: int, free_bytes: int) -> int:
     """Compilers to run at once: one per core that free memory suffices for, or one."""
     return max(1, min(cores, free_bytes // BYTES_PER_JOB))
 
@@ -269,7 +269,7 @@ class _Steps:
         return self.folder.with_name(f"{name}.{phase.replace(' ', '-')}.log")
 
 
-def _variant(backend: Backend | None, patches: Sequence[Path]) -> str:
+def _build_variant(backend: Backend | None, patches: Sequence[Path]) -> str:
     """What tells a build from the one that is used by itself; empty for that one."""
     name = "" if backend is None else backend.name
     changes = b"".join(path.read_bytes() for path in patches)
@@ -295,7 +295,7 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
         *(cmake, "-S", str(tree), "-B", str(objects), "-G", "Ninja"),
         *(f"-DCMAKE_MAKE_PROGRAM={ninja}", *options),
     ]
-    at_once = jobs(machine.usable_cores(), machine.available_memory_bytes())
+    at_once = compiler_jobs(machine.usable_cores(), machine.available_memory_bytes())
     compile_all = [ninja, "-C", str(objects), f"-j{at_once}", *PROGRAMS]
     steps.run("configuring", [*configure, f"{INCLUDED}={QUICKLY}"])
     if not steps.run("compiling", [*compile_all, SINGLE], may_fail=True):

@@ -154,7 +154,7 @@ class Client(Connection):
 
         Special ones count as one.
         """
-        return len(self._ids(text))
+        return len(self._token_ids(text))
 
     def counts(self, texts: Sequence[str]) -> list[int]:
         """
@@ -162,11 +162,11 @@ class Client(Connection):
 
         Special ones are one.
         """
-        return [len(self._ids(text, add_special=False)) for text in texts]
+        return [len(self._token_ids(text, add_special=False)) for text in texts]
 
     def tokens(self, text: str, *, add_special: bool = True) -> tuple[TokenPiece, ...]:
         """The tokens of *text*, where words that look like special tokens are text."""
-        return self._pieces(text, add_special=add_special, parse_special=False)
+        return self._token_pieces(text, add_special=add_special, parse_special=False)
 
     def render(
         self,
@@ -247,8 +247,8 @@ class Client(Connection):
             if isinstance(question, Completion)
             else self.render(question.messages, question.template_args)
         )
-        whole = self._pieces(prompt + right)
-        ends = right_ends(self._ids(prompt), whole, right)
+        whole = self._token_pieces(prompt + right)
+        ends = right_ends(self._token_ids(prompt), whole, right)
         ids = tuple(token.id for token in whole)
         at, size = min(ends), len(ids) - min(ends)
 
@@ -256,12 +256,14 @@ class Client(Connection):
             return self._force_tokens(wanted, before=len(wanted.before) - at, of=size)
 
         is_plain = all(isinstance(token.piece, str) for token in whole[at:])
-        has_special = self._ids(right, parse_special=False) != self._ids(right)
+        has_special = self._token_ids(right, parse_special=False) != self._token_ids(
+            right
+        )
         reply, scores = score_tokens(
             NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
             ask,
             at_once=is_plain and not has_special,
-            other=lambda: self._ids("a", add_special=False)[-1],
+            other=lambda: self._token_ids("a", add_special=False)[-1],
         )
         return Forced(
             logprobs=tuple(score.logprob for score in scores),
@@ -378,7 +380,7 @@ class Client(Connection):
             raise ReadOtherwise(read=reply.prompt_tokens, sent=len(wanted.before))
         return reply, came
 
-    def _ids(
+    def _token_ids(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[int, ...]:
         """
@@ -389,10 +391,10 @@ class Client(Connection):
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Ids, body).tokens
 
-    def _pieces(
+    def _token_pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
-        """The tokens of *text* with their bytes; for special ones, see `_ids`."""
+        """The tokens of *text* with their bytes; for special ones, see `_token_ids`."""
         body = tokenize_body(text, add_special, parse_special)
         return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
 

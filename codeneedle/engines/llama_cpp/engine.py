@@ -22,7 +22,7 @@ from codeneedle.engines.engine import (
     LostText,
     ModelSpec,
     Tokenizer,
-    counting,
+    translating_counting_errors,
 )
 from codeneedle.engines.llama_cpp import (
     arguments,
@@ -161,7 +161,7 @@ class LlamaCpp(Engine):
         """
         has = (
             ability
-            for ability, tool in self._tools.items()
+            for ability, tool in self._programs_by_ability.items()
             if tool and not self.refusal(ability)
         )
         always = {
@@ -175,7 +175,7 @@ class LlamaCpp(Engine):
         return frozenset({*always, *has})
 
     @property
-    def _tools(self) -> dict[Ability, Program | None]:
+    def _programs_by_ability(self) -> dict[Ability, Program | None]:
         """The programs behind abilities; None for one that is missing."""
         return {
             Ability.DIVERGENCE: self.tools.perplexity,
@@ -190,7 +190,7 @@ class LlamaCpp(Engine):
 
         Empty if it lacks none, or there is no such program.
         """
-        tool = self._tools.get(ability)
+        tool = self._programs_by_ability.get(ability)
         if tool is None or not self.model.arguments:
             return ""
         if ability is Ability.SPEED:
@@ -345,7 +345,7 @@ class LlamaCpp(Engine):
 
     @property
     @override
-    def renders(self) -> bool:
+    def renders_chats(self) -> bool:
         return True
 
     @property
@@ -366,7 +366,7 @@ class LlamaCpp(Engine):
         hint = "Pass another template: -- --chat-template chatml"
         with private_folder() as folder:
             log = folder / "rendering.log"
-            with self._counting(log, WHOLE_ANSWERS, hint=hint) as client:
+            with self._counting_server(log, WHOLE_ANSWERS, hint=hint) as client:
                 yield client
 
     @contextlib.contextmanager
@@ -377,7 +377,7 @@ class LlamaCpp(Engine):
             f"See {log}. If the chat template of the weights never ends or fills the "
             "memory, pass another one: -- --chat-template chatml"
         )
-        with self._counting(log, hint=hint) as client:
+        with self._counting_server(log, hint=hint) as client:
             try:
                 yield client
             except LostText as error:
@@ -385,7 +385,7 @@ class LlamaCpp(Engine):
                 raise
 
     @contextlib.contextmanager
-    def _counting(self, log: Path, *options: str, hint: str) -> Iterator[Client]:
+    def _counting_server(self, log: Path, *options: str, hint: str) -> Iterator[Client]:
         """
         A server that only tokenizes and renders, with further *options*.
 
@@ -394,7 +394,7 @@ class LlamaCpp(Engine):
         launch = replace(
             self._launch(None, context=512),
             alias=f"{self.model.name}.counting",
-            extra=(*arguments.without_offload(self._extra()), *options),
+            extra=(*arguments.without_offload(self._extra_arguments()), *options),
         )
         reads_all = arguments.has(self.model.arguments, arguments.LOADING)
         server = serving_llama(
@@ -404,7 +404,7 @@ class LlamaCpp(Engine):
             silence_s=COUNT_TIMEOUT_S,
             memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
         )
-        counted = counting("llama-server", hint=hint)
+        counted = translating_counting_errors("llama-server", hint=hint)
         with counted, self._refusing_arguments(log), server as served:
             yield served.client
 
@@ -481,11 +481,11 @@ class LlamaCpp(Engine):
             alias=f"{self.model.name}.{slug}{context}",
             context=context,
             pair=pair,
-            extra=self._extra(),
+            extra=self._extra_arguments(),
             options=self.facts.options,
         )
 
-    def _extra(self) -> tuple[str, ...]:
+    def _extra_arguments(self) -> tuple[str, ...]:
         """Further arguments: ours, then those of the user, which win."""
         ours = (*self.thinking_off.split(), *arguments.host_arguments(self.model))
         return (*ours, *self.model.arguments)

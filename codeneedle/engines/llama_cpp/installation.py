@@ -14,7 +14,7 @@ from typing_extensions import override
 from codeneedle.cache_types import Pair
 from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
-from codeneedle.engines.reasons import complaint
+from codeneedle.engines.reasons import most_telling_line
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.contents import joint_hash
@@ -134,7 +134,7 @@ class ServerFacts:
         return f"{pair.k}-{pair.v}" in names if self.fa_quants else None
 
 
-def find(*, llama_server: Path | None = None) -> Tools:
+def find_tools(*, llama_server: Path | None = None) -> Tools:
     """
     The programs to use.
 
@@ -154,8 +154,8 @@ def find(*, llama_server: Path | None = None) -> Tools:
     if on_path := shutil.which(SERVER):
         return _tools(Program(Path(on_path).absolute()), source="PATH")
     single = shutil.which(LLAMA)
-    if single and _knows(Path(single).absolute(), SERVER):
-        return _tools(_part(Path(single).absolute(), SERVER), source="PATH")
+    if single and _has_part(Path(single).absolute(), SERVER):
+        return _tools(_part_program(Path(single).absolute(), SERVER), source="PATH")
     for recipe in USABLE_RECIPES:
         built = built_folder(recipe) / SERVER
         if _is_program(built):
@@ -176,7 +176,7 @@ def server_facts(server: Program) -> ServerFacts:
     Raises:
         ToolFailed: If it crashes, hangs, is too old, or is another program.
     """
-    version, help_text = _output(server, "--version"), _output(server, "--help")
+    version, help_text = _ask_server(server, "--version"), _ask_server(server, "--help")
     facts = read_help(version, help_text)
     if facts is None:
         answer = version.strip()[:200] or "nothing"
@@ -261,7 +261,7 @@ def program_hashes(tools: Tools) -> dict[str, str]:
 
 def devices(server: Program) -> tuple[str, ...]:
     """The accelerators that *server* would use, in its order, without free memory."""
-    matches = map(_DEVICE.fullmatch, _output(server, "--list-devices").splitlines())
+    matches = map(_DEVICE.fullmatch, _ask_server(server, "--list-devices").splitlines())
     return tuple(
         f"{match['name']} {match['what']} ({match['mib']} MiB)"
         for match in matches
@@ -310,7 +310,7 @@ def compiled_pairs(told: str) -> str:
 def read_help(version_text: str, help_text: str) -> ServerFacts | None:
     """What ``--version`` and ``--help`` say; None if they are not llama-server's."""
     match = _VERSION.search(version_text)
-    sections = _sections(help_text)
+    sections = _option_texts(help_text)
     options = frozenset(
         name for names in sections for name in names if name.startswith("--")
     )
@@ -320,18 +320,18 @@ def read_help(version_text: str, help_text: str) -> ServerFacts | None:
     return ServerFacts(
         version=match["version"],
         build=int(build["new"] or build["old"]) if build else None,
-        k_types=_types(sections, "--cache-type-k"),
-        v_types=_types(sections, "--cache-type-v"),
+        k_types=_listed_cache_types(sections, "--cache-type-k"),
+        v_types=_listed_cache_types(sections, "--cache-type-v"),
         options=options,
     )
 
 
 def option_names(help_text: str) -> frozenset[str]:
     """Names, short and long, of the options in a help text like llama-server's."""
-    return frozenset(name for names in _sections(help_text) for name in names)
+    return frozenset(name for names in _option_texts(help_text) for name in names)
 
 
-def _sections(help_text: str) -> dict[tuple[str, ...], str]:
+def _option_texts(help_text: str) -> dict[tuple[str, ...], str]:
     """The text of each option, by its names, long and short."""
     sections: dict[tuple[str, ...], str] = {}
     names: tuple[str, ...] = ()
@@ -347,7 +347,9 @@ def _sections(help_text: str) -> dict[tuple[str, ...], str]:
     return sections
 
 
-def _types(sections: dict[tuple[str, ...], str], option: str) -> tuple[str, ...]:
+def _listed_cache_types(
+    sections: dict[tuple[str, ...], str], option: str
+) -> tuple[str, ...]:
     """The cache types that the help names for *option*; none if it does not."""
     for names, text in sections.items():
         match = _ALLOWED.search(text)
@@ -378,7 +380,9 @@ def _tools_at(path: Path, *, source: str) -> Tools:
             f"Without {source}, PATH and the cache folder are searched.",
         )
     is_single = LLAMA in {path.name, path.resolve().name}
-    return _tools(_part(path, SERVER) if is_single else Program(path), source=source)
+    return _tools(
+        _part_program(path, SERVER) if is_single else Program(path), source=source
+    )
 
 
 def _why_no_program(path: Path) -> str:
@@ -394,46 +398,46 @@ def _why_no_program(path: Path) -> str:
 def _tools(server: Program, *, source: str) -> Tools:
     return Tools(
         server=server,
-        perplexity=_companion(server, PERPLEXITY),
-        bench=_companion(server, BENCH),
+        perplexity=_companion_program(server, PERPLEXITY),
+        bench=_companion_program(server, BENCH),
         source=source,
-        fit_params=_companion(server, FIT_PARAMS),
+        fit_params=_companion_program(server, FIT_PARAMS),
     )
 
 
-def _companion(server: Program, name: str) -> Program | None:
+def _companion_program(server: Program, name: str) -> Program | None:
     """
     The program *name* of the same installation; None if it is not there.
 
     It is what the server is, a separate program or a part of ``llama``, if there is
     one of that kind.
     """
-    if server.subcommand and _knows(server.path, name):
-        return _part(server.path, name)
+    if server.subcommand and _has_part(server.path, name):
+        return _part_program(server.path, name)
     if separate := _program_beside(server.path, name):
         return Program(separate)
     single = None if server.subcommand else _program_beside(server.path, LLAMA)
-    return _part(single, name) if single and _knows(single, name) else None
+    return _part_program(single, name) if single and _has_part(single, name) else None
 
 
-def _part(single: Path, name: str) -> Program:
+def _part_program(single: Path, name: str) -> Program:
     """The program *name* as a part of ``llama``."""
     return Program(single, SUBCOMMANDS[name])
 
 
 @functools.cache
-def _knows(single: Path, name: str) -> bool:
+def _has_part(single: Path, name: str) -> bool:
     """
     Whether *single*, a program of the name ``llama``, has *name* as a part.
 
     Other programs are called ``llama``, too, and a build may lack a part.
     """
-    argv = [*_part(single, name).words, "--help"]
+    argv = [*_part_program(single, name).words, "--help"]
     try:
         answer = processes.output_of(argv, timeout_s=TRY_TIMEOUT_S)
     except ToolFailed:
         return False
-    options = set(chain.from_iterable(_sections(answer.stdout + answer.stderr)))
+    options = set(chain.from_iterable(_option_texts(answer.stdout + answer.stderr)))
     wanted = {"--model", "--cache-type-k"}
     return answer.returncode == 0 and wanted <= options
 
@@ -455,7 +459,7 @@ def _is_program(path: Path) -> bool:
     return path.is_file() and os.access(path, os.X_OK)
 
 
-def _output(server: Program, question: str) -> str:
+def _ask_server(server: Program, question: str) -> str:
     """What *server* answers *question*, stdout then stderr; refused if it fails."""
     argv = [*server.words, question]
     child = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
@@ -463,7 +467,7 @@ def _output(server: Program, question: str) -> str:
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.
     if code < 0 or (code and not child.stdout):
-        told = complaint(text.splitlines())
+        told = most_telling_line(text.splitlines())
         last_line = " ".join(text.strip().splitlines()[-1:])[:300]
         why = told.reason if told else last_line
         raise ToolFailed(

@@ -64,7 +64,7 @@ def command(launch: Launch) -> list[str]:
     """The command, and comments that say it for launchers."""
     return [
         with_variables(launch.environment, ["llama-server", *options(launch)]),
-        *(f"# {line}" for line in of_launchers(launch.pair)),
+        *(f"# {line}" for line in launcher_lines(launch.pair)),
     ]
 
 
@@ -89,7 +89,7 @@ def environment(launch: Launch) -> list[str]:
     return [
         *([f"# measured with the arguments {shlex.join(given)}"] if given else []),
         *map(assignment, every_variable(launch).items()),
-        *(f"# {line}" for line in of_launchers(launch.pair)),
+        *(f"# {line}" for line in launcher_lines(launch.pair)),
     ]
 
 
@@ -105,7 +105,7 @@ def preset(launch: Launch) -> list[str]:
         ("cache-type-k", launch.pair.k),
         ("cache-type-v", launch.pair.v),
         ("flash-attn", "on"),
-        *(_setting(each.name, each.values) for each in parse(launch.arguments)),
+        *(_preset_row(each.name, each.values) for each in parse(launch.arguments)),
     ]
     for key, value in rows:
         is_once = [name for name, _ in rows].count(key) == 1
@@ -121,7 +121,7 @@ def preset(launch: Launch) -> list[str]:
     return [*needs, f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
 
 
-def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
+def _preset_row(name: str, values: Sequence[str]) -> tuple[str, str]:
     """A row of a preset: ``true`` without a value; further values make it unsayable."""
     # Two values are "not supported yet" (``common_preset::to_args``).
     if len(values) > 1:
@@ -129,7 +129,7 @@ def _setting(name: str, values: Sequence[str]) -> tuple[str, str]:
     return name.lstrip("-"), values[0] if values else "true"
 
 
-def of_launchers(pair: Pair) -> Iterator[str]:
+def launcher_lines(pair: Pair) -> Iterator[str]:
     """How launchers are asked for *pair*, a line each, or why they cannot be."""
     same, both = pair.k == pair.v, f"K {pair.k} with V {pair.v}"
     if same and pair.k in OLLAMA_TYPES:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from codeneedle.engines import ended, reasons
-from codeneedle.engines.reasons import printable
+from codeneedle.engines.reasons import printable_line
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,
@@ -48,16 +48,16 @@ def read(log_text: str) -> Effective:
         graph_splits=max(map(int, _first_groups(_SPLITS, model)), default=None),
         devices=tuple(dict.fromkeys(_first_groups(_KV_DEVICE, model))),
         compute_mib=_compute_mib(model),
-        memory=tuple(_memory(everything, model)),
-        recurrent_bytes=sum(_recurrent(model)),
+        memory=tuple(_device_memory(everything, model)),
+        recurrent_bytes=sum(_recurrent_bytes(model)),
         threads=_first_number(_THREADS, everything),
-        **_attention(everything),
+        **_attention_fields(everything),
     )
 
 
 def trouble(log_text: str) -> Trouble | None:
     """Why the program failed, by the line of its log that tells most; None if none."""
-    return _first_trouble(log_text) or reasons.complaint(lines(log_text))
+    return _first_trouble(log_text) or reasons.most_telling_line(lines(log_text))
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
@@ -66,7 +66,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
 
     What has a meaning of its own first, then signals, then complaints.
     """
-    complaint = reasons.complaint(lines(log_text))
+    complaint = reasons.most_telling_line(lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
     return _first_trouble(log_text) or ended.exit_cause(returncode, complaint)
@@ -92,8 +92,8 @@ def last_lines(log_text: str) -> tuple[str, ...]:
 
 
 def lines(log_text: str) -> Iterator[str]:
-    """The lines that are not blank, `printable` and without their time stamps."""
-    for shown in map(printable, log_text.splitlines()):
+    """The lines that are not blank, `printable_line` and without their time stamps."""
+    for shown in map(printable_line, log_text.splitlines()):
         if shown and not shown.isspace():
             yield _PREFIX.sub("", shown)
 
@@ -270,7 +270,9 @@ def _compute_mib(lines: Iterable[str]) -> float | None:
     return round(sum(sizes.values()), 2) if sizes else None
 
 
-def _memory(everything: Iterable[str], model: Iterable[str]) -> Iterator[DeviceMemory]:
+def _device_memory(
+    everything: Iterable[str], model: Iterable[str]
+) -> Iterator[DeviceMemory]:
     """
     The buffers of each device, in bytes.
 
@@ -303,13 +305,13 @@ def _buffers(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
             yield match[1], match[2], float(match[3])
 
 
-def _recurrent(lines: Iterable[str]) -> Iterator[int]:
+def _recurrent_bytes(lines: Iterable[str]) -> Iterator[int]:
     """Sizes of recurrent states, in bytes."""
     for mib in _first_groups(_RECURRENT, lines):
         yield round(float(mib) * MIB)
 
 
-def _attention(lines: Sequence[str]) -> dict[str, Any]:
+def _attention_fields(lines: Sequence[str]) -> dict[str, Any]:
     """The fields of `Effective` on attention, if a line tells."""
     for attention, sign in _ATTENTION:
         for line in lines:

@@ -46,8 +46,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
+    lacking_lengths,
     nan_from,
-    too_short,
 )
 from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
 from codeneedle.engines.mismatch import (
@@ -173,7 +173,7 @@ class Perplexity(BaseFileTool):
         self, job: Job, note: Notify, progress: Progress
     ) -> BaseFileStatistics:
         log_text, _ = self._run_to_end(job, note, progress)
-        lengths = too_short(log_text)
+        lengths = lacking_lengths(log_text)
         if lengths is not None:
             raise job.too_short_error(lengths)
         ppl, done = _perplexity(job, log_text), announced_size(log_text)

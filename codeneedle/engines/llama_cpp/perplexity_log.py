@@ -24,19 +24,23 @@ def nan_from(log_text: str) -> int | None:
 
     It is the first scored one of the first chunk that has NaN; 0 if no chunk tells.
     """
-    chunks = [int(number) for number, told in _WRITTEN.findall(log_text) if _nan(told)]
+    chunks = [
+        int(number) for number, told in _WRITTEN.findall(log_text) if _is_nan(told)
+    ]
     announced = announced_size(log_text)
     if chunks and announced is not None:
         at = announced.context
         return (min(chunks) - 1) * at + at // 2 + 1
     final = filter(None, map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
-    is_final = any(_nan(match["value"]) for match in final)
+    is_final = any(_is_nan(match["value"]) for match in final)
     return 0 if chunks or is_final else None
 
 
 def final_perplexity(log_text: str) -> Estimate | None:
     """The perplexity of a run that wrote a base file; None unless it is complete."""
-    match = _only(_FINAL.fullmatch(line) for line in _right_stripped_lines(log_text))
+    match = _only_match(
+        _FINAL.fullmatch(line) for line in _right_stripped_lines(log_text)
+    )
     if match is None or failure(log_text) is not None:
         return None
     estimate = _estimate(match["value"], match["error"])
@@ -57,7 +61,7 @@ def ends_early(log_text: str) -> bool:
 
 def announced_size(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
-    match = _only(_SIZE.search(line) for line in _right_stripped_lines(log_text))
+    match = _only_match(_SIZE.search(line) for line in _right_stripped_lines(log_text))
     if match is None:
         return None
     return Size(chunks=int(match["chunks"]), context=int(match["context"]))
@@ -76,7 +80,7 @@ def failure(log_text: str) -> str | None:
     return None
 
 
-def too_short(log_text: str) -> Lengths | None:
+def lacking_lengths(log_text: str) -> Lengths | None:
     """How many tokens the text lacks, if the tool says so; else None."""
     needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
     if needed is None or present is None:
@@ -117,11 +121,11 @@ def _estimate(value: str, error: str | None) -> Estimate:
     return Estimate(number, spread if math.isfinite(spread) else None)
 
 
-def _only(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
+def _only_match(matches: Iterable[re.Match[str] | None]) -> re.Match[str] | None:
     """The one match there is; None if there are none or several."""
     present = [match for match in matches if match is not None]
     return present[0] if len(present) == 1 else None
 
 
-def _nan(told: str) -> bool:
+def _is_nan(told: str) -> bool:
     return "nan" in told

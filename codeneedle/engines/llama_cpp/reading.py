@@ -157,14 +157,14 @@ class RowStream(ABC):
         """The next bytes of the file; without effect once it has a fault."""
         self.taken += len(data)
         self._rest += data
-        while part := self._next():
-            self._part(part)
+        while part := self._next_bytes():
+            self._take_part(part)
         if self._row > self.expected_rows or (
             self._row == self.expected_rows and self._rest
         ):
             self.fault = f"it has more than {plural(self.expected_rows, 'row')}"
 
-    def _next(self) -> bytes:
+    def _next_bytes(self) -> bytes:
         """Header and tokens, or a row, once all of it has come; else empty."""
         is_begun = self._row >= 0
         size = 2 * row_values(self.vocabulary)
@@ -177,7 +177,7 @@ class RowStream(ABC):
         del self._rest[:size]
         return part
 
-    def _part(self, part: bytes) -> None:
+    def _take_part(self, part: bytes) -> None:
         """Take in the header, or the next row; further rows are only counted."""
         if self._row < 0:
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
@@ -246,7 +246,7 @@ class Rows(RowStream):
         # A row tells of the token behind its place.
         place = self.context // 2 + 1 + number
         if place in self._asked:
-            self._score(place, stored)
+            self._keep_score(place, stored)
 
     @override
     def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
@@ -261,7 +261,7 @@ class Rows(RowStream):
             return f"its text has tokens beyond the {self.vocabulary:,} of the model"
         return ""
 
-    def _score(self, place: int, stored: Stored) -> None:
+    def _keep_score(self, place: int, stored: Stored) -> None:
         """Keep the score of the token at *place*, or say what is wrong with its row."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
@@ -402,10 +402,10 @@ class ComparedRows(RowStream):
 def row_fault(stored: Stored, vocabulary: int) -> str:
     """Why a row is no distribution, as a phrase; empty if it is one."""
     scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
-    return _fault(scale, low, stored[SCALE_VALUES : SCALE_VALUES + vocabulary])
+    return _row_fault(scale, low, stored[SCALE_VALUES : SCALE_VALUES + vocabulary])
 
 
-def _fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
+def _row_fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
     """Why a row is no distribution, as a phrase; empty if it is one."""
     # A scale that is no number fails this, too.
     if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):
@@ -519,7 +519,9 @@ def pipe_of(rows: RowStream) -> Iterator[Path]:
                 status=Status.UNSUPPORTED,
             ) from error
         over = threading.Event()
-        reader = threading.Thread(target=_drain, args=(pipe, rows, over), daemon=True)
+        reader = threading.Thread(
+            target=_drain_pipe, args=(pipe, rows, over), daemon=True
+        )
         reader.start()
         try:
             yield path
@@ -529,7 +531,7 @@ def pipe_of(rows: RowStream) -> Iterator[Path]:
             os.close(pipe)
 
 
-def _drain(pipe: int, rows: RowStream, over: threading.Event) -> None:
+def _drain_pipe(pipe: int, rows: RowStream, over: threading.Event) -> None:
     """Give *rows* what comes through *pipe*, until it is *over* and the pipe empty."""
     while True:
         is_over = over.is_set()

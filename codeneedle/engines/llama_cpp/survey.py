@@ -147,7 +147,7 @@ class Surveyor:
             model=model,
             arguments=arguments,
             facts=facts,
-            key=_key(tool, facts, model, arguments),
+            key=_call_key(tool, facts, model, arguments),
             refusal=why_unlike(tool, lacking),
         )
 
@@ -185,7 +185,7 @@ class Surveyor:
         started = time.monotonic()
         asked = _SurveyCalls(self, context, log)
         try:
-            answers = asked.about_all(list(dict.fromkeys(pairs)))
+            answers = asked.answers_about(list(dict.fromkeys(pairs)))
             known = {pair: each for pair, each in answers.items() if each}
             whole = self._whole_splits(known.values(), asked.about)
         finally:
@@ -211,7 +211,7 @@ class Surveyor:
         the graph, too. f16/f16 itself has no kernel if it has as many parts as with
         its cache on the host, or two for each layer with a cache, and two more.
         """
-        if not _on_device(answers, self.arguments):
+        if not _runs_on_device(answers, self.arguments):
             return None
         plain = ask(PLAIN)
         splits = plain.graph_splits if plain else None
@@ -306,7 +306,7 @@ class _SurveyCalls:
     def _file(self) -> Path:
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
-    def about_all(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
+    def answers_about(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
         """What `about` finds of each of *pairs*; the first ones of a sweep first."""
         first = {PLAIN, *FIRST}
         answers = {}
@@ -406,7 +406,7 @@ def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
         trouble = logs.trouble(said.stderr)
         is_refused = trouble and trouble.status is Status.UNSUPPORTED
         return _refusal(pair, trouble.reason) if trouble and is_refused else None
-    effective, memory = logs.read(said.stderr), tuple(_memory(said.stdout))
+    effective, memory = logs.read(said.stderr), tuple(_memory_in_table(said.stdout))
     if effective.graph_splits is None or not memory:
         return None
     is_plain = effective.attention is Attention.PLAIN
@@ -433,7 +433,7 @@ def _refusal(pair: Pair, line: str) -> PairSurvey:
     return PairSurvey(pair=pair, refusal=reason or line, evidence=line)
 
 
-def _memory(said: str) -> Iterator[DeviceMemory]:
+def _memory_in_table(said: str) -> Iterator[DeviceMemory]:
     """Memory of each device, in bytes, from a table in MiB."""
     for device, *sizes in _MEMORY.findall(said):
         weights, context, compute = (int(mib) * MIB for mib in sizes)
@@ -450,7 +450,7 @@ def _may_convert(answer: PairSurvey) -> bool:
     return any(each.device.startswith(CONVERTING) for each in answer.memory)
 
 
-def _on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:
+def _runs_on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:
     """Whether attention is to run on a device: there is one, and it may be used."""
     if has(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
         return False
@@ -464,7 +464,7 @@ def _layers_on_device(arguments: Sequence[str]) -> int | None:
     return int(last[0]) if last and last[0].isdecimal() else None
 
 
-def _key(
+def _call_key(
     tool: Program, facts: ServerFacts, model: ModelSpec, arguments: Sequence[str]
 ) -> str:
     """A hash of program, devices, drivers, weights, arguments and environment."""
@@ -474,7 +474,9 @@ def _key(
     parts = (
         facts.version,
         *facts.devices,
-        *map(_identity, (tool.path, *libraries_of(tool.path), *map(Path, _DRIVERS))),
+        *map(
+            _file_identity, (tool.path, *libraries_of(tool.path), *map(Path, _DRIVERS))
+        ),
         platform.platform(),
         model.weights.identity,
         *arguments,
@@ -483,7 +485,7 @@ def _key(
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()[:32]
 
 
-def _identity(path: Path) -> str:
+def _file_identity(path: Path) -> str:
     """A text that changes when the file at *path* does; empty if it is not there."""
     try:
         return identity(path)

@@ -303,7 +303,7 @@ def translate_arguments(
     """
     passed: dict[str, str] = {}
     lacking: list[str] = []
-    forms = _forms(help_text)
+    forms = _bench_options(help_text)
     for argument in parse(server_args):
         name = argument.name
         if name in HARMLESS | _BATCH_THREADS:
@@ -321,7 +321,7 @@ def translate_arguments(
     return passed, tuple(dict.fromkeys(lacking))
 
 
-def _forms(help_text: str) -> dict[str, _BenchOption]:
+def _bench_options(help_text: str) -> dict[str, _BenchOption]:
     """What a llama-bench has, by the names of the server's arguments."""
     there = options_in(help_text)
     others = {

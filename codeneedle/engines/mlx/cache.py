@@ -191,7 +191,7 @@ def quantize(cache: Any, key: Packing, value: Packing) -> Any:
     if cache.keys is not None:
         cache.keys, cache.values = key.cast(cache.keys), key.cast(cache.values)
     made = cache.to_quantized(key.group_size, key.bits) if key.is_quantized else cache
-    return _storing(made, key)
+    return _cache_for_packing(made, key)
 
 
 def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
@@ -209,7 +209,7 @@ def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
     return WORD_BITS % key.bits == 0
 
 
-def _storing(cache: Any, packing: Packing) -> Any:
+def _cache_for_packing(cache: Any, packing: Packing) -> Any:
     """*cache* of mlx-lm, which gets K and V in the type that *packing* stores."""
     if packing.dtype is None:
         return cache

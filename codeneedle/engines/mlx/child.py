@@ -75,13 +75,13 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """``/health``, which takes no key, and ``/v1/models``."""
         if self.path == "/health":
-            self._answer(200, {"status": "ok"})
+            self._send_answer(200, {"status": "ok"})
             return
         try:
             self._refuse_strangers()
             if self.path != "/v1/models":
                 self._refuse_path({})
-            self._answer(200, {"data": [{"id": self.server.alias}]})
+            self._send_answer(200, {"data": [{"id": self.server.alias}]})
         except Refusal as refusal:
             self._refuse(refusal)
 
@@ -95,7 +95,7 @@ class Handler(BaseHTTPRequestHandler):
         }
         try:
             self._refuse_strangers()
-            answers.get(self.path, self._refuse_path)(self._body())
+            answers.get(self.path, self._refuse_path)(self._read_body())
         except Refusal as refusal:
             self._refuse(refusal)
         except (KeyError, TypeError, ValueError) as error:
@@ -114,7 +114,7 @@ class Handler(BaseHTTPRequestHandler):
     def _refuse_path(self, _body: Json) -> None:
         raise Refusal(404, "not_found_error", "no such path")
 
-    def _body(self) -> Json:
+    def _read_body(self) -> Json:
         """The JSON object of the request; stops at more than `MOST_BODY_BYTES`."""
         length = int(self.headers.get("Content-Length") or 0)
         if not 0 < length <= MOST_BODY_BYTES:
@@ -124,7 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             raise TypeError("the body is no object")
         return body
 
-    def _answer(self, code: int, body: Json) -> None:
+    def _send_answer(self, code: int, body: Json) -> None:
         data = json.dumps(body).encode()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
@@ -133,14 +133,14 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def _refuse(self, refusal: Refusal) -> None:
-        self._answer(refusal.code, refusal.body)
+        self._send_answer(refusal.code, refusal.body)
 
-    def _event(self, body: Json) -> None:
+    def _send_event(self, body: Json) -> None:
         """Send *body* as one event of a stream that has begun."""
         self.wfile.write(f"data: {json.dumps(body)}\n\n".encode())
         self.wfile.flush()
 
-    def _begin(self) -> None:
+    def _begin_stream(self) -> None:
         """Begin a stream of events; from here on no error can be sent."""
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
@@ -155,13 +155,15 @@ class Handler(BaseHTTPRequestHandler):
             parse_special=body.get("parse_special", True),
         )
         if body.get("with_pieces"):
-            tokens = [{"id": id_, "piece": _piece(text.piece(id_))} for id_ in tokens]
-        self._answer(200, {"tokens": tokens})
+            tokens = [
+                {"id": id_, "piece": _piece_as_json(text.piece(id_))} for id_ in tokens
+            ]
+        self._send_answer(200, {"tokens": tokens})
 
     def _render(self, body: Json) -> None:
         """``/apply-template``, which may take `RENDER_MEMORY_BYTES`."""
         with limited_memory(RENDER_MEMORY_BYTES):
-            self._answer(200, {"prompt": self._render_body(body)})
+            self._send_answer(200, {"prompt": self._render_body(body)})
 
     def _render_body(self, body: Json) -> str:
         return self.server.text.render(
@@ -173,16 +175,18 @@ class Handler(BaseHTTPRequestHandler):
         prompt = body["prompt"]
         ids = self.server.text.ids(prompt) if isinstance(prompt, str) else prompt
         count, listed = body.get("n_predict", 0), body.get("n_probs", 1)
-        self._reply(ids, count, _tokens_to_force(body), listed, _completion_event)
+        self._stream_reply(
+            ids, count, _tokens_to_force(body), listed, _completion_event
+        )
 
     def _chat(self, body: Json) -> None:
         """``/v1/chat/completions``; nothing is made to come."""
         with limited_memory(RENDER_MEMORY_BYTES):
             ids = self.server.text.ids(self._render_body(body))
         count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
-        self._reply(ids, count, [], listed, _chat_event)
+        self._stream_reply(ids, count, [], listed, _chat_event)
 
-    def _reply(
+    def _stream_reply(
         self,
         ids: list[int],
         count: int,
@@ -206,14 +210,14 @@ class Handler(BaseHTTPRequestHandler):
                 n_prompt_tokens=len(ids),
                 n_ctx=self.server.context,
             )
-        self._begin()
+        self._begin_stream()
         reply = _ReplyInProgress(self.server, ids, max(1, listed), forced)
         for text, tokens, finish in reply.parts(
             min(count, self.server.context - len(ids)),
-            lambda _: self._event(event("", [], reply.timings(), "")),
+            lambda _: self._send_event(event("", [], reply.timings(), "")),
         ):
-            self._event(event(text, tokens, reply.timings(), finish))
-        emit(_memory())
+            self._send_event(event(text, tokens, reply.timings(), finish))
+        emit(_memory_use())
 
 
 class _ReplyInProgress:
@@ -328,7 +332,7 @@ def _tokens_to_force(body: Json) -> list[int]:
     return [int(token) for token, _ in body.get("logit_bias", ())]
 
 
-def _piece(piece: bytes) -> str | list[int]:
+def _piece_as_json(piece: bytes) -> str | list[int]:
     """*piece* as text; its bytes as numbers where they are no UTF-8."""
     try:
         return piece.decode()
@@ -336,7 +340,7 @@ def _piece(piece: bytes) -> str | list[int]:
         return list(piece)
 
 
-def _memory() -> logs.Memory:
+def _memory_use() -> logs.Memory:
     """What MLX has allocated, now and at most."""
     from codeneedle.engines.mlx.model import active_bytes, peak_bytes
 
@@ -363,7 +367,7 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes; without a model if it only counts."""
     text = TextModel(options.model)
-    session = None if options.counting else _session(options)
+    session = None if options.counting else _load_session(options)
     server = ChildServer((HOST, options.port), Handler)
     server.text, server.session = text, session
     server.alias, server.context = options.alias, options.context
@@ -371,7 +375,7 @@ def serve(options: argparse.Namespace) -> None:
     server.serve_forever()
 
 
-def _session(options: argparse.Namespace) -> Any:
+def _load_session(options: argparse.Namespace) -> Any:
     """The model in memory; its log says what its caches are."""
     from codeneedle.engines.mlx.model import Session, versions
 
@@ -398,7 +402,7 @@ def _session(options: argparse.Namespace) -> Any:
 
 def divergence(options: argparse.Namespace) -> None:
     """Write the reference's rows to a file, or compare with those in it."""
-    session = _session(options)
+    session = _load_session(options)
     with options.base.open("wb" if options.text else "rb") as base:
         if options.text:
             _write_base(options, session, base)
@@ -432,7 +436,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
             base.write(distributions.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
         emit(logs.ChunkRead())
-    ppl = float(np.exp(distributions.estimate(np.array(sums.nll)).value))
+    ppl = float(np.exp(distributions.mean_estimate(np.array(sums.nll)).value))
     emit(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
 
 
@@ -491,7 +495,7 @@ def speed(options: argparse.Namespace) -> None:
     """Measure both speeds at one depth; a line of the log for each repetition."""
     from codeneedle.engines.mlx.model import speeds
 
-    session = _session(options)
+    session = _load_session(options)
     measured = speeds(
         session,
         depth=options.depth,
@@ -503,7 +507,7 @@ def speed(options: argparse.Namespace) -> None:
         emit(each)
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def _parse_numbers(text: str) -> tuple[int, ...]:
     """``64``, or ``64,32`` for K and V."""
     return tuple(map(int, text.split(",")))
 
@@ -516,7 +520,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--context", type=int, required=True)
     made.add_argument("--cache-type-k", default="f16")
     made.add_argument("--cache-type-v", default="f16")
-    made.add_argument("--kv-group-size", type=_numbers, default=(64,))
+    made.add_argument("--kv-group-size", type=_parse_numbers, default=(64,))
     made.add_argument("--quantized-kv-start", type=int, default=0)
     made.add_argument("--max-kv-size", type=int)
     made.add_argument("--rope-factor", type=float)

@@ -25,7 +25,7 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     ModelSpec,
     Tokenizer,
-    counting,
+    translating_counting_errors,
 )
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
@@ -115,7 +115,7 @@ TOOL_SILENCE_S = 3600.0
 """How long a tool may write nothing: a chunk of a large model may take as long."""
 
 
-def find() -> dict[str, str]:
+def find_packages() -> dict[str, str]:
     """
     The versions of MLX's packages, which are not imported here.
 
@@ -190,7 +190,7 @@ class Mlx(Engine):
 
     @property
     @override
-    def renders(self) -> bool:
+    def renders_chats(self) -> bool:
         return True
 
     @property
@@ -274,7 +274,7 @@ class Mlx(Engine):
         """A child that loads no weights."""
         launch = [*self.command("serve", context=512), "--counting"]
         child = self._serving(launch, log=log, silence_s=COUNT_TIMEOUT_S)
-        with counting(NAME), child as served:
+        with translating_counting_errors(NAME), child as served:
             yield served.client
 
     @override

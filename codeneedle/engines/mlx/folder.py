@@ -49,7 +49,7 @@ def read_folder(path: Path) -> Weights:
             hint="Download all files of the model, not its weights alone.",
         )
     files = (folder / CONFIG, *_deciding_files(folder), *parts)
-    return _weights(folder, files, _text_part(config))
+    return _weights_of_config(folder, files, _with_nested_text_config(config))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -101,7 +101,9 @@ def chat_template_of(folder: Path) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _weights(folder: Path, files: tuple[Path, ...], config: dict[str, Any]) -> Weights:
+def _weights_of_config(
+    folder: Path, files: tuple[Path, ...], config: dict[str, Any]
+) -> Weights:
     """Facts of a model by its *config*; heads and layers are taken to be alike."""
     keys = _Config(folder / CONFIG, config)
     layers = keys.least("num_hidden_layers")
@@ -169,7 +171,7 @@ class _Config:
         return self.whole(key)
 
 
-def _text_part(config: dict[str, Any]) -> dict[str, Any]:
+def _with_nested_text_config(config: dict[str, Any]) -> dict[str, Any]:
     """The keys of the language model; those with a vision part nest them."""
     nested = config.get("text_config")
     return {**config, **nested} if isinstance(nested, dict) else config

@@ -26,7 +26,7 @@ def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     match = _QUANTIZED.fullmatch(pair.k)
     shared = [argument for argument in arguments if argument.startswith(_SHARED)]
     is_one = pair.k == pair.v and not any("," in each for each in shared)
-    if _unsaid(arguments) or not is_one or not (match or pair.k == "f16"):
+    if _unsupported_argument(arguments) or not is_one or not (match or pair.k == "f16"):
         return []
     if match is None:
         shared = [each for each in shared if each.startswith(_SHARED[-1])]
@@ -35,7 +35,7 @@ def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     return ["--model", model, *words]
 
 
-def _unsaid(arguments: Sequence[str]) -> str:
+def _unsupported_argument(arguments: Sequence[str]) -> str:
     """The one of *arguments* that changes positions, with its value; or empty."""
     found = (argument for argument in arguments if argument.startswith(_UNSAID))
     return next(found, "")
@@ -46,6 +46,6 @@ def command(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     words = options(pair, model, arguments)
     if words:
         return [shlex.join(["mlx_lm.server", *words])]
-    if argument := _unsaid(arguments):
+    if argument := _unsupported_argument(arguments):
         return [f"# mlx_lm.server has no {argument}, which it was measured with"]
     return [f"# mlx_lm.server has one width for K and V: no K {pair.k}, V {pair.v}"]

@@ -174,8 +174,8 @@ def effective(log_text: str) -> Effective:
         return Effective()
     held = [layer for layer in running.layers if layer.k]
     kinds = groupby(
-        sorted(held, key=lambda each: _kind(each, running.context)),
-        key=lambda each: _kind(each, running.context),
+        sorted(held, key=lambda each: _cache_kind(each, running.context)),
+        key=lambda each: _cache_kind(each, running.context),
     )
     return Effective(
         build=running.build,
@@ -191,7 +191,7 @@ def effective(log_text: str) -> Effective:
     )
 
 
-def _kind(layer: LayerCache, context: int) -> tuple[str, str, str, int]:
+def _cache_kind(layer: LayerCache, context: int) -> tuple[str, str, str, int]:
     """What layers of one cache have in common."""
     return layer.class_name, layer.k, layer.v, layer.tokens or context
 
@@ -258,7 +258,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
     own = list(_own_lines(log_text))
     if lack := reasons.first_sign(_LACKS, own):
         return lack
-    complaint = reasons.complaint(own)
+    complaint = reasons.most_telling_line(own)
     if complaint and _UNSUPPORTED.search(complaint.reason):
         complaint = replace(complaint, status=Status.UNSUPPORTED)
     return ended.exit_cause(returncode, complaint)

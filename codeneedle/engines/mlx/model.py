@@ -85,7 +85,7 @@ class Session:
     @classmethod
     def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
         """The model in *folder*, its weights in memory."""
-        model, config = load_model(folder, model_config=_stretching(folder, settings))
+        model, config = load_model(folder, model_config=_rope_scaling(folder, settings))
         if settings.rope_factor is not None:
             _refuse_unstretched(model)
         if settings.compute == "float32":
@@ -119,12 +119,12 @@ class Session:
         Returns:
             Log-probabilities of the token behind it, shape (vocabulary,).
         """
-        self._fill(prompt[:-1], progress)
+        self._hold_prompt(prompt[:-1], progress)
         return self.step(prompt[-1])
 
     def step(self, token: int) -> Row:
         """Append *token*; log-probabilities of all tokens behind it."""
-        row: Row = self._rows([token])[-1]
+        row: Row = self._append_tokens([token])[-1]
         return row
 
     def score(
@@ -138,10 +138,10 @@ class Session:
 
         All but the last of them are in the caches then.
         """
-        self._fill(before[:-1], progress)
+        self._hold_prompt(before[:-1], progress)
         every = [before[-1], *tokens[:-1]]
         for at in range(0, len(every), SCORED_STEP):
-            yield from self._rows(every[at : at + SCORED_STEP])
+            yield from self._append_tokens(every[at : at + SCORED_STEP])
 
     def fill(self, tokens: Sequence[int]) -> None:
         """Read *tokens* behind what is in the caches."""
@@ -167,7 +167,9 @@ class Session:
         self.tokens = self.tokens[:length]
         return True
 
-    def _fill(self, prompt: Sequence[int], progress: Callable[[int], None]) -> None:
+    def _hold_prompt(
+        self, prompt: Sequence[int], progress: Callable[[int], None]
+    ) -> None:
         """
         Have the caches hold *prompt*; what they share with it is not read again.
 
@@ -184,7 +186,7 @@ class Session:
             self.fill(prompt[at : at + PREFILL_STEP])
             progress(len(self.tokens))
 
-    def _rows(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def _append_tokens(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
         """
         Append *tokens*; log-probabilities behind each.
 
@@ -225,7 +227,7 @@ class Session:
         return layers
 
 
-def _stretching(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
+def _rope_scaling(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
     """
     What replaces keys of a ``config.json``: rope scaling by the user's factor, or None.
 

@@ -47,7 +47,7 @@ class TextModel:
         """
         self._encoder.encode_special_tokens = not parse_special
         tokens = list(self._encoder.encode(text, add_special_tokens=False).ids)
-        return [*self._beginning(), *tokens] if add_special else tokens
+        return [*self._leading_tokens(), *tokens] if add_special else tokens
 
     def piece(self, token: int) -> bytes:
         """The bytes that *token* adds to a text; none if there is no such token."""
@@ -89,11 +89,11 @@ class TextModel:
             raise ValueError(str(error)) from error
         except MemoryError as error:
             raise ValueError("the chat template takes too much memory") from error
-        if self._beginning():
+        if self._leading_tokens():
             text = text.removeprefix(self._tokenizer.bos_token or "")
         return f"{text}{begun}"
 
-    def _beginning(self) -> list[int]:
+    def _leading_tokens(self) -> list[int]:
         """The tokens before a text, without those behind it."""
         both = self._encoder.encode("a", add_special_tokens=True).ids
         alone = self._encoder.encode("a", add_special_tokens=False).ids

@@ -241,7 +241,7 @@ class OpenAi(Connection):
         """An error if the server does not have this path; None if it has."""
         try:
             with self._response_to(
-                "GET", self._absolute(health), None, limit_s=limit_s
+                "GET", self._path_from_root(health), None, limit_s=limit_s
             ):
                 return None
         except Refused as error:
@@ -249,7 +249,7 @@ class OpenAi(Connection):
                 raise
             return error
 
-    def _absolute(self, path: str) -> str:
+    def _path_from_root(self, path: str) -> str:
         """*path* from the root of the server, not from its ``/v1``."""
         return str(self._http.base_url.copy_with(raw_path=path.encode()))
 
@@ -257,7 +257,7 @@ class OpenAi(Connection):
         self, question: Completion, *, enough: Callable[[str], bool] = never
     ) -> Reply:
         """Continue a text; see `engine.Replies`."""
-        body = self._body(question) | {
+        body = self._request_body(question) | {
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
         }
@@ -265,7 +265,7 @@ class OpenAi(Connection):
 
     def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
         """Answer a chat; a last message of the assistant is continued."""
-        body = self._body(question) | {
+        body = self._request_body(question) | {
             "messages": [asdict(message) for message in question.messages],
             "logprobs": True,
             "top_logprobs": TOP_TOKENS,
@@ -307,13 +307,13 @@ class OpenAi(Connection):
             BadReply: See `force`.
         """
         started = time.perf_counter()
-        body = self._body(replace(question, max_tokens=1)) | {
+        body = self._request_body(replace(question, max_tokens=1)) | {
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
             "echo": True,
             "stream": False,
         }
-        body = self._without(body, (*self.left_out, "stream_options"))
+        body = self._without_fields(body, (*self.left_out, "stream_options"))
         answer = self._echo_of(body, question.prompt[slice(*passages[-1])])
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, question.prompt, passages, wall_s=elapsed_s)
@@ -357,7 +357,7 @@ class OpenAi(Connection):
             raise failure
         if code not in BUSY:
             raise _unscorable_error(str(failure)) from failure
-        self._whole_answer(self._without(body, ("echo", "logprobs")), WAITS_S)
+        self._whole_answer(self._without_fields(body, ("echo", "logprobs")), WAITS_S)
         is_busy = code not in REFUSES_ECHOES
         try:
             return self._whole_answer(body, WAITS_S if is_busy else FIRST_WAITS_S)
@@ -414,7 +414,7 @@ class OpenAi(Connection):
             raise BadReply(expected="usage: how many tokens a prompt has", answer="")
         return reply.prompt_tokens
 
-    def _body(self, question: Chat | Completion) -> Json:
+    def _request_body(self, question: Chat | Completion) -> Json:
         """What every request has: model, limit, seed, and greedy sampling."""
         return {
             "model": self.model,
@@ -433,7 +433,7 @@ class OpenAi(Connection):
         """
 
         def ask(left_out: Sequence[str]) -> Reply:
-            sent = self._without(body, left_out)
+            sent = self._without_fields(body, left_out)
             return ask_patiently(
                 lambda: self._stream_reply(path, sent, enough), sleep=self.sleep
             )
@@ -470,7 +470,7 @@ class OpenAi(Connection):
             yield (*self.left_out, *(name for group in sent[:count] for name in group))
 
     @staticmethod
-    def _without(body: Json, names: Sequence[str]) -> Json:
+    def _without_fields(body: Json, names: Sequence[str]) -> Json:
         return {name: value for name, value in body.items() if name not in names}
 
     def _stream_reply(
@@ -671,7 +671,7 @@ def read_echo(
     """
     choice = answer.choices[0] if answer.choices else _Choice()
     counted = answer.usage.completion_tokens if answer.usage else None
-    every, offsets = _places(choice.logprobs)
+    every, offsets = _tokens_and_offsets(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
     ends = ends_in([each.token for each in read], text, passages[0][0])
     found = passage_tokens(ends, passages)
@@ -716,7 +716,7 @@ def _scores_of(
     ends = tuple(itertools.compress(ends, (is_told(token.token) for token in tokens)))
     tokens = [token for token in tokens if is_told(token.token)]
     numbers = [log_probability(token.logprob) for token in tokens]
-    others = [max(map(log_probability, _others(token))) for token in tokens]
+    others = [max(map(log_probability, _other_logprobs(token))) for token in tokens]
     return Forced(
         logprobs=tuple(map(round_score, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
@@ -736,7 +736,7 @@ def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
         ComputesNan: If there is one.
     """
     for at, place in enumerate(tokens, start=before + 1):
-        numbers = (place.logprob, *_others(place))
+        numbers = (place.logprob, *_other_logprobs(place))
         if any(number is not None and math.isnan(number) for number in numbers):
             raise ComputesNan(token=at)
 
@@ -753,7 +753,7 @@ def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
         if is_told(each.token)
     ):
         return "an echo with text offsets that do not fit its tokens"
-    if not all(map(_others, told)):
+    if not all(map(_other_logprobs, told)):
         return "an echo with tokens beside which no other one is listed"
     return ""
 
@@ -786,11 +786,11 @@ def read_event(event: Json) -> Event:
     if reason in BROKEN_OFF:
         raise BrokenOff(reason)
     ending: Finish = "length" if reason == "length" else "stop"
-    places, _ = _places(choice.logprobs)
+    places, _ = _tokens_and_offsets(choice.logprobs)
     return Event(
         text=(choice.text if choice.delta is None else delta.content) or "",
         reasoning=delta.reasoning_content or delta.reasoning or "",
-        tokens=tuple(map(_token, places)),
+        tokens=tuple(map(_listed_token, places)),
         timings=timings,
         finish=ending if reason else None,
         spelled=tuple(place.token for place in places),
@@ -814,7 +814,9 @@ def _timings(usage: _Usage | None) -> Timings | None:
 # --- log-probabilities
 
 
-def _places(logprobs: object) -> tuple[Sequence["_TokenLogprob"], Sequence[int]]:
+def _tokens_and_offsets(
+    logprobs: object,
+) -> tuple[Sequence["_TokenLogprob"], Sequence[int]]:
     """
     The tokens of a reply or an event with their numbers, and the offset of each.
 
@@ -857,7 +859,7 @@ def _fault_at_place(place: _TokenLogprob) -> str:
 
     NaN is no fault here: a cell that computes it ends; see `messages.reply_of`.
     """
-    others, listed = _others(place), place.top_logprobs or ()
+    others, listed = _other_logprobs(place), place.top_logprobs or ()
     try:
         numbers = [log_probability(number) for number in (place.logprob, *others)]
         refuse_contradiction(numbers)
@@ -873,7 +875,7 @@ def _fault_at_place(place: _TokenLogprob) -> str:
     return ""
 
 
-def _others(place: _TokenLogprob) -> list[float | None]:
+def _other_logprobs(place: _TokenLogprob) -> list[float | None]:
     """
     Log-probabilities of the other tokens that are listed at a place.
 
@@ -882,13 +884,13 @@ def _others(place: _TokenLogprob) -> list[float | None]:
     """
     listed = place.top_logprobs or ()
     same = [each for each in listed if each.token == place.token]
-    itself = min(same, key=lambda each: _distance(each, place), default=None)
+    itself = min(same, key=lambda each: _logprob_distance(each, place), default=None)
     return [each.logprob for each in listed if each is not itself]
 
 
-def _token(place: _TokenLogprob) -> Token:
+def _listed_token(place: _TokenLogprob) -> Token:
     """The token that came, numbered 0, and the others that are listed."""
-    others = enumerate(_others(place), start=1)
+    others = enumerate(_other_logprobs(place), start=1)
     return Token(
         id=0,
         logprob=place.logprob,
@@ -896,7 +898,7 @@ def _token(place: _TokenLogprob) -> Token:
     )
 
 
-def _distance(one: _Candidate, other: _Candidate) -> float:
+def _logprob_distance(one: _Candidate, other: _Candidate) -> float:
     """Difference of two log-probabilities in nats; infinite if one is not told."""
     if one.logprob is None or other.logprob is None:
         return math.inf

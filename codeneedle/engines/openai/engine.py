@@ -27,7 +27,7 @@ from codeneedle.engines.engine import (
     EngineIdentity,
     ModelSpec,
     Tokenizer,
-    counting,
+    translating_counting_errors,
 )
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
@@ -228,13 +228,13 @@ class Command(OpenAiEngine):
         """A server of the most precise type, which counts until the block ends."""
         cell = CellSpec(Pair(self.types[0], self.types[0]), COUNTING_CONTEXT)
         started = self._serving(cell, log=log)
-        with counting(self.template.words[0]), started as server:
+        with translating_counting_errors(self.template.words[0]), started as server:
             yield server.tokenizer
 
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
-        half = self._at_half(cell, log=log.with_suffix(".half.log"))
+        half = self._memory_at_half(cell, log=log.with_suffix(".half.log"))
         with self._serving(cell, log=log) as server:
             whole = _context_and_memory(server, cell) if half else ()
             replies = fingerprints(server.client, context=cell.context)
@@ -242,7 +242,9 @@ class Command(OpenAiEngine):
             server.cache_evidence = CacheEvidence(fingerprints=replies, memory=memory)
             yield server
 
-    def _at_half(self, cell: CellSpec, *, log: Path) -> tuple[tuple[int, int], ...]:
+    def _memory_at_half(
+        self, cell: CellSpec, *, log: Path
+    ) -> tuple[tuple[int, int], ...]:
         """Half the context, and the memory of a server with it; empty if unknown."""
         wanted = self.settings.evidence_by_memory
         if not wanted or "context" not in self.template.placeholders:
@@ -358,7 +360,7 @@ class Endpoint(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def tokenizing(self, *, log: Path) -> Iterator[Tokenizer]:
-        with counting(self.url), self._connection() as server:
+        with translating_counting_errors(self.url), self._connection() as server:
             yield server.tokenizer
 
     @contextlib.contextmanager

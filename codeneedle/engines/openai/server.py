@@ -154,10 +154,10 @@ def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
         CellError: If it fails.
     """
     fixed = evidence_text(context)
-    return tuple(_print(client, fixed) for _ in range(ASKS + 1))[1:]
+    return tuple(_take_fingerprint(client, fixed) for _ in range(ASKS + 1))[1:]
 
 
-def _print(client: OpenAi, fixed: str) -> Fingerprint:
+def _take_fingerprint(client: OpenAi, fixed: str) -> Fingerprint:
     """One reply to the *fixed* text, its thought in front."""
     request = "Say these lines, the last one first."
     reply = client.continue_text(fixed, max_tokens=EVIDENCE_TOKENS, request=request)

@@ -195,7 +195,7 @@ def command_template(settings: CommandSettings) -> CommandTemplate:
             reason="is no path",
             hint="Write it from the root of the server: --health /health",
         )
-    template = CommandTemplate(words, dict(map(_variable, settings.env)))
+    template = CommandTemplate(words, dict(map(_parse_variable, settings.env)))
     _refuse_placeholders(template)
     return template
 
@@ -269,7 +269,7 @@ def key_of(variable: str, environment: Mapping[str, str]) -> str:
     return key
 
 
-def _variable(text: str) -> tuple[str, str | None]:
+def _parse_variable(text: str) -> tuple[str, str | None]:
     """
     Name and value of a ``--command-env``; None for the value it has here.
 

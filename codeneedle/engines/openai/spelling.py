@@ -36,59 +36,69 @@ def ends_in(tokens: Sequence[str], text: str, begin: int) -> list[int]:
         Nothing where they do not spell it.
     """
     data = text[begin:].encode(errors="surrogatepass")
-    wide = sum(1 << at for at, byte in enumerate(data) if byte > 0x7F)  # noqa: PLR2004 - not ASCII
+    beyond_ascii = sum(1 << at for at, byte in enumerate(data) if byte > 0x7F)  # noqa: PLR2004 - not ASCII
     # Bit n of a number says that a token may end behind n bytes.
     places = [1 << len(data)]
     for token in reversed(tokens):
         if places[-1] == 1:
             break
-        places.append(_places_before(token, data, places[-1], wide))
+        places.append(_starts_of_token(token, data, places[-1], beyond_ascii))
     if not places.pop() & 1:
         return []
     before = [*itertools.accumulate(map(len, tokens[: len(tokens) - len(places)]))]
-    ends = _characters(data, (place.bit_length() - 1 for place in reversed(places)))
+    ends = _character_counts(
+        data, (place.bit_length() - 1 for place in reversed(places))
+    )
     return [begin + size - before[-1] for size in before] + [begin + at for at in ends]
 
 
-def _places_before(token: str, data: bytes, ends: int, wide: int) -> int:
-    """Where *token* may begin in *data*, or before it, if it ends at one of *ends*."""
+def _starts_of_token(token: str, data: bytes, end_bits: int, beyond_ascii: int) -> int:
+    """The places where *token* may begin, as bits, if it ends at one of *end_bits*."""
     found = 0
-    for parts in _readings(token):
-        at = ends
+    for parts in _byte_readings(token):
+        at = end_bits
         for part in reversed(parts):
-            at = _behind_bytes(at, wide) if part is None else _behind(at, part, data)
+            at = (
+                _starts_of_untold_bytes(at, beyond_ascii)
+                if part is None
+                else _starts_of_part(at, part, data)
+            )
         found |= at
     return found
 
 
-def _behind_bytes(ends: int, wide: int) -> int:
-    """Places that one to three bytes beyond ASCII are in front of one of *ends*."""
+def _starts_of_untold_bytes(end_bits: int, beyond_ascii: int) -> int:
+    """The places, as bits, one to three bytes beyond ASCII before one of *end_bits*."""
     found = 0
     for _ in range(3):
-        ends = ((ends >> 1) & wide) | (ends & 1)
-        found |= ends
+        end_bits = ((end_bits >> 1) & beyond_ascii) | (end_bits & 1)
+        found |= end_bits
     return found
 
 
-def _behind(ends: int, part: bytes, data: bytes) -> int:
-    """Places that *part* is in front of one of *ends*; what precedes *data* is any."""
+def _starts_of_part(end_bits: int, part: bytes, data: bytes) -> int:
+    """
+    The places, as bits, where *part* may begin if it ends at one of *end_bits*.
+
+    What precedes *data* may be anything.
+    """
     found = 0
-    for end in _bits(ends):
+    for end in _set_bits(end_bits):
         begin = max(0, end - len(part))
         if data[begin:end] == part[len(part) - (end - begin) :]:
             found |= 1 << begin
     return found
 
 
-def _bits(number: int) -> Iterator[int]:
-    """Where *number* has a 1."""
+def _set_bits(number: int) -> Iterator[int]:
+    """The bits of *number* that are 1, by their numbers, ascending."""
     while number:
         lowest = number & -number
         yield lowest.bit_length() - 1
         number ^= lowest
 
 
-def _readings(token: str) -> Iterator[list[bytes | None]]:
+def _byte_readings(token: str) -> Iterator[list[bytes | None]]:
     """The bytes that *token* stands for, in each way; None for some that are untold."""
     yield [
         None if each == UNTOLD else each.encode(errors="surrogatepass")
@@ -99,7 +109,7 @@ def _readings(token: str) -> Iterator[list[bytes | None]]:
         yield [bytes.fromhex((stated[1] or stated[2]).replace("\\x", ""))]
 
 
-def _characters(data: bytes, places: Iterator[int]) -> Iterator[int]:
+def _character_counts(data: bytes, places: Iterator[int]) -> Iterator[int]:
     """How many characters of *data* are complete at each of *places*."""
     insides = [byte in _INSIDE for byte in data] + [False]
     begun = [0, *itertools.accumulate(not inside for inside in insides)]

@@ -64,7 +64,7 @@ def test_only_the_second_half_of_a_chunk_is_scored(chunks, context, scored):
 
 
 def test_a_complete_file_of_the_same_identity_is_used(kept):
-    assert KEPT == kept.usable(IDENTITY)
+    assert KEPT == kept.usable_reference(IDENTITY)
     assert not kept.draft.exists()
 
 
@@ -73,7 +73,7 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
     value = getattr(IDENTITY, field)
     other = {str: f"{value}x", tuple: ("x",), bool: False, int: 999}[type(value)]
 
-    assert kept.usable(replace(IDENTITY, **{field: other})) is None
+    assert kept.usable_reference(replace(IDENTITY, **{field: other})) is None
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):
         kept.path.write_bytes(damaged)
 
     assert fault == kept.fault(kept.path, IDENTITY, chunks=4)
-    assert kept.usable(IDENTITY) is None
+    assert kept.usable_reference(IDENTITY) is None
 
 
 @pytest.mark.parametrize("note", [None, b"", b"{", b"[]", b'{"chunks": 4}'])
@@ -116,7 +116,7 @@ def test_a_file_without_a_readable_note_is_not_used(kept, note):
     if note is not None:
         kept.note_path.write_bytes(note)
 
-    assert kept.usable(IDENTITY) is None
+    assert kept.usable_reference(IDENTITY) is None
 
 
 @pytest.mark.parametrize("which", ["path", "note_path", "draft"])
@@ -125,6 +125,6 @@ def test_whatever_is_in_the_place_of_a_base_file_is_removed(kept, which):
     place.unlink(missing_ok=True)
     os.mkfifo(place)
 
-    assert (which == "draft") == (kept.usable(IDENTITY) is not None)
+    assert (which == "draft") == (kept.usable_reference(IDENTITY) is not None)
     kept.make_room()
     assert [] == list(kept.path.parent.iterdir())

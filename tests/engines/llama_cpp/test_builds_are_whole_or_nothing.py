@@ -51,7 +51,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
         hashlib.sha256(world.archive.read_bytes()).hexdigest()
         == (note["archive_sha256"])
     )
-    found = installation.find(llama_server=None)
+    found = installation.find_tools(llama_server=None)
     assert folder / "llama-server" == found.server.path
 
 
@@ -103,7 +103,7 @@ def test_a_backend_is_built_in_a_folder_of_its_own(name, program, option, world)
     assert f"b11434-4-{name}" == folder.name
     assert option in (world.folder / "cmake.said").read_text().split()
     with pytest.raises(ToolMissing, match="was not found"):
-        installation.find()
+        installation.find_tools()
 
 
 @pytest.mark.parametrize("name", ["cuda", "hip", "vulkan", "sycl"])
@@ -355,7 +355,7 @@ def test_an_old_cmake_is_not_used(world):
 
 @pytest.mark.parametrize(("free_gib", "jobs"), [(64, 8), (7, 3), (1, 1)])
 def test_jobs_are_bounded_by_memory(free_gib, jobs):
-    assert jobs == building.jobs(cores=8, free_bytes=free_gib << 30)
+    assert jobs == building.compiler_jobs(cores=8, free_bytes=free_gib << 30)
 
 
 def test_the_tree_of_an_archive_is_unpacked_alone(tmp_path):

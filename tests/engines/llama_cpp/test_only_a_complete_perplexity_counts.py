@@ -12,8 +12,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
+    lacking_lengths,
     nan_from,
-    too_short,
 )
 from codeneedle.engines.tools import Estimate
 
@@ -98,5 +98,7 @@ def test_no_complete_log_says_nan():
 def test_sizes_are_read():
     assert Size(chunks=4, context=512) == announced_size(COMPLETE)
     assert announced_size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, present=701) == too_short(printed("text-too-short"))
-    assert too_short(COMPLETE) is None
+    assert Lengths(needed=1024, present=701) == lacking_lengths(
+        printed("text-too-short")
+    )
+    assert lacking_lengths(COMPLETE) is None

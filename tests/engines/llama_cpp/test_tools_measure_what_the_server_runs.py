@@ -20,7 +20,7 @@ from codeneedle.engines.llama_cpp.installation import (
     SERVER,
     Program,
     Tools,
-    find,
+    find_tools,
     option_names,
 )
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
@@ -239,7 +239,7 @@ LOOKED_AT = {
 @pytest.mark.parametrize("name", [PERPLEXITY, FIT_PARAMS, BENCH])
 def test_each_option_of_the_pinned_server_is_passed_harmless_or_refuses(name):
     """A new build has new options: each is looked at, and entered in a list."""
-    tools = find()
+    tools = find_tools()
     program = {
         PERPLEXITY: tools.perplexity,
         FIT_PARAMS: tools.fit_params,

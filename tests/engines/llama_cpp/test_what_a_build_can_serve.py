@@ -49,7 +49,7 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
     """Its log quotes some of it; the folder of the log goes with the server."""
     model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
     engine = LlamaCpp(
-        tools=installation.find(),
+        tools=installation.find_tools(),
         facts=server_facts(Program(llama_server)),
         model=model,
     )

@@ -18,7 +18,7 @@ import httpx
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec, ModelSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
-from codeneedle.engines.mlx.engine import Mlx, find
+from codeneedle.engines.mlx.engine import Mlx, find_packages
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError
@@ -48,7 +48,7 @@ def ignore(_):
 @pytest.fixture(scope="module")
 def engine():
     model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
-    return Mlx(versions=find(), model=model)
+    return Mlx(versions=find_packages(), model=model)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten  # noqa: E402 - only where it is installed
 from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.engine import CellSpec, ModelSpec  # noqa: E402
 from codeneedle.engines.messages import Completion  # noqa: E402
-from codeneedle.engines.mlx.engine import Mlx, find  # noqa: E402
+from codeneedle.engines.mlx.engine import Mlx, find_packages  # noqa: E402
 from codeneedle.engines.mlx.folder import read_folder  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
@@ -72,7 +72,7 @@ def model(tmp_path_factory):
 
 def engine_of(folder, **settings):
     spec = ModelSpec(weights=read_folder(folder), name="tiny", is_tiny=True)
-    return Mlx(versions=find(), model=spec, settings=MlxSettings(**settings))
+    return Mlx(versions=find_packages(), model=spec, settings=MlxSettings(**settings))
 
 
 def last_row(folder, **settings):

@@ -49,7 +49,7 @@ def text():
 @pytest.fixture
 def serving(text, monkeypatch):
     """Starts a server that replies with a script; what posts to it."""
-    monkeypatch.setattr(child, "_memory", lambda: Memory(peak_bytes=1))
+    monkeypatch.setattr(child, "_memory_use", lambda: Memory(peak_bytes=1))
     servers = []
 
     def start(reply=()):
@@ -219,7 +219,7 @@ def test_a_base_file_of_another_context_is_not_compared_with(tmp_path, monkeypat
     """Its rows would be read at wrong places, and give numbers."""
     (tmp_path / "base").write_bytes(child.HEADER.pack(child.MAGIC, 512, 260, 2))
     session = SimpleNamespace(vocabulary=260)
-    monkeypatch.setattr(child, "_session", lambda _options: session)
+    monkeypatch.setattr(child, "_load_session", lambda _options: session)
     words = ["--model", "m", "--context", "256", "--base", str(tmp_path / "base")]
 
     with pytest.raises(ValueError, match="another model or context"):

@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import find, server_facts
+from codeneedle.engines.llama_cpp.installation import find_tools, server_facts
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.models.weights import read_header
 
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_letters_are_spelled_as_letters(tmp_path):
 @pytest.mark.real
 def test_a_language_model_has_the_tokens_that_llama_server_counts(smollm2, tmp_path):
     header = read_header(smollm2)
-    tools = find()
+    tools = find_tools()
     model = ModelSpec(weights=header, name="smollm2")
     engine = LlamaCpp(tools=tools, facts=server_facts(tools.server), model=model)
     ours = TextModel(converted(header))
