@@ -201,7 +201,7 @@ class Perplexity(BaseFileTool):
         with contextlib.suppress(OSError):  # a file that is missing has no rows
             rows.take_file(job.base)
         if rows.nan_from is not None:
-            raise _error_of_nan(rows.nan_from, log_text)
+            raise _nan_error(rows.nan_from, log_text)
         if rows.fault:
             raise _unreadable_rows_error(job, rows.fault, log_text)
         if not rows.is_whole:
@@ -539,10 +539,10 @@ def _refuse_nan(job: Job, log_text: str) -> None:
     of_job = job.nan_from()
     token = nan_from(log_text) if of_job is None else of_job
     if token is not None:
-        raise _error_of_nan(token, log_text)
+        raise _nan_error(token, log_text)
 
 
-def _error_of_nan(token: int, log_text: str) -> CellError:
+def _nan_error(token: int, log_text: str) -> CellError:
     return ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
 
 
