@@ -3,6 +3,7 @@
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -215,19 +216,20 @@ def recalled(client: Client, corpus: str, needle: NeedleFacts) -> str:
 
 @pytest.mark.real
 def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
-    # Writing costs 16 ms a token behind so many: short lines, and more functions.
+    # Writing costs 16 ms a token behind so many: short lines, half of each function.
     knobs = Knobs(functions=37, value_length=6, name_length=5, seed=UNSEEN_SEED)
     corpus = text_of(knobs)
     found = functions(corpus)
     chosen = choose_functions(found, k=3, line_count=corpus.count("\n"))
-    asked = [written_needle(function, depth=0.0) for function in chosen]
+    whole = [written_needle(function, depth=0.0) for function in chosen]
+    asked = [replace(needle, lines=needle.lines[:10]) for needle in whole]
 
     matched = [
         score(needle, recalled(client, corpus, needle)).matched for needle in asked
     ]
 
     assert 15_500 < len(corpus) < 17_000
-    assert sum(matched) / len(matched) >= 19.5, matched
+    assert sum(matched) / len(matched) >= 9.75, matched
 
 
 @pytest.mark.real

@@ -12,7 +12,7 @@ from answers import forced
 from calls import called
 from injections import BRIEF, GRID, Folder, error_line, put_corpus, sampled, statuses
 from made_records import made_needle, made_record, made_round, made_setup
-from started_sweeps import going
+from started_sweeps import going, until
 
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
@@ -451,8 +451,12 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
     grid = ("--corpus", "text.py", "--types", "q8_0,q4_0", "--context", "4096")
     grid = (*grid, "--probe", "recall")
     with going(folder.path, "sweep", *grid) as sweep:
-        while not (done := list(folder.path.glob("sweeps/*/*/cells/*.json"))):
-            assert sweep.poll() is None
+        cells = folder.path.glob
+        assert until(
+            lambda: [*cells("sweeps/*/*/cells/*.json")],
+            unless=lambda: sweep.poll() is not None,
+        )
+        done = [*cells("sweeps/*/*/cells/*.json")]
         source.unlink() if what == "gone" else source.write_text("def other(): pass\n")
         assert len(done) < 4
         said, _ = sweep.communicate()

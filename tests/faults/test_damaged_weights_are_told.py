@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from gguf_files import disguise, gguf_bytes, other, write_gguf
 from injections import Aftermath, Folder, error_line, sampled
-from started_sweeps import going, on_terminal
+from started_sweeps import going, on_terminal, until
 
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import weights
@@ -20,7 +20,12 @@ from codeneedle.models.weights import read_header
 MODEL = "model.gguf"
 ONE = ("--types", "q8_0")
 TWO = ("--k-types", "q8_0", "--v-types", "q8_0,q4_0")
-SMALL = ("--corpus", "tiny", "--context", "4096", "--model", MODEL)
+SMALL = (
+    *("--corpus", "tiny", "--context", "4096", "--model", MODEL),
+    *("--probe", "recall", "--way", "force"),
+)
+"""Of short cells: nothing is written."""
+
 CALM = ("--", "-t", "1", "--poll", "0")
 """Threads that neither outnumber the cores nor spin: the model is that small."""
 
@@ -258,16 +263,16 @@ REPLACED = {
 }
 
 
-RECALL = ("--probe", "recall")
-"""One record for each pair."""
-
-
 def changed_meanwhile(folder, change, *, code):
     """What a sweep said that ended with *code*: *change* came after its first cell."""
-    with going(folder.path, "sweep", *TWO, *SMALL, *RECALL, *CALM) as sweep:
-        while not folder.finished:
-            assert sweep.poll() is None
+    with going(folder.path, "sweep", *TWO, *SMALL, *CALM) as sweep:
+
+        def has_finished():
+            """Whether the first cell has, by now."""
             folder.look()
+            return folder.finished
+
+        assert until(has_finished, unless=lambda: sweep.poll() is not None)
         change()
         said, _ = sweep.communicate()
     folder.look()

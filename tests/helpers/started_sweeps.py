@@ -193,14 +193,20 @@ def struck(folder, arguments, name, number, delay_s):
     That is sent after *delay_s*; None if the child had ended by then.
     """
     is_struck = False
+    pids = []
     faults = [impatience(silence_s=3.0, load_s=6.0)]
     with going(folder, *arguments, faults=faults) as sweep:
-        while sweep.poll() is None and not (pid := _computing(folder, name)):
-            pass
-        if sweep.poll() is None:
+
+        def computes():
+            """Whether a child of that name is there by now."""
+            pid = _computing(folder, name)
+            pids.extend([pid] if pid else [])
+            return pid
+
+        if until(computes, unless=lambda: sweep.poll() is not None):
             time.sleep(delay_s)  # the moment is chance
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(pids[0], number)
                 is_struck = True
         said, _ = sweep.communicate(timeout=PATIENCE_S)
     done = subprocess.CompletedProcess(arguments, sweep.returncode, said)
@@ -218,14 +224,23 @@ def _computing(folder, name):
     return None
 
 
+SHORTEST_NAP_S, LONGEST_NAP_S = 0.002, 0.02
+
+
 def until(is_so, *, unless):
-    """Wait for *is_so*; whether it came before *unless* did."""
-    limit = time.monotonic() + PATIENCE_S
+    """
+    Wait for *is_so*; whether it came before *unless* did.
+
+    Half of the time is left to what is waited for: a look may take a core.
+    """
+    began = looked = time.monotonic()
     while not is_so():
         if unless():
             return False
-        assert time.monotonic() < limit, "waited in vain"
-        time.sleep(0.002)
+        now = time.monotonic()
+        assert now < began + PATIENCE_S, "waited in vain"
+        time.sleep(min(max(SHORTEST_NAP_S, now - looked), LONGEST_NAP_S))
+        looked = time.monotonic()
     return True
 
 
