@@ -44,9 +44,9 @@ from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.models.kv_cache import (
     AvailableMemory,
-    misfit,
     plain_caches,
     predict_memory,
+    why_misfit,
 )
 from codeneedle.models.moved_attention import moved_attention
 from codeneedle.models.weights import read_header
@@ -131,7 +131,7 @@ def read_gguf(data: bytes) -> None:
         plain_caches(weights, 4096),
         pairs,
         AvailableMemory(1 << 30, "memory"),
-        refusal=lambda pair: misfit(weights, pair) or "",
+        refusal=lambda pair: why_misfit(weights, pair) or "",
     )
     moved = moved_attention(weights).values()
     claim(all(0 <= share <= 1 for share in moved), "a share is between 0 and 1")

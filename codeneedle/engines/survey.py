@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from codeneedle.cache_types import Pair
-from codeneedle.models.kv_cache import Caches, misfit
+from codeneedle.models.kv_cache import Caches, why_misfit
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Attention, DeviceMemory, Effective, KvBuffer
 from codeneedle.system.files import cache_folder
@@ -78,7 +78,7 @@ def why_impossible(survey: Survey | None, weights: Weights, pair: Pair) -> str:
     By the *survey*, None if the engine makes none, and by the header of the *weights*.
     """
     refusal = survey.refusal(pair) if survey else ""
-    return refusal or misfit(weights, pair) or ""
+    return refusal or why_misfit(weights, pair) or ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -147,7 +147,7 @@ def parse(data: Buffer) -> Header:
         if TOKENIZER.fullmatch(name):
             hashes[name] = reader.hash_from(start)
     kept: dict[str, Tensor] = {}
-    extent, elements, expert_bytes = _extent(reader, tensors, kept)
+    extent, elements, expert_bytes = _data_extent(reader, tensors, kept)
     start = _align(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
@@ -293,7 +293,7 @@ def _read_key(
     elif kind == _ARRAY:
         _read_array(reader, name, values, lengths)
     else:
-        values[name] = reader.number(_scalar(kind))
+        values[name] = reader.number(_scalar_layout(kind))
     return name, start
 
 
@@ -308,14 +308,14 @@ def _read_array(
     if kind == _STRING:
         reader.skip_texts(count)
         return
-    layout = _scalar(kind)
+    layout = _scalar_layout(kind)
     if count > LONGEST_ARRAY or not reader.keeps(layout.size * count):
         reader.skip(layout.size * count)
     else:
         values[name] = reader.numbers(layout, count)
 
 
-def _scalar(kind: int) -> struct.Struct:
+def _scalar_layout(kind: int) -> struct.Struct:
     """The layout of values of *kind*; stops at an unknown one."""
     layout = _SCALARS.get(kind)
     if layout is None:
@@ -323,7 +323,7 @@ def _scalar(kind: int) -> struct.Struct:
     return layout
 
 
-def _extent(
+def _data_extent(
     reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]
 ) -> tuple[int, int, int]:
     """
@@ -336,7 +336,7 @@ def _extent(
         if not 0 < length <= LONGEST_NAME:
             raise BadHeader("its list of tensors is damaged")
         name = reader.take(length)
-        tensor, size = _tensor(reader)
+        tensor, size = _read_tensor(reader)
         extent = max(extent, tensor.start + size)
         elements += tensor.elements
         expert_bytes += size if EXPERT_TENSORS.fullmatch(name) else 0
@@ -347,7 +347,7 @@ def _extent(
     return extent, elements, expert_bytes
 
 
-def _tensor(reader: _ByteCursor) -> tuple[Tensor, int]:
+def _read_tensor(reader: _ByteCursor) -> tuple[Tensor, int]:
     """The next tensor, its start counted from that of all data, and its bytes."""
     dimensions = reader.small()
     if dimensions > MOST_DIMENSIONS:
@@ -365,11 +365,11 @@ def blocks_of(kind: int) -> tuple[int, int]:
 
     An unknown kind counts as 0 bytes, so that a newer file is not called too short.
     """
-    return _blocks().get(kind, (1, 0))
+    return _block_sizes().get(kind, (1, 0))
 
 
 @functools.cache
-def _blocks() -> dict[int, tuple[int, int]]:
+def _block_sizes() -> dict[int, tuple[int, int]]:
     """Values and bytes of a block, by ``enum ggml_type``."""
     from gguf import GGML_QUANT_SIZES
 

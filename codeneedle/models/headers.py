@@ -94,17 +94,17 @@ def headers_of(
     facts = {}
     for at, model in enumerate(models):
         progress(at)
-        key = _key(model)
-        found = kept.get(key) or _read(model, read_folder)
+        key = _model_key(model)
+        found = kept.get(key) or _read_facts(model, read_folder)
         facts[model] = found
         if key and not found.problem:
             known[key] = found
     if known.keys() - kept.keys():
-        write_note(_file(), _KeptFacts(KIND, kept | known))
+        write_note(_facts_file(), _KeptFacts(KIND, kept | known))
     return facts
 
 
-def _read(
+def _read_facts(
     model: StoredModel, read_folder: Callable[[StoredModel], Weights]
 ) -> HeaderFacts:
     """The facts of *model*, read now; of one that cannot be used, why not."""
@@ -118,16 +118,16 @@ def _read(
 
 
 def _read_cache() -> dict[str, HeaderFacts]:
-    """Facts that are kept, by `_key`; none of another version."""
-    note = read_note(_file(), _KeptFacts)
+    """Facts that are kept, by `_model_key`; none of another version."""
+    note = read_note(_facts_file(), _KeptFacts)
     return note.facts if note and note.kind == KIND else {}
 
 
-def _file() -> Path:
+def _facts_file() -> Path:
     return cache_folder() / "headers.json"
 
 
-def _key(model: StoredModel) -> str:
+def _model_key(model: StoredModel) -> str:
     """Identity of the first file of *model*, and the size of all; empty without it."""
     try:
         return f"{identity(model.path)} {model.size_bytes}"

@@ -51,13 +51,13 @@ class Caches:
             beyond the context of several caches that all hold all of that, for a
             sliding window need not be full yet.
         """
-        is_open = len(self._growing) > 1 and context > self.context
+        is_open = len(self._growing_buffers) > 1 and context > self.context
         if is_open or not self.buffers:
             return None
         cells = pad_context(context)
         sizes = [
             _cell_bytes(buffer, pair)
-            * (cells if buffer in self._growing else min(cells, buffer.cells))
+            * (cells if buffer in self._growing_buffers else min(cells, buffer.cells))
             for buffer in self.buffers
         ]
         total = math.fsum(sizes)
@@ -66,10 +66,10 @@ class Caches:
     @property
     def per_token(self) -> float:
         """Size of a further token, in bytes: a sliding window does not grow."""
-        return math.fsum(_cell_bytes(buffer, None) for buffer in self._growing)
+        return math.fsum(_cell_bytes(buffer, None) for buffer in self._growing_buffers)
 
     @property
-    def _growing(self) -> list[KvBuffer]:
+    def _growing_buffers(self) -> list[KvBuffer]:
         """The buffers that hold the whole context, and so grow with it."""
         return [buffer for buffer in self.buffers if buffer.cells >= self.context]
 
@@ -97,12 +97,12 @@ def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
     """K and V of a token, in bytes, with the types of *pair*; NaN if unknown."""
     k, v = cache_bytes(buffer)
     if pair:
-        k *= _ratio(pair.k, buffer.k_type)
-        v *= _ratio(pair.v, buffer.v_type)
+        k *= _bits_ratio(pair.k, buffer.k_type)
+        v *= _bits_ratio(pair.v, buffer.v_type)
     return (k + v) / max(buffer.cells, 1)
 
 
-def _ratio(wanted: str, known: str) -> float:
+def _bits_ratio(wanted: str, known: str) -> float:
     """Bits of a value of type *wanted*, divided by those of *known*; NaN if unknown."""
     if wanted == known:
         return 1.0
@@ -133,7 +133,7 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
     return Caches((buffer,), context, is_by_header=True)
 
 
-def misfit(weights: Weights, pair: Pair) -> str | None:
+def why_misfit(weights: Weights, pair: Pair) -> str | None:
     """Why llama-server would refuse *pair* for this model, as a phrase; else None."""
     if weights.has_equal_types and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so both types are equal"
@@ -241,7 +241,7 @@ def _exact_bytes(rounded: float, cache_type: str, cells: int) -> float:
     return rounded
 
 
-def cacheless(weights: Weights) -> str:
+def why_cacheless(weights: Weights) -> str:
     """Why a model has no KV cache, as a sentence; empty if it has, or may have."""
     name = weights.architecture
     if not weights.is_causal:

@@ -128,15 +128,16 @@ def _attention_of(weights: Weights) -> "_Attention":
         tensors=tensors,
         size=size,
         width=weights.embedding,
-        columns=_columns(weights.embedding, 2 * HEADS * size * weights.layers),
+        columns=_column_count(weights.embedding, 2 * HEADS * size * weights.layers),
         rope=_rope_of(tensors.values, weights.architecture, size),
         mixing=np.kron(
-            np.eye(size // (size & -size), dtype=np.float32), _hadamard(size & -size)
+            np.eye(size // (size & -size), dtype=np.float32),
+            _hadamard_matrix(size & -size),
         ),
     )
 
 
-def _columns(width: int, rows: int) -> int:
+def _column_count(width: int, rows: int) -> int:
     """How many of *width* columns are read, of so many *rows* in all."""
     if width * rows <= MOST_VALUES:
         return width
@@ -183,7 +184,7 @@ def _rope_of(values: Mapping[str, Value], architecture: str, size: int) -> _Rope
     return _Rope(speeds.astype(np.float32), _IS_NEOX[architecture])
 
 
-def _hadamard(size: int) -> Array:
+def _hadamard_matrix(size: int) -> Array:
     """The matrix that spreads a value over *size* of them, a power of two."""
     matrix = np.ones((1, 1), np.float32)
     while len(matrix) < size:
@@ -210,7 +211,9 @@ class _Tensors:
             return None
         if place[1].elements != length:
             raise _UnknownShape
-        numbers: Array = self._numbers(place, [part.start], part.stop - part.start)[0]
+        numbers: Array = self._read_numbers(
+            place, [part.start], part.stop - part.start
+        )[0]
         return numbers
 
     def matrix(self, name: str, width: int, rows: range, columns: int) -> Array:
@@ -218,10 +221,12 @@ class _Tensors:
         place = self._places.get(name)
         if place is None or place[1].row != width:
             raise _UnknownShape
-        return self._numbers(place, [row * width for row in rows], columns)
+        return self._read_numbers(place, [row * width for row in rows], columns)
 
     @staticmethod
-    def _numbers(place: tuple[Path, Tensor], starts: list[int], count: int) -> Array:
+    def _read_numbers(
+        place: tuple[Path, Tensor], starts: list[int], count: int
+    ) -> Array:
         """So many numbers of a tensor from each of *starts* on, each in a row."""
         path, tensor = place
         values, size = blocks_of(tensor.kind)
@@ -232,14 +237,14 @@ class _Tensors:
         length = count // values * size
         with path.open("rb", buffering=0) as file:
             places = (tensor.start + start // values * size for start in starts)
-            data = b"".join(_read(file, at, length) for at in places)
+            data = b"".join(_read_bytes(file, at, length) for at in places)
         kind = GGMLQuantizationType(tensor.kind)
         # In one row, since `gguf` walks over rows in Python.
         numbers: Array = dequantize(np.frombuffer(data, np.uint8), kind)
         return numbers.astype(np.float32, copy=False).reshape(len(starts), count)
 
 
-def _read(file: BinaryIO, start: int, length: int) -> bytes:
+def _read_bytes(file: BinaryIO, start: int, length: int) -> bytes:
     """*length* bytes from *start* on; a file that ends before them has changed."""
     file.seek(start)
     data = file.read(length)
@@ -303,17 +308,19 @@ class _Attention:
 
 def _moved_shares(queries: Array, keys: Array) -> list[float]:
     """The share of attention of *queries* that moves if *keys* are rounded, by type."""
-    before = _attention(queries, keys)
+    before = _attention_weights(queries, keys)
     return [
         float(
-            np.abs(_attention(queries, _round_trip(keys, name)) - before).sum(1).mean()
+            np.abs(_attention_weights(queries, _round_trip(keys, name)) - before)
+            .sum(1)
+            .mean()
         )
         / 2
         for name in K_TYPES
     ]
 
 
-def _attention(queries: Array, keys: Array) -> Array:
+def _attention_weights(queries: Array, keys: Array) -> Array:
     """What each of *queries* pays to each of *keys*; a row sums to 1."""
     logits = queries @ keys.T / np.float32(math.sqrt(keys.shape[1]))
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))

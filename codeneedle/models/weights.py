@@ -161,7 +161,7 @@ def weights_of(
     """
     keys = _Keys(header)
     layers = keys.layers()
-    embedding = keys.positive("embedding_length")
+    embedding = keys.positive_number("embedding_length")
     heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
     kv_heads = keys.per_layer("attention.head_count_kv", layers, heads)
     head_size = embedding // heads[0] if heads[0] else 0
@@ -194,7 +194,7 @@ def weights_of(
     )
 
 
-def _whole(number: float) -> int | None:
+def _whole_number(number: float) -> int | None:
     """*number* without its fraction; None for infinity and NaN."""
     return int(number) if math.isfinite(number) else None
 
@@ -221,22 +221,22 @@ class _Keys:
         name = next((kind.name for kind in LlamaFileType if kind == number), "")
         return name.removeprefix("MOSTLY_").removeprefix("ALL_")
 
-    def maybe(self, name: str) -> int | None:
+    def number_or_none(self, name: str) -> int | None:
         """The number at key *name*, of a list the first; None if there is none."""
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple):
             # One number per layer.
             value = value[0] if value else None
-        return _whole(value) if isinstance(value, (int, float)) else None
+        return _whole_number(value) if isinstance(value, (int, float)) else None
 
     def whole(self, name: str, default: int) -> int:
         """The number at key *name*; *default* if there is none, or one below 0."""
-        value = self.maybe(name)
+        value = self.number_or_none(name)
         return default if value is None or value < 0 else value
 
-    def positive(self, name: str) -> int:
+    def positive_number(self, name: str) -> int:
         """The number at key *name*; stops if there is none above 0."""
-        value = self.maybe(name)
+        value = self.number_or_none(name)
         if value is None or value < 1:
             raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
         return value
@@ -248,7 +248,7 @@ class _Keys:
         Raises:
             BadHeader: If it is larger than that of any model.
         """
-        blocks = self.positive("block_count")
+        blocks = self.positive_number("block_count")
         if blocks > MOST_LAYERS:
             raise BadHeader(f"it claims to have {blocks} layers")
         return max(blocks - self.whole("nextn_predict_layers", 0), 1)
@@ -259,8 +259,8 @@ class _Keys:
         """A number for each layer at key *name*: a list, one for all, or *default*."""
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple) and len(value) >= layers:
-            return tuple(max(_whole(each) or 0, 0) for each in value[:layers])
-        single = self.maybe(name)
+            return tuple(max(_whole_number(each) or 0, 0) for each in value[:layers])
+        single = self.number_or_none(name)
         return default if single is None else (max(single, 0),) * layers
 
     def has_any(self, prefix: str) -> bool:
@@ -282,12 +282,12 @@ def read_header(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If there is no usable model.
     """
-    files = _parts(_check_file(expand_home(path)))
+    files = _model_parts(_check_file(expand_home(path)))
     # Before they are read, so that a change from here on is noticed.
     identity = identity_of(files)
     headers = [header_of(file) for file in files]
     _refuse_other_kinds(files, headers)
-    size_bytes = sum(map(_size, files))
+    size_bytes = sum(map(_file_size, files))
     try:
         weights = weights_of(
             headers[0], files=files, size_bytes=size_bytes, identity=identity
@@ -517,7 +517,7 @@ def parts_beside(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(name) for name in sorted(names))
 
 
-def _parts(path: Path) -> tuple[Path, ...]:
+def _model_parts(path: Path) -> tuple[Path, ...]:
     """All parts of the model at *path*, in order; stops if one is missing."""
     part = _PART.fullmatch(path.name)
     if part is None or not int(part["count"]):
@@ -538,7 +538,7 @@ def _parts(path: Path) -> tuple[Path, ...]:
     return parts
 
 
-def _size(path: Path) -> int:
+def _file_size(path: Path) -> int:
     """The size of a file; stops if it cannot be looked at."""
     try:
         return path.stat().st_size
@@ -553,7 +553,7 @@ def header_of(path: Path) -> Header:
     Raises:
         WeightsUnusable: If it is none, or cut short.
     """
-    size = _size(path)
+    size = _file_size(path)
     if not size:
         raise _piece_error(path) or _not_gguf_error(path, "an empty file")
     try:
@@ -656,7 +656,7 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
     """
     if not weights.is_read:
         return hashlib.sha256(weights.name.encode(errors="replace")).hexdigest()
-    digest = _sha256(weights, progress)
+    digest = _unchanged_sha256(weights, progress)
     if identity_of(weights.files) != weights.identity:
         # A model's folder is read by its engine alone: any change of it counts.
         now = None if weights.folder else read_header(weights.path)
@@ -685,7 +685,7 @@ def refuse_replaced(
     """
     # Made-up weights are no files.
     if weights.identity and identity_of(weights.files) != weights.identity:
-        digest = _sha256(weights, progress)
+        digest = _unchanged_sha256(weights, progress)
         if digest != expected:
             raise BadInput(
                 source=weights.path,
@@ -696,13 +696,13 @@ def refuse_replaced(
             )
 
 
-def _sha256(weights: Weights, progress: Progress | None) -> str:
+def _unchanged_sha256(weights: Weights, progress: Progress | None) -> str:
     """The hash of the files, whose identity is the same before and after reading."""
     for _ in range(_TRIES):
         identity = identity_of(weights.files)
         note = _note_path(identity)
         known = read_note(note, _Hash)
-        digest = known.sha256 if known else _digest(weights, progress)
+        digest = known.sha256 if known else _digest_of_files(weights, progress)
         # Repeated: making a link or a backup meanwhile changes the identity, too.
         if identity_of(weights.files) == identity:
             if not known:
@@ -734,7 +734,7 @@ def _note_path(identity: str) -> Path:
     return cache_folder() / "weights" / f"{name}.json"
 
 
-def _digest(weights: Weights, progress: Progress | None) -> str:
+def _digest_of_files(weights: Weights, progress: Progress | None) -> str:
     """The hash of all files, one behind the other."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_CHUNK_BYTES))

@@ -147,7 +147,7 @@ def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     return {**by_pair}
 
 
-def gaps(run: Run) -> list[tuple[str, list[Pair]]]:
+def missing_parts(run: Run) -> list[tuple[str, list[Pair]]]:
     """
     Parts of probes that *run* was asked for and has nothing of, with the reason.
 
@@ -158,13 +158,13 @@ def gaps(run: Run) -> list[tuple[str, list[Pair]]]:
     for record in run.records:
         probe = PROBES.get(record.probe)
         if record.has_numbers and probe:
-            phrases = (*probe.gaps_in(record, run.setup), *_untold(record))
+            phrases = (*probe.gaps_in(record, run.setup), *_unscored_phrase(record))
             found += [(visible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
     return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
 
 
-def _untold(record: CellRecord) -> Iterator[str]:
+def _unscored_phrase(record: CellRecord) -> Iterator[str]:
     """A phrase on how many tokens of *record* are no scores; none without any."""
     if tokens := sum(_numbers_of("untold", record.observation)):
         text = "character" if tokens == 1 else "characters"
@@ -188,9 +188,9 @@ def _numbers_of(name: str, stored: object) -> Iterator[int]:
 
 
 def gap_lines(run: Run) -> list[str]:
-    """A line for each of `gaps`; its pairs unless it is true of all that finished."""
+    """A line for each of `missing_parts`, with its pairs unless all measured ones."""
     lines = []
-    for phrase, pairs in gaps(run):
+    for phrase, pairs in missing_parts(run):
         measured = {record.pair for record in run.records if record.has_numbers}
         of = "" if measured <= {*pairs} else f" ({named_pairs(pairs)})"
         lines.append(f"{phrase}{of}")

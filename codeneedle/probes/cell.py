@@ -283,13 +283,13 @@ class ProbeContext:
         self._forget_requests()
         try:
             with contextlib.ExitStack() as stack:
-                slots = stack.enter_context(self._slots()) if saves else None
+                slots = stack.enter_context(self._slot_folder()) if saves else None
                 cell = replace(self.cell, slots=slots, thinks=thinks)
                 stack.enter_context(telling(self.wait))
                 serving = self.run.engine.serving(cell, log=self.log())
                 served = stack.enter_context(serving)
                 differences = served.verify(self.cell)
-                self._observe(served)
+                self._observe_server(served)
                 if differences:
                     raise mismatch_error(differences)
                 if program := served.program():
@@ -303,12 +303,12 @@ class ProbeContext:
                     self.device_bytes = served.device_bytes()
                     self.device_peak_bytes = served.device_peak_bytes()
                 finally:
-                    self._observe(served)
+                    self._observe_server(served)
                     left = self._last_reply or self.clock()
                     moments += (self._first_request, left)
         finally:
             self.previous_end = self.clock()
-            phases = _phases(moments, end=self.previous_end)
+            phases = _phases_between(moments, end=self.previous_end)
             tools = Phases(measure_s=self._measured_s)
             self.phases = phases.after(tools) if self._measured_s else phases
 
@@ -317,7 +317,7 @@ class ProbeContext:
         self._first_request = self._last_reply = None
 
     @contextlib.contextmanager
-    def _slots(self) -> Iterator[Path]:
+    def _slot_folder(self) -> Iterator[Path]:
         """A folder for the cache, which is deleted later: it holds the text."""
         # There may be one of a program that was killed.
         folder = make_empty(self.log().with_suffix(".slots"), mode=0o700)
@@ -387,7 +387,7 @@ class ProbeContext:
         is_split = run.engine.splits_graph
         return with_attention(effective, run.survey, self.pair, is_split=is_split)
 
-    def _observe(self, served: Served) -> None:
+    def _observe_server(self, served: Served) -> None:
         """Keep the command, what runs, and the largest resident size of *served*."""
         self.command = served.command
         self.effective = self._with_place(served.effective())
@@ -395,7 +395,7 @@ class ProbeContext:
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
 
 
-def _phases(moments: Sequence[float | None], *, end: float) -> Phases:
+def _phases_between(moments: Sequence[float | None], *, end: float) -> Phases:
     """
     The spans between moments, in monotonic seconds; None for one not reached.
 

@@ -148,9 +148,9 @@ def document(
     text = Text()
     for token in tokens:
         shown = token.text if token.text.strip(UNKNOWN) else UNKNOWN
-        text.append(visible_lines(shown), style=_style(token.lost))
+        text.append(visible_lines(shown), style=_loss_style(token.lost))
     yield Lines([hint or text])
-    yield Lines([_worst(tokens)])
+    yield Lines([_worst_tokens(tokens)])
     listed = list(tokens)
     if most is not None:
         lost = (each for each in tokens if each.lost > 0)
@@ -160,8 +160,8 @@ def document(
         ("at", [str(each.at) for each in listed], most is not None),
         ("token", [f"'{each.text}'" for each in listed], True),
         ("class", [each.kind for each in listed], has_kinds),
-        ("probability", list(map(_probability, listed)), True),
-        ("reference", list(map(_reference, listed)), True),
+        ("probability", list(map(_probability_text, listed)), True),
+        ("reference", list(map(_reference_text, listed)), True),
         ("lost", [number(100 * each.lost, digits=1) for each in listed], True),
         ("first choice", ["yes" if e.is_first else "no" for e in listed], True),
     ]
@@ -171,23 +171,23 @@ def document(
     yield Table(heading, list(zip(*texts, strict=True)), words=words)
 
 
-def _style(lost: float) -> str:
+def _loss_style(lost: float) -> str:
     """The style of a token that *lost* so much of its probability, empty below all."""
     return next((style for least, style in LOSS_STYLES if lost >= least), "")
 
 
-def _probability(token: ComparedToken) -> str:
+def _probability_text(token: ComparedToken) -> str:
     """The probability of *token* in percent, as a bound if it is one."""
     return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
 
 
-def _reference(token: ComparedToken) -> str:
+def _reference_text(token: ComparedToken) -> str:
     """The probability of *token* with the reference; `NO_VALUE_WORD` without one."""
     reference = token.chance + token.lost
     return f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD
 
 
-def _worst(tokens: Sequence[ComparedToken]) -> str:
+def _worst_tokens(tokens: Sequence[ComparedToken]) -> str:
     """The `WORST` tokens that lost most, with the mean of all; or why none is named."""
     if any(math.isnan(token.lost) for token in tokens):
         return "nothing to compare with: the reference has no scores of these tokens"

@@ -117,7 +117,7 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
         for metric in distinct.values():
             cell = CellValue(pair=pair, is_hole=pair not in asked)
             if record is not None:
-                cell = _cell(record, run, metric)
+                cell = _cell_value(record, run, metric)
             is_speed = metric.quantity == "speed" and cell.has_value
             if is_speed and pair in elsewhere:
                 cell = replace(
@@ -160,7 +160,7 @@ class Spread:
     cells: int  # number of cells with a value
 
 
-def spread(cells: Cells) -> Spread:
+def value_spread(cells: Cells) -> Spread:
     """The summary of the ranked values of a `cells_frame`."""
     ranked = [cell.value for cell in cells if cell.has_value and cell.is_ranked]
     values = ranked or [math.nan]
@@ -209,7 +209,9 @@ def chosen_reference(
     return named if len(names) == 1 and has_value else None
 
 
-def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> float:
+def noise_of_reference(
+    run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False
+) -> float:
     """
     Difference of the two values of the reference; NaN if it has only one, and of what
     is measured from the reference's.
@@ -226,7 +228,7 @@ def floor(run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False) -> fl
     for record in run.variants:
         is_it = record.variant == variant and record.pair == pair
         if first and is_it and record.has_numbers:
-            return abs(difference(_cell(record, run, metric), first))
+            return abs(difference(_cell_value(record, run, metric), first))
     return math.nan
 
 
@@ -272,7 +274,7 @@ def value_at(cells: Cells, pair: Pair) -> float:
     return next(cell.value for cell in cells if cell.pair == pair)
 
 
-def _error(
+def _standard_error(
     metric: Metric, record: CellRecord, setup: Setup, units: Sequence[float], n: int
 ) -> float:
     """
@@ -318,7 +320,7 @@ def pairs_elsewhere(run: Run) -> set[Pair]:
     return {record.pair for record in run.records if record.device != device}
 
 
-def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
+def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     """The value of *metric* in *record*; without numbers, or of a gap, the reason."""
     pair = record.pair
     if not record.has_numbers:
@@ -339,7 +341,7 @@ def _cell(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         left_out=len(without),
         value=cell_value(metric, values),
         observations=values,
-        error=_error(metric, record, run.setup, units, len(values)),
+        error=_standard_error(metric, record, run.setup, units, len(values)),
         units=len(units),
         by_unit=by_unit if metric.names else {},
         against=metric.against(record),

@@ -71,15 +71,20 @@ def frame_of(
     for is_trimmed in (False, True) * TRIES:
         before, behind = AROUND
         said = [f"{before}{mark}{behind}" for mark in marks]
-        text, shown = _render(tokenizer, names, said), marks if is_trimmed else said
-        pieces = _pieces(text, shown)
+        text, shown = (
+            _render_texts(tokenizer, names, said),
+            marks if is_trimmed else said,
+        )
+        pieces = _texts_around(text, shown)
         frame = Frame(pieces, is_trimmed) if pieces else None
         if frame and _renders_alike(tokenizer, names, frame, begins_answers):
             return frame
     return None
 
 
-def _render(tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]) -> str:
+def _render_texts(
+    tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]
+) -> str:
     """The prompt of messages with these *roles* and *texts*; empty if it is refused."""
     said = tuple(map(Message, roles, texts))
     try:
@@ -88,7 +93,7 @@ def _render(tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]) ->
         return ""
 
 
-def _pieces(text: str, shown: Sequence[str]) -> tuple[str, ...]:
+def _texts_around(text: str, shown: Sequence[str]) -> tuple[str, ...]:
     """
     What stands around the texts *shown* in *text*.
 
@@ -111,7 +116,9 @@ def _renders_alike(
     begun = (*said, Message("assistant", f"{NO_THINK_PREFILL}{SAMPLE}\n"))
     return all(
         fill_frame(frame, messages)
-        == _render(tokenizer, [m.role for m in messages], [m.content for m in messages])
+        == _render_texts(
+            tokenizer, [m.role for m in messages], [m.content for m in messages]
+        )
         for messages in ((said, begun) if begins_answers else (said,))
     )
 
@@ -156,12 +163,12 @@ class SteadyTemplate:
         text = self.template.render_conversation(
             messages, tools, begins_reply=begins_reply, thinking=thinking
         )
-        for now, then in _changes(self.now, self.then):
+        for now, then in _changed_words(self.now, self.then):
             text = text.replace(now, then)
         return text
 
 
-def steady(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
+def steady_template(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
     """
     *template* as it rendered when it gave *then*.
 
@@ -178,7 +185,7 @@ def _frame_today(template: ChatTemplate) -> Frame | None:
     return frame_of(template, "user", begins_answers=False)
 
 
-def _changes(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
+def _changed_words(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
     """
     The words that differ between two frames, from the first to the last of a piece.
 

@@ -178,8 +178,8 @@ def laid_out(
         body, ranges = _compose_text(f"{before}\n" if before else "", text, passages)
         whole = f"{body}\n\n{padding(behind)}end"
         pieces = tokenizer.tokens(whole)
-        ends = _ends(pieces, whole)
-        spans = [_span(ends, whole, passage, *at) for passage, at in ranges]
+        ends = _token_ends(pieces, whole)
+        spans = [_passage_span(ends, whole, passage, *at) for passage, at in ranges]
         last = spans[-1].places[-1]
         length = pad_context(last + 2)
         first = spans[0].places[0]
@@ -210,7 +210,7 @@ def _compose_text(
     return body, ranges
 
 
-def _span(
+def _passage_span(
     ends: Sequence[int], whole: str, passage: Passage, begin: int, end: int
 ) -> Span:
     """
@@ -233,7 +233,7 @@ def _span(
     )
 
 
-def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
+def _token_ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
     """
     Where each token ends in *whole*, in bytes.
 
@@ -244,7 +244,7 @@ def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
         BadInput: If the tokens are not those of the text.
     """
     data = whole.encode(errors="replace")
-    if not b"".join(map(_bytes, pieces)).endswith(data):
+    if not b"".join(map(_piece_bytes, pieces)).endswith(data):
         raise _unsuitable_error("its tokens do not add up to the text")
     end, ends = len(data), []
     for piece in reversed(pieces):
@@ -253,7 +253,7 @@ def _ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
     return ends[::-1]
 
 
-def _bytes(piece: TokenPiece) -> bytes:
+def _piece_bytes(piece: TokenPiece) -> bytes:
     if isinstance(piece.piece, str):
         return piece.piece.encode(errors="replace")
     return bytes(piece.piece)
@@ -325,7 +325,7 @@ def _read_by_echo(
     )
     whole_s = context.clock() - started
     own_s = math.fsum(each.wall_s for each in every)
-    answers = _answers(group, every, body.encode(errors="replace"))
+    answers = _answers_of_group(group, every, body.encode(errors="replace"))
     return AnswerGroup(answers=answers, text_s=max(0.0, whole_s - own_s))
 
 
@@ -339,7 +339,7 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     """
     run = context.run
     tool = run.engine.reading_tool()
-    chunk = _chunk(context, tool, group, text)
+    chunk = _find_or_lay_out_chunk(context, tool, group, text)
     with context.measuring(), context.patience() as patience:
         task = ReadingTask(
             pair=context.pair,
@@ -360,10 +360,14 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
         chunk.scores_of(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
         for span in chunk.spans
     ]
-    return AnswerGroup(answers=_answers(group, every, task.text), text_s=text_s)
+    return AnswerGroup(
+        answers=_answers_of_group(group, every, task.text), text_s=text_s
+    )
 
 
-def _answers(group: Group, every: Sequence[Forced], text: bytes) -> tuple[Answer, ...]:
+def _answers_of_group(
+    group: Group, every: Sequence[Forced], text: bytes
+) -> tuple[Answer, ...]:
     """The scores of the passages of *group*, in a *text* that was read."""
     digest = hashlib.sha256(text).hexdigest()
     return tuple(
@@ -374,7 +378,9 @@ def _answers(group: Group, every: Sequence[Forced], text: bytes) -> tuple[Answer
     )
 
 
-def _chunk(context: ProbeContext, tool: ReadingTool, group: Group, text: str) -> Chunk:
+def _find_or_lay_out_chunk(
+    context: ProbeContext, tool: ReadingTool, group: Group, text: str
+) -> Chunk:
     """The chunk of *group*, as stored in the run folder, else laid out and stored."""
     run = context.run
     path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"

@@ -48,19 +48,19 @@ class RightTokens:
         """
         return Loss(
             kind=LossKind.PROBABILITY,
-            by_unit=self._probabilities,
-            units=self._names,
+            by_unit=self._unit_probabilities,
+            units=self._unit_names,
             able=self._first_choices,
             bounded=lambda record: bounded_share(every(record)),
             **facts,
         )
 
-    def _probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+    def _unit_probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """Mean probability of the right tokens of each unit that has scores."""
         found = self.found(record, setup)
         return {name: scores.probability for name, scores in found if scores}
 
-    def _names(self, record: CellRecord, setup: Setup) -> list[str]:
+    def _unit_names(self, record: CellRecord, setup: Setup) -> list[str]:
         """The names of all units, those without scores among them."""
         return [name for name, _ in self.found(record, setup)]
 

@@ -148,7 +148,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     if losses is None:
         return [str(len(run.records)), NO_VALUE_WORD, NO_VALUE_WORD, NO_VALUE_WORD]
     cells, digits = losses.cells(), losses.digits
-    spread = frames.spread(cells)
+    spread = frames.value_spread(cells)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
         _count_text(cells, spread),
@@ -162,7 +162,8 @@ def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
     """Mean and deviation of each of *metrics*, over cells with a value."""
     tables = frames.cells_frames(run, metrics)
     return [
-        _mean_and_sd(metric, frames.spread(tables[metric.name])) for metric in metrics
+        _mean_and_sd(metric, frames.value_spread(tables[metric.name]))
+        for metric in metrics
     ]
 
 
@@ -179,7 +180,7 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
 
     metric = columns[-1]
     cells = frames.cells_frame(run, metric)
-    spread = frames.spread(cells)
+    spread = frames.value_spread(cells)
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [

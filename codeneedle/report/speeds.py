@@ -14,7 +14,7 @@ from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.probes.frames import CellValue, pairs_elsewhere
 from codeneedle.probes.metrics import facet_parts
-from codeneedle.probes.throughput.metrics import crossover
+from codeneedle.probes.throughput.metrics import crossover_phrase
 from codeneedle.probes.throughput.record import NAME
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions
@@ -89,7 +89,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     if not frame["value"].notna().any():
         raise captions.nothing_to_show(run, test, "throughput")
     crossed = {
-        pair: crossover(record, records[reference], test)
+        pair: crossover_phrase(record, records[reference], test)
         for pair, record in records.items()
         if reference and pair in compared - {reference}
     }

@@ -23,7 +23,7 @@ from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput
 from codeneedle.models import pretrained, sensitivity, weights
-from codeneedle.models.kv_cache import Caches, cacheless, plain_caches
+from codeneedle.models.kv_cache import Caches, plain_caches, why_cacheless
 from codeneedle.models.weights import Weights
 from codeneedle.probes import USUAL, probes_named, usual_probes
 from codeneedle.probes.estimates import Bill, Estimates
@@ -447,7 +447,7 @@ def plan(
     """
     request = adapted(page)
     header = weights_at(request.model or pretrained.built_in_model())
-    refuse_cacheless(header, cacheless(header))
+    refuse_cacheless(header, why_cacheless(header))
     form = _checked_form(request, header)
     if request.corpus:
         registry.refuse_missing(request.corpus)

@@ -12,7 +12,7 @@ from codeneedle.cache_types import (
 )
 from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.probes import PROBES, gap_lines, gaps
+from codeneedle.probes import PROBES, gap_lines, missing_parts
 from codeneedle.probes.metrics import (
     FUNCTIONS,
     LossKind,
@@ -500,7 +500,7 @@ def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
 
 def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on parts of probes that were asked for and lack numbers, with pairs."""
-    found = zip(gaps(verdict.run), gap_lines(verdict.run), strict=True)
+    found = zip(missing_parts(verdict.run), gap_lines(verdict.run), strict=True)
     for (_, pairs), line in found:
         text = f"{line[:1].upper()}{line[1:]}."
         yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))

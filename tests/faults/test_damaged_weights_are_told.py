@@ -145,7 +145,9 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
     assert peak < 64 << 20
 
 
-@pytest.mark.parametrize("stage", ["_check_file", "_parts", "identity_of", "_size"])
+@pytest.mark.parametrize(
+    "stage", ["_check_file", "_model_parts", "identity_of", "_file_size"]
+)
 def test_weights_that_vanish_while_they_are_looked_at_are_named(
     tmp_path, refused, monkeypatch, stage
 ):

@@ -12,11 +12,11 @@ from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     Caches,
     cache_bytes,
-    cacheless,
-    misfit,
     plain_caches,
     stored_bits,
     type_misfit,
+    why_cacheless,
+    why_misfit,
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
@@ -141,10 +141,10 @@ def test_head_sizes_say_which_types_they_take():
     found = replace(weights(), key_length=80, value_length=80)
 
     assert "block of 32 does not divide head size 80" == type_misfit(found, "q4_0")
-    assert "block of 32 does not divide head size 80" == misfit(
+    assert "block of 32 does not divide head size 80" == why_misfit(
         found, Pair("f16", "q4_0")
     )
-    assert misfit(found, F16) is None
+    assert why_misfit(found, F16) is None
     assert {None} == {type_misfit(found, "bf16"), type_misfit(weights(), "turbo3")}
     odd = replace(weights(), key_length=81, value_length=81)
     assert {None} == {type_misfit(odd, "bf16"), type_misfit(odd, "turbo3")}
@@ -157,8 +157,8 @@ def test_latent_attention_wants_equal_types():
     flash = replace(weights(), architecture="deepseek4")
 
     for model in (found, flash):
-        assert "both types are equal" in (misfit(model, Pair("f16", "q8_0")) or "")
-        assert misfit(model, Pair("q8_0", "q8_0")) is None
+        assert "both types are equal" in (why_misfit(model, Pair("f16", "q8_0")) or "")
+        assert why_misfit(model, Pair("q8_0", "q8_0")) is None
     assert 4 * 2 * 64 * 2 * 256 == plain_size(found, F16, 256)
 
 
@@ -192,7 +192,7 @@ def test_weights_without_a_cache_are_told_by_their_header(keys, reason):
     }
     header = parse(gguf_bytes({**shape, **keys}))
 
-    assert reason == cacheless(
+    assert reason == why_cacheless(
         weights_of(header, files=[Path("bert.gguf")], size_bytes=1)
     )
 

@@ -18,7 +18,7 @@ from codeneedle.probes.prompts import (
     fill_frame,
     frame_of,
     request,
-    steady,
+    steady_template,
 )
 from codeneedle.probes.thinking import NO_THINK_ARGS, thought_and_answer
 from codeneedle.records.comparability import setup_differences, with_types_and_probes_of
@@ -107,10 +107,10 @@ def test_a_conversation_is_rendered_as_on_the_day_on_which_a_run_began():
     asked = {"begins_reply": True, "thinking": False}
 
     assert first.render_conversation(*said, **asked) == (
-        steady(today, then).render_conversation(*said, **asked)
+        steady_template(today, then).render_conversation(*said, **asked)
     )
-    assert today is steady(today, None)
-    assert first is steady(first, then)
+    assert today is steady_template(today, None)
+    assert first is steady_template(first, then)
 
 
 def test_a_thought_that_the_template_opens_is_closed():

@@ -232,7 +232,9 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
 
     more = [replace(each, variant=AGAIN) for each in (*others, again)]
     found = [
-        frames.floor(run.holding((*run.records, *variants)), MATCHED, cells)
+        frames.noise_of_reference(
+            run.holding((*run.records, *variants)), MATCHED, cells
+        )
         for variants in (more, more[:-1])
     ]
     assert 3.0 == found[0]
@@ -254,19 +256,21 @@ def test_differences_are_over_the_units_that_both_have() -> None:
     cells = frames.cells_frame(run, logp)
 
     assert -7 / 3 == pytest.approx(cells[0].value)
-    assert 0.0 == frames.floor(run, logp, cells)
+    assert 0.0 == frames.noise_of_reference(run, logp, cells)
 
 
 def test_the_spread_divides_by_the_number_of_cells() -> None:
     """15.97 +/- 0.16 for one cell of 15 among 36 of 16, as published."""
     run = made_run(lambda pair, _at: 15 if str(pair) == "q4_0/q4_0" else 16)
-    found = frames.spread(frames.cells_frame(run, MATCHED))
-    some = frames.spread(frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED))
+    found = frames.value_spread(frames.cells_frame(run, MATCHED))
+    some = frames.value_spread(
+        frames.cells_frame(small_run(untried=["q4_0/q8_0"]), MATCHED)
+    )
 
     assert ("15.97", "0.16") == (f"{found.mean:.2f}", f"{found.sd:.2f}")
     assert (15, 16, 36) == (found.low, found.high, found.cells)
     assert 3 == some.cells
-    nothing = frames.spread([])
+    nothing = frames.value_spread([])
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.sd)
     assert 0 == nothing.cells == frames.most_observations([])

@@ -3,7 +3,7 @@
 from made_contexts import run_context
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes.cell import ProbeContext, _phases
+from codeneedle.probes.cell import ProbeContext, _phases_between
 from codeneedle.records.record import Phases
 
 
@@ -14,7 +14,7 @@ def made_cell(folder, **changes):
 
 
 def test_each_moment_ends_a_phase():
-    phases = _phases([9.5, 10.0, 10.25, 10.5, 20.5], end=21.0)
+    phases = _phases_between([9.5, 10.0, 10.25, 10.5, 20.5], end=21.0)
 
     assert phases == Phases(
         between_s=0.5, ready_s=0.25, start_s=0.25, measure_s=10.0, stop_s=0.5
@@ -24,15 +24,15 @@ def test_each_moment_ends_a_phase():
 
 
 def test_phases_that_were_not_reached_are_none():
-    assert Phases(ready_s=2.0) == _phases([None, 10.0], end=12.0)
+    assert Phases(ready_s=2.0) == _phases_between([None, 10.0], end=12.0)
     assert Phases(between_s=1.0, ready_s=1.0, start_s=1.0, stop_s=0.0) == (
-        _phases([9.0, 10.0, 11.0, None, 12.0], end=12.0)
+        _phases_between([9.0, 10.0, 11.0, None, 12.0], end=12.0)
     )
 
 
 def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
     assert Phases(ready_s=1.0, start_s=1.0, measure_s=3.0, stop_s=1.0) == (
-        _phases([None, 10.0, 11.0, 12.0, 15.0], end=16.0)
+        _phases_between([None, 10.0, 11.0, 12.0, 15.0], end=16.0)
     )
 
 

@@ -19,9 +19,9 @@ from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     AvailableMemory,
-    misfit,
     plain_caches,
     predict_memory,
+    why_misfit,
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.probes import PROBES
@@ -279,7 +279,7 @@ def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
         plain_caches(weights, weights.training_context),
         map(Pair.parse, pairs),
         AvailableMemory(room, "of this machine"),
-        refusal=lambda pair: misfit(weights, pair) or "",
+        refusal=lambda pair: why_misfit(weights, pair) or "",
     )
     return lines_of(predicted_memory(plan))
 

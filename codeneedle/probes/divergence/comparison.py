@@ -76,10 +76,10 @@ def compared_with_reference(
         for length, chunks in sizes
         if key(length, chunks) not in found.answers
     ]
-    steps = [_steps(tool, task) for task in tasks]
+    steps = [_chunks_to_compute(tool, task) for task in tasks]
     with context.measuring(), context.patience() as patience:
         for at, task in enumerate(tasks):
-            found.answers[key(task.context, task.chunks)] = _compare(
+            found.answers[key(task.context, task.chunks)] = _compare_context(
                 context,
                 tool,
                 replace(task, patience=patience),
@@ -119,7 +119,7 @@ def tool_of(engine: Engine) -> DivergenceTool | None:
     return None
 
 
-def _compare(
+def _compare_context(
     context: ProbeContext,
     tool: DivergenceTool,
     task: DivergenceTask,
@@ -219,7 +219,7 @@ def _reference_run(run: ToolRun, task: DivergenceTask) -> ToolRun:
     return run if is_same else ToolRun(command=run.command)
 
 
-def _steps(tool: DivergenceTool, task: DivergenceTask) -> int:
+def _chunks_to_compute(tool: DivergenceTool, task: DivergenceTask) -> int:
     """Chunks to compute: twice as many if the reference is to be computed."""
     return (1 if tool.reference(task) else 2) * task.chunks
 

@@ -38,7 +38,7 @@ CHUNKS = UnitKind(
 Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
-def _values(numbers: Numbers, context: int | None = None) -> Values:
+def _values_at(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one; else none."""
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
@@ -62,7 +62,7 @@ def _comparison_at(
     return divergence.at(context, sizes) if divergence else None
 
 
-def _reference(record: CellRecord) -> str | None:
+def _compared_with(record: CellRecord) -> str | None:
     """The pair that *record* was compared with; None if with none."""
     divergence = divergence_of(record)
     return divergence.reference if divergence else None
@@ -95,10 +95,10 @@ class _AtContext:
         return replace(
             self.metric,
             name=f"{self.metric.name}{suffix}",
-            values=_values(self.numbers, context),
-            reference=_reference if self.is_compared else None,
+            values=_values_at(self.numbers, context),
+            reference=_compared_with if self.is_compared else None,
             loss=self.metric.loss if context is None else None,
-            units=_values(_values_of_chunks(self.by_chunk), context)
+            units=_values_at(_values_of_chunks(self.by_chunk), context)
             if self.by_chunk
             else None,
             of="" if context is None else self.metric.name,
@@ -136,7 +136,7 @@ def _gap_of(
     return gap
 
 
-def _estimate(
+def _stated_metric(
     metric: Metric,
     estimate: Callable[[Statistics], Estimate | None],
     *,
@@ -161,7 +161,11 @@ def _estimate(
 
 
 _divergence = partial(
-    Metric, better="lower", values=_values(lambda *_: ()), unit_kind=CHUNKS, unit="nats"
+    Metric,
+    better="lower",
+    values=_values_at(lambda *_: ()),
+    unit_kind=CHUNKS,
+    unit="nats",
 )
 _percent = partial(_divergence, unit="%", better="higher")
 
@@ -212,7 +216,7 @@ def _ppl_ratio(compared: ContextComparison, statistics: Statistics) -> Sequence[
 
 
 _AT_CONTEXT: tuple[_AtContext, ...] = (
-    _estimate(
+    _stated_metric(
         _divergence(name="kld", floor=True, loss=Loss(kind=LossKind.CHANGE)),
         lambda statistics: statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
@@ -229,7 +233,7 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _percent(name="precision999", over_floor=precision_percent),
         lambda _, statistics: (statistics.kld_999,),
     ),
-    _estimate(
+    _stated_metric(
         _percent(name="top1"),
         lambda statistics: statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
@@ -242,11 +246,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _divergence(name="kld-max", floor=True),
         lambda _, statistics: (statistics.kld_max,),
     ),
-    _estimate(
+    _stated_metric(
         _divergence(name="dp-rms", unit="%", floor=True),
         lambda statistics: statistics.dp_rms,
     ),
-    _estimate(
+    _stated_metric(
         _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
@@ -260,7 +264,7 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 )
 
 
-def _tokens(
+def _token_logprobs(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> Iterator[tuple[str, float | None]]:
     """
@@ -288,20 +292,20 @@ def _tokens(
             yield str(chunk), logprob
 
 
-def _probabilities(
+def _chunk_probabilities(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> dict[str, float]:
     """Mean probability of the right tokens, by chunk that has some."""
     found: dict[str, list[float]] = {}
-    for name, logprob in _tokens(record, setup, part):
+    for name, logprob in _token_logprobs(record, setup, part):
         if logprob is not None:
             found.setdefault(name, []).append(math.exp(logprob))
     return {name: fmean(values) for name, values in found.items()}
 
 
-def _names(record: CellRecord, setup: Setup) -> list[str]:
+def _chunk_names(record: CellRecord, setup: Setup) -> list[str]:
     """Names of all chunks, those without a score among them."""
-    return [*dict.fromkeys(name for name, _ in _tokens(record, setup))]
+    return [*dict.fromkeys(name for name, _ in _token_logprobs(record, setup))]
 
 
 def _first_choices(record: CellRecord, setup: Setup) -> float:
@@ -324,13 +328,13 @@ def parts_of(setup: Setup) -> tuple[str, ...]:
 
 def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
     """The log-probability of right tokens of a text, or of a *part* of it."""
-    found = metric_by_unit(partial(_tokens, part=part), lambda logprob: logprob)
+    found = metric_by_unit(partial(_token_logprobs, part=part), lambda logprob: logprob)
     return found(
         name=name,
         unit="nats",
         better="higher",
         unit_kind=CHUNKS,
-        reference=_reference,
+        reference=_compared_with,
         **facts,
     )
 
@@ -340,8 +344,8 @@ TEXT_LOGP = _text_logp(
     loss=Loss(
         kind=LossKind.PROBABILITY,
         what="ordinary text",
-        by_unit=_probabilities,
-        units=_names,
+        by_unit=_chunk_probabilities,
+        units=_chunk_names,
         able=_first_choices,
         bounded=_bounded_share,
     ),

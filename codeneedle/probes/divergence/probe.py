@@ -144,7 +144,7 @@ class DivergenceLayout(
             raise ValueError("contexts and numbers of chunks do not belong together")
 
 
-def _sizes(
+def _sizes_by_context(
     settings: DivergenceSettings,
     known: Json,
     of: RunContext | Estimates,
@@ -171,7 +171,7 @@ def _sizes(
         )
     chunks = _chunks_by_context(settings, contexts) or stored
     return [
-        (each, chunks.get(each) or _chunks(settings, each, text_size))
+        (each, chunks.get(each) or _default_chunks(settings, each, text_size))
         for each in contexts
     ]
 
@@ -298,7 +298,7 @@ class DivergenceProbe(Probe):
         length = _text_bytes(settings)
         _refuse_few_chunks(settings, length)
         known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
-        sizes = _sizes(settings, known, estimates, estimates.context, length)
+        sizes = _sizes_by_context(settings, known, estimates, estimates.context, length)
         _refuse_unfit(estimates, sizes, _name_of_file(settings), length)
         return settings
 
@@ -386,7 +386,7 @@ class DivergenceProbe(Probe):
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
         size = len(run.text.encode()) if is_corpus else _text_bytes(settings)
-        sizes = _sizes(settings, known, run, run.setup.context, size)
+        sizes = _sizes_by_context(settings, known, run, run.setup.context, size)
         name = run.setup.corpus.name if is_corpus else _name_of_file(settings)
         if is_corpus:
             _refuse_unfit(run, sizes, name, size)
@@ -402,7 +402,7 @@ class DivergenceProbe(Probe):
                 llama=tool.version if tool else BY_SERVER,
                 arguments=tool.arguments if tool else (),
                 parts=texts.PARTS if is_default else (),
-                cuts=_cuts(run, known, sizes) if is_default else (),
+                cuts=_ends_of_parts(run, known, sizes) if is_default else (),
             )
         )
 
@@ -481,7 +481,7 @@ def _contexts_and_chunks(
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
     chunks = _chunks_by_context(settings, contexts)
     return [
-        (context, chunks.get(context) or _chunks(settings, context, tokens))
+        (context, chunks.get(context) or _default_chunks(settings, context, tokens))
         for context in contexts
     ]
 
@@ -508,7 +508,7 @@ def _text_bytes(settings: DivergenceSettings) -> int:
     return len(file_bytes(settings.file))
 
 
-def _cuts(
+def _ends_of_parts(
     run: RunContext, known: Json, sizes: Sequence[tuple[int, int]]
 ) -> tuple[int, ...]:
     """
@@ -542,7 +542,7 @@ def _read_chunks(
     return found
 
 
-def _chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
+def _default_chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
     """Chunks at *context* where none are chosen; fewer of a short text, but two."""
     most = ASKED_CHUNKS if settings.contexts else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

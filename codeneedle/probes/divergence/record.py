@@ -100,7 +100,7 @@ class ContextComparison:
             counts = enumerate(self.by_chunk_tokens)
             return [chunk for chunk, tokens in counts for _ in range(tokens)]
         if self.ends:
-            return _chunks(self.ends)
+            return _chunk_numbers(self.ends)
         per_chunk = max(1, len(self.logprobs) // max(1, self.chunks))
         return [number // per_chunk for number in range(len(self.logprobs))]
 
@@ -133,7 +133,7 @@ class Divergence:
         return next((each for each in newest if each.context == context), None)
 
 
-def _chunks(ends: Sequence[int]) -> list[int]:
+def _chunk_numbers(ends: Sequence[int]) -> list[int]:
     """The chunk of each token, whose *ends* begin anew with each chunk."""
     # Parts of one character may end where it does.
     begins = [now < before for before, now in itertools.pairwise(ends)]

@@ -60,7 +60,8 @@ def cuts(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
         Of each block, the place in its text, in bytes.
     """
     of_each = [
-        [*_ends(tokenizer, text, context, blocks - blocks // 2)] for text in sources()
+        [*_block_ends(tokenizer, text, context, blocks - blocks // 2)]
+        for text in sources()
     ]
     return _in_turn(of_each, blocks)
 
@@ -85,7 +86,7 @@ def _in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
     return tuple(of_each[at % 2][at // 2] for at in range(fitting))
 
 
-def _ends(
+def _block_ends(
     tokenizer: Tokenizer, text: bytes, context: int, blocks: int
 ) -> Iterator[int]:
     """Where the first *blocks* of *text* end, in bytes; fewer if it has not so many."""

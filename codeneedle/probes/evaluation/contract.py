@@ -183,7 +183,7 @@ def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
             status=Status.TIMED_OUT,
             hint="Give it more time: --eval-timeout 4h",
         )
-    written = sum(_sizes([task.log, task.out]))
+    written = sum(_file_sizes([task.log, task.out]))
     if written > OUT_LIMIT_BYTES:
         raise _failure(
             task,
@@ -192,7 +192,7 @@ def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
         )
 
 
-def _sizes(paths: Sequence[Path]) -> Iterator[int]:
+def _file_sizes(paths: Sequence[Path]) -> Iterator[int]:
     """Sizes of the files at *paths* and below, in bytes; links are not followed."""
     left = list(paths)
     while left:  # not by recursion: folders may be thousands deep

@@ -37,7 +37,9 @@ def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
     )
 
 
-def _samples(record: CellRecord, _setup: Setup) -> Iterator[tuple[str, Sample | None]]:
+def _samples_by_unit(
+    record: CellRecord, _setup: Setup
+) -> Iterator[tuple[str, Sample | None]]:
     """Each sample by its unit, None without a score; nothing if too many have none."""
     samples = evaluation_of(record).samples
     for each in () if is_unscored(samples) else samples:
@@ -64,7 +66,7 @@ def _changes_of_score(
     ]
 
 
-def _mean(record: CellRecord, _setup: Setup) -> float:
+def _mean_score(record: CellRecord, _setup: Setup) -> float:
     """Mean score of the samples of units without gaps; 0 without any."""
     samples = _samples_with_score(evaluation_of(record).samples)
     return fmean([sample.score for sample in samples] or [0])
@@ -84,7 +86,7 @@ def _change_metric(name: str, sign: int) -> Metric:
 
 
 METRICS: tuple[Metric, ...] = (
-    metric_by_unit(_samples, lambda each: each.score)(
+    metric_by_unit(_samples_by_unit, lambda each: each.score)(
         name=NAME,
         unit="",
         better="higher",
@@ -92,7 +94,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.SCORE,
             units=_every_unit,
             lacking=lambda record: phrase_of_unscored(evaluation_of(record).samples),
-            able=_mean,
+            able=_mean_score,
         ),
         unit_kind=SAMPLES,
     ),

@@ -117,7 +117,7 @@ class EvaluationProbe(Probe):
         self, settings: EvaluationSettings, _estimates: Estimates
     ) -> EvaluationSettings:
         """*settings* as they are, if the commands can be run."""
-        _words(settings)
+        _command_words(settings)
         if settings.score:
             checked_words(settings.score, option="--eval-score", known=OFFLINE)
         if settings.read not in {AUTO, *READERS}:
@@ -177,7 +177,7 @@ class EvaluationProbe(Probe):
         """
         if not settings.command:
             return ""
-        words = _words(settings)
+        words = _command_words(settings)
         program, *others = map(Path, words)
         scripts = (path for path in others if path.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
@@ -212,7 +212,7 @@ class EvaluationProbe(Probe):
         context.step(1, 1, "reading the results")
         reader, samples = cell.results()
         if reader == LINES_NAME:
-            samples = seedless(samples, cell.seed)
+            samples = without_seed(samples, cell.seed)
         evaluation = replace(evaluation, reader=reader)
         first = first_evaluation(context.run.setup)
         if first is not None:
@@ -249,7 +249,7 @@ PROBE = EvaluationProbe(
 )
 
 
-def _words(settings: EvaluationSettings) -> tuple[str, ...]:
+def _command_words(settings: EvaluationSettings) -> tuple[str, ...]:
     """
     The words of the command.
 
@@ -266,7 +266,7 @@ def _words(settings: EvaluationSettings) -> tuple[str, ...]:
     return checked_words(settings.command, option="--eval", known=PLACEHOLDERS)
 
 
-def seedless(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
+def without_seed(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
     """
     *samples* without the *seed* of the command, which differs in a repetition.
 

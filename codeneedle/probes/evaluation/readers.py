@@ -85,21 +85,21 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
             behind cannot be used in any other way: the sweep goes on.
     """
     try:
-        return _read(folder, reader)
+        return _read_by_first(folder, reader)
     except (OSError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
         raise Unreadable(
             reason=_mask_and_cut(str(error)) or type(error).__name__
         ) from error
 
 
-def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
+def _read_by_first(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     """The first of the readers that finds results, and their samples, checked."""
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
-        results = _results(folder, READERS[name])
+        results = _results_by_reader(folder, READERS[name])
         if results is not None:
             return name, _check_samples(list(group_results(results)))
-    written = sorted(path.name for path in _files(folder, "*"))
+    written = sorted(path.name for path in _matching_files(folder, "*"))
     present = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
     is_binary = any(name.endswith(".eval") for name in written)
     wanted = " or ".join(dict.fromkeys(READERS[name].files for name in names))
@@ -109,11 +109,11 @@ def _read(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
     )
 
 
-def _results(folder: Path, reader: Reader) -> list[Result] | None:
+def _results_by_reader(folder: Path, reader: Reader) -> list[Result] | None:
     """Results of all files of *reader*, by path; None if none is of its kind."""
     parts = [
         part
-        for path in _files(folder, reader.files)
+        for path in _matching_files(folder, reader.files)
         if (part := reader.results(path)) is not None
     ]
     if not parts:
@@ -147,7 +147,7 @@ def group_results(results: Sequence[Result]) -> Iterator[Sample]:
         yield result.sample if is_same else replace(result.sample, group=unit)
 
 
-def _files(folder: Path, pattern: str) -> list[Path]:
+def _matching_files(folder: Path, pattern: str) -> list[Path]:
     """Files below *folder* that fit *pattern*, sorted; at most `MOST_FILES`."""
     paths = (path for path in folder.rglob(pattern) if path.is_file())
     return sorted(itertools.islice(paths, MOST_FILES))
@@ -168,7 +168,7 @@ def _check_samples(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     return tuple(samples)
 
 
-def _sample(identity: object, score: object, **facts: Any) -> Sample:
+def _storable_sample(identity: object, score: object, **facts: Any) -> Sample:
     """
     A sample whose texts can be stored; without a score it has an error.
 
@@ -183,11 +183,11 @@ def _sample(identity: object, score: object, **facts: Any) -> Sample:
     }
     name, number = _mask_and_cut(str(identity)), 0.0
     if not facts.get("error"):
-        number, facts["error"] = _number(name, score)
+        number, facts["error"] = _score_and_fault(name, score)
     return Sample(id=name, score=number, **facts)
 
 
-def _number(name: str, score: object) -> tuple[float, str]:
+def _score_and_fault(name: str, score: object) -> tuple[float, str]:
     """
     A *score* of a sample of that *name*, and why it has none; one of them is empty.
 
@@ -263,7 +263,7 @@ def _mask_and_cut(text: str) -> str:
     return masked(one_line(harmless(text)))[:ID_LENGTH]
 
 
-def _bytes(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     """The content of a file; stops at one beyond `FILE_LIMIT_BYTES`."""
     length = path.stat().st_size
     if length > FILE_LIMIT_BYTES:
@@ -271,7 +271,7 @@ def _bytes(path: Path) -> bytes:
     return files.read_regular(path) or b""
 
 
-def _json(data: bytes, *, place: str) -> Any:
+def _parse_json(data: bytes, *, place: str) -> Any:
     """
     What JSON says, with NaN and Infinity as Python and others write them.
 
@@ -295,29 +295,32 @@ def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-def _lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
+def _parse_lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
     """Place and contents of each line that is not blank."""
-    for number, line in enumerate(_bytes(path).split(b"\n"), start=1):
+    for number, line in enumerate(_read_bytes(path).split(b"\n"), start=1):
         if line.strip():
             place = f"{path.name}, line {number}"
-            yield place, _check_shape(_json(line, place=place), layout, place=place)
+            yield (
+                place,
+                _check_shape(_parse_json(line, place=place), layout, place=place),
+            )
 
 
-def _json_in(path: Path) -> Any:
+def _json_or_none(path: Path) -> Any:
     """The JSON in a file; None if it holds none, or cannot be read."""
     try:
-        return _json(_bytes(path), place=path.name)
+        return _parse_json(_read_bytes(path), place=path.name)
     except Unreadable:
         return None
 
 
-def _member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
+def _member_within(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
     """
     The value below *keys*, each within the one before, of a JSON object in a file.
 
     None if the file is not a JSON object with these keys.
     """
-    value = _json_in(path)
+    value = _json_or_none(path)
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             return None
@@ -338,10 +341,10 @@ class _SampleLine(Struct, forbid_unknown_fields=True):
     error: str = ""
 
 
-def _of_lines(path: Path) -> Iterator[Result]:
+def _results_of_lines(path: Path) -> Iterator[Result]:
     """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
-    for _, line in _lines(path, _SampleLine):
-        sample = _sample(
+    for _, line in _parse_lines(path, _SampleLine):
+        sample = _storable_sample(
             line.id,
             line.score,
             group=line.group,
@@ -386,7 +389,9 @@ def _is_error(path: Path, task: str, metric: str) -> bool:
     """
     layout = dict[str, dict[str, bool | None]]
     for results in sorted(path.parent.glob("results_*.json")):
-        stated = (_member(results, layout, "higher_is_better") or {}).get(task, {})
+        stated = (_member_within(results, layout, "higher_is_better") or {}).get(
+            task, {}
+        )
         if (is_higher := stated.get(metric)) is not None:
             return not is_higher
     return metric in LOWER_IS_BETTER
@@ -402,7 +407,7 @@ class _LmEvalRow(Struct):
     target: Any = None
 
 
-def _of_lm_eval(path: Path) -> Iterator[Result]:
+def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     """
     A row of lm-eval for each sample and filter, with the first of its metrics; 1 less
     that metric if it is an error.
@@ -411,7 +416,7 @@ def _of_lm_eval(path: Path) -> Iterator[Result]:
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_error, path, task))
-    for place, raw in _lines(path, dict[str, Any]):
+    for place, raw in _parse_lines(path, dict[str, Any]):
         row = _check_shape(raw, _LmEvalRow, place=place)
         named = row.metrics[0] if row.metrics else "none"
         score = raw.get(named, "none")
@@ -425,7 +430,9 @@ def _of_lm_eval(path: Path) -> Iterator[Result]:
         document = f"{task}:{row.doc_id}:{row.doc_hash[:12]}"
         name, prompt = f"{document}:{row.filter}", row.prompt_hash
         asked = _sha256(row.arguments and [task, row.arguments, row.target])
-        yield Result(_sample(name, score, group=document, prompt=prompt), asked)
+        yield Result(
+            _storable_sample(name, score, group=document, prompt=prompt), asked
+        )
 
 
 # --- inspect_ai
@@ -476,28 +483,28 @@ _INSPECT_ENDS = frozenset({"cost", "operator", "time", "working"})
 """Limits of a sample that say nothing of its answer: others are of the model's text."""
 
 
-def _of_inspect(path: Path) -> Iterator[Result] | None:
+def _results_of_inspect(path: Path) -> Iterator[Result] | None:
     """
     Results by the first scorer of a JSON log of inspect_ai, whose epochs are attempts.
 
     None if *path* is another file.
     """
-    if _member(path, str, "eval", "task") is None:
+    if _member_within(path, str, "eval", "task") is None:
         return None
-    log = _check_shape(_json_in(path), _InspectLog, place=path.name)
+    log = _check_shape(_json_or_none(path), _InspectLog, place=path.name)
     if log.status != "success":  # some samples are missing, in the first cell for all
         reason = f"{path.name} says that it is not done: {visible(log.status)}"
         raise Unreadable(reason=reason, hint="See its log.")
-    return (_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
+    return (_result_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
 
 
-def _of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Result:
+def _result_of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Result:
     """The result of *sample* by the first scorer of *task* that has one."""
     scores = sample.scores or {}
     names = (*(scorer.name for scorer in task.scorers or ()), *scores)
     chosen = next((scores[name] for name in names if name in scores), None)
     value = chosen.value if chosen else None
-    read = _sample(
+    read = _storable_sample(
         f"{task.task}:{sample.id}",
         _INSPECT_VALUES.get(value, value) if isinstance(value, str) else value,
         seed=sample.epoch,
@@ -585,7 +592,7 @@ _PROMPTFOO_FAILED = 2
 """Value of failureReason if the provider failed; 1 is an assertion that failed."""
 
 
-def _of_promptfoo(path: Path) -> Iterator[Result] | None:
+def _results_of_promptfoo(path: Path) -> Iterator[Result] | None:
     """
     Results of promptfoo's JSON; prompts and repeats of one test are a group.
 
@@ -594,13 +601,13 @@ def _of_promptfoo(path: Path) -> Iterator[Result] | None:
     An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.
     """
-    results = _member(path, tuple[_PromptfooResult, ...], "results", "results")
+    results = _member_within(path, tuple[_PromptfooResult, ...], "results", "results")
     if results is None:
         return None
     is_graded = any(result.grading_result for result in results)
     return (
         Result(
-            _sample(
+            _storable_sample(
                 f"test {result.test_idx} prompt {result.prompt_idx}",
                 result.score,
                 group=f"test {result.test_idx}",
@@ -613,9 +620,9 @@ def _of_promptfoo(path: Path) -> Iterator[Result] | None:
 
 
 READERS: Mapping[str, Reader] = {
-    LINES_NAME: Reader(files=LINES, results=_of_lines),
-    "lm-eval": Reader(files="samples_*.jsonl", results=_of_lm_eval),
-    "inspect": Reader(files="*.json", results=_of_inspect),
-    "promptfoo": Reader(files="*.json", results=_of_promptfoo),
+    LINES_NAME: Reader(files=LINES, results=_results_of_lines),
+    "lm-eval": Reader(files="samples_*.jsonl", results=_results_of_lm_eval),
+    "inspect": Reader(files="*.json", results=_results_of_inspect),
+    "promptfoo": Reader(files="*.json", results=_results_of_promptfoo),
 }
 """Readers by the name that ``--eval-read`` takes."""

@@ -38,8 +38,8 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     for compared_answer in compared_answers(record, run.setup):
         yield ScoredAnswer(
             name=compared_answer.prompt,
-            show=functools.partial(_beside, compared_answer, pairs),
-            outcome=outcome(compared_answer),
+            show=functools.partial(_difference_document, compared_answer, pairs),
+            outcome=outcome_phrase(compared_answer),
         )
 
 
@@ -53,9 +53,9 @@ def overview(run: Run, record: CellRecord) -> Document:
             f"{each.ours.tokens:,}",
             f"{each.theirs.tokens:,}",
             f"{each.difference.tokens:,}" if each.difference else "never",
-            _lead(each),
-            _ending(each.ours),
-            _loop(each.ours, each.loop),
+            _lead_phrase(each),
+            _ending_phrase(each.ours),
+            _loop_phrase(each.ours, each.loop),
         ]
         for each in every
     ]
@@ -63,7 +63,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     yield Table(heading, rows, words={"prompt", "ends", "loop"})
 
 
-def outcome(comparison: AnswerComparison) -> str:
+def outcome_phrase(comparison: AnswerComparison) -> str:
     """What became of an answer: ``the same``, ``differs at token 45, loops``."""
     words = ["the same"]
     if comparison.difference:
@@ -80,16 +80,16 @@ def outcome(comparison: AnswerComparison) -> str:
     return ", ".join(words)
 
 
-def _beside(
+def _difference_document(
     comparison: AnswerComparison, pairs: tuple[str, str], view: View
 ) -> Document:
     """Both answers from their first difference on, and the place of a loop."""
     reference, pair = pairs
     if comparison.difference is None:
-        yield Lines([f"the same as {reference}: {_size(comparison.ours)}"])
+        yield Lines([f"the same as {reference}: {_length_phrase(comparison.ours)}"])
         yield Lines([Text(visible_lines(comparison.ours.text))])
         return
-    at, lead = comparison.difference.character, _lead(comparison)
+    at, lead = comparison.difference.character, _lead_phrase(comparison)
     sure = f", where {reference} was ahead by {lead} nats" if lead else ""
     same = plural(comparison.difference.tokens, "token")
     yield Lines([f"the same as {reference} for {same}{sure}"])
@@ -99,7 +99,7 @@ def _beside(
     yield Lines([Text(visible_lines(begun), style="dim")])
     half = max(LEAST_COLUMN, (view.width - GAP) // 2)
     row: list[ShownText] = [
-        Text(_fold(written.text[at:], half) or "(it ends here)")
+        Text(_fold_text(written.text[at:], half) or "(it ends here)")
         for written in (comparison.theirs, comparison.ours)
     ]
     yield Table([reference, pair], [row], words={reference, pair})
@@ -107,11 +107,11 @@ def _beside(
         (reference, comparison.theirs, comparison.reference_loop),
         (pair, comparison.ours, comparison.loop),
     ):
-        looped = f"; loops: {_loop(written, loop)}" if loop else ""
-        yield Lines([f"{name}: {_size(written)}{looped}"])
+        looped = f"; loops: {_loop_phrase(written, loop)}" if loop else ""
+        yield Lines([f"{name}: {_length_phrase(written)}{looped}"])
 
 
-def _fold(text: str, width: int) -> str:
+def _fold_text(text: str, width: int) -> str:
     """*text* in lines of at most *width* characters: a paragraph may be one line."""
     lines = visible_lines(text).split("\n")
     return "\n".join(_fold_line(line, width) for line in lines)
@@ -124,22 +124,22 @@ def _fold_line(line: str, width: int) -> str:
     )
 
 
-def _size(written: Written) -> str:
+def _length_phrase(written: Written) -> str:
     """Length of an answer, and how it ended: ``45 tokens, ended``."""
-    return f"{plural(written.tokens, 'token')}, {_ending(written)}"
+    return f"{plural(written.tokens, 'token')}, {_ending_phrase(written)}"
 
 
-def _ending(written: Written) -> str:
+def _ending_phrase(written: Written) -> str:
     return "ended" if written.ends else "cut by the limit"
 
 
-def _lead(comparison: AnswerComparison) -> str:
+def _lead_phrase(comparison: AnswerComparison) -> str:
     """Lead of the reference where an answer leaves it, in nats; empty if unknown."""
     lead = comparison.difference.lead if comparison.difference else None
     return "" if lead is None else number(lead, digits=2)
 
 
-def _loop(written: Written, loop: Loop | None) -> str:
+def _loop_phrase(written: Written, loop: Loop | None) -> str:
     """What fills a stretch of an answer, how often, from where; empty without."""
     if loop is None:
         return ""

@@ -45,8 +45,8 @@ def find_loop(tokens: Sequence[str]) -> Loop | None:
     """
     counted = ["0" if token.strip().isdigit() else token for token in tokens]
     found = [
-        *_loops(tokens),
-        *(loop for loop in _loops(counted) if _has_word(tokens, loop)),
+        *_first_loops(tokens),
+        *(loop for loop in _first_loops(counted) if _has_word(tokens, loop)),
     ]
     return min(found, key=lambda loop: loop.start, default=None)
 
@@ -57,7 +57,7 @@ def _has_word(tokens: Sequence[str], loop: Loop) -> bool:
     return re.search(r"[^\W\d_]{2}", ngram) is not None
 
 
-def _loops(tokens: Sequence[str]) -> Iterator[Loop]:
+def _first_loops(tokens: Sequence[str]) -> Iterator[Loop]:
     """The first stretch of each n-gram that fills one, the shortest n-gram first."""
     for ngram in range(1, min(LONGEST_NGRAM, len(tokens) // LEAST_TIMES) + 1):
         least = max(LEAST_TOKENS, LEAST_TIMES * ngram)

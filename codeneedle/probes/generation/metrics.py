@@ -112,7 +112,7 @@ def _prompts_asked(record: CellRecord, setup: Setup) -> list[str]:
     ]
 
 
-def _answers(
+def _comparisons_by_prompt(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, AnswerComparison]]:
     """The answers to prompts that are not out."""
@@ -134,7 +134,7 @@ def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
     return [float(kept_tokens(comparison)) for comparison in comparisons(record, setup)]
 
 
-def _lead(record: CellRecord, setup: Setup) -> list[float]:
+def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
     """The median lead where answers differ; none if no answer does, or none is told."""
     every = comparisons(record, setup)
     leads = [e.difference.lead for e in every if e.difference]
@@ -142,7 +142,7 @@ def _lead(record: CellRecord, setup: Setup) -> list[float]:
     return [median(known)] if known else []
 
 
-def _median(values: Values) -> Values:
+def _median_value(values: Values) -> Values:
     """The median of *values*, as the one value of a cell; none without any."""
 
     def of(record: CellRecord, setup: Setup) -> Sequence[float]:
@@ -172,7 +172,9 @@ def _accepted_share(record: CellRecord) -> float | None:
 def _metric_by_prompt(number: Callable[[AnswerComparison], float]) -> partial[Metric]:
     """A metric of the *number* of each prompt that is not out."""
     return partial(
-        metric_by_unit(_answers, number), unit_kind=PROMPTS, reference=compared_with
+        metric_by_unit(_comparisons_by_prompt, number),
+        unit_kind=PROMPTS,
+        reference=compared_with,
     )
 
 
@@ -181,14 +183,14 @@ METRICS: tuple[Metric, ...] = (
         name="diverges-at",
         unit="tokens",
         better="higher",
-        values=_median(_kept_tokens),
+        values=_median_value(_kept_tokens),
         units=_kept_tokens,
     ),
     Metric(
         name="diverges-lead",
         unit="nats",
         better="lower",
-        values=_lead,
+        values=_median_lead,
         unit_kind=PROMPTS,
         reference=compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",

@@ -50,7 +50,7 @@ from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import (
     PromptForm,
-    steady,
+    steady_template,
 )
 from codeneedle.probes.thinking import NO_THINK_ARGS, NO_THINK_PREFILL
 from codeneedle.records.comparability import OtherSetup
@@ -93,7 +93,7 @@ class FirstAnswers(Calibrating):
     @override
     def settled_lines(self, setup: Setup) -> tuple[str, ...]:
         """Which prompts are out, and why; a line for each reason."""
-        return tuple(f"{NAME}: {line}" for line in _left_out(setup))
+        return tuple(f"{NAME}: {line}" for line in _left_out_remarks(setup))
 
 
 class GenerationProbe(Probe):
@@ -202,7 +202,7 @@ class GenerationProbe(Probe):
             GenerationLayout(
                 prompts=tuple(each.facts for each in sent.values()),
                 tokens=tokens,
-                thinking=_thinking(_Form.of_run(run), sent.values()),
+                thinking=_thinking_phrase(_Form.of_run(run), sent.values()),
                 sha256=sha256,
                 wording=WORDING * (not sha256),
                 copies=max(0, len(prompts) - len(sent)),
@@ -335,7 +335,7 @@ def _option_for_shorter(room: int) -> list[str]:
     return [f"--generation-tokens {room}"] if room >= LEAST_TOKENS else []
 
 
-def _thinking(form: "_Form", sent: Iterable[Sent]) -> str:
+def _thinking_phrase(form: "_Form", sent: Iterable[Sent]) -> str:
     """Whether models may think before they answer, as a phrase for the setup."""
     if form.prompt_form == PromptForm.COMPLETION:
         return "none: completion form"
@@ -443,7 +443,7 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
             )
     if counts:
         with form.engine.templating() as today:
-            template = today if is_text else steady(today, form.then)
+            template = today if is_text else steady_template(today, form.then)
             for prompt in prompts:
                 text, thinks = prompt.text, True
                 if not is_text:
@@ -537,7 +537,7 @@ class _Writer(Asker):
         request: Chat | Completion
         if sent.text is None:
             request = Chat(
-                messages=tuple(map(_message, sent.prompt.messages)),
+                messages=tuple(map(_message_without_calls, sent.prompt.messages)),
                 max_tokens=tokens,
                 seed=setup.seed,
                 template_args=args,
@@ -545,7 +545,7 @@ class _Writer(Asker):
         else:
             request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
         if sent.text is not None:
-            self._clear()
+            self._replace_cache()
         reply = self.ask_after_priming(
             sent.text or sent.prompt.text,
             sent.facts.tokens,
@@ -568,7 +568,7 @@ class _Writer(Asker):
             retries=self.retries,
         )
 
-    def _clear(self) -> None:
+    def _replace_cache(self) -> None:
         """
         Replace what is in the cache, which holds the beginning of other prompts.
 
@@ -578,7 +578,7 @@ class _Writer(Asker):
         self.ask_again(lambda: self.send(Completion(prompt="\n", max_tokens=1)))
 
 
-def _message(said: Json) -> Message:
+def _message_without_calls(said: Json) -> Message:
     """A message without its calls of tools."""
     return Message(str(said["role"]), str(said["content"]))
 
@@ -597,7 +597,7 @@ def _remarks(run: Run) -> Iterator[str]:
     if reference is None:
         return
     by_pair = {record.pair: record for record in records}
-    yield from _left_out(run.setup)
+    yield from _left_out_remarks(run.setup)
     for record in run.variants:
         is_again = record.probe == NAME and record.variant == AGAIN
         if is_again and record.has_numbers:
@@ -617,7 +617,7 @@ def _remarks(run: Run) -> Iterator[str]:
             yield f"{pair} writes nothing: {', '.join(empty)}"
 
 
-def _left_out(setup: Setup) -> Iterator[str]:
+def _left_out_remarks(setup: Setup) -> Iterator[str]:
     """Prompts on which the reference loops or writes nothing, a line for each."""
     first = first_of(setup)
     if first is None:

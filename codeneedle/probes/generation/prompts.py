@@ -80,7 +80,7 @@ def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     source = f"{OPTION} {path}"
     try:
         sha256, data = read_file(path, option=OPTION)
-        read = _of_conversations if _is_json(data) else _of_lines
+        read = _prompts_of_conversations if _is_json(data) else _prompts_of_lines
         prompts = tuple(replace(prompt, file=path) for prompt in read(data, path))
     except BadInput as error:
         error.hint = _FORMS
@@ -104,7 +104,7 @@ def _is_json(data: bytes) -> bool:
     return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
 
 
-def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
+def _prompts_of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
     """Conversations as prompts by number, each cut behind its last question."""
     read = conversations_of(data, path, needs_assistant=False)
     for number, conversation in enumerate(read, start=1):
@@ -124,7 +124,7 @@ def _of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
         )
 
 
-def _of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
+def _prompts_of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
     """A prompt for each line that is not blank; these are numbered from 1."""
     try:
         text = data.decode("utf-8-sig")
@@ -154,7 +154,7 @@ def own_prompts(seed: int) -> tuple[Prompt, ...]:
     )
 
 
-def _steps(chance: random.Random, name: str) -> Prompt:
+def _steps_prompt(chance: random.Random, name: str) -> Prompt:
     """A calculation day by day."""
     crates, bottles, price = (
         chance.randint(*at) for at in ((14, 38), (18, 32), (3, 9))
@@ -170,7 +170,7 @@ def _steps(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _puzzle(chance: random.Random, name: str) -> Prompt:
+def _puzzle_prompt(chance: random.Random, name: str) -> Prompt:
     """A puzzle of four people and what they carry."""
     people = chance.sample(["Ines", "Tomas", "Leila", "Piotr", "Maud", "Kenji"], 4)
     goods = chance.sample(["rope", "paint", "salt", "seeds", "tar", "wool"], 4)
@@ -187,7 +187,7 @@ def _puzzle(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _program(chance: random.Random, name: str) -> Prompt:
+def _program_prompt(chance: random.Random, name: str) -> Prompt:
     """The task of a Python class with tests."""
     thing = chance.choice(["library loans", "bus departures", "greenhouse readings"])
     hours = chance.randint(3, 20)
@@ -201,7 +201,7 @@ def _program(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _parser(chance: random.Random, name: str) -> Prompt:
+def _parser_prompt(chance: random.Random, name: str) -> Prompt:
     """A parser of a file of records, explained."""
     mark, unit = chance.choice(["@", "~", "%"]), chance.choice(["km", "kg", "kWh"])
     return _user_prompt(
@@ -216,7 +216,7 @@ def _parser(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _how(chance: random.Random, name: str) -> Prompt:
+def _how_prompt(chance: random.Random, name: str) -> Prompt:
     """An explanation in six paragraphs."""
     what = chance.choice(
         [
@@ -233,7 +233,7 @@ def _how(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _why(chance: random.Random, name: str) -> Prompt:
+def _why_prompt(chance: random.Random, name: str) -> Prompt:
     """A report that weighs two choices."""
     year, town = (
         chance.randint(1820, 1890),
@@ -249,7 +249,7 @@ def _why(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _list(chance: random.Random, name: str) -> Prompt:
+def _list_prompt(chance: random.Random, name: str) -> Prompt:
     """A list that keeps to rules."""
     people, letter = chance.randint(3, 6), chance.choice("bdfglmprst")
     return _user_prompt(
@@ -262,13 +262,15 @@ def _list(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _plan(chance: random.Random, name: str) -> Prompt:
+def _plan_prompt(chance: random.Random, name: str) -> Prompt:
     """A plan with calls of three tools."""
     city, guests = chance.choice(["Lisbon", "Turku", "Graz"]), chance.randint(12, 60)
     tools = (
-        _tool("find_rooms", "Finds rooms for a meeting.", "city", "guests", "day"),
-        _tool("weather", "Forecast of a day.", "city", "day"),
-        _tool("book", "Books a room.", "room", "day", "name"),
+        _tool_definition(
+            "find_rooms", "Finds rooms for a meeting.", "city", "guests", "day"
+        ),
+        _tool_definition("weather", "Forecast of a day.", "city", "day"),
+        _tool_definition("book", "Books a room.", "room", "day", "name"),
     )
     return _user_prompt(
         name,
@@ -282,7 +284,7 @@ def _plan(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _tool(name: str, purpose: str, *arguments: str) -> Json:
+def _tool_definition(name: str, purpose: str, *arguments: str) -> Json:
     """The definition of a tool whose *arguments* are texts, all required."""
     return {
         "type": "function",
@@ -299,12 +301,12 @@ def _tool(name: str, purpose: str, *arguments: str) -> Json:
 
 
 _WRITERS: dict[str, Callable[[random.Random, str], Prompt]] = {
-    "steps": _steps,
-    "puzzle": _puzzle,
-    "program": _program,
-    "parser": _parser,
-    "how": _how,
-    "report": _why,
-    "list": _list,
-    "plan": _plan,
+    "steps": _steps_prompt,
+    "puzzle": _puzzle_prompt,
+    "program": _program_prompt,
+    "parser": _parser_prompt,
+    "how": _how_prompt,
+    "report": _why_prompt,
+    "list": _list_prompt,
+    "plan": _plan_prompt,
 }

@@ -68,13 +68,15 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Al
     Returns:
         Each non-blank line of truth and reply with its mark.
     """
-    asked, more = _content(needle.lines), _content(needle.more)
+    asked, more = _texts_of_lines(needle.lines), _texts_of_lines(needle.more)
     produced = answer_lines(needle, reply)
-    truth = [_key(line, strict_indent=strict_indent) for line in (*asked, *more)]
-    given = [_key(line, strict_indent=strict_indent) for line in produced]
+    truth = [
+        _comparison_key(line, strict_indent=strict_indent) for line in (*asked, *more)
+    ]
+    given = [_comparison_key(line, strict_indent=strict_indent) for line in produced]
     pairs = _common_lines(truth, given, asked=len(asked))
     answered = (g for t, g in pairs if t < len(asked))
-    rows = _rows(
+    rows = _marked_rows(
         truth=(*asked, *more),
         asked=len(asked),
         produced=produced,
@@ -95,7 +97,7 @@ def answer_lines(needle: NeedleFacts, reply: str) -> list[str]:
     Where the needle's own lines hold such tags, fences or a signature, the reply is
     also read with them left in; the reading that matches most asked lines is taken.
     """
-    return [line.text for line in _answer(needle, reply)]
+    return [line.text for line in _answer_lines(needle, reply)]
 
 
 def answer_end(needle: NeedleFacts, reply: str) -> int:
@@ -105,7 +107,7 @@ def answer_end(needle: NeedleFacts, reply: str) -> int:
     That is behind the last line that is matched or hallucinated, its line break
     included. What follows is not part of what the model was asked.
     """
-    lines = _answer(needle, reply)
+    lines = _answer_lines(needle, reply)
     rows = [row for row in score(needle, reply).rows if row.produced is not None]
     ends = [
         line.end
@@ -131,12 +133,12 @@ _REMOVED = "\ud800"
 """Stands for a removed character, so that offsets stay; no reply holds surrogates."""
 
 
-def _answer(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
+def _answer_lines(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     """The answer's lines that are not blank, by the best of the readings."""
-    readings = list(_readings(needle, reply))
+    readings = list(_reply_readings(needle, reply))
     if len(readings) == 1:
         return readings[0]
-    asked = [line.strip() for line in _content(needle.lines)]
+    asked = [line.strip() for line in _texts_of_lines(needle.lines)]
 
     def matched(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
@@ -145,16 +147,16 @@ def _answer(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     return max(readings, key=matched)
 
 
-def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
+def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
     """Ways to read *reply*, without blank lines; the usual one is first."""
     truth = [*needle.lines, *needle.more]
     has_tags = any(map(THOUGHT_TAG.search, truth))
     has_fences = any(map(_FENCE.fullmatch, truth))
     patterns = [THOUGHT, FIRST_THOUGHT, _NEVER] if has_tags else [THOUGHT]
-    head = [line.strip() for line in _content(needle.signature.split("\n"))]
-    top = [line.strip() for line in _content(needle.lines)[: len(head)]]
+    head = [line.strip() for line in _texts_of_lines(needle.signature.split("\n"))]
+    top = [line.strip() for line in _texts_of_lines(needle.lines)[: len(head)]]
     for pattern in patterns:
-        lines = _lines(reply, removed=pattern)
+        lines = _reply_lines(reply, removed=pattern)
         for inside in _inside_fences(lines, has_fences=has_fences):
             content = [line for line in inside if line.text.strip()]
             starts = [line.text.strip() for line in content[: len(head)]]
@@ -163,7 +165,7 @@ def _readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
                 yield content
 
 
-def _lines(reply: str, *, removed: re.Pattern[str]) -> list[_ReplyLine]:
+def _reply_lines(reply: str, *, removed: re.Pattern[str]) -> list[_ReplyLine]:
     """The lines of *reply* without what matches *removed*."""
     text = removed.sub(lambda found: _REMOVED * len(found[0]), reply)
     return [
@@ -180,29 +182,31 @@ def _inside_fences(
     if not fences:
         yield lines
         return
-    pairs = [_between(lines, fences)]
+    pairs = [_fenced_lines(lines, fences)]
     if len(fences) % 2:
         # One is alone: the last never closed, or the first closes an answer that
         # began inside (a prefilled reply does).
-        pairs.append(_between(lines, [-1, *fences]))
+        pairs.append(_fenced_lines(lines, [-1, *fences]))
     yield max(pairs, key=lambda inside: sum(bool(line.text.strip()) for line in inside))
     if has_fences:
         first, last = fences[0], fences[-1]
         yield from (lines[first + 1 : last], lines[first + 1 :], lines[:last], lines)
 
 
-def _between(lines: Sequence[_ReplyLine], fences: Sequence[int]) -> list[_ReplyLine]:
+def _fenced_lines(
+    lines: Sequence[_ReplyLine], fences: Sequence[int]
+) -> list[_ReplyLine]:
     """The lines behind each opening fence, up to its closing one or the end."""
     opening, closing = fences[::2], [*fences[1::2], len(lines)]
     inside = (lines[at + 1 : to] for at, to in zip(opening, closing, strict=False))
     return list(itertools.chain.from_iterable(inside))
 
 
-def _content(lines: Sequence[str]) -> list[str]:
+def _texts_of_lines(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
-def _key(line: str, *, strict_indent: bool) -> str:
+def _comparison_key(line: str, *, strict_indent: bool) -> str:
     """What is compared of a line: without white space behind, or on both sides."""
     return line.rstrip() if strict_indent else line.strip()
 
@@ -265,7 +269,7 @@ def _best_worths(
     return table
 
 
-def _rows(
+def _marked_rows(
     *,
     truth: Sequence[str],
     asked: int,

@@ -32,14 +32,14 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         matched = asked.counts[Mark.MATCHED]
         yield ScoredAnswer(
             name=asked.needle.name,
-            show=functools.partial(_round, asked),
+            show=functools.partial(_round_document, asked),
             task=NAME,
             length=run.setup.corpus.tokens,
             depth=asked.needle.depth,
             right=matched / WRITTEN_LINES,
             outcome=f"{matched} of {WRITTEN_LINES}",
             error=asked.error,
-            beside=functools.partial(_beside, asked),
+            beside=functools.partial(_lines_side_by_side, asked),
         )
     right = {
         each.name: "\n".join(each.lines) for each in functions_in(run.setup).forced
@@ -52,7 +52,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     )
 
 
-def _round(asked: ScoredRound, view: View) -> Document:
+def _round_document(asked: ScoredRound, view: View) -> Document:
     """The lines of a written answer beside the right ones, or why there is none."""
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
@@ -60,7 +60,7 @@ def _round(asked: ScoredRound, view: View) -> Document:
     return lines_beside(asked.needle, scored, width=view.width)
 
 
-def _beside(asked: ScoredRound) -> Beside:
+def _lines_side_by_side(asked: ScoredRound) -> Beside:
     """Right line and written line side by side; None where one of them has none."""
     scored = asked.alignment
     return [
@@ -199,12 +199,12 @@ def lines_beside(needle: NeedleFacts, score: Alignment, *, width: int) -> Docume
     digits = max((len(str(row.number)) for row in rows if row.number), default=1)
     # Number, mark and blank on the left; bar, mark and blank between the halves.
     room = max((width - digits - 3 - 5) // 2, LEAST_WIDTH)
-    lines = [_title(needle), _heading(digits, room)]
+    lines = [_title_text(needle), _heading_text(digits, room)]
     for row in rows:
-        lines += _lines(row, digits=digits, room=room)
+        lines += _row_lines(row, digits=digits, room=room)
     for line in lines:
         line.no_wrap, line.overflow = True, "crop"
-    return [Lines(lines), Lines([_tally(score)])]
+    return [Lines(lines), Lines([_tally_text(score)])]
 
 
 def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
@@ -219,9 +219,9 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
         for at in range(max(len(missing), len(extra))):
             expected = missing[at] if at < len(missing) else None
             produced = extra[at] if at < len(extra) else None
-            pairs.append(LinePair(_number(numbers, expected), expected, produced))
+            pairs.append(LinePair(_line_number(numbers, expected), expected, produced))
         if both:
-            pairs.append(LinePair(_number(numbers, both), both, both))
+            pairs.append(LinePair(_line_number(numbers, both), both, both))
     return pairs
 
 
@@ -248,7 +248,9 @@ def _lines_with_numbers(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
     return iter(enumerate((*needle.lines, *needle.more), start=first))
 
 
-def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int | None:
+def _line_number(
+    numbers: Iterator[tuple[int, str]], row: AlignedLine | None
+) -> int | None:
     """
     The line number of *row*; None of a superfluous line.
 
@@ -259,38 +261,38 @@ def _number(numbers: Iterator[tuple[int, str]], row: AlignedLine | None) -> int 
     return next((at for at, line in numbers if line == row.expected), None)
 
 
-def _title(needle: NeedleFacts) -> Text:
+def _title_text(needle: NeedleFacts) -> Text:
     where = f"line {needle.line:,}, depth {needle.depth:.0%}"
     text = Text(visible(needle.name), style="bold")
     return text.append(f"  {where}", style="not bold dim")
 
 
-def _heading(digits: int, room: int) -> Text:
+def _heading_text(digits: int, room: int) -> Text:
     """Heading of the two columns, behind *digits* for numbers of lines."""
     return Text(f"{'':{digits}}   {'expected':{room}} |   produced", style="dim")
 
 
-def _lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
+def _row_lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
     """One line of the display, or several where a side is too long."""
-    left, right = _halves(row)
+    left, right = _both_sides(row)
     left_parts, right_parts = _wrap(left, room), _wrap(right, room)
     for at in range(max(len(left_parts), len(right_parts), 1)):
         number = str(row.number) if row.number and not at else ""
         line = Text().append(number.rjust(digits), style="dim")
         is_both = row.expected is row.produced
-        line.append_text(_mark(None if is_both or at else row.expected))
-        line.append_text(_pad(left_parts, at, room))
+        line.append_text(_mark_text(None if is_both or at else row.expected))
+        line.append_text(_pad_part(left_parts, at, room))
         line.append(" |", style="dim")
-        line.append_text(_mark(None if at else row.produced))
+        line.append_text(_mark_text(None if at else row.produced))
         line.append_text(right_parts[at] if at < len(right_parts) else Text())
         line.rstrip()
         yield line
 
 
-def _halves(row: LinePair) -> tuple[Text, Text]:
+def _both_sides(row: LinePair) -> tuple[Text, Text]:
     """Both sides, coloured; in similar lines, the difference is highlighted."""
-    left = _half(row.expected, row.expected.expected if row.expected else None)
-    right = _half(row.produced, row.produced.produced if row.produced else None)
+    left = _side_text(row.expected, row.expected.expected if row.expected else None)
+    right = _side_text(row.produced, row.produced.produced if row.produced else None)
     if row.expected is not row.produced and _are_similar(left.plain, right.plain):
         for edit in Levenshtein.opcodes(left.plain, right.plain):
             if edit.tag != "equal":
@@ -306,7 +308,7 @@ def _are_similar(left: str, right: str) -> bool:
     return Levenshtein.normalized_similarity(left, right) >= SIMILAR
 
 
-def _half(row: AlignedLine | None, line: str | None) -> Text:
+def _side_text(row: AlignedLine | None, line: str | None) -> Text:
     """*line* in the colour of its mark; empty without one."""
     if row is None or line is None:
         return Text()
@@ -325,7 +327,7 @@ def _wrap(text: Text, room: int) -> list[Text]:
     return list(text.divide([*itertools.accumulate(lengths)][:-1]))
 
 
-def _pad(parts: Sequence[Text], at: int, room: int) -> Text:
+def _pad_part(parts: Sequence[Text], at: int, room: int) -> Text:
     """
     The piece *at* that place, filled up to *room* columns.
 
@@ -336,14 +338,14 @@ def _pad(parts: Sequence[Text], at: int, room: int) -> Text:
     return part
 
 
-def _mark(row: AlignedLine | None) -> Text:
+def _mark_text(row: AlignedLine | None) -> Text:
     """The sign of a mark between blanks; blanks without one."""
     if row is None:
         return Text("   ")
     return Text(f" {MARKS[row.mark]} ", style=STYLES[row.mark])
 
 
-def _tally(score: Alignment) -> Text:
+def _tally_text(score: Alignment) -> Text:
     """
     The number of lines of each mark that occurs, with its sign.
 

@@ -85,14 +85,14 @@ class Questions:
         """
         lines = _least_lines(self.chosen)
         functions = sorted(corpus.of_length(lines), key=_asked_bytes)
-        hardest = self.hardest(functions[-CANDIDATES:])
+        hardest = self.longest_question(functions[-CANDIDATES:])
         return Room(
             lines=lines,
             tokens=lambda text: self.tokens(text, hardest),
             prompt=lambda text: self.render(text, hardest),
         )
 
-    def hardest(self, functions: Sequence[Function]) -> NeedleFacts:
+    def longest_question(self, functions: Sequence[Function]) -> NeedleFacts:
         """
         What takes most tokens to ask of one of *functions*, signature and answer.
 
@@ -126,11 +126,13 @@ class Questions:
 
 def rooms(settings: RecallSettings, corpus: Corpus, prompts: Prompts) -> Iterator[Room]:
     """What a text of *corpus* leaves room for, the preferred way to ask first."""
-    for way in _ways(settings, corpus):
+    for way in _possible_settings(settings, corpus):
         yield Questions(prompts, way).room(corpus)
 
 
-def _ways(settings: RecallSettings, corpus: Corpus) -> list[RecallSettings]:
+def _possible_settings(
+    settings: RecallSettings, corpus: Corpus
+) -> list[RecallSettings]:
     """
     What can be asked of *corpus*, the preferred first.
 
@@ -156,10 +158,10 @@ def functions_of(
     """
     corpus, context = preparation.corpus, run.setup.context
     prompts = preparation.prompts()
-    for way in _ways(settings, corpus):
+    for way in _possible_settings(settings, corpus):
         if Questions(prompts, way).room(corpus).tokens(corpus.text) <= context:
-            written, forced = _needles(corpus, way)
-            notes = _notes(preparation, settings, way, len(forced))
+            written, forced = _needles_to_ask(corpus, way)
+            notes = _notes_on_few_functions(preparation, settings, way, len(forced))
             preparation.notes.extend(notes)
             written = Questions(prompts, way).with_budgets(written)
             text = _text_lines(corpus) if written else NO_LINES
@@ -191,7 +193,7 @@ def _no_room_error(
     )
 
 
-def _needles(
+def _needles_to_ask(
     corpus: Corpus, chosen: RecallSettings
 ) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
     """
@@ -224,7 +226,7 @@ def _needles(
     )
 
 
-def _notes(
+def _notes_on_few_functions(
     preparation: Preparation,
     settings: RecallSettings,
     chosen: RecallSettings,

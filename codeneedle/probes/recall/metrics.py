@@ -48,7 +48,7 @@ LOST_LINES = 4
 """A function is lost that has this many lines fewer than with the reference."""
 
 
-def _answers(
+def _written_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound | None]]:
     """The rounds of functions to be written; None for those without an answer."""
@@ -108,7 +108,7 @@ def _scored_functions(
         yield scored_round.needle.name, scored_round
 
 
-def _prefill(record: CellRecord, _setup: Setup) -> list[float]:
+def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     """Reading speed of each round without error that read most of its prompt."""
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
@@ -125,7 +125,7 @@ def reading_speed(reply: Reply) -> float | None:
     return read / reply.prompt_ms * 1000
 
 
-def _decode(record: CellRecord, _setup: Setup) -> list[float]:
+def _writing_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     """Writing speed of each reply of `STEADY_TOKENS` or more, in tokens per second."""
     return [
         reply.predicted_tokens / reply.predicted_ms * 1000
@@ -146,7 +146,7 @@ def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _line_metric(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
     """A metric of a number of lines of each answer."""
-    return partial(metric_by_unit(_answers, number), unit="lines")
+    return partial(metric_by_unit(_written_functions, number), unit="lines")
 
 
 _Answered = TypeVar("_Answered", ScoredRound, ForcedAnswer)
@@ -181,7 +181,7 @@ METRICS: tuple[Metric, ...] = (
             ),
         ),
     ),
-    metric_by_unit(_answers, lambda each: _lines_matched(each) >= PASS_LINES)(
+    metric_by_unit(_written_functions, lambda each: _lines_matched(each) >= PASS_LINES)(
         name="pass", unit="rounds", better="higher", is_sum=True
     ),
     _line_metric(lambda answer: answer.misplaced_lines)(
@@ -200,11 +200,13 @@ METRICS: tuple[Metric, ...] = (
     _line_metric(lambda each: each.matched_strict)(
         name="matched-strict", better="higher"
     ),
-    _margin_metric(_answers, lambda margins: margins.least)(name="margin"),
-    _margin_metric(_answers, lambda margins: margins.fifth)(name="margin5"),
-    _margin_metric(_answers, lambda margins: margins.mean)(name="margin-mean"),
-    _speed(name="prefill", values=_prefill, is_prompt_speed=True),
-    _speed(name="decode", values=_decode),
+    _margin_metric(_written_functions, lambda margins: margins.least)(name="margin"),
+    _margin_metric(_written_functions, lambda margins: margins.fifth)(name="margin5"),
+    _margin_metric(_written_functions, lambda margins: margins.mean)(
+        name="margin-mean"
+    ),
+    _speed(name="prefill", values=_reading_speeds, is_prompt_speed=True),
+    _speed(name="decode", values=_writing_speeds),
     Metric(
         name="accepted",
         unit="%",

@@ -69,14 +69,14 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
             asked = passage_of(needle)
             more = ROOM * len(asked.asked + asked.right) / each
             if taken and length + more > room:
-                yield _group(setup, taken)
+                yield _group_of_passages(setup, taken)
                 taken, length = [], 0.0
             taken.append(asked)
             length += more
         if taken:
-            yield _group(setup, taken)
+            yield _group_of_passages(setup, taken)
         begin = end
 
 
-def _group(setup: Setup, passages: Sequence[Passage]) -> Group:
+def _group_of_passages(setup: Setup, passages: Sequence[Passage]) -> Group:
     return Group.of(passages, str(WORDING), setup.corpus.sha256)

@@ -43,7 +43,7 @@ NO_LINES = TextLines()
 
 def hash_lines(text: str, functions: Iterable[int]) -> TextLines:
     """The lines of *text*, whose functions begin at the lines *functions*, hashed."""
-    hashed = b"".join(map(_digest, text.split("\n")))
+    hashed = b"".join(map(_line_digest, text.split("\n")))
     return TextLines(base64.b64encode(hashed).decode(), tuple(sorted(set(functions))))
 
 
@@ -62,11 +62,13 @@ def _place_lines(
     rows: Sequence[AlignedLine], needle: NeedleFacts, text: TextLines
 ) -> Iterator[AlignedLine]:
     """The *rows* of an alignment, misplaced ones with the line that they stand in."""
-    places = _places(text)
+    places = _numbers_by_digest(text)
     due = needle.line
     for row in rows:
         placed = row
-        if row.produced is not None and (found := places.get(_digest(row.produced))):
+        if row.produced is not None and (
+            found := places.get(_line_digest(row.produced))
+        ):
             place = min(found, key=lambda line: (abs(line - due), line))
             due = place + 1
             if row.mark is Mark.HALLUCINATED:
@@ -75,17 +77,17 @@ def _place_lines(
 
 
 @functools.lru_cache(maxsize=16)
-def _places(text: TextLines) -> Mapping[bytes, Sequence[int]]:
+def _numbers_by_digest(text: TextLines) -> Mapping[bytes, Sequence[int]]:
     """The lines that have a digest, from 1, by digest; blank lines are left out."""
     hashed = base64.b64decode(text.digests)
     places: dict[bytes, list[int]] = {}
     for line in range(len(hashed) // DIGEST_BYTES):
         digest = hashed[line * DIGEST_BYTES : (line + 1) * DIGEST_BYTES]
         places.setdefault(digest, []).append(line + 1)
-    places.pop(_digest(""), None)
+    places.pop(_line_digest(""), None)
     return places
 
 
-def _digest(line: str) -> bytes:
+def _line_digest(line: str) -> bytes:
     content = line.strip().encode(errors="replace")
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()

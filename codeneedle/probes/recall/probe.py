@@ -89,7 +89,7 @@ FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
 
 
-def _phrase(chosen: RecallSettings, written: int, scored: int) -> str:
+def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
     """What is asked of so many functions."""
     phrases = []
     if chosen.writes:
@@ -102,7 +102,7 @@ def _phrase(chosen: RecallSettings, written: int, scored: int) -> str:
     return "; ".join(phrases)
 
 
-def _least(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
+def _least_tokens(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
     if not corpus.of_length(chosen.line_count):
         return 0
@@ -111,7 +111,7 @@ def _least(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
     return estimates.tokens(shortest + lines_before_and_right)
 
 
-def _too_little(least: int) -> str:
+def _context_note(least: int) -> str:
     """What a plan says where the sweep is likely to refuse the context."""
     return (
         f"the context is too small: one function takes about {least:,} tokens with "
@@ -148,7 +148,7 @@ def _margin_gap(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-def _gaps(record: CellRecord) -> Iterator[str]:
+def _missing_ways(record: CellRecord) -> Iterator[str]:
     """Why *record* has no forced, or no written answer at all."""
     recall = recall_of(record)
     for name, answers in (
@@ -269,7 +269,7 @@ def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
     return settings
 
 
-def _brief(chosen: RecallSettings) -> RecallSettings:
+def _brief_settings(chosen: RecallSettings) -> RecallSettings:
     """*chosen* for a sweep that decides: a few functions, where none are named."""
     if not chosen.scores:
         return chosen
@@ -341,7 +341,7 @@ class FurtherFunctions(Further):
         if settings_of(setup).reads:
             return first + _price_of_reading(setup, goal, known)
         text = setup.corpus.tokens
-        forced = _tokens(setup, functions_in(setup).forced[known:goal])
+        forced = _right_tokens(setup, functions_in(setup).forced[known:goal])
         return first + Price.of_texts(text) + Price.of_answers(forced, text)
 
     @override
@@ -354,7 +354,7 @@ class FurtherFunctions(Further):
         # The start of a server is a part of the text that it reads.
         forced_s = math.fsum(answer.wall_s for answer in recall.forced)
         text_s = max(record.phases.total_s - written_s - forced_s, 0.0)
-        forced = _tokens(setup, functions_in(setup).forced[:count])
+        forced = _right_tokens(setup, functions_in(setup).forced[:count])
         return Pace(
             start_s=written_s,
             read_s=text_s / max(recall.starts, 1) / max(setup.corpus.tokens, 1),
@@ -372,7 +372,9 @@ class FurtherFunctions(Further):
         if not chosen.reads:
             return ()
         few = min(FORCED_BESIDE, chosen.function_count)
-        return [_forcing(needle) for needle in functions_in(setup).forced[:few]]
+        return [
+            _forcing_question(needle) for needle in functions_in(setup).forced[:few]
+        ]
 
     @override
     def unit_ends(self, setup: Setup) -> list[int]:
@@ -387,7 +389,7 @@ class FurtherFunctions(Further):
 FURTHER = FurtherFunctions()
 
 
-def _tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
+def _right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
     """About the tokens of the right lines of *needles*."""
     characters = sum(len(line) + 1 for needle in needles for line in needle.lines)
     return characters * setup.corpus.tokens / max(setup.corpus.characters, 1)
@@ -406,7 +408,7 @@ def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
     return Price.of_texts(*lengths)
 
 
-def _forcing(needle: NeedleFacts) -> Question:
+def _forcing_question(needle: NeedleFacts) -> Question:
     key = f"{FORCED_KEY} {needle.name}"
     return Question(key, phrase=key, body=(Way.FORCE, needle))
 
@@ -480,7 +482,7 @@ class RecallProbe(Probe):
             way = _usual_way(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.knows(NAME):
-            chosen = _brief(chosen)
+            chosen = _brief_settings(chosen)
         if chosen.reads:
             refuse_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
@@ -518,9 +520,9 @@ class RecallProbe(Probe):
             written = len(there.written)
             scored = min(len(there.forced), chosen.function_count)
         else:
-            least = _least(corpus, chosen, estimates)
+            least = _least_tokens(corpus, chosen, estimates)
             if least > estimates.context:
-                return Bill(price=Price(), phrase=_too_little(least))
+                return Bill(price=Price(), phrase=_context_note(least))
             written, scored = _expected_counts(chosen, estimates)
         if chosen.scores and not written:
             chosen = chosen.alone
@@ -544,7 +546,7 @@ class RecallProbe(Probe):
             price=Price.of_cell(
                 texts, written=math.ceil(tokens), depth=estimates.text_tokens
             ),
-            phrase=_phrase(chosen, written, scored),
+            phrase=_asked_phrase(chosen, written, scored),
         )
 
     @override
@@ -558,7 +560,7 @@ class RecallProbe(Probe):
             yield from map(reading, self.groups(setup, goal))
         elif chosen.scores:
             for needle in functions.forced[: goal or chosen.function_count]:
-                yield _forcing(needle)
+                yield _forcing_question(needle)
 
     def groups(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
         """The functions whose lines are read, by the chunk that they are read in."""
@@ -700,7 +702,7 @@ class RecallProbe(Probe):
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Why there are no forced, or no written, lines."""
-        return tuple(_gaps(record))
+        return tuple(_missing_ways(record))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:

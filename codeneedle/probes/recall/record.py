@@ -81,11 +81,11 @@ def recall_of(record: CellRecord) -> Recall:
     """
     stored = observation_of(record, Observed)
     facts = from_json(stored.facts, RecallFacts, file=file_of(record))
-    read = list(_groups(record, READ))
+    read = list(_groups_by_part(record, READ))
     return Recall(
-        rounds=_answers(_groups(record, WRITTEN)),
-        forced=_answers(_groups(record, FORCED)),
-        read=_answers(read),
+        rounds=_answers_of_groups(_groups_by_part(record, WRITTEN)),
+        forced=_answers_of_groups(_groups_by_part(record, FORCED)),
+        read=_answers_of_groups(read),
         priming=facts.priming,
         starts=stored.starts,
         texts_s=tuple(group.text_s for group in read),
@@ -106,12 +106,12 @@ def scored_lines(
         yield answer.name, answer.scores
 
 
-def _groups(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
+def _groups_by_part(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
     """The answers whose keys begin with *part*."""
     for key, group in answers_of(record).items():
         if key.startswith(f"{part} "):
             yield group
 
 
-def _answers(groups: Iterable[AnswerGroup]) -> tuple[Answer, ...]:
+def _answers_of_groups(groups: Iterable[AnswerGroup]) -> tuple[Answer, ...]:
     return tuple(chain.from_iterable(group.answers for group in groups))

@@ -53,7 +53,7 @@ class ScoredRound:
     @property
     def counts(self) -> Counter[Mark]:
         """Lines of each kind, leading white space aside."""
-        return _counts(self.needle, self.round.text, self.text)
+        return _mark_counts(self.needle, self.round.text, self.text)
 
     @property
     def misplaced_lines(self) -> int | None:
@@ -151,7 +151,7 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     by_name = {needle.name: needle for needle in functions.written}
     rounds = recall_of(record).rounds
     return tuple(
-        ScoredRound(_needle(by_name, stored.name, record), stored, functions.text)
+        ScoredRound(_needle_named(by_name, stored.name, record), stored, functions.text)
         for stored in rounds
     )
 
@@ -179,13 +179,13 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     """
     by_name = {needle.name: needle for needle in functions_in(setup).forced}
     return tuple(
-        ForcedAnswer(_needle(by_name, name, record), scores)
+        ForcedAnswer(_needle_named(by_name, name, record), scores)
         for name, scores in scored_lines(record, setup)
         if scores
     )
 
 
-def _needle(
+def _needle_named(
     by_name: Mapping[str, NeedleFacts], name: str, record: CellRecord
 ) -> NeedleFacts:
     """The needle of that *name*; a record of another one is refused."""
@@ -197,7 +197,7 @@ def _needle(
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.
 @functools.lru_cache(maxsize=65_536)
-def _counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
+def _mark_counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
     """Lines of *reply* by mark; those that stand in *text* are misplaced."""
     scored = place_lines(score(needle, reply), needle, text)
     return Counter(row.mark for row in scored.rows)

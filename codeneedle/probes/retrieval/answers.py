@@ -26,7 +26,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     for outcome in outcomes(record):
         yield ScoredAnswer(
             name=outcome.question,
-            show=functools.partial(_question, run, record, outcome),
+            show=functools.partial(_question_document, run, record, outcome),
             task=outcome.task,
             length=outcome.length,
             depth=outcome.depth,
@@ -34,11 +34,11 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
             right=outcome.score.share,
             logp=outcome.scores.logp if outcome.scores else None,
             outcome=outcome.score.mode.value,
-            beside=functools.partial(_beside, outcome),
+            beside=functools.partial(_lines_side_by_side, outcome),
         )
 
 
-def _beside(outcome: QuestionOutcome) -> Beside:
+def _lines_side_by_side(outcome: QuestionOutcome) -> Beside:
     """Lines of the right answer and of the reply, side by side; None where one ends."""
     expected, reply = outcome.asked.payload, outcome.asked.answer.text.strip()
     return list(itertools.zip_longest(expected.split("\n"), reply.split("\n")))
@@ -50,13 +50,13 @@ def overview(record: CellRecord) -> Document:
     wrong = [result for result in results if result.score.mode is not Mode.CORRECT]
     right = len(results) - len(wrong)
     yield Lines([f"{right} of {plural(len(results), 'question')} right"])
-    yield _modes(results)
+    yield _modes_table(results)
     heading = ["question", "expected", "answered", "mode"]
     if wrong:
         yield Table(heading, list(map(_wrong_row, wrong)), words=heading)
 
 
-def _modes(results: Sequence[QuestionOutcome]) -> Table:
+def _modes_table(results: Sequence[QuestionOutcome]) -> Table:
     """A row for each task: how often each mode that occurs, and mean nats of scores."""
     modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
@@ -101,7 +101,7 @@ def _shorten(text: str) -> str:
     return f"{line[: PAYLOAD_COLUMNS - 3]}..."
 
 
-def _question(
+def _question_document(
     run: Run, record: CellRecord, outcome: QuestionOutcome, _view: View
 ) -> Document:
     """One question of a task, verbatim, with what is known of its answer."""

@@ -51,17 +51,17 @@ def turn_dial(task: str, tried: Callable[[int], DialStep]) -> Dialled:
                 break
             at -= 1
             continue
-        if _distance(step) == 0:
+        if _distance_to_aim(step) == 0:
             break
         at += 1 if step.right > AIM[1] else -1
     if not steps and misfit:
         raise misfit
-    best = min(steps.values(), key=lambda step: (_distance(step), step.level))
+    best = min(steps.values(), key=lambda step: (_distance_to_aim(step), step.level))
     path = tuple(steps.values())
     return Dialled(task=task, level=best.level, is_fixed=False, path=path)
 
 
-def _distance(step: DialStep) -> float:
+def _distance_to_aim(step: DialStep) -> float:
     """How far its share is from `AIM`; 1 more where it is not in `USABLE`."""
     low, high = AIM
     away = max(low - step.right, step.right - high, 0.0)

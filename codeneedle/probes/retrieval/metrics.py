@@ -131,7 +131,7 @@ def _bounded_share(record: CellRecord) -> float:
     return bounded_share(outcome.scores for outcome in outcomes(record))
 
 
-def _units(record: CellRecord, setup: Setup) -> list[str]:
+def _informative_texts(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
     retrieval = retrieval_of(record)
     skipped = map(TextKey.parse, retrieval.skipped if retrieval else ())
@@ -161,7 +161,10 @@ METRICS: tuple[Metric, ...] = (
         name=NAME,
         why_none=lambda _setup: NOTHING_INFORMATIVE,
         loss=Loss(
-            kind=LossKind.ANSWERS, lost_from=LEAST_LOSS, units=_units, able=_right_share
+            kind=LossKind.ANSWERS,
+            lost_from=LEAST_LOSS,
+            units=_informative_texts,
+            able=_right_share,
         ),
     ),
     _right_tokens_of(_is_informative).logp(unit_kind=TEXTS)(
@@ -171,7 +174,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.NATS,
             what="retrieval",
             bounded=_bounded_share,
-            units=_units,
+            units=_informative_texts,
             able=_right_share,
         ),
     ),
@@ -265,7 +268,7 @@ def run_remarks(run: Run) -> tuple[str, ...]:
     calibration = calibration_of(run.setup) if records else None
     return (
         *(_lines_on_dials(calibration) if calibration else ()),
-        *_survivals(records),
+        *_survival_phrases(records),
     )
 
 
@@ -295,7 +298,7 @@ def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     return f"{phrase}; too few right at {', '.join(silent)} tokens: in no average"
 
 
-def _survivals(records: Sequence[CellRecord]) -> Iterator[str]:
+def _survival_phrases(records: Sequence[CellRecord]) -> Iterator[str]:
     """How long answers survive, of the task whose answers are long: a line per pair."""
     for record in records:
         long = [outcome for outcome in outcomes(record) if outcome.task == "ledger"]

@@ -69,7 +69,7 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         return ()
     try:
         return tuple(
-            _outcome(text, answer)
+            _outcome_of(text, answer)
             for text in retrieval.texts
             for answer in text.answers
         )
@@ -93,7 +93,7 @@ def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
     return score_answer(asked.question(text.number, text.decoys), asked.answer.text)
 
 
-def _outcome(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
+def _outcome_of(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
     return QuestionOutcome(
         task=text.task,
         length=text.length,

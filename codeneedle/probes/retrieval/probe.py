@@ -366,7 +366,7 @@ class _Questioner(Asker):
 
     def begin_reply(self, text: TaskText, question: TextQuestion) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
-        return self._reply(text, question, tokens=PRIMING_TOKENS)
+        return self._short_reply(text, question, tokens=PRIMING_TOKENS)
 
     def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
         """The reply to *question*, limited by the length of the right one."""
@@ -374,14 +374,16 @@ class _Questioner(Asker):
         right = question.payload
         tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._reply(text, question, tokens=budget)
+        return self._short_reply(text, question, tokens=budget)
 
     def right(self, text: TaskText, question: TextQuestion) -> Answer:
         """The scores of the right answer to *question*, which is forced."""
         asked = self._request(text, question, tokens=1)
         return self.score_reply(question.name, asked, right_text(question))
 
-    def _reply(self, text: TaskText, question: TextQuestion, *, tokens: int) -> Reply:
+    def _short_reply(
+        self, text: TaskText, question: TextQuestion, *, tokens: int
+    ) -> Reply:
         """The reply of at most *tokens*, ended where more would tell nothing."""
         enough = enough_for_question(question, self.context.run.setup.prompt_form)
         return self.write_reply(self._request(text, question, tokens=tokens), enough)
@@ -450,7 +452,7 @@ class _Texts:
             theirs = self.calibration.right_at(key.task, shorter) or 0.0
             if shorter >= key.length or theirs < FAILS_BELOW:
                 continue
-            shares = self._shares(key.task, shorter)
+            shares = self._right_shares(key.task, shorter)
             if shares and not any(map(any, shares.values())):
                 return (
                     f"nothing is right at {shorter:,} tokens, of which "
@@ -465,7 +467,10 @@ class _Texts:
         If it fails at all depths, and there is a gate, greater lengths are left out for
         all.
         """
-        calibration, shares = self.calibration, self._shares(size.task, size.length)
+        calibration, shares = (
+            self.calibration,
+            self._right_shares(size.task, size.length),
+        )
         if not shares:
             return
         right = fmean(itertools.chain.from_iterable(shares.values()))
@@ -486,18 +491,18 @@ class _Texts:
             calibration = replace(calibration, left_out=left_out)
         self.settle(calibration)
 
-    def _keys(self) -> Iterator[TextKey]:
+    def _text_keys(self) -> Iterator[TextKey]:
         """Keys of all texts that were asked, that of now included."""
         return map(TextKey.parse, {**self.observed.answers, **self._texts})
 
-    def _shares(self, task: str, length: int) -> dict[float, list[float]]:
+    def _right_shares(self, task: str, length: int) -> dict[float, list[float]]:
         """
         How right answers to *task* are at *length*, by depth.
 
         Unanswered ones are not there.
         """
         shares: dict[float, list[float]] = {}
-        for key in self._keys():
+        for key in self._text_keys():
             if (key.task, key.length) != (task, length):
                 continue
             text = self._texts.get(key.name) or self._text_of(key.name)
@@ -582,7 +587,7 @@ class _Examiner(_Questioner):
         """Level and characters of texts for all pairs, found on unscored questions."""
         dials = [self._dial_of(task) for task in self.texts.chosen.tasks]
         sizes = [
-            Fitted(d.task, length, self._characters(d.task, d.level, length))
+            Fitted(d.task, length, self._character_count(d.task, d.level, length))
             for d in dials
             for length in self.texts.chosen.lengths
         ]
@@ -610,7 +615,7 @@ class _Examiner(_Questioner):
         says = TASKS[task].levels[level].says
         self.context.step(0, 1, f"dial of {task} at {level}: {says}")
         length = self.texts.chosen.lengths[0]
-        size = Fitted(task, length, self._characters(task, level, length))
+        size = Fitted(task, length, self._character_count(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
         self.texts.texts_of(size, level, self.texts.chosen.questions)
         depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
@@ -622,7 +627,7 @@ class _Examiner(_Questioner):
         ]
         return DialStep(level, round(fmean(shares), 4), len(shares))
 
-    def _characters(self, task: str, level: int, length: int) -> int:
+    def _character_count(self, task: str, level: int, length: int) -> int:
         """Characters of a text of *length* tokens of *task* at *level*."""
         return fitted_characters(
             lambda characters: (
@@ -656,7 +661,7 @@ class _Examiner(_Questioner):
         answers = []
         for question in text.questions:
             self.context.substep(f"{what}: {question.key}")
-            answers.append(self._round(key.length, text, question, decoys))
+            answers.append(self._ask_question(key.length, text, question, decoys))
         return TextRead(
             **key._asdict(),
             characters=len(text.text),
@@ -668,7 +673,7 @@ class _Examiner(_Questioner):
             answers=tuple(answers),
         )
 
-    def _round(
+    def _ask_question(
         self,
         length: int,
         text: TaskText,

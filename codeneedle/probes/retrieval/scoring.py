@@ -83,11 +83,11 @@ def score_answer(question: TextQuestion, reply: str) -> AnswerScore:
 def is_enough(question: TextQuestion, reply: str) -> bool:
     """Whether *reply*, of which more may come, scores as it will at its end."""
     if question.shape is Shape.LINES:
-        return len(_lines(question, reply)) > len(question.items)
+        return len(_answer_lines(question, reply)) > len(question.items)
     return score_answer(question, reply).mode in {Mode.CORRECT, Mode.INTRUSION}
 
 
-def _edits(one: str, other: str) -> int:
+def _edit_distance(one: str, other: str) -> int:
     """Characters to insert, delete or replace between two texts."""
     # Help on a sweep reads the settings of all probes, and does not wait for this.
     from rapidfuzz.distance.Levenshtein import distance
@@ -113,15 +113,17 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
     decoys = {decoy.payload: decoy for decoy in question.decoys}
     given = next((each for each in said if each in decoys), None)
     if given is not None:
-        return _intrusion(question, decoys[given], share, _edits(given, missing))
+        return _intrusion_score(
+            question, decoys[given], share, _edit_distance(given, missing)
+        )
     words = _CANDIDATE.findall(answer) or [""]
-    nearest = min(_edits(word, missing) for word in words)
+    nearest = min(_edit_distance(word, missing) for word in words)
     if nearest <= max(1, int(NEAR * len(missing))):
         return AnswerScore(mode=Mode.NEAR_MISS, share=share, edits=nearest)
-    return AnswerScore(mode=_failure(answer), share=share)
+    return AnswerScore(mode=_failure_mode(answer), share=share)
 
 
-def _intrusion(
+def _intrusion_score(
     question: TextQuestion, decoy: Decoy, share: float, edits: int
 ) -> AnswerScore:
     return AnswerScore(
@@ -144,7 +146,7 @@ def _items_said(question: TextQuestion, answer: str) -> list[str]:
     keys = {key for key in owner.values() if key not in owner} | {question.key}
     payloads = {*question.items, *owner}
     given, told, key = [], [], question.key
-    for word in _mentions(keys | payloads, answer):
+    for word in _mentioned_words(keys | payloads, answer):
         if word not in payloads:
             key = word
         elif key != question.key and owner.get(word) == key:
@@ -154,7 +156,7 @@ def _items_said(question: TextQuestion, answer: str) -> list[str]:
     return list(dict.fromkeys([*given, *told]))
 
 
-def _mentions(words: set[str], answer: str) -> list[str]:
+def _mentioned_words(words: set[str], answer: str) -> list[str]:
     """
     The *words* that stand in *answer* whole, in order; of nested ones the longer.
 
@@ -177,7 +179,7 @@ def _score_lines(question: TextQuestion, answer: str) -> AnswerScore:
 
     Else its share are those that are anywhere in it.
     """
-    said = _lines(question, answer)[: len(question.items)]
+    said = _answer_lines(question, answer)[: len(question.items)]
     wanted = [line.strip() for line in question.items]
     agreed = [a == b for a, b in zip(said, wanted, strict=False)]
     first = agreed.index(False) if False in agreed else len(agreed)
@@ -203,8 +205,8 @@ def _failure_of_lines(
     """
     wanted = [line.strip() for line in question.items]
     pairs = itertools.zip_longest(said, wanted, fillvalue="")
-    edits = sum(itertools.starmap(_edits, pairs))
-    failure = _failure("\n".join(said))
+    edits = sum(itertools.starmap(_edit_distance, pairs))
+    failure = _failure_mode("\n".join(said))
     if failure is not Mode.REPETITION and first < len(said):
         for decoy in question.decoys:
             if said[first] in map(str.strip, decoy.payload.split("\n")):
@@ -214,7 +216,7 @@ def _failure_of_lines(
     return failure, None, None
 
 
-def _lines(question: TextQuestion, answer: str) -> list[str]:
+def _answer_lines(question: TextQuestion, answer: str) -> list[str]:
     """Lines that are not blank, without fences and the repeated beginning."""
     lines = [line.strip() for line in answer.split("\n")]
     lines = [line for line in lines if line and not line.startswith("```")]
@@ -255,7 +257,7 @@ SALAD_SHARE = 0.6
 """Share of function words, or of characters that are no letters, digits or spaces."""
 
 
-def _failure(answer: str) -> Mode:
+def _failure_mode(answer: str) -> Mode:
     """What an answer is that no payload explains: loop, refusal, salad, or wrong."""
     words = re.findall(r"[\w']+", answer.lower())
     # The last word may have been cut by the limit of the reply.

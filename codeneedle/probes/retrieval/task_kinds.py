@@ -55,7 +55,7 @@ def make_texts(
         UnknownName: If there is no such task.
         BadInput: If there is no such level, or *characters* are too few for it.
     """
-    task, level = _level(name, dial)
+    task, level = _task_and_level(name, dial)
     wanted = tuple(depths) * questions if task.has_depth else (0.5,) * questions
     size = task.per_text(level)
     texts = []
@@ -71,7 +71,7 @@ def make_texts(
     return tuple(texts)
 
 
-def _level(name: str, dial: int) -> tuple[Task, Level]:
+def _task_and_level(name: str, dial: int) -> tuple[Task, Level]:
     """The task *name* and its level *dial*; refuses what there is not."""
     if name not in TASKS:
         raise UnknownName(kind="task", name=name, known=TASKS)
@@ -134,12 +134,12 @@ _HEX = "0123456789abcdef"
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-def _number(chance: Chance, digits: int) -> str:
+def _draw_number(chance: Chance, digits: int) -> str:
     """A number of so many *digits*, the first of them not 0."""
     return chance.pick(_DIGITS[1:]) + chance.word(_DIGITS, digits - 1)
 
 
-def _uuid(chance: Chance) -> str:
+def _draw_uuid(chance: Chance) -> str:
     return "-".join(chance.word(_HEX, n) for n in (8, 4, 4, 4, 12))
 
 
@@ -152,10 +152,10 @@ def _invent_word(chance: Chance) -> str:
 # --- single
 
 
-def _single(spec: TextSpec) -> Material:
+def _make_single(spec: TextSpec) -> Material:
     """The needle of the published tables: its wording, its five digits."""
     key = spec.chance.pick(_ANIMALS)
-    value = _number(spec.chance, 5)
+    value = _draw_number(spec.chance, 5)
     (depth,) = spec.depths
     question = QuestionDraft(
         depth=depth,
@@ -206,16 +206,16 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
     chance, kind = spec.chance, spec.level.kind
     if kind == "uuid":
         count = count or (spec.characters - 1) // (2 * 36 + len(" -> \n"))
-        uuids = chance.different(lambda: _uuid(chance), 2 * count)
+        uuids = chance.different(lambda: _draw_uuid(chance), 2 * count)
         return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
     if kind == "word":
         keys, digits = chance.different(lambda: _invent_word(chance), count), 5
     else:
         keys, digits = chance.distinct(_CITIES, count), 3
-    return _Pairs(keys, chance.different(lambda: _number(chance, digits), count))
+    return _Pairs(keys, chance.different(lambda: _draw_number(chance, digits), count))
 
 
-def _multikey(spec: TextSpec) -> Material:
+def _make_multikey(spec: TextSpec) -> Material:
     """Keys with a value each; the first ones are asked for, one at a time."""
     pairs = _pairs(spec, spec.level.count)
     places = _spread_depths(spec, len(pairs.keys))
@@ -257,10 +257,10 @@ def _depths_around(depth: float, count: int) -> list[float]:
     return [depth + _APART * (n - (count - 1) / 2) for n in range(count)]
 
 
-def _multivalue(spec: TextSpec) -> Material:
+def _make_multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
     count = spec.level.count
-    numbers = spec.chance.different(lambda: _number(spec.chance, 3), 2 * count)
+    numbers = spec.chance.different(lambda: _draw_number(spec.chance, 3), 2 * count)
     keys = [key for key in spec.chance.distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
     lines, questions = [], []
@@ -288,7 +288,7 @@ def _multivalue(spec: TextSpec) -> Material:
     return Material(lines, questions, _sentences(spec.chance))
 
 
-def _multiquery(spec: TextSpec) -> Material:
+def _make_multiquery(spec: TextSpec) -> Material:
     """Groups of keys that are asked at once, and as many keys that are not."""
     count = spec.level.count
     groups = len(spec.depths)
@@ -316,11 +316,11 @@ def _multiquery(spec: TextSpec) -> Material:
     return Material(lines, questions, _sentences(spec.chance))
 
 
-def _nth(spec: TextSpec) -> Material:
+def _make_nth(spec: TextSpec) -> Material:
     """All lines have one key; the rank of a line follows from its place."""
     count = spec.level.count
     city = spec.chance.pick(_CITIES)
-    numbers = spec.chance.different(lambda: _number(spec.chance, 3), count)
+    numbers = spec.chance.different(lambda: _draw_number(spec.chance, 3), count)
     places = _spread_depths(spec, count)
     order = sorted(range(count), key=lambda n: places[n])
     ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
@@ -357,11 +357,11 @@ class _Chain:
     at: tuple[int, ...]
 
 
-def _variables(spec: TextSpec) -> Material:
+def _make_variables(spec: TextSpec) -> Material:
     """Two chains of assignments; each line stands behind the one that it refers to."""
     chance, size = spec.chance, spec.level.count + 1
     names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
-    values = chance.different(lambda: _number(chance, 5), 2)
+    values = chance.different(lambda: _draw_number(chance, 5), 2)
     chains = [
         _Chain(value, names[first : first + size], tuple(range(first, first + size)))
         for value, first in zip(values, (0, size), strict=True)
@@ -419,7 +419,7 @@ def _question_for_end(depth: float, chain: _Chain, other: _Chain) -> QuestionDra
 # --- twins
 
 
-def _twins(spec: TextSpec) -> Material:
+def _make_twins(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
     chance, level, family = spec.chance, spec.level, spec.level.count
     keys = chance.distinct(_NOUNS, level.lines)
@@ -492,7 +492,7 @@ _WHAT = {
 """What a function does with which numbers: in words, and in code without them."""
 
 
-def _meaning(spec: TextSpec) -> Material:
+def _make_meaning(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
     chance, count = spec.chance, spec.level.count
     kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
@@ -533,7 +533,7 @@ def _meaning(spec: TextSpec) -> Material:
 # --- ledger
 
 
-def _ledger(spec: TextSpec) -> Material:
+def _make_ledger(spec: TextSpec) -> Material:
     """Numbered records in one block whose middle is at the depth."""
     count, chance = spec.level.count, spec.chance
     pairs = _pairs(spec, count)
@@ -611,11 +611,11 @@ def _common_words(spec: TextSpec) -> Material:
 # --- the list
 
 
-def _cities(*counts: int) -> tuple[Level, ...]:
+def _city_levels(*counts: int) -> tuple[Level, ...]:
     return tuple(Level(f"{n} cities, three digits", n, "city") for n in counts)
 
 
-def _invented_words(*counts: int) -> tuple[Level, ...]:
+def _invented_word_levels(*counts: int) -> tuple[Level, ...]:
     return tuple(Level(f"{n} invented words, five digits", n, "word") for n in counts)
 
 
@@ -626,25 +626,25 @@ TASKS: Mapping[str, Task] = {
             name="single",
             about="one magic number in unrelated sentences",
             levels=(Level("one number of five digits"),),
-            make=_single,
+            make=_make_single,
             per_text=lambda _: 1,
         ),
         Task(
             name="multikey",
             about="the value of one of many keys of the same kind",
             levels=(
-                *_cities(2, 4, 6, 8, 16),
-                *_invented_words(8, 16, 32),
+                *_city_levels(2, 4, 6, 8, 16),
+                *_invented_word_levels(8, 16, 32),
                 Level("UUIDs throughout", 0, "uuid"),
             ),
-            make=_multikey,
+            make=_make_multikey,
             per_text=lambda level: level.count or 16,
         ),
         Task(
             name="multivalue",
             about="all values of one of two keys",
             levels=tuple(Level(f"{n} values", n) for n in (2, 3, 4, 6, 8)),
-            make=_multivalue,
+            make=_make_multivalue,
             per_text=lambda _: 2,
         ),
         Task(
@@ -654,7 +654,7 @@ TASKS: Mapping[str, Task] = {
                 *(Level(f"{n} cities", n, "city") for n in (2, 3, 4, 8)),
                 *(Level(f"{n} UUIDs", n, "uuid") for n in (2, 4, 8)),
             ),
-            make=_multiquery,
+            make=_make_multiquery,
             per_text=lambda _: 2,
         ),
         Task(
@@ -664,7 +664,7 @@ TASKS: Mapping[str, Task] = {
                 *(Level(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
                 *(Level(f"list, {plural(n, 'hop')}", n, "list") for n in (1, 2, 4, 8)),
             ),
-            make=_variables,
+            make=_make_variables,
             per_text=lambda _: 2,
         ),
         Task(
@@ -682,21 +682,21 @@ TASKS: Mapping[str, Task] = {
                     *((4, 4, 2), (4, 4, 1), (16, 4, 1), (16, 20, 2)),
                 )
             ),
-            make=_twins,
+            make=_make_twins,
             per_text=lambda level: level.count,
         ),
         Task(
             name="meaning",
             about="a function by what it does, instead of its name",
             levels=tuple(Level(f"one of {n}", n) for n in (2, 4, 8, 16, 32)),
-            make=_meaning,
+            make=_make_meaning,
             per_text=lambda level: level.count,
         ),
         Task(
             name="nth",
             about="the n-th of several lines of the same name",
             levels=tuple(Level(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
-            make=_nth,
+            make=_make_nth,
             per_text=lambda level: level.count,
         ),
         Task(
@@ -706,7 +706,7 @@ TASKS: Mapping[str, Task] = {
                 *(Level(f"{n} short records", n, "city") for n in (2, 4, 8, 16)),
                 *(Level(f"{n} records", n, "word") for n in (8, 16, 32, 64)),
             ),
-            make=_ledger,
+            make=_make_ledger,
             per_text=lambda _: 1,
         ),
         Task(

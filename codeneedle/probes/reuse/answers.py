@@ -27,11 +27,11 @@ def answers(record: CellRecord) -> Iterator[ScoredAnswer]:
     """The questions of *record*."""
     for question in reuse_of(record).questions:
         yield ScoredAnswer(
-            name=question.function, show=functools.partial(_question, question)
+            name=question.function, show=functools.partial(_question_document, question)
         )
 
 
-def _question(question: ReuseQuestion, _view: View) -> Document:
+def _question_document(question: ReuseQuestion, _view: View) -> Document:
     return comparison_blocks([question])
 
 
@@ -45,13 +45,13 @@ def overview(record: CellRecord) -> Document:
 
 def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
     """What each way changed; below, replies beside those of a cold cache."""
-    rows = [_row(each, answer) for each in questions for answer in each.answers]
+    rows = [_answer_row(each, answer) for each in questions for answer in each.answers]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})
     for question in questions:
-        yield from _replies(question)
+        yield from _reply_blocks(question)
 
 
-def _row(question: ReuseQuestion, answer: Answer) -> list[str]:
+def _answer_row(question: ReuseQuestion, answer: Answer) -> list[str]:
     """Cells of an answer: counts, change of right lines, whether replies differ."""
     where, way = [question.function, answer.name], CacheState(answer.name)
     if answer.error:
@@ -64,7 +64,7 @@ def _row(question: ReuseQuestion, answer: Answer) -> list[str]:
     return [*where, counts, nats, OTHER if question.differs(way) else SAME]
 
 
-def _replies(question: ReuseQuestion) -> Iterator[Block]:
+def _reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
     """The cold reply to a question, beside those that are not the same."""
     cold = question.answer(CacheState.COLD)
     others = [

@@ -178,7 +178,7 @@ class ReuseProbe(Probe):
         reference = reference_among(records)
         if reference is None:
             return ()
-        return tuple(_differences(by_pair, reference))
+        return tuple(_difference_phrases(by_pair, reference))
 
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
@@ -236,7 +236,7 @@ class _ReuseAsker(Asker):
         answers = []
         for way in CacheState:
             self.context.substep(f"{needle.name}: {way}")
-            answers.append(self._answer(way, needle, turn, other))
+            answers.append(self._answer_in_way(way, needle, turn, other))
         return ReuseQuestion(
             function=needle.name,
             before=before.name,
@@ -244,7 +244,7 @@ class _ReuseAsker(Asker):
             answers=tuple(answers),
         )
 
-    def _answer(
+    def _answer_in_way(
         self, way: CacheState, needle: NeedleFacts, turn: FirstTurn, other: NeedleFacts
     ) -> Answer:
         """
@@ -258,11 +258,11 @@ class _ReuseAsker(Asker):
         right = "\n".join(needle.lines)
 
         def write() -> Reply:
-            self._prepare(way, turn.needle, other)
+            self._prepare_cache(way, turn.needle, other)
             return self.send(question)
 
         def force() -> Forced:
-            self._prepare(way, turn.needle, other)
+            self._prepare_cache(way, turn.needle, other)
             return self.served.client.force(question, right)
 
         try:
@@ -284,7 +284,7 @@ class _ReuseAsker(Asker):
             return Answer(name=way, reply=reply, error=gap)
         return Answer(name=way, reply=reply, scores=scored)
 
-    def _prepare(
+    def _prepare_cache(
         self, way: CacheState, before: NeedleFacts, other: NeedleFacts
     ) -> None:
         """
@@ -322,7 +322,9 @@ class _ReuseAsker(Asker):
 # --- remarks
 
 
-def _differences(by_pair: Mapping[Pair, Reuse], reference: Pair) -> Iterator[str]:
+def _difference_phrases(
+    by_pair: Mapping[Pair, Reuse], reference: Pair
+) -> Iterator[str]:
     """Ways in which pairs differ notably; if there are none, the largest difference."""
     largest, is_notable = 0.0, False
     for pair, way in itertools.product(most_precise_first(by_pair), REUSED):

@@ -39,7 +39,7 @@ class ReuseText:
 
 def made_text(functions: int, *, seed: int) -> ReuseText:
     """A text of that many functions, the same on any platform and Python."""
-    text = text_of(_knobs(functions, seed))
+    text = text_of(_knobs_of_functions(functions, seed))
     count = text.count("\n")
     return ReuseText(
         text,
@@ -61,7 +61,7 @@ def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> in
 
     By counting a sample; by its characters without a tokenizer.
     """
-    sample = text_of(_knobs(SAMPLE_FUNCTIONS, seed))
+    sample = text_of(_knobs_of_functions(SAMPLE_FUNCTIONS, seed))
     tokens = (
         tokenizer.count_tokens(sample)
         if tokenizer
@@ -70,7 +70,7 @@ def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> in
     return max(FEWEST_FUNCTIONS, SAMPLE_FUNCTIONS * length // tokens)
 
 
-def _knobs(functions: int, seed: int) -> Knobs:
+def _knobs_of_functions(functions: int, seed: int) -> Knobs:
     return Knobs(
         functions=functions,
         lines=LINES,

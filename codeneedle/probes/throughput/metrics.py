@@ -30,7 +30,9 @@ def metrics_at_depths(setup: Setup) -> tuple[Metric, ...]:
     return (*speeds, *map(_peak_metric, depths))
 
 
-def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> str:
+def crossover_phrase(
+    record: CellRecord, reference: CellRecord, test: str = "tg"
+) -> str:
     """
     The depths at which the pair of *record* is faster at *test* than *reference*.
 
@@ -63,7 +65,7 @@ def crossover(record: CellRecord, reference: CellRecord, test: str = "tg") -> st
     for left, right in reversed(list(itertools.pairwise(points))):
         if (left[1] > 1) != ends_faster:
             trend = "from" if ends_faster else "until"
-            return f"{trend} {_crossing(left, right):,.0f} tokens"
+            return f"{trend} {_crossing_depth(left, right):,.0f} tokens"
     return "always" if ends_faster else "never"
 
 
@@ -87,7 +89,7 @@ def is_measured_once(record: CellRecord) -> bool:
     return any(len(at.tg) == 1 or len(at.pp) == 1 for at in speeds)
 
 
-def _crossing(left: tuple[int, float], right: tuple[int, float]) -> float:
+def _crossing_depth(left: tuple[int, float], right: tuple[int, float]) -> float:
     """The depth at which the line through two points crosses 1."""
     share = (1 - left[1]) / (right[1] - left[1])
     return left[0] + share * (right[0] - left[0])
@@ -126,7 +128,7 @@ def _speeds_at(
     return next(found, None)
 
 
-def _values(
+def _test_speeds(
     record: CellRecord, setup: Setup, *, test: str, depth: int | None = None
 ) -> Sequence[float]:
     """Speeds of *test* at *depth*, None for the greatest; none of a gap."""
@@ -148,7 +150,7 @@ def _speed_metric(test: str, depth: int | None) -> Metric:
         name=test if depth is None else f"{test}@{depth}",
         unit="tokens/s",
         better="higher",
-        values=functools.partial(_values, test=test, depth=depth),
+        values=functools.partial(_test_speeds, test=test, depth=depth),
         gap=functools.partial(_why_no_speed, depth=depth),
         quantity="speed",
         is_prompt_speed=test == "pp",

@@ -22,7 +22,7 @@ from codeneedle.probes.observations import chosen_over, settings_in
 from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.throughput.metrics import (
     METRICS,
-    crossover,
+    crossover_phrase,
     is_measured_once,
     metrics_at_depths,
 )
@@ -89,12 +89,12 @@ def default_depths(run: RunContext) -> tuple[int, ...]:
     if run.is_built_in:
         return BUILT_IN_DEPTHS
     depths = {*DEPTHS, run.setup.corpus.tokens}
-    deepest = _deepest(run.weights)
+    deepest = _deepest_depth(run.weights)
     limit = max(depths) if deepest is None else deepest
     return tuple(sorted({min(depth, limit) for depth in depths}))
 
 
-def _deepest(weights: Weights) -> int | None:
+def _deepest_depth(weights: Weights) -> int | None:
     """The depth that leaves room for a prompt; None if nothing limits it."""
     trained = weights.training_context
     return max(0, trained - PROMPT_TOKENS) if trained else None
@@ -162,7 +162,7 @@ class ThroughputProbe(Probe):
             MachineError: If the tool is missing or too old.
         """
         estimates.engine.speed_tool()
-        deepest = _deepest(estimates.weights)
+        deepest = _deepest_depth(estimates.weights)
         for depth in settings.depths:
             if estimates.trained_tokens and deepest is not None and depth > deepest:
                 raise BadInput(
@@ -230,7 +230,9 @@ class ThroughputProbe(Probe):
             for depth in chosen.depths:
                 speeds, report = known.get(depth), None
                 if speeds is None:
-                    speeds, report = _at_depth(context, tool, chosen, depth, measured)
+                    speeds, report = _speeds_at_depth(
+                        context, tool, chosen, depth, measured
+                    )
                 measured.append(speeds)
                 first = first or report
         answers = {str(at.depth): at for at in measured}
@@ -277,7 +279,7 @@ def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
         return ()
     remarks: dict[str, list[Pair]] = defaultdict(list)
     for pair in most_precise_first(records):
-        depths = crossover(records[pair], records[reference])
+        depths = crossover_phrase(records[pair], records[reference])
         if pair != reference and depths:
             phrase = f"writes faster than {reference}"
             is_adverb = depths in {"always", "never"}
@@ -317,7 +319,7 @@ PROBE = ThroughputProbe(
 )
 
 
-def _at_depth(
+def _speeds_at_depth(
     context: ProbeContext,
     tool: SpeedTool,
     chosen: ThroughputLayout,

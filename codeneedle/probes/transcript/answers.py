@@ -57,7 +57,7 @@ def choice(
     yield Lines([f"{turns} to force, {forced}; context {context:,} tokens"])
     kinds = [kind for kind in Kind if any(kind in each.tokens for each in counted)]
     sums = [str(sum(each.tokens.get(kind, 0) for each in measured)) for kind in kinds]
-    rows = [_row(each, kinds) for each in counted]
+    rows = [_turn_row(each, kinds) for each in counted]
     rows.append(["forced", "", str(tokens), *sums, ""])
     heading = ["turn", "after", "tokens", *map(str, kinds), "left out"]
     yield Table(heading, rows, words={"turn", "left out"})
@@ -66,7 +66,7 @@ def choice(
         yield Lines(["measure them:", f"  {command}"])
 
 
-def _row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
+def _turn_row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
     """Name, place and tokens of a turn, those of *kinds*, and why it is left out."""
     facts = turn.facts
     counts = [str(turn.tokens.get(kind, 0)) for kind in kinds]
@@ -82,7 +82,7 @@ def _row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The turns of *record*."""
     for name in scored_turns(record, run.setup):
-        show = functools.partial(_turn, run, record, name)
+        show = functools.partial(_turn_document, run, record, name)
         yield ScoredAnswer(name=name, show=show)
 
 
@@ -107,7 +107,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     yield Table(heading, rows, words={"turn", "classes"})
 
 
-def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
+def _turn_document(run: Run, record: CellRecord, name: str, view: View) -> Document:
     """
     The tokens of one turn, coloured by what they lost, and those that lost most.
 
@@ -121,7 +121,7 @@ def _turn(run: Run, record: CellRecord, name: str, view: View) -> Document:
         record,
         name,
         lambda of: scored_turns(of, run.setup),
-        text=_text(turn, _turn_in_file(turn, chosen, file)) if file else "",
+        text=_known_text(turn, _turn_in_file(turn, chosen, file)) if file else "",
         kind_at=turn.kind_at,
     )
     hint = "" if file else "its text is not stored; to see it: --transcript FILE"
@@ -157,7 +157,7 @@ def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn
     return [turn for turn in turns if turn.role == "assistant"][int(at) - 1]
 
 
-def _text(turn: TurnFacts, recorded: Turn) -> str:
+def _known_text(turn: TurnFacts, recorded: Turn) -> str:
     """The text of *turn*, with `UNKNOWN` for each character that the template adds."""
     pieces = []
     # Blocks of code split the content into several parts of one field.

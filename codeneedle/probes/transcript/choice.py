@@ -151,11 +151,13 @@ def _count_turn(
     # One token more than the text, as servers need room for a reply.
     elif prompt_tokens + tokens >= context:
         left_out = NOT_FITTING
-    by_kind = _by_kind(turn.text, facts, template) if turn.text else {}
+    by_kind = _tokens_by_kind(turn.text, facts, template) if turn.text else {}
     return CountedTurn(turn=turn, facts=facts, tokens=by_kind, left_out=left_out)
 
 
-def _by_kind(text: str, facts: TurnFacts, template: ChatTemplate) -> dict[Kind, int]:
+def _tokens_by_kind(
+    text: str, facts: TurnFacts, template: ChatTemplate
+) -> dict[Kind, int]:
     """Number of tokens of each class; a token has the class of its first character."""
     encoded = text.encode()
     sizes = [token.size for token in template.tokens(text, add_special=False)]

@@ -80,7 +80,7 @@ class Call:
     def is_json(self) -> bool:
         """Whether the arguments are JSON."""
         try:
-            _loads(self.arguments)
+            _parse_json(self.arguments)
         except (ValueError, RecursionError):
             return False
         return True
@@ -177,7 +177,7 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.conversations_in(_values(_decode(data, path)))
+    values = exports.conversations_in(_decode_conversations(_decode(data, path)))
     conversations = tuple(_whole_or_cut(value, line) for line, value in values)
     faulty = [conversation for conversation in conversations if conversation.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
@@ -246,20 +246,20 @@ class _Wrong(ValueError):  # noqa: N818 - named after the fact
 # --- JSON and JSON lines
 
 
-def _values(text: str) -> Iterator[tuple[int, Any]]:
+def _decode_conversations(text: str) -> Iterator[tuple[int, Any]]:
     """Each conversation, decoded, with its first line; a `_Wrong` if it is no JSON."""
     try:
-        whole = _loads(text)
+        whole = _parse_json(text)
     except (ValueError, RecursionError) as error:
-        yield from _lines(text, error)
+        yield from _decode_lines(text, error)
         return
     if isinstance(whole, list) and not _is_messages(whole):
-        yield from _members(text)
+        yield from _decode_members(text)
     else:
         yield _line_at(text, len(text) - len(text.lstrip())), whole
 
 
-def _lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
+def _decode_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
     """
     The value of each line that is not blank; a `_Wrong` if it is no JSON.
 
@@ -273,7 +273,7 @@ def _lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
             continue
         place = number
         try:
-            value = _loads(stated)
+            value = _parse_json(stated)
         except (ValueError, RecursionError) as error:
             cause = whole if is_first else error
             value = _Wrong(f"is no JSON: {getattr(cause, 'msg', 'it cannot be read')}")
@@ -282,12 +282,12 @@ def _lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
         is_first = False
 
 
-def _loads(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """*text* as JSON, without the numbers that JSON does not have."""
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
 
 
-def _finite(digits: str) -> float:
+def _parse_finite(digits: str) -> float:
     """The number that *digits* write; one too large for a float is refused."""
     value = float(digits)
     if math.isinf(value):
@@ -300,7 +300,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _members(text: str) -> Iterator[tuple[int, Any]]:
+def _decode_members(text: str) -> Iterator[tuple[int, Any]]:
     """The members of *text*, a valid JSON list, each with its first line."""
     decoder, at = json.JSONDecoder(), text.index("[") + 1
     while True:
@@ -334,7 +334,7 @@ _NUMBERED = re.compile(r"^message \d+ ")
 def _whole_or_cut(value: Any, line: int) -> Conversation:
     """The conversation that *value* is, as far as it can be read."""
     try:
-        return _conversation(value, line)
+        return _read_conversation(value, line)
     except _Wrong as wrong:
         rest = _NUMBERED.sub("", str(wrong))
         is_inner = rest != str(wrong)
@@ -342,7 +342,7 @@ def _whole_or_cut(value: Any, line: int) -> Conversation:
         return Conversation(line=line, turns=(), aside={what: 1}, fault=str(wrong))
 
 
-def _conversation(value: Any, line: int) -> Conversation:
+def _read_conversation(value: Any, line: int) -> Conversation:
     """
     The conversation that *value* is, up to the first message that cannot be read.
 
@@ -363,11 +363,11 @@ def _conversation(value: Any, line: int) -> Conversation:
         messages = value.get("conversations")
     if not isinstance(messages, list) or not messages:
         raise _Wrong("has neither 'messages' nor 'conversations'")
-    turns, fault = _turns(messages)
-    system = _text(value.get("system"))
+    turns, fault = _read_turns(messages)
+    system = _content_text(value.get("system"))
     if system and turns[0].role != "system":
         turns.insert(0, Turn(role="system", content=system))
-    tools = tuple(_tools(value.get("tools") or value.get("functions")))
+    tools = tuple(_tool_definitions(value.get("tools") or value.get("functions")))
     aside = dict(found)
     if fault:
         what = f"{_REST} {_NUMBERED.sub('', fault)}"
@@ -377,7 +377,7 @@ def _conversation(value: Any, line: int) -> Conversation:
     )
 
 
-def _turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
+def _read_turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
     """
     The turns up to the first that cannot be read, and why that is so.
 
@@ -387,7 +387,7 @@ def _turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
     turns: list[Turn] = []
     for number, message in enumerate(messages, start=1):
         try:
-            turns.append(_turn(message, number))
+            turns.append(_read_turn(message, number))
         except _Wrong as wrong:
             if not any(turn.role == "assistant" for turn in turns):
                 raise
@@ -395,12 +395,12 @@ def _turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
     return turns, ""
 
 
-def _turn(value: Any, number: int) -> Turn:
+def _read_turn(value: Any, number: int) -> Turn:
     """Message *number* in either form; a `_Wrong` names that number."""
     if not isinstance(value, dict):
         raise _Wrong(f"message {number} is no object")
     try:
-        return _share_gpt(value) if "from" in value else _open_ai(value)
+        return _share_gpt(value) if "from" in value else _read_open_ai_turn(value)
     except _Wrong as wrong:
         raise _Wrong(f"message {number} {wrong}") from wrong
 
@@ -408,7 +408,7 @@ def _turn(value: Any, number: int) -> Turn:
 _THOUGHTS = ("reasoning_content", "reasoning")
 
 
-def _open_ai(value: Json) -> Turn:
+def _read_open_ai_turn(value: Json) -> Turn:
     """A message of OpenAI's form; thoughts of others than the assistant are dropped."""
     role = value.get("role")
     if role == "function":
@@ -434,9 +434,9 @@ def _open_ai(value: Json) -> Turn:
     }
     return Turn(
         role=role,
-        content=_text(value.get("content")),
-        reasoning=_text(reasoning) if role == "assistant" else "",
-        calls=tuple(map(_call, calls)),
+        content=_content_text(value.get("content")),
+        reasoning=_content_text(reasoning) if role == "assistant" else "",
+        calls=tuple(map(_read_call, calls)),
         others=others,
     )
 
@@ -452,11 +452,13 @@ def _share_gpt(value: Json) -> Turn:
         raise _Wrong("has no 'value'")
     content = value.get("value", value.get("content"))
     if role != "function_call":
-        return Turn(role=role, content=_text(content))
-    return Turn(role="assistant", calls=(_call(_parse(content, "a call")),))
+        return Turn(role=role, content=_content_text(content))
+    return Turn(
+        role="assistant", calls=(_read_call(_parse_named_json(content, "a call")),)
+    )
 
 
-def _text(content: Any) -> str:
+def _content_text(content: Any) -> str:
     """The text of a message, whose content may be a list of parts: one a line."""
     if content is None:
         return ""
@@ -473,7 +475,7 @@ def _text(content: Any) -> str:
     return "\n".join(parts)
 
 
-def _call(value: Any) -> Call:
+def _read_call(value: Any) -> Call:
     """A call in either form; without arguments it has an empty object."""
     inner = value.get("function", value) if isinstance(value, dict) else value
     if not isinstance(inner, dict) or not isinstance(inner.get("name"), str):
@@ -487,9 +489,13 @@ def _call(value: Any) -> Call:
     return Call(harmless(name), harmless(text))
 
 
-def _tools(value: Any) -> Iterator[Json]:
+def _tool_definitions(value: Any) -> Iterator[Json]:
     """Definitions of tools in OpenAI's form; ShareGPT's are JSON in a text."""
-    tools = _parse(value, "'tools'") if isinstance(value, str) and value else value
+    tools = (
+        _parse_named_json(value, "'tools'")
+        if isinstance(value, str) and value
+        else value
+    )
     if not tools:
         return
     if not isinstance(tools, list):
@@ -501,16 +507,16 @@ def _tools(value: Any) -> Iterator[Json]:
         if not isinstance(inner["function"].get("name"), str):
             raise _Wrong("has a tool without a name")
         # Lone surrogates cannot be sent.
-        yield _loads(
+        yield _parse_json(
             harmless(json.dumps({"type": "function", **inner}, ensure_ascii=False))
         )
 
 
-def _parse(text: Any, what: str) -> Any:
+def _parse_named_json(text: Any, what: str) -> Any:
     """*text* as JSON; *what* names it in a `_Wrong`."""
     if not isinstance(text, str):
         raise _Wrong(f"has {what} that are no text")
     try:
-        return _loads(text)
+        return _parse_json(text)
     except (ValueError, RecursionError) as error:
         raise _Wrong(f"has {what} that are no JSON") from error

@@ -65,7 +65,7 @@ def conversation_of(value: Any) -> Converted:
     except (AttributeError, LookupError, TypeError) as error:
         raise BadExport("is an export whose parts are not those we know") from error
     for message in _messages_of(value):
-        aside.update(f"the key '{key}'" for key in _unread(message))
+        aside.update(f"the key '{key}'" for key in _unread_keys(message))
     return Converted(value, +aside)
 
 
@@ -87,7 +87,7 @@ def _messages_of(value: Any) -> list[Json]:
     return [message for message in listed if isinstance(message, dict)]
 
 
-def _unread(message: Json) -> Iterator[str]:
+def _unread_keys(message: Json) -> Iterator[str]:
     """Keys of *message*, safe to show, with words or parts that nothing reads."""
     for key, content in message.items():
         is_text = isinstance(content, str) and re.search(r"\S\s+\S", content)
@@ -110,17 +110,17 @@ def conversations_in(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, A
     for line, value in values:
         if _is_header(value):
             if kept:
-                yield kept[0], _of_records(kept[1])
+                yield kept[0], _convert_records(kept[1])
             kept = line, [value]
         elif kept and _is_record(value):
             kept[1].append(value)
         else:
             if kept:
-                yield kept[0], _of_records(kept[1])
+                yield kept[0], _convert_records(kept[1])
             kept = None
             yield line, value
     if kept:
-        yield kept[0], _of_records(kept[1])
+        yield kept[0], _convert_records(kept[1])
 
 
 def _is_header(value: Any) -> bool:
@@ -137,7 +137,7 @@ def _is_record(value: Any) -> bool:
     return "mes" in value or ("type" in value and "role" not in value)
 
 
-def _of_records(records: Sequence[Json]) -> Json:
+def _convert_records(records: Sequence[Json]) -> Json:
     """A conversation of a header and its records, in the form of its program."""
     header, *rest = records
     if header.get("type") != "session":
@@ -160,7 +160,7 @@ def _first_value(message: Json, keys: Sequence[str]) -> Any:
     return next((message[key] for key in keys if message.get(key) is not None), None)
 
 
-def _branch(
+def _branch_to(
     messages: Sequence[Any], last: Any, aside: Counter[str], *, by: Sequence[str] = ()
 ) -> list[Json]:
     """
@@ -242,10 +242,10 @@ def _is_llama(value: Json) -> bool:
     )
 
 
-def _of_llama(value: Json, aside: Counter[str]) -> Json:
+def _convert_llama(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, without its root."""
     about = value.get("conv", value)
-    shown = _branch(value["messages"], about.get("currNode"), aside)
+    shown = _branch_to(value["messages"], about.get("currNode"), aside)
     kept = [message for message in shown if message.get("type") != "root"]
     return {"messages": [_llama_message(message, aside) for message in kept]}
 
@@ -274,11 +274,11 @@ def _llama_message(message: Json, aside: Counter[str]) -> Json:
     if calls:
         made["tool_calls"] = calls
     if isinstance(extra, list) and extra:
-        made["content"] = [*map(_attachment, extra), message.get("content") or ""]
+        made["content"] = [*map(_attachment_text, extra), message.get("content") or ""]
     return made
 
 
-def _attachment(extra: Any) -> Any:
+def _attachment_text(extra: Any) -> Any:
     """What the page sends of an attachment: a text below its name, or a picture."""
     content = extra.get("content") if isinstance(extra, dict) else None
     if not isinstance(content, str) or extra.get("processedAsImages"):
@@ -301,10 +301,10 @@ def _is_chatgpt(value: Json) -> bool:
     return isinstance(value.get("mapping"), dict)
 
 
-def _of_chatgpt(value: Json, aside: Counter[str]) -> Json:
+def _convert_chatgpt(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, thoughts within the answers that follow them."""
     nodes = [each for each in value["mapping"].values() if isinstance(each, dict)]
-    shown = _branch(nodes, value.get("current_node"), aside, by=("parent",))
+    shown = _branch_to(nodes, value.get("current_node"), aside, by=("parent",))
     said = (node.get("message") for node in shown)
     messages: list[Json] = []
     thoughts: list[str] = []
@@ -365,11 +365,11 @@ def _is_claude(value: Json) -> bool:
     return isinstance(value.get("chat_messages"), list)
 
 
-def _of_claude(value: Json, aside: Counter[str]) -> Json:
+def _convert_claude(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown; texts of attached files stand before the message."""
     said = value["chat_messages"]
     if any(_first_value(m, _PARENTS) for m in said if isinstance(m, dict)):
-        said = _branch(said, value.get("current_leaf_message_uuid"), aside)
+        said = _branch_to(said, value.get("current_leaf_message_uuid"), aside)
     messages: list[Json] = []
     for message in said:
         role = {"human": "user"}.get(message.get("sender"), message.get("sender"))
@@ -381,7 +381,7 @@ def _of_claude(value: Json, aside: Counter[str]) -> Json:
         attached = [{"type": "text", "text": text} for text in texts if text]
         aside["attached files without a text"] += texts.count(None)
         aside["attached files without a text"] += len(message.get("files") or ())
-        messages += _by_part(role, [*attached, *parts])
+        messages += _messages_by_part(role, [*attached, *parts])
     return {"messages": messages}
 
 
@@ -397,17 +397,17 @@ def _is_anthropic(value: Json) -> bool:
     )
 
 
-def _of_anthropic(value: Json, _aside: Counter[str]) -> Json:
+def _convert_anthropic(value: Json, _aside: Counter[str]) -> Json:
     """*value*, its messages split by parts into those of OpenAI's form."""
     messages: list[Json] = []
     for message in _messages_of(value):
         content = message.get("content")
         parts = content if isinstance(content, list) else [content or ""]
-        messages += _by_part(message.get("role"), parts)
+        messages += _messages_by_part(message.get("role"), parts)
     return {**value, "messages": messages}
 
 
-def _by_part(role: Any, parts: Sequence[Any]) -> Iterator[Json]:
+def _messages_by_part(role: Any, parts: Sequence[Any]) -> Iterator[Json]:
     """
     Messages of *parts*: thoughts, texts and calls in that order are one message.
 
@@ -449,11 +449,11 @@ def _is_open_webui(value: Json) -> bool:
     return isinstance(history, dict) and isinstance(history.get("messages"), dict)
 
 
-def _of_open_webui(value: Json, aside: Counter[str]) -> Json:
+def _convert_open_webui(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, with the system prompt of the chat."""
     chat = value.get("chat", value)
     history = chat["history"]
-    shown = _branch([*history["messages"].values()], history.get("currentId"), aside)
+    shown = _branch_to([*history["messages"].values()], history.get("currentId"), aside)
     messages = [_open_webui_message(message) for message in shown]
     params = chat.get("params")
     system = params.get("system") if isinstance(params, dict) else None
@@ -500,7 +500,7 @@ def _is_lm_studio(value: Json) -> bool:
     return any("versions" in message for message in _messages_of(value))
 
 
-def _of_lm_studio(value: Json, aside: Counter[str]) -> Json:
+def _convert_lm_studio(value: Json, aside: Counter[str]) -> Json:
     """The version of each message that is shown, with the system prompt."""
     messages: list[Json] = []
     for message in _messages_of(value):
@@ -544,7 +544,7 @@ def _is_tavern(value: Json) -> bool:
     return isinstance(value.get(TAVERN), list)
 
 
-def _of_tavern(value: Json, aside: Counter[str]) -> Json:
+def _convert_tavern(value: Json, aside: Counter[str]) -> Json:
     """
     Messages as they are shown; the card of the character is in another file.
 
@@ -570,11 +570,11 @@ def _of_tavern(value: Json, aside: Counter[str]) -> Json:
 _PROGRAMS: Sequence[
     tuple[Callable[[Json], bool], Callable[[Json, Counter[str]], Json]]
 ] = (
-    (_is_llama, _of_llama),
-    (_is_chatgpt, _of_chatgpt),
-    (_is_claude, _of_claude),
-    (_is_open_webui, _of_open_webui),
-    (_is_lm_studio, _of_lm_studio),
-    (_is_tavern, _of_tavern),
-    (_is_anthropic, _of_anthropic),
+    (_is_llama, _convert_llama),
+    (_is_chatgpt, _convert_chatgpt),
+    (_is_claude, _convert_claude),
+    (_is_open_webui, _convert_open_webui),
+    (_is_lm_studio, _convert_lm_studio),
+    (_is_tavern, _convert_tavern),
+    (_is_anthropic, _convert_anthropic),
 )

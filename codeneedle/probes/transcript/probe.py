@@ -27,7 +27,7 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.probe import Asker, Probe, Question
-from codeneedle.probes.prompts import steady
+from codeneedle.probes.prompts import steady_template
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     caveats,
@@ -85,7 +85,7 @@ class TranscriptProbe(Probe):
                 not take a conversation, or no turn fits.
             CodeneedleError: If rendering fails.
         """
-        read_conversations(_file(settings))
+        read_conversations(_chosen_file(settings))
         if not estimates.knows(NAME):
             turns = _counted_turns(settings, estimates.engine, estimates.context)
             if all(turn.left_out for turn in turns):
@@ -105,7 +105,7 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         chosen = _layout_for(settings, estimates)
         limits = caveats(chosen, estimates.context)
-        return (f"the text of {_file(settings)} {note}", *limits)
+        return (f"the text of {_chosen_file(settings)} {note}", *limits)
 
     @override
     def bill(self, settings: TranscriptSettings, estimates: Estimates) -> Bill:
@@ -138,15 +138,15 @@ class TranscriptProbe(Probe):
             OtherSetup: If the run folder is that of another transcript.
             CodeneedleError: If rendering fails.
         """
-        sha256, _ = read_conversations(_file(settings))
+        sha256, _ = read_conversations(_chosen_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
             stored = transcript_layout(run.setup)
             if (stored.sha256, stored.tokens) == (sha256, settings.tokens):
                 return known
             if stored.sha256 != sha256:
-                raise _other_file(run.folder, _file(settings))
-        chosen = _layout(settings, run.engine, run.setup.context)
+                raise _other_file(run.folder, _chosen_file(settings))
+        chosen = _layout_of_file(settings, run.engine, run.setup.context)
         if not chosen.turns:
             turns = _counted_turns(settings, run.engine, run.setup.context)
             raise _nothing_left_error(settings, turns)
@@ -296,7 +296,7 @@ def _phrase_of_unscored(record: CellRecord) -> Iterator[str]:
         yield f"{record.pair}: {count} of {of} {has} no score: {reason}; left out"
 
 
-def _file(settings: TranscriptSettings) -> Path:
+def _chosen_file(settings: TranscriptSettings) -> Path:
     """The file that *settings* name; refuses those without one."""
     if settings.file is None:
         raise BadInput(
@@ -345,7 +345,7 @@ def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
     Raises:
         BadInput: If it cannot be read.
     """
-    _, conversations = read_conversations(_file(settings))
+    _, conversations = read_conversations(_chosen_file(settings))
     return tuple(aside_lines(aside_phrases(conversations)))
 
 
@@ -368,22 +368,22 @@ def turns_in_file(
     Raises:
         CodeneedleError: See `TranscriptProbe.adapt`.
     """
-    _, conversations = read_conversations(_file(settings))
+    _, conversations = read_conversations(_chosen_file(settings))
     with engine.templating() as template:
         counted = counted_turns(
             conversations,
-            steady(template, then),
+            steady_template(template, then),
             context=context,
             limit=settings.tokens,
         )
     return tuple(counted)
 
 
-def _layout(
+def _layout_of_file(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> TranscriptLayout:
     """What a setup stores of the file of *settings*; it may have no turns."""
-    sha256, conversations = read_conversations(_file(settings))
+    sha256, conversations = read_conversations(_chosen_file(settings))
     turns = _counted_turns(settings, engine, context)
     return TranscriptLayout(
         sha256=sha256,
@@ -400,7 +400,7 @@ def _layout_for(settings: TranscriptSettings, estimates: Estimates) -> Transcrip
     """The layout in the run folder, or that of a new one."""
     if estimates.setup and NAME in estimates.setup.probes:
         return transcript_layout(estimates.setup)
-    return _layout(settings, estimates.engine, estimates.context)
+    return _layout_of_file(settings, estimates.engine, estimates.context)
 
 
 _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
@@ -415,7 +415,7 @@ def _counted_turns(
     then: Frame | None = None,
 ) -> tuple[CountedTurn, ...]:
     """`turns_in_file`, rendered once for all cells."""
-    sha256, _ = read_conversations(_file(settings))
+    sha256, _ = read_conversations(_chosen_file(settings))
     model = engine.model
     key = (
         *(sha256, settings.tokens, context, model.weights.path, model.arguments),

@@ -104,10 +104,10 @@ def rendered_turns(
         try:
             prompt, text = _render_turn(conversation, at, template, end)
         except Refused as error:
-            yield _faulty(name, NOT_TAKEN, error.message or str(error))
+            yield _faulty_turn(name, NOT_TAKEN, error.message or str(error))
             continue
         except _NotJsonError:
-            yield _faulty(name, NO_JSON)
+            yield _faulty_turn(name, NO_JSON)
             continue
         parts, dropped = parts_of(turns[at], text)
         tools = (tool["function"]["name"] for tool in conversation.tools)
@@ -142,12 +142,12 @@ def _render_turn(
     def render(count: int, *, begins_reply: bool = False) -> str:
         turns = conversation.turns[:count]
         rendered = template.render_conversation(
-            list(map(_sendable, turns)),
+            list(map(_sendable_message, turns)),
             conversation.tools,
             begins_reply=begins_reply,
             thinking=bool(turn.reasoning),
         )
-        return _restore(rendered, turns)
+        return _restore_arguments(rendered, turns)
 
     whole, prompt = render(at + 1), render(at, begins_reply=True)
     start = len(prompt)
@@ -165,7 +165,7 @@ NO_JSON = (
 """Why turns are left out: what the model wrote has no place in the rendering."""
 
 
-def _faulty(name: str, fault: str, detail: str = "") -> RenderedTurn:
+def _faulty_turn(name: str, fault: str, detail: str = "") -> RenderedTurn:
     return RenderedTurn(
         name=name, prompt="", text="", parts=(), fault=fault, detail=detail
     )
@@ -175,7 +175,7 @@ class _NotJsonError(Exception):
     """The template writes arguments of calls in a form that broken ones do not have."""
 
 
-def _sendable(turn: Turn) -> Json:
+def _sendable_message(turn: Turn) -> Json:
     """
     The message of *turn*, with a stand-in for arguments that are no JSON.
 
@@ -184,7 +184,9 @@ def _sendable(turn: Turn) -> Json:
     message = turn.message()
     for call, sent in zip(turn.calls, message.get("tool_calls", ()), strict=True):
         if not call.is_json:
-            sent["function"]["arguments"] = json.dumps({STAND_IN: _digest(call)})
+            sent["function"]["arguments"] = json.dumps(
+                {STAND_IN: _arguments_digest(call)}
+            )
     return message
 
 
@@ -192,12 +194,12 @@ STAND_IN = "codeneedle_text"
 """Key of the object that is sent in the place of arguments that are no JSON."""
 
 
-def _digest(call: Call) -> str:
+def _arguments_digest(call: Call) -> str:
     """What stands for the arguments of *call* in a stand-in."""
     return hashlib.sha256(call.arguments.encode()).hexdigest()[:16]
 
 
-def _restore(text: str, turns: Iterable[Turn]) -> str:
+def _restore_arguments(text: str, turns: Iterable[Turn]) -> str:
     """
     The rendering *text* of *turns*, with what the model wrote for its stand-ins.
 
@@ -206,9 +208,9 @@ def _restore(text: str, turns: Iterable[Turn]) -> str:
     """
     for call in (call for turn in turns for call in turn.calls):
         if not call.is_json:
-            pattern = rf'\{{\s*"{STAND_IN}"\s*:\s*"{_digest(call)}"\s*\}}'
+            pattern = rf'\{{\s*"{STAND_IN}"\s*:\s*"{_arguments_digest(call)}"\s*\}}'
             text = call.arguments.join(re.split(pattern, text))
-            if _digest(call) in text:
+            if _arguments_digest(call) in text:
                 raise _NotJsonError
     return text
 
@@ -269,7 +271,7 @@ def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """
     located: list[Part] = []
     dropped: list[str] = []
-    for what, ways in _fields(turn):
+    for what, ways in _content_fields(turn):
         end = max((part.end for part in located), default=0)
         attempts = (_locate_fields(way, text, at) for at in (end, 0) for way in ways)
         parts = next(filter(None, attempts), [])
@@ -297,7 +299,7 @@ def field_text(turn: Turn, name: str, length: int) -> str | None:
     """
     forms = (
         form
-        for _, ways in _fields(turn)
+        for _, ways in _content_fields(turn)
         for way in ways
         for field in way
         if field.name == name
@@ -316,7 +318,7 @@ class _Field:
     """Texts that a template may render it as, the most faithful first."""
 
 
-def _fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
+def _content_fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
     """
     The content of a turn in the usual order: a phrase for it, and the sequences of
     fields that a template may render it as.

@@ -3,7 +3,11 @@
 import pytest
 
 from codeneedle.errors import CellError
-from codeneedle.probes.evaluation.probe import align_samples, refuse_unscored, seedless
+from codeneedle.probes.evaluation.probe import (
+    align_samples,
+    refuse_unscored,
+    without_seed,
+)
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 
 
@@ -27,8 +31,8 @@ def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
     own = [Sample(id=name, score=1.0, seed=42) for name in "ab"]
     attempts = [Sample(id="a", score=1.0, seed=at) for at in (0, 42)]
 
-    assert [0, 0] == [each.seed for each in seedless(own, 42)]
-    assert tuple(attempts) == seedless(attempts, 42)
+    assert [0, 0] == [each.seed for each in without_seed(own, 42)]
+    assert tuple(attempts) == without_seed(attempts, 42)
 
 
 def test_an_evaluation_that_failed_itself_is_a_gap():

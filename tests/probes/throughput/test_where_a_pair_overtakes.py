@@ -8,7 +8,11 @@ from hypothesis import strategies as st
 from made_records import made_setup
 from made_speeds import F16, Q8, measured, run_of
 
-from codeneedle.probes.throughput.metrics import METRICS, crossover, metrics_at_depths
+from codeneedle.probes.throughput.metrics import (
+    METRICS,
+    crossover_phrase,
+    metrics_at_depths,
+)
 from codeneedle.probes.throughput.record import NAME, throughput_of
 from codeneedle.records.record import Attention, BadRecord, Effective, as_json
 
@@ -19,7 +23,7 @@ def crossing(ratios_by_depth):
     """The crossover of a pair that is faster by these ratios."""
     reference = dict.fromkeys(ratios_by_depth, 100.0)
     speeds = {depth: ratio * 100.0 for depth, ratio in ratios_by_depth.items()}
-    return crossover(measured(Q8, speeds), measured(F16, reference))
+    return crossover_phrase(measured(Q8, speeds), measured(F16, reference))
 
 
 def test_a_crossover_is_not_read_from_noise():
@@ -37,8 +41,8 @@ def test_a_crossover_is_not_read_from_noise():
     noisy = cell(Q8, (1295.0, 3445.0), (1000.0, 1001.0))
     slower = cell(Q8, (1295.0, 3445.0), (500.0, 502.0))
 
-    assert "" == crossover(noisy, reference)
-    assert "never" == crossover(slower, reference)
+    assert "" == crossover_phrase(noisy, reference)
+    assert "never" == crossover_phrase(slower, reference)
 
 
 @pytest.mark.parametrize(
@@ -85,7 +89,10 @@ def test_exchanging_the_two_mirrors_the_trend(by_depth):
     assume(all(abs(ratio - 1) > 1e-9 for ratio in by_depth.values()))
     theirs = measured(F16, dict.fromkeys(by_depth, 1.0))
     ours = measured(Q8, by_depth)
-    both = crossover(ours, theirs).split()[0], crossover(theirs, ours).split()[0]
+    both = (
+        crossover_phrase(ours, theirs).split()[0],
+        crossover_phrase(theirs, ours).split()[0],
+    )
 
     assert both in {*AHEAD.items(), *((one, other) for other, one in AHEAD.items())}
 
@@ -94,9 +101,9 @@ def test_only_depths_that_both_have_count():
     ours = measured(Q8, {0: 50.0, 100: 150.0, 200: None})
     theirs = measured(F16, {0: 100.0, 100: 100.0, 200: 1.0})
 
-    assert "from 50 tokens" == crossover(ours, theirs)
+    assert "from 50 tokens" == crossover_phrase(ours, theirs)
     converted = Effective(attention=Attention.CONVERTED)
-    assert "" == crossover(replace(ours, effective=converted), theirs)
+    assert "" == crossover_phrase(replace(ours, effective=converted), theirs)
 
 
 def test_each_depth_of_the_settings_has_its_metrics():
