@@ -27,7 +27,7 @@ from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.cli.main import main as run_codeneedle
 from codeneedle.models.pretrained import built_in_model
 from codeneedle.models.weights import read_header
-from codeneedle.report.verdict import brief
+from codeneedle.report.verdict import brief_document
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 RUNS = GOLDEN / "runs"
@@ -155,7 +155,8 @@ def verdicts() -> str:
     """The verdicts on made runs, in words: those of golden runs recommend nothing."""
     printed, flags = made("printing").printed, PairFlags(asked)
     return "\n".join(
-        f"# {name}: {verdict.outcome}\n\n{printed(brief(verdict, flags), width=80)}"
+        f"# {name}: {verdict.outcome}\n\n"
+        f"{printed(brief_document(verdict, flags), width=80)}"
         for name, verdict in made("made_verdicts").made_verdicts().items()
     )
 

@@ -120,7 +120,7 @@ def loss(colours: Mapping[str, str]) -> str:
     """The loss of each pair."""
     losses = losses_of_run(SMOLLM2)
     picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
-    with mpl.rc_context(heatmap._settings()):  # noqa: SLF001 - its font and its ids
+    with mpl.rc_context(heatmap._drawing_settings()):  # noqa: SLF001 - its font and its ids
         figure = without_text_below(heatmap.paint(picture))
         return svg(restyled(figure, colours))
 
@@ -132,7 +132,7 @@ def draw_readme(run: Path, folder: Path = ROOT / ".github") -> list[Path]:
     written = []
     for end, colours in THEMES.items():
         file = folder / f"heatmap{end}.png"
-        with mpl.rc_context(heatmap._settings()):  # noqa: SLF001 - its font
+        with mpl.rc_context(heatmap._drawing_settings()):  # noqa: SLF001 - its font
             figure = restyled(heatmap.paint(picture), colours)
             figure.savefig(
                 file, dpi=150, facecolor=colours["page"], bbox_inches="tight"
@@ -155,7 +155,7 @@ def chart(
 ) -> str:
     """What *paint* draws on *panels* side by side, as SVG in these *colours*."""
     theme = charts.Theme(*(colours[part] for part in charts.Theme._fields))
-    style = charts._style(theme) | {"svg.fonttype": "path"}  # noqa: SLF001
+    style = charts._chart_style(theme) | {"svg.fonttype": "path"}  # noqa: SLF001
     with mpl.rc_context(style), warnings.catch_warnings():
         figure = Figure(figsize=(7.6, 4.2), dpi=72, layout="constrained")
         FigureCanvasAgg(figure)

@@ -394,13 +394,13 @@ def grid(
     from codeneedle.cli.engines import asks_for
     from codeneedle.report import captions
     from codeneedle.report.data import run_tables
-    from codeneedle.report.grid import loss_report, report
-    from codeneedle.report.selection import select
+    from codeneedle.report.grid import grid_report, loss_report
+    from codeneedle.report.selection import select_runs
     from codeneedle.report.tidy import cell_rows
 
     form = chosen_report_form(csv=csv, json=json, markdown=markdown)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, *(names or ()), metric=metric, limits=limits)
+    chosen = select_runs(out, *(names or ()), metric=metric, limits=limits)
     if form in {"csv", "json"}:
         rows = cell_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
         if form == "csv":
@@ -418,7 +418,9 @@ def grid(
         show_document(loss_report(*losses), form)
     else:
         show_document(
-            report(chosen.runs, chosen.shown_metrics, chosen.also, chosen.verdicts),
+            grid_report(
+                chosen.runs, chosen.shown_metrics, chosen.also, chosen.verdicts
+            ),
             form,
         )
     if not (chosen.asks_loss or chosen.has_values):
@@ -456,11 +458,11 @@ def heatmap(
     from codeneedle.report.heatmap import Files
     from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.pictures import draw_metric
-    from codeneedle.report.selection import select
+    from codeneedle.report.selection import select_runs
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select(out, name, metric=wanted, limits=limits)
+    chosen = select_runs(out, name, metric=wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
@@ -499,10 +501,10 @@ def panels(
 ) -> None:
     """Show answers to tasks by length and depth."""
     from codeneedle.report.panels import panel_objects, panel_rows, panels_document
-    from codeneedle.report.selection import select
+    from codeneedle.report.selection import select_runs
 
     chosen_report_form(csv=csv, json=json, difference=difference)
-    chosen = select(out, name, metric=metric)
+    chosen = select_runs(out, name, metric=metric)
     if csv:
         write_rows(panel_rows(chosen.runs, chosen.metric))
     elif json:
@@ -673,7 +675,7 @@ def models(
     rows = rows_of_models.shipped_rows()
     if named:
         own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
-        rows = rows_of_models.beside(own, rows)
+        rows = rows_of_models.rows_beside(own, rows)
     if json:
         write_json(rows_of_models.model_objects(rows))
     else:
@@ -753,14 +755,16 @@ def _refuse_several(
 def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
     """Print the verdict on each run; the exit code is 1 if one has no numbers."""
     from codeneedle.cli.engines import asks_for
-    from codeneedle.report.verdict import closing, verdicts
+    from codeneedle.report.verdict import closing_document, verdicts_document
     from codeneedle.report.verdict_data import verdict_objects
 
     if form == "json":
         objects = verdict_objects(every, asks_for)
         write_json(objects if objects[1:] else objects[0])
     else:
-        show_document(verdicts(every, asks_for), form, closing(every, asks_for))
+        show_document(
+            verdicts_document(every, asks_for), form, closing_document(every, asks_for)
+        )
     runs = [verdict.run for verdict in every]
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
@@ -966,12 +970,12 @@ def show(
 def list_corpora(*, json: JsonOption = False) -> None:
     """List the corpora by name."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import listing, listing_objects
+    from codeneedle.report.corpus import corpora_table, listing_objects
 
     if json:
         write_json(listing_objects(registry.names()))
     else:
-        show_document([listing(registry.names())])
+        show_document([corpora_table(registry.names())])
 
 
 @corpora.command("show")
@@ -981,14 +985,14 @@ def show_corpus(
 ) -> None:
     """Show the functions of a corpus, or the body of one."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import corpus_overview, truth
+    from codeneedle.report.corpus import corpus_overview, truth_lines
 
     with stderr_console().status("reading the corpus"):
         loaded = registry.load(name)
     if function is None:
         show_document(corpus_overview(loaded))
     else:
-        write_verbatim(f"{truth(loaded, function)}\n")
+        write_verbatim(f"{truth_lines(loaded, function)}\n")
 
 
 @app.command("gen-corpus")

@@ -48,7 +48,7 @@ from codeneedle.records.record import CellRecord, Run
 from codeneedle.report.captions import root_options
 from codeneedle.report.plan import time_phrase
 from codeneedle.report.selection import default_metric
-from codeneedle.report.verdict import headline
+from codeneedle.report.verdict import headline_sentences
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.measure import (
     CellTally,
@@ -592,7 +592,7 @@ class Page:
         """The verdict so far, in a line or two, once a loss was measured."""
         if not verdict.compared:
             return
-        first, *rest = headline(verdict, asks_for(verdict.run.setup.engine))
+        first, *rest = headline_sentences(verdict, asks_for(verdict.run.setup.engine))
         spent = duration(self.loop.limit.spent_s)
         when = f"after {spent}" if self.has_stepped else "by what is stored"
         say(self.console, f"so far, {when}: {first}")
@@ -675,7 +675,7 @@ class Page:
             choices = [str(pair) for pair in run.setup.grid if pair not in apart]
             run = replace(run, setup=replace(run.setup, pairs=tuple(choices)))
         from codeneedle.report.terminal import print_report
-        from codeneedle.report.verdict import brief, closing
+        from codeneedle.report.verdict import brief_document, closing_document
 
         try:
             verdict = judge(run, self.options.limits)
@@ -683,8 +683,8 @@ class Page:
             # The records are kept; 'codeneedle verdict' fails alike, with its code.
             say(self.console, f"no verdict: {error}")
             return
-        answer = brief(verdict, asks_for(run.setup.engine))
-        print_report(self.shown, answer, closing([verdict], asks_for))
+        answer = brief_document(verdict, asks_for(run.setup.engine))
+        print_report(self.shown, answer, closing_document([verdict], asks_for))
 
     def _show_receipt(self) -> None:
         """The receipt of the run so far, for the table of models."""

@@ -182,7 +182,7 @@ def answer_lines(
                 f"for {visible(str(answer.pair))}",
                 hint="--form json and --form badge say it for every engine.",
             )
-        told = f"{answer.pair} {answer.sentence}; {_measured_on(answer)}"
+        told = f"{answer.pair} {answer.sentence}; {_measured_on_phrase(answer)}"
         between = [""] if lines else []
         lines += [*between, f"{mark} {told}", *words.lines(answer, form)]
     # A run folder may come from anywhere.
@@ -195,7 +195,7 @@ def answer_badge(answer: Answer) -> str:
     value = f"keep {answer.pair}"
     if leading:
         value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
-    title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on(answer)}"
+    title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on_phrase(answer)}"
     return badge("KV cache", visible(value), title=visible(title))
 
 
@@ -222,7 +222,7 @@ def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
     return f"{verb} {', '.join([mean, most] if is_bound else [mean])}{lost}"
 
 
-def _measured_on(answer: Answer) -> str:
+def _measured_on_phrase(answer: Answer) -> str:
     """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
     setup, result = answer.run.setup, answer.result
     leading = result.leading if result else None
@@ -230,7 +230,7 @@ def _measured_on(answer: Answer) -> str:
     told = rows if leading in rows else [leading] if leading else []
     of = f"of {' and '.join(map(units_phrase, told))}, " if told else ""
     model = f"{setup.weights.name} at {setup.context:,} tokens"
-    return f"{of}{model}, {setup.engine}, {captions.dates(answer.run)}"
+    return f"{of}{model}, {setup.engine}, {captions.dates_phrase(answer.run)}"
 
 
 def _number_or_none(value: float | None) -> Number:

@@ -73,7 +73,7 @@ def answers(
             hint=f"See which pairs it has: {captions.run_command('grid', runs[0])}",
         )
     if function is None:
-        return _overviews(measured)
+        return _overviews_document(measured)
     named = [(run, answer) for run, record in measured for answer in of(run, record)]
     chosen = [
         (run, answer)
@@ -116,16 +116,16 @@ def side_by_side(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
         first_pair, first = said[0]
         same = _common_length(first.text, reply.text)
         if reply is first:
-            yield Lines([_ending(reply)], style="dim")
+            yield Lines([_ending_phrase(reply)], style="dim")
             yield Lines(reply.text.split("\n"))
         elif same == len(first.text) == len(reply.text):
             yield Lines([f"the same as {first_pair}"])
         else:
-            lead = _lead(first, same)
+            lead = _lead_at(first, same)
             close = "" if lead is None else f", where its lead was {lead:.2f} nats"
             alike = plural(same, "character") if same else "no character"
             yield Lines([f"the same as {first_pair} for {alike}{close}"])
-            yield Lines([_ending(reply)], style="dim")
+            yield Lines([_ending_phrase(reply)], style="dim")
             yield Lines(reply.text[reply.text.rfind("\n", 0, same) + 1 :].split("\n"))
     if len(said) > 1:
         yield Lines([ONE_PROMPT])
@@ -144,20 +144,20 @@ def _common_length(first: str, second: str) -> int:
     return next((at for at, (one, other) in pairs if one != other), shortest)
 
 
-def _ending(reply: Reply) -> str:
+def _ending_phrase(reply: Reply) -> str:
     """How long *reply* is, and whether it came to an end."""
     cut = ", cut there" if reply.finish == "length" else ""
     return f"{plural(reply.predicted_tokens, 'token')}{cut}:"
 
 
-def _lead(reply: Reply, at: int) -> float | None:
+def _lead_at(reply: Reply, at: int) -> float | None:
     """Lead of the token of *reply* at its character *at*; None if it is not known."""
     ends = list(itertools.accumulate(reply.lengths))
     token = bisect.bisect_right(ends, at)
     return reply.gaps[token] if token < len(reply.gaps) == len(ends) else None
 
 
-def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
+def _overviews_document(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
     """
     Programs that measured a pair, with what they proved; then its answers.
 
@@ -171,7 +171,7 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
             probes = ", ".join(each.probe for each in of_command)
             line = captions.command_line(run.setup, command)
             yield Lines([f"{probes}:", line], copied="command")
-            yield Facts(list(_evidence(run, of_command[0])), is_quiet=True)
+            yield Facts(list(_evidence_facts(run, of_command[0])), is_quiet=True)
         for record in records:
             if not record.has_numbers:
                 yield Lines([f"{record.probe}: {record.status}: {record.reason}"])
@@ -182,7 +182,7 @@ def _overviews(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
                 yield Lines([visible(gap) for gap in gaps], style="bold")
 
 
-def _evidence(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
+def _evidence_facts(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:
     """Where the log of *record* is, and the settings that it states."""
     log = run.root and run.root / run.name / LOGS / f"{record.pair.slug}.log"
     if log and log.is_file():

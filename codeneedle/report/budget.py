@@ -142,7 +142,7 @@ def _why_reference_stays(
         yield f"Keep: {flags}. Nothing smaller is shown to lose less than {loss}."
         yield "     What loses least of what fits: --max-memory SIZE --at TOKENS"
         return
-    where = f"{size(most)} at {_context(verdict):,} tokens"
+    where = f"{size(most)} at {_memory_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
     order = order_of(verdict.run)
     if isinstance(order, JointOrder):
@@ -152,12 +152,12 @@ def _why_reference_stays(
         yield f"Keep: {flags}   ({taken})"
         yield f"     It is the reference, and fits into {where}."
     elif min(sizes.values()) > most and not verdict.fitting:
-        yield from _nothing_fits(verdict, sizes, most, where)
+        yield from _nothing_fits_lines(verdict, sizes, most, where)
     else:
         yield f"No answer yet: nothing that fits into {where} has a bound of its loss."
 
 
-def _nothing_fits(
+def _nothing_fits_lines(
     verdict: Verdict, sizes: dict[Pair, float], most: int, where: str
 ) -> Iterator[str]:
     """What is nearest, and what context would fit."""
@@ -218,10 +218,10 @@ def memory_phrase(verdict: Verdict, result: PairResult) -> str:
     """``7.4 GiB at 32,768 tokens``."""
     if result.memory_bytes is None:
         return "memory unknown"
-    return f"{size(result.memory_bytes)} at {_context(verdict):,} tokens"
+    return f"{size(result.memory_bytes)} at {_memory_context(verdict):,} tokens"
 
 
-def _context(verdict: Verdict) -> int:
+def _memory_context(verdict: Verdict) -> int:
     """The context, in tokens, that memory is told for."""
     return verdict.limits.at or verdict.run.setup.context
 
@@ -268,7 +268,10 @@ def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
     if not verdict.compared:
         return
     heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
-    rows = [_row(verdict, result) for result in sorted(verdict.results, key=_row_order)]
+    rows = [
+        _candidate_row(verdict, result)
+        for result in sorted(verdict.results, key=_row_order)
+    ]
     texts = [[each.text for each in row] for row in rows]
     yield Table(heading, texts, words={*heading[:2], heading[-1]})
     yield Facts(legend(itertools.chain(*rows)))
@@ -285,7 +288,7 @@ def _row_order(result: PairResult) -> tuple[float, str, float, str]:
     )
 
 
-def _row(verdict: Verdict, result: PairResult) -> list[Shown]:
+def _candidate_row(verdict: Verdict, result: PairResult) -> list[Shown]:
     """A candidate with its memory, loss, interval and verdict."""
     pair, row = result.pair, shown_row(verdict, result)
     memory, limits = result.memory_bytes, verdict.limits
@@ -332,16 +335,16 @@ def _row_words(
 def budget_remarks(verdict: Verdict) -> list[Remark]:
     """What is said beside the answer: of the runs, and of their being one question."""
     return [
-        *_fitting_now(verdict),
+        *_remark_on_fitting_now(verdict),
         *joint_remarks(verdict),
-        *_buffers(verdict),
-        *_names(verdict),
+        *_remark_on_buffers(verdict),
+        *_remarks_on_names(verdict),
     ]
 
 
-def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
+def _remark_on_fitting_now(verdict: Verdict) -> Iterator[Remark]:
     """A remark on candidates that fit only now, with the command that measures them."""
-    pairs, runs = verdict.fitting_now, _runs(verdict)
+    pairs, runs = verdict.fitting_now, _judged_runs(verdict)
     if pairs:
         models = [word for run in runs for word in ("--model", _named_file(run))]
         where = captions.root_options(runs[0].root)
@@ -354,12 +357,12 @@ def _fitting_now(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.FITS_NOW, text, pairs)
 
 
-def _runs(verdict: Verdict) -> tuple[Run, ...]:
+def _judged_runs(verdict: Verdict) -> tuple[Run, ...]:
     """The runs that are judged, the most precise weights first."""
     return verdict.run.runs if isinstance(verdict.run, JointRun) else (verdict.run,)
 
 
-def _buffers(verdict: Verdict) -> Iterator[Remark]:
+def _remark_on_buffers(verdict: Verdict) -> Iterator[Remark]:
     """A remark that buffers grow with the context at which they were told."""
     at, context = verdict.limits.at, verdict.run.setup.context
     if at and at > context:
@@ -370,9 +373,9 @@ def _buffers(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.MEMORY, text)
 
 
-def _names(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_names(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what does not show that the files are weights of one model."""
-    runs = _runs(verdict)
+    runs = _judged_runs(verdict)
     if not all(run.setup.model.tokenizer for run in runs):
         text = (
             "A run does not say what tokenizer its file has: that it is the same "
@@ -388,7 +391,7 @@ def _names(verdict: Verdict) -> Iterator[Remark]:
 
 def weight_facts(verdict: Verdict) -> list[tuple[str, str]]:
     """A phrase for each file of weights: its size, and its bits per weight."""
-    runs = _runs(verdict)
+    runs = _judged_runs(verdict)
     return [
         (visible(name), _file_phrase(run))
         for name, run in zip(weight_names(runs), runs, strict=True)

@@ -72,7 +72,7 @@ def paint_budget(
     axes: Axes, frame: pd.DataFrame, most: int | None, theme: Theme = LIGHT
 ) -> None:
     """Draw *frame*, and the budget of so many bytes as an edge."""
-    unit, bytes_of_unit = _unit(frame["memory"].max())
+    unit, bytes_of_unit = _memory_unit(frame["memory"].max())
     frame = frame.assign(memory=frame["memory"] / bytes_of_unit)
     names = list(dict.fromkeys(frame["weights"]))
     colours = (theme.within, theme.beyond, theme.quiet, theme.ink, theme.line)
@@ -114,7 +114,7 @@ def paint_budget(
     )
 
 
-def _unit(most: float) -> tuple[str, int]:
+def _memory_unit(most: float) -> tuple[str, int]:
     """In which memory of up to *most* bytes has round numbers, and its bytes."""
     return ("GiB", 1 << 30) if most >= 4 << 30 else ("MiB", 1 << 20)
 

@@ -112,7 +112,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         *_lines_not_shown(run),
         engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
         ("machine", setup.machine),
-        ("date", dates(run)),
+        ("date", dates_phrase(run)),
     ]
     return tuple((word, visible(phrase)) for word, phrase in lines)
 
@@ -145,7 +145,7 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
     return [*known[:1], ("rotation", rotation), *known[1:]]
 
 
-def conditions(run: Run) -> tuple[str, str]:
+def condition_lines(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
     asked = _questions_of_probes(setup, run.records)
@@ -158,11 +158,11 @@ def conditions(run: Run) -> tuple[str, str]:
     engine = " ".join(engine_line(setup.engine, setup.llama))
     return (
         visible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
-        visible(f"{engine}, {_device(setup.machine)}, {dates(run)}"),
+        visible(f"{engine}, {_device_phrase(setup.machine)}, {dates_phrase(run)}"),
     )
 
 
-def _device(machine: str) -> str:
+def _device_phrase(machine: str) -> str:
     """The accelerators of a machine, or else its processor."""
     processor, _, devices = machine.partition("; ")
     return devices or processor.partition(", ")[0]
@@ -191,7 +191,7 @@ def _lines_not_shown(run: Run) -> Iterator[tuple[str, str]]:
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    phrases = {name: _settings(_settings_told(run.setup, name)) for name in seen}
+    phrases = {name: _settings_phrase(_settings_told(run.setup, name)) for name in seen}
     return tuple(
         (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
     )
@@ -209,7 +209,7 @@ def _settings_told(setup: Setup, probe: str) -> Json:
     return settings
 
 
-def _settings(settings: Json) -> str:
+def _settings_phrase(settings: Json) -> str:
     """Numbers and names, without hashes and what other facts say."""
     phrases = []
     for key, value in settings.items():
@@ -224,7 +224,7 @@ def _settings(settings: Json) -> str:
     return "; ".join(phrases)
 
 
-def dates(run: Run) -> str:
+def dates_phrase(run: Run) -> str:
     """
     The day of its records, or the first and the last day.
 

@@ -200,7 +200,7 @@ def _paint_limit(
     axes.set_ylabel(f"{what} lost, of 100")
 
 
-def _rows(frame: pd.DataFrame) -> Iterator[Any]:
+def _frame_rows(frame: pd.DataFrame) -> Iterator[Any]:
     """The rows of *frame*, a field for each column."""
     yield from frame.itertuples()
 
@@ -252,13 +252,15 @@ def _place_labels(
     figure = axes.get_figure()
     assert isinstance(figure, Figure)  # noqa: S101 - axes of a figure, not of a subfigure
     figure.draw_without_rendering()
-    taken = [*_points(axes, frame), *_bars(axes, on_front)]
+    taken = [*_point_boxes(axes, frame), *_interval_boxes(axes, on_front)]
     labels = []
     # What is to be set first, then by what it loses: names without room are left out.
-    for row in _rows(on_front.sort_values(["is_set", "loss"], ascending=[False, True])):
+    for row in _frame_rows(
+        on_front.sort_values(["is_set", "loss"], ascending=[False, True])
+    ):
         label = _place_name(axes, row, taken, theme)
         if label:
-            taken.append(_box(label))
+            taken.append(_text_box(label))
             labels.append(label)
     return labels
 
@@ -273,7 +275,7 @@ def _place_name(
     def is_free(side: _Side) -> bool:
         tried.xyann = (side.across, side.up)
         tried.set(**side.style)
-        box = _box(tried)
+        box = _text_box(tried)
         is_inside = inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1)
         return is_inside and not any(box.overlaps(each) for each in taken)
 
@@ -301,23 +303,23 @@ def _write_name(
     )
 
 
-def _box(label: Annotation) -> Bbox:
+def _text_box(label: Annotation) -> Bbox:
     """Where the text of *label* lies, without its line."""
     label.set_in_layout(False)
     label.get_window_extent()  # finds its place
     return Bbox(Text.get_window_extent(label).padded(1).get_points())
 
 
-def _points(axes: Axes, frame: pd.DataFrame) -> Iterator[Bbox]:
+def _point_boxes(axes: Axes, frame: pd.DataFrame) -> Iterator[Bbox]:
     """The boxes of the points of *frame*, in pixels, that labels keep off."""
     places = axes.transData.transform(frame[["memory", "loss"]].to_numpy(float))
     for x, y in places:
         yield Bbox.from_extents(x - 6, y - 6, x + 6, y + 6)
 
 
-def _bars(axes: Axes, on_front: pd.DataFrame) -> Iterator[Bbox]:
+def _interval_boxes(axes: Axes, on_front: pd.DataFrame) -> Iterator[Bbox]:
     """The boxes of the finite intervals of *on_front*, in pixels."""
-    for end in _rows(on_front):
+    for end in _frame_rows(on_front):
         if math.isfinite(end.high):
             (x, low), (_, high) = axes.transData.transform(
                 [(end.memory, end.low), (end.memory, end.high)]
@@ -391,7 +393,7 @@ def paint_memory(
     width = figure.bbox.width if figure else axes.bbox.width
     named = _contexts_with_room(contexts, width - BESIDE)
     axes.xaxis.set_major_formatter(
-        lambda tick, _: _short(round(tick)) if round(tick) in named else ""
+        lambda tick, _: _short_count(round(tick)) if round(tick) in named else ""
     )
     low, high = frame["bytes"].min(), frame["bytes"].max()
     powers = [2.0**power for power in range(10, 60, 2)]
@@ -403,7 +405,7 @@ def paint_memory(
     axes.yaxis.set_minor_locator(NullLocator())
     ends = frame[frame["context"] == contexts[-1]].sort_values("bytes")
     above = -math.inf
-    for end in _rows(ends):
+    for end in _frame_rows(ends):
         _, y = axes.transData.transform((end.context, end.bytes))
         above = max(y, above + POINTS * 1.4)  # names below each other do not touch
         axes.annotate(
@@ -430,14 +432,16 @@ def _contexts_with_room(contexts: Sequence[int], width: float) -> set[int]:
     octaves = math.log2(contexts[-1] / contexts[0]) or 1.0
     named: list[int] = []
     for context in reversed(contexts):
-        letters = len(_short(context) + _short(named[-1])) / 2 if named else 0
+        letters = (
+            len(_short_count(context) + _short_count(named[-1])) / 2 if named else 0
+        )
         room = (0.7 * letters + 0.5) * POINTS
         if not named or math.log2(named[-1] / context) * width / octaves >= room:
             named.append(context)
     return set(named)
 
 
-def _short(tokens: int) -> str:
+def _short_count(tokens: int) -> str:
     """``32K`` of 32,768."""
     return f"{tokens // 1024}K" if tokens % 1024 == 0 else f"{tokens:,}"
 
@@ -486,7 +490,7 @@ def _picture_url(
     paint: Callable[[Axes, Theme], object], inches: tuple[float, float], theme: Theme
 ) -> str:
     """The picture as the text of an address."""
-    with mpl.rc_context(_style(theme)), warnings.catch_warnings():
+    with mpl.rc_context(_chart_style(theme)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = Figure(figsize=inches, dpi=72, layout="constrained")
         FigureCanvasAgg(figure)
@@ -497,7 +501,7 @@ def _picture_url(
     return f"data:image/svg+xml;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
-def _style(theme: Theme) -> dict[Any, Any]:
+def _chart_style(theme: Theme) -> dict[Any, Any]:
     """What matplotlib draws with in the colours of *theme*."""
     return {
         "font.family": ["DejaVu Sans", "sans-serif"],

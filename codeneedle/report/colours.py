@@ -207,8 +207,8 @@ def cell_style(value: float, scale: Scale | LossScale) -> str:
 def loss_colour(place: float) -> Rgb:
     """The colour at *place*, 0 to 1, of the scale of a loss; it turns at the limit."""
     if place < TURN:
-        return _mix(WITHIN_RAMP, place / TURN)
-    return _mix(BEYOND_RAMP, (place - TURN) / (1 - TURN))
+        return _mixed_colour(WITHIN_RAMP, place / TURN)
+    return _mixed_colour(BEYOND_RAMP, (place - TURN) / (1 - TURN))
 
 
 def hex_of(rgb: Rgb) -> str:
@@ -218,10 +218,10 @@ def hex_of(rgb: Rgb) -> str:
 
 def colour(place: float) -> Rgb:
     """The colour at *place* of `RAMP`, from 0 (dark) to 1 (light), in sRGB."""
-    return _mix(RAMP, place)
+    return _mixed_colour(RAMP, place)
 
 
-def _mix(ramp: Sequence[Rgb], place: float) -> Rgb:
+def _mixed_colour(ramp: Sequence[Rgb], place: float) -> Rgb:
     """The colour at *place*, 0 to 1, between the steps of *ramp*."""
     at = place * (len(ramp) - 1)
     below = min(int(at), len(ramp) - 2)

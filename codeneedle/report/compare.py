@@ -119,7 +119,7 @@ def compare(first: Run, second: Run) -> RunComparison:
     ]
     tested = sum(column.metric.loss is not None for column in shown)
     changes = (
-        _change((column, others[column.metric.name]), (ours, theirs), tested)
+        _metric_change((column, others[column.metric.name]), (ours, theirs), tested)
         for column in shown
     )
     return RunComparison(
@@ -133,7 +133,7 @@ def compare(first: Run, second: Run) -> RunComparison:
     )
 
 
-def _change(
+def _metric_change(
     columns: tuple[Column, Column], tables: tuple[PairTable, PairTable], tested: int
 ) -> Change:
     """
@@ -150,7 +150,9 @@ def _change(
         if cell.has_value and theirs.cell(pair).has_value
     }
     elsewhere = tuple(
-        pair for pair in values if _place(ours.cell(pair)) != _place(theirs.cell(pair))
+        pair
+        for pair in values
+        if _attention_place(ours.cell(pair)) != _attention_place(theirs.cell(pair))
     )
     change = Change(
         metric=ours.metric,
@@ -158,7 +160,7 @@ def _change(
         values=values,
         elsewhere=elsewhere,
     )
-    if reason := next(_refusals(ours, *setups), ""):
+    if reason := next(_why_incomparable(ours, *setups), ""):
         return replace(change, refused=f"not compared: {reason}")
     tested_pairs = [pair for pair in values if pair not in elsewhere]
     if not ours.metric.loss or not tested_pairs:
@@ -169,7 +171,7 @@ def _change(
     return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
 
 
-def _place(cell: CellValue) -> str:
+def _attention_place(cell: CellValue) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
     return " ".join(mark.sign for mark in place_marks(cell))
 
@@ -204,7 +206,7 @@ def _values_by_unit(column: Column, table: PairTable, pair: Pair) -> dict[str, f
     return {name: value for name, value in units.items() if name not in silent}
 
 
-def _refusals(column: Column, first: Setup, second: Setup) -> Iterator[str]:
+def _why_incomparable(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     """Why values of *column* must not be compared; nothing if they may."""
     metric, probe = column.metric, PROBES[column.probe]
     if metric.is_distance and (kernels := other_kernels(first, second)):

@@ -11,7 +11,7 @@ from codeneedle.report.data import attributes
 from codeneedle.text import plural, size
 
 
-def listing(named: Iterable[Named]) -> Table:
+def corpora_table(named: Iterable[Named]) -> Table:
     """One line per corpus: its name, kind and origin."""
     rows = [[each.name, each.kind, each.origin] for each in named]
     heading = ["corpus", "kind", "origin"]
@@ -31,7 +31,7 @@ def corpus_overview(corpus: Corpus) -> Document:
         for each in corpus.functions_to_force(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]
     }
     yield Heading(f"{corpus.name}: {corpus.origin}")
-    yield Lines([_facts(corpus, written=len(written), forced=len(forced))])
+    yield Lines([_corpus_facts(corpus, written=len(written), forced=len(forced))])
     yield Lines([f"left out: {line}" for line in corpus.left_out()], style="yellow")
     yield Lines([f"in doubt: {line}" for line in corpus.doubts()], style="yellow")
     rows = []
@@ -50,7 +50,7 @@ def corpus_overview(corpus: Corpus) -> Document:
     yield Table(heading, rows, words=heading[3:])
 
 
-def truth(corpus: Corpus, name: str) -> str:
+def truth_lines(corpus: Corpus, name: str) -> str:
     """
     At most `WRITTEN_LINES` lines that a model should answer for the function *name*.
 
@@ -65,7 +65,7 @@ def truth(corpus: Corpus, name: str) -> str:
     raise UnknownName(kind="function", name=name, known=known)
 
 
-def _facts(corpus: Corpus, *, written: int, forced: int) -> str:
+def _corpus_facts(corpus: Corpus, *, written: int, forced: int) -> str:
     """Kind, length and functions of a corpus, and how many would be asked for."""
     functions = plural(len(corpus.functions), "function")
     length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"

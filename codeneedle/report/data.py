@@ -73,11 +73,11 @@ def csv_text(rows: Iterable[TableRow]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(map(_field, msgspec.structs.astuple(row)) for row in rows)
+    writer.writerows(map(_csv_field, msgspec.structs.astuple(row)) for row in rows)
     return text.getvalue()
 
 
-def _field(value: object) -> object:
+def _csv_field(value: object) -> object:
     """*value* for CSV: text on one line, with a quote before what begins a formula."""
     if isinstance(value, str):
         shown = visible(value)
@@ -91,30 +91,31 @@ def json_text(value: object) -> str:
 
     It is indented, but for the objects of a list that hold no others: rows are lines.
     """
-    return f"{_indent(strict(msgspec.to_builtins(value, str_keys=True)), '')}\n"
+    plain = strict_json(msgspec.to_builtins(value, str_keys=True))
+    return f"{_indented_json(plain, '')}\n"
 
 
-def _indent(value: Any, indent: str) -> str:
+def _indented_json(value: Any, indent: str) -> str:
     """*value* of JSON, whose lines but for the first begin with *indent*."""
     inner = f"{indent}  "
     if not value or not isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     if isinstance(value, dict):
         members = (
-            f"{json.dumps(key, ensure_ascii=False)}: {_indent(each, inner)}"
+            f"{json.dumps(key, ensure_ascii=False)}: {_indented_json(each, inner)}"
             for key, each in value.items()
         )
-        return _block("{", members, "}", indent)
+        return _json_block("{", members, "}", indent)
     items = (
         json.dumps(each, ensure_ascii=False, allow_nan=False)
         if isinstance(each, dict) and not _holds_others(each)
-        else _indent(each, inner)
+        else _indented_json(each, inner)
         for each in value
     )
-    return _block("[", items, "]", indent)
+    return _json_block("[", items, "]", indent)
 
 
-def _block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
+def _json_block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
     lines = f",\n{indent}  ".join(parts)
     return f"{start}\n{indent}  {lines}\n{indent}{end}"
 
@@ -123,12 +124,12 @@ def _holds_others(members: Mapping[str, Any]) -> bool:
     return any(isinstance(member, dict | list) for member in members.values())
 
 
-def strict(value: Any) -> Any:
+def strict_json(value: Any) -> Any:
     """*value* of JSON, with None for each number that is none."""
     if isinstance(value, Mapping):
-        return {key: strict(each) for key, each in value.items()}
+        return {key: strict_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [strict(each) for each in value]
+        return [strict_json(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -160,10 +161,10 @@ def _metrics(run: Run, rows: Sequence[TableRow]) -> Iterator[MetricFacts]:
     }
     for key, metric in metrics.items():
         if key in shown:
-            yield _facts(metric)
+            yield _facts_of_metric(metric)
 
 
-def _facts(metric: Metric) -> MetricFacts:
+def _facts_of_metric(metric: Metric) -> MetricFacts:
     """What JSON says of *metric*."""
     return MetricFacts(
         name=metric.name,
@@ -176,7 +177,7 @@ def _facts(metric: Metric) -> MetricFacts:
     )
 
 
-def sides(pair: Pair) -> dict[str, str]:
+def types_by_axis(pair: Pair) -> dict[str, str]:
     """Both types of *pair*, by axis."""
     return {"k": pair.k, "v": pair.v}
 

@@ -21,7 +21,7 @@ SUMMARY_DIGITS = 2
 """Fewest decimals of a mean over cells, as in the published table."""
 
 
-def report(
+def grid_report(
     runs: Sequence[Run],
     metrics: Sequence[Metric],
     also: Sequence[Metric],
@@ -37,10 +37,10 @@ def report(
         also: Further metrics of the summary, before that one.
         verdicts: The verdict on each run.
     """
-    yield summary(runs, metrics[-1], also, verdicts)
+    yield summary_table(runs, metrics[-1], also, verdicts)
     for run, verdict in zip(runs, verdicts, strict=True):
         for metric in metrics:
-            yield from grid(run, metric, verdict)
+            yield from grid_blocks(run, metric, verdict)
         yield Lines(captions.cautions(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
 
@@ -69,7 +69,7 @@ def loss_report(
     from codeneedle.report.verdict import headline_lines
 
     if not any(map(losses_of, verdicts)):
-        yield from report(runs, metrics, also, verdicts)
+        yield from grid_report(runs, metrics, also, verdicts)
         return
     if runs[1:] or also:
         yield loss_summary(runs, also, verdicts)
@@ -85,12 +85,12 @@ def loss_report(
             yield Facts(legend(values))
         for metric in metrics:
             if not (losses and losses.says(metric)):
-                yield from grid(run, metric, verdict)
+                yield from grid_blocks(run, metric, verdict)
         yield Lines(captions.cautions(run), style="bold")
-        yield Lines(captions.conditions(verdict.run), style="dim")
+        yield Lines(captions.condition_lines(verdict.run), style="dim")
 
 
-def summary(
+def summary_table(
     runs: Sequence[Run],
     metric: Metric,
     also: Sequence[Metric],
@@ -124,7 +124,7 @@ def loss_summary(
     """One row per run: its losses, the pair to set, and means of *also*."""
     first = ["run", "pairs", "loss, %\nrange", "set", "beyond\nthe limit"]
     rows = [
-        [name, *_loss_row(run, verdict), *_means(run, also)]
+        [name, *_loss_row(run, verdict), *_mean_texts(run, also)]
         for name, run, verdict in zip(
             captions.names_of(runs), runs, verdicts, strict=True
         )
@@ -158,7 +158,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     ]
 
 
-def _means(run: Run, metrics: Sequence[Metric]) -> list[str]:
+def _mean_texts(run: Run, metrics: Sequence[Metric]) -> list[str]:
     """Mean and deviation of each of *metrics*, over cells with a value."""
     tables = frames.cells_frames(run, metrics)
     return [
@@ -185,13 +185,13 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
     return [
         _count_text(cells, spread),
-        *_means(run, columns),
+        *_mean_texts(run, columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
         beyond_phrase(verdict, metric.name) or NO_VALUE_WORD,
     ]
 
 
-def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
+def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
     from codeneedle.report.verdict import metric_entries
 
@@ -219,10 +219,10 @@ def grid(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
 
 
 def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
-    return f"{_heading(metric, runs)}\n(mean +/- sd)"
+    return f"{_column_heading(metric, runs)}\n(mean +/- sd)"
 
 
-def _heading(metric: Metric, runs: Sequence[Run]) -> str:
+def _column_heading(metric: Metric, runs: Sequence[Run]) -> str:
     """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
     high = display_of(metric).bounds[1]
     counts = {frames.most_observations(frames.cells_frame(r, metric)) for r in runs}

@@ -59,7 +59,7 @@ from codeneedle.report.shown import (
     types_of,
     values_of,
 )
-from codeneedle.report.verdict import headline, metric_entries
+from codeneedle.report.verdict import headline_sentences, metric_entries
 from codeneedle.system.files import write_whole
 from codeneedle.text import number, visible
 from codeneedle.verdict.judge import Verdict
@@ -124,7 +124,7 @@ def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
     return max(len(k_types), len(v_types)) <= LABELLED
 
 
-def _wrap(texts: Iterable[str], *, points: float, inches: float) -> str:
+def _wrap_texts(texts: Iterable[str], *, points: float, inches: float) -> str:
     """*texts*, each on lines of *inches*."""
     characters = int(max(inches, LEAST_WIDTH) * POINTS_PER_INCH / (points * EM))
     # A number stays with its sign.
@@ -153,7 +153,7 @@ COLOURS: dict[str, Colormap] = {
 """Colour maps by the meaning of their colours."""
 
 
-def _settings() -> dict[Any, Any]:
+def _drawing_settings() -> dict[Any, Any]:
     """What matplotlib draws with: the same bytes on every machine."""
     return {
         # This font comes with matplotlib: the same on every machine.
@@ -170,7 +170,7 @@ def _settings() -> dict[Any, Any]:
 
 def paint(picture: Picture) -> Figure:
     """Draw *picture* on a figure that pyplot does not know; it grows with the grid."""
-    cell = _side(picture)
+    cell = _cell_side(picture)
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
     figure = figure_of(wide, high)
     axes = figure.add_axes((0, 0, 1, 1))
@@ -182,7 +182,7 @@ def paint(picture: Picture) -> Figure:
     return figure
 
 
-def _side(picture: Picture) -> float:
+def _cell_side(picture: Picture) -> float:
     """Side of a cell, in inches."""
     types = max(len(picture.k_types), len(picture.v_types))
     if types > LABELLED:
@@ -192,7 +192,7 @@ def _side(picture: Picture) -> float:
 
 def _growth_of_text(picture: Picture) -> float:
     """How much larger than usual the text in cells is: less than its cells."""
-    return math.sqrt(_side(picture) / CELL)
+    return math.sqrt(_cell_side(picture) / CELL)
 
 
 def figure_of(wide: float, high: float) -> Figure:
@@ -216,7 +216,7 @@ def bar_of(figure: Figure, *, most: float = math.inf) -> Axes:
 def write_title(axes: Axes, title: str, *, above: float = 6.0) -> None:
     """Write *title* over the types of *axes*, so many points above them."""
     wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
-    text = _wrap([title], points=TITLE_POINTS * 1.2, inches=wide)
+    text = _wrap_texts([title], points=TITLE_POINTS * 1.2, inches=wide)
     axes.set_title(
         text, loc="left", pad=above, size=TITLE_POINTS, color=INK, weight="bold"
     )
@@ -229,7 +229,7 @@ def write_below(
     wide, _ = axes.figure.get_size_inches()  # type: ignore[union-attr]
     blocks = [(NOTE_POINTS, INK, notes), (FACT_POINTS, QUIET, facts)]
     for points, ink, texts in blocks:
-        text = _wrap(texts, points=points, inches=wide)
+        text = _wrap_texts(texts, points=points, inches=wide)
         if text:
             axes.annotate(
                 text,
@@ -279,8 +279,8 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
             if Style.OPEN in square.style:
                 paint_open(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
-                ink = _ink(picture, square)
-                _write(
+                ink = _ink_colour(picture, square)
+                _write_cell(
                     axes, square, at_k, at_v, ink=ink, grown=_growth_of_text(picture)
                 )
     if picture.framed:
@@ -321,7 +321,7 @@ def paint_gap(axes: Axes, at_k: int, at_v: int) -> None:
     )
 
 
-def _write(
+def _write_cell(
     axes: Axes, square: Shown, at_k: int, at_v: int, *, ink: str, grown: float
 ) -> None:
     """Draw the text of a cell, as large as fits; *grown* times the usual size."""
@@ -344,7 +344,7 @@ def _write(
         axes.text(at_v + 0.5, at_k + 0.72, square.below, size=size, **how)
 
 
-def _ink(picture: Picture, square: Shown) -> str:
+def _ink_colour(picture: Picture, square: Shown) -> str:
     """The colour of a cell's text; grey in a gap."""
     is_gap = math.isnan(square.place)
     return QUIET if is_gap else ink_on(picture.colours, square.place)
@@ -377,7 +377,7 @@ def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     ticks = (
         loss_ticks(scale.limit, scale.high)
         if isinstance(scale, LossScale)
-        else _ticks(scale)
+        else _scale_ticks(scale)
     )
     places = [scale.place(tick) for tick in ticks]
     bar.set_yticks(places, [f"{tick:z.4g}" for tick in ticks])
@@ -387,7 +387,7 @@ def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     bar.yaxis.tick_right()
 
 
-def _ticks(scale: Scale) -> list[float]:
+def _scale_ticks(scale: Scale) -> list[float]:
     """Both ends, and round numbers between them that do not overlap the ends."""
     inner = MaxNLocator(nbins=5).tick_values(scale.low, scale.high)
     apart = 0.07
@@ -440,14 +440,17 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
         scale=losses.scale,
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
-        title=_capital(losses.label),
+        title=_capitalized(losses.label),
         notes=(
             *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
-            *(visible(line.strip()) for line in headline(verdict, pair_flags)[:2]),
+            *(
+                visible(line.strip())
+                for line in headline_sentences(verdict, pair_flags)[:2]
+            ),
             *mark_notes(shown, {REFERENCE_MARK: "", SET.sign: ""}),
         ),
-        facts=captions.conditions(verdict.run),
+        facts=captions.condition_lines(verdict.run),
         framed=verdict.chosen,
     )
 
@@ -467,7 +470,7 @@ def mark_notes(shown: Sequence[Shown], drawn: Mapping[str, str]) -> Iterator[str
             yield f"{word}: {meaning}"
 
 
-def draw(
+def draw_heatmap(
     run: Run,
     metric: Metric,
     *,
@@ -510,7 +513,7 @@ def write_pictures(
     Raises:
         FolderUnusable: If the disk refuses.
     """
-    with mpl.rc_context(_settings()), warnings.catch_warnings():
+    with mpl.rc_context(_drawing_settings()), warnings.catch_warnings():
         # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure = painted()
@@ -600,14 +603,14 @@ def picture_of(
         scale=numbers.scale,
         colours=colours,
         caption=caption,
-        title=_capital(f"{title}{better(metric)}"),
+        title=_capitalized(f"{title}{better_phrase(metric)}"),
         notes=_notes(run, metric, cells, shown, verdict),
         facts=picture_facts(run),
         framed=reference,
     )
 
 
-def better(metric: Metric) -> str:
+def better_phrase(metric: Metric) -> str:
     """``; higher is better``; empty where neither end is."""
     return "" if metric.better == "neither" else f"; {metric.better} is better"
 
@@ -630,9 +633,9 @@ def _notes(
     return (
         *captions.cautions(run),
         *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
-        *map(_capital, unmeasured_lines(run, metric)),
-        *map(_capital, incomplete_lines(run)),
-        *filter(None, [_capital(reference_note(cells))]),
+        *map(_capitalized, unmeasured_lines(run, metric)),
+        *map(_capitalized, incomplete_lines(run)),
+        *filter(None, [_capitalized(reference_note(cells))]),
         *(
             _word_note(*metric_entry)
             for metric_entry in metric_entries(verdict, metric.name)
@@ -643,8 +646,8 @@ def _notes(
 def _word_note(word: str, phrase: str) -> str:
     """Which pairs are within, open or, with bold labels, beyond the limit."""
     mark = " (bold)" if word == Decision.BEYOND else ""
-    return f"{_capital(word)}{mark}: {phrase}"
+    return f"{_capitalized(word)}{mark}: {phrase}"
 
 
-def _capital(label: str) -> str:
+def _capitalized(label: str) -> str:
     return visible(label[:1].upper() + label[1:])

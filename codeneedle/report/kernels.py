@@ -49,10 +49,10 @@ def memory_document(survey: Survey) -> Document:
     if known:
         pair = most_precise(known)
         yield Heading(f"memory with {pair} at {survey.context:,} tokens")
-        yield Facts([_device(each) for each in known[pair].memory])
+        yield Facts([_device_facts(each) for each in known[pair].memory])
 
 
-def _device(memory: DeviceMemory) -> tuple[str, str]:
+def _device_facts(memory: DeviceMemory) -> tuple[str, str]:
     """A device, and its weights, caches and buffers in whole MiB."""
     sizes = {
         "weights": memory.weights,
@@ -134,7 +134,7 @@ def kernels_object(survey: Survey) -> dict[str, Any]:
         "whole_splits": survey.whole_splits,
         "pairs": [
             {
-                **data.sides(pair),
+                **data.types_by_axis(pair),
                 "attention": each.attention,
                 "refusal": each.refusal,
                 "evidence": each.evidence,

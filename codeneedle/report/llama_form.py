@@ -107,7 +107,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
             if (at := compared[pair][1].at(context, sizes)) and at.statistics
         }
         if at_context:  # a sweep may have ended before it came to this context
-            parts += _part(at_context, reference, bits)
+            parts += _context_table(at_context, reference, bits)
     commands = list(_commands(verdict, records, reference, dialect))
     return [
         *parts,
@@ -117,7 +117,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     ]
 
 
-def _part(
+def _context_table(
     at_context: Mapping[Pair, tuple[ContextComparison, Statistics]],
     reference: str,
     bits: Mapping[str, float],
@@ -135,7 +135,7 @@ def _part(
         None,
     )
     for pair, (compared, statistics) in at_context.items():
-        name = [pair.k, pair.v, _bits(pair, bits)]
+        name = [pair.k, pair.v, _bits_text(pair, bits)]
         if str(pair) == reference:
             told = compared.reference_ppl
             ppl = number(told, digits=4) if told else NO_VALUE_WORD
@@ -144,7 +144,7 @@ def _part(
         rows.append(
             [
                 *name,
-                *_figures(statistics),
+                *_figure_texts(statistics),
                 *(
                     number(precision, digits=2)
                     for precision in _precisions(statistics, floor)
@@ -186,26 +186,26 @@ def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, floa
     )
 
 
-def _bits(pair: Pair, bits: Mapping[str, float]) -> str:
+def _bits_text(pair: Pair, bits: Mapping[str, float]) -> str:
     """Bits of a value of the cache, mean of K and V; a dash where one is unknown."""
     if not {pair.k, pair.v} <= bits.keys():
         return NO_VALUE_WORD
     return f"{(bits[pair.k] + bits[pair.v]) / 2:.4g}"
 
 
-def _figures(statistics: Statistics) -> list[str]:
+def _figure_texts(statistics: Statistics) -> list[str]:
     """The columns from perplexity to the same first choice."""
     return [
-        _estimate(statistics.ppl, 4),
-        _estimate(ppl_difference(statistics), 4),
-        _estimate(statistics.kld, 6),
-        _estimate(statistics.dp_mean, 3),
-        _estimate(statistics.dp_rms, 3),
-        _estimate(statistics.same_top, 2),
+        _estimate_text(statistics.ppl, 4),
+        _estimate_text(ppl_difference(statistics), 4),
+        _estimate_text(statistics.kld, 6),
+        _estimate_text(statistics.dp_mean, 3),
+        _estimate_text(statistics.dp_rms, 3),
+        _estimate_text(statistics.same_top, 2),
     ]
 
 
-def _estimate(estimate: Estimate | None, digits: int) -> str:
+def _estimate_text(estimate: Estimate | None, digits: int) -> str:
     """A number with its error, if that is known; a dash for none."""
     if estimate is None:
         return NO_VALUE_WORD

@@ -105,7 +105,7 @@ def _leading_note(text: str) -> str:
     return " ".join(words.split())[:NOTE_CHARACTERS]
 
 
-def beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRow]:
+def rows_beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRow]:
     """*rows*, then those of *others* of the same weights whose receipts they lack."""
     known = [row.receipt for row in rows]
     weights = {row.weights for row in rows}
@@ -130,14 +130,14 @@ def models_document(rows: Sequence[ModelRow]) -> Document:
                 reason=f"has {len(same)} rows, and {MOST_RECEIPTS} can be read",
                 hint="Name fewer files.",
             )
-        yield from _model(same)
+        yield from _model_blocks(same)
 
 
 def _title(rows: Sequence[ModelRow]) -> str:
     return rows[0].receipt.facts.get("model", "")
 
 
-def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
+def _model_blocks(rows: Sequence[ModelRow]) -> Iterator[Block]:
     """The table of one model, its legend, conditions, and what can be compared."""
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
@@ -146,7 +146,7 @@ def _model(rows: Sequence[ModelRow]) -> Iterator[Block]:
     yield Facts(receipt_legend(texts))
     yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
     if rows[1:]:
-        yield Lines(list(_comparable(numbered)))
+        yield Lines(list(_comparability_sentences(numbered)))
 
 
 NAMES = {
@@ -175,7 +175,7 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
         {p for receipt in receipts.values() for p in receipt.rows}
     )
     lines = [
-        {PAIR: str(pair), "row": name, **dict(_cells(receipt, receipt.rows[pair]))}
+        {PAIR: str(pair), "row": name, **dict(_row_cells(receipt, receipt.rows[pair]))}
         for pair in pairs
         for name, receipt in receipts.items()
         if pair in receipt.rows
@@ -189,7 +189,7 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
     return Table(heading, rows, words=words)
 
 
-def _cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _row_cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
     """What the table has of a *row*: the first loss is the one of the verdict."""
     texts = dict(zip(receipt.columns, row, strict=True))
     if text := texts.get(OF_TEXT):
@@ -236,7 +236,7 @@ Of losses the metric, too, and the settings of its probe. Weights are the same a
 """
 
 
-def _comparable(receipts: Mapping[str, Receipt]) -> Iterator[str]:
+def _comparability_sentences(receipts: Mapping[str, Receipt]) -> Iterator[str]:
     """A sentence for each kind of number that several rows have."""
     for what, (is_of, words) in ALIKE.items():
         having = [at for at, each in receipts.items() if any(map(is_of, each.columns))]

@@ -25,7 +25,7 @@ from codeneedle.report.budget import budget_headline, candidate_blocks
 from codeneedle.report.budget_chart import budget_chart
 from codeneedle.report.charts import front_chart, memory_chart
 from codeneedle.report.colours import RAMP, hex_of, text_colour
-from codeneedle.report.data import strict
+from codeneedle.report.data import strict_json
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.selection import LOSS
@@ -40,7 +40,7 @@ from codeneedle.report.shown import (
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import (
     answers_table,
-    headline,
+    headline_sentences,
     remark_lines,
     verdict_tables,
 )
@@ -86,7 +86,7 @@ def page(
         {
             "name": name,
             **_run_facts(each, of, asks_for(each.run.setup.engine)),
-            "answers": _answers(_by_pair(each.run), ANSWER_BYTES // len(runs)),
+            "answers": _answers_object(_by_pair(each.run), ANSWER_BYTES // len(runs)),
         }
         for name, each, of in zip(names, verdicts, losses, strict=True)
     ]
@@ -106,12 +106,12 @@ def page(
         budget_lines=_budget_lines(budget, asks_for) if budget else (),
         budget_chart=budget_chart(budget) if budget else "",
         verdicts=[
-            html(_verdict(verdict, asks_for(verdict.run.setup.engine)))
+            html(_verdict_document(verdict, asks_for(verdict.run.setup.engine)))
             for verdict in verdicts
         ],
         fronts=[front_chart(loss) if loss else "" for loss in losses],
-        memories=list(map(_memory, verdicts)),
-        facts=[html(_facts(run)) for run in runs],
+        memories=list(map(_memory_markup, verdicts)),
+        facts=[html(_facts_document(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
 
@@ -163,14 +163,14 @@ PAIR = 2
 """Runs that are compared with each other on a page."""
 
 
-def _verdict(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def _verdict_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What pairs lose; what to set stands above it."""
     if verdict.compared:
         yield from verdict_tables(verdict, verdict.results)
     yield remark_lines(verdict, pair_flags)
 
 
-def _facts(run: Run) -> Document:
+def _facts_document(run: Run) -> Document:
     """What a run was measured on, and how to measure it again."""
     yield Facts(captions.run_facts(run))
     yield Lines([sweep_command(run.folder)], copied="To go on with it")
@@ -180,7 +180,7 @@ def _facts(run: Run) -> Document:
 
 def _script_json(data: object) -> Markup:
     """*data* for a script element: no text in it can end the element."""
-    text = json.dumps(strict(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(strict_json(data), allow_nan=False, separators=(",", ":"))
     for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(special, escape)
     return Markup(text)  # noqa: S704 - escaped above
@@ -194,13 +194,13 @@ def _run_facts(
     table = pair_table(run, tuple(PROBES.values()))
     columns = [column for column in table.columns if column.has_values]
     return {
-        "headline": headline(verdict, pair_flags),
+        "headline": headline_sentences(verdict, pair_flags),
         "reference": visible(str(verdict.reference)) if verdict.reference else "",
         "metrics": [
-            *([loss_facts(losses)] if losses else []),
-            *(_metric(column, table, verdict) for column in columns),
+            *([loss_object(losses)] if losses else []),
+            *(_metric_object(column, table, verdict) for column in columns),
         ],
-        "maps": list(_maps(_by_pair(run))),
+        "maps": list(_map_objects(_by_pair(run))),
     }
 
 
@@ -211,16 +211,16 @@ def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
     return by_pair
 
 
-def loss_facts(losses: Losses) -> dict[str, Any]:
+def loss_object(losses: Losses) -> dict[str, Any]:
     """The loss as a metric of the page's script, its first one."""
     shown = losses.squares()
     label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
     if any(not each.text for each in shown):
         label += "; an empty cell was not to be measured"
-    return _grid(LOSS, label, shown)
+    return _grid_object(LOSS, label, shown)
 
 
-def _grid(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
+def _grid_object(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
     """The grid of a metric for the page's script, with what its marks mean."""
     k_types, v_types = types_of(shown)
     return {
@@ -228,7 +228,7 @@ def _grid(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
         "label": label,
         "k": list(map(visible, k_types)),
         "v": list(map(visible, v_types)),
-        "cells": list(map(_cell, shown)),
+        "cells": list(map(_cell_values, shown)),
         "legend": [[_sign_on_page(sign), meaning] for sign, meaning in legend(shown)],
     }
 
@@ -238,7 +238,9 @@ def _sign_on_page(sign: str) -> str:
     return "reference" if sign == REFERENCE_MARK else sign
 
 
-def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any]:
+def _metric_object(
+    column: Column, table: PairTable, verdict: Verdict
+) -> dict[str, Any]:
     """A metric for the page's script: a cell per pair, with what a pointer shows."""
     metric = column.metric
     cells = list(column.cells.values())
@@ -249,7 +251,7 @@ def _metric(column: Column, table: PairTable, verdict: Verdict) -> dict[str, Any
     bold = ". Bold: beyond the limit by this metric" if beyond else ""
     said = f"{': ' if note else ''}{note}{bold}"
     shown = shown_cells(metric, cells, setup=table.run.setup, beyond=beyond)
-    return _grid(
+    return _grid_object(
         metric.name, f"{captions.label_with_unit(metric)}{better}{said}", shown
     )
 
@@ -258,7 +260,7 @@ _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
 """Classes of a cell by what its pair is."""
 
 
-def _cell(shown: Shown) -> list[Any]:
+def _cell_values(shown: Shown) -> list[Any]:
     """Text, text below, tip, ground, ink and classes: shorter than names for each."""
     own = (meaning for _, meaning in legend([shown]))
     tip = "; ".join(filter(None, [visible(str(shown.pair)), shown.note, *own]))
@@ -273,7 +275,7 @@ def _cell(shown: Shown) -> list[Any]:
 Answers = Mapping[Pair, Sequence[ScoredAnswer]]
 
 
-def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
+def _map_objects(by_pair: Answers) -> Iterator[dict[str, Any]]:
     """How much of the answers is right by length and depth, of each task and pair."""
     scored = {
         pair: [each for each in of_pair if each.task and not each.error]
@@ -286,7 +288,7 @@ def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
         }
         every = [each for of_pair in of_task.values() for each in of_pair]
         lengths = sorted({each.length for each in every})
-        columns = _columns(sorted({each.depth for each in every}))
+        columns = _depth_columns(sorted({each.depth for each in every}))
         yield {
             "name": f"{task}: share of right answers",
             "rows": [f"{length:,}" for length in lengths],
@@ -309,7 +311,7 @@ def _maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
         }
 
 
-def _columns(depths: Sequence[float]) -> dict[float, str]:
+def _depth_columns(depths: Sequence[float]) -> dict[float, str]:
     """The column of each depth: its own, or a part of the text where there are many."""
     if len(depths) <= MOST_DEPTHS:
         return {depth: f"{depth:.0%}" for depth in depths}
@@ -327,7 +329,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
+def _answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     """
     Answers that are not right beside what was expected: by pair and question.
 
@@ -340,7 +342,7 @@ def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     pairs: dict[str, dict[str, Any]] = {}
     wrong = [(pair, each) for pair, each in flat if each.right < 1]
     for pair, answer in sorted(wrong, key=lambda each: each[1].right):
-        shown = _answer(answer)
+        shown = _answer_object(answer)
         left -= len(json.dumps(shown)) + len(answer.name)
         if left < 0:
             left_out += 1
@@ -350,7 +352,7 @@ def _answers(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     return {"order": order, "pairs": pairs, "right": right, "leftOut": left_out}
 
 
-def _answer(answer: ScoredAnswer) -> dict[str, Any]:
+def _answer_object(answer: ScoredAnswer) -> dict[str, Any]:
     """What the page has of an answer: outcome, error, and lines beside each other."""
     beside = answer.beside() if answer.beside else ()
     return {
@@ -365,7 +367,7 @@ def _line_or_none(line: str | None) -> str | None:
     return None if line is None else visible(line.replace("\t", "»   "))
 
 
-def _memory(verdict: Verdict) -> Markup:
+def _memory_markup(verdict: Verdict) -> Markup:
     """KV caches by context, up to that of the training; nothing if that is unknown."""
     setup = verdict.run.setup
     trained = setup.training_context

@@ -26,7 +26,7 @@ from codeneedle.report.heatmap import (
     TYPE_POINTS,
     Files,
     bar_of,
-    better,
+    better_phrase,
     figure_of,
     ink_on,
     mark_notes,
@@ -123,13 +123,15 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
         _paint_panel(axes, panels, panel, difference=difference)
         _paint_edges(axes, panels, panel)
     for axes, v in zip(places[0], v_types, strict=True):
-        _write(axes, v, (0.5, 1), (0, 24), weight="bold")
+        _write_text(axes, v, (0.5, 1), (0, 24), weight="bold")
     whole_wide, whole_high = figure.get_size_inches()
     _paint_names(places[0, 0], (whole_wide / wide / 2, whole_high / high / 2))
-    title = f"{panels_heading(panels, difference=difference)}{_of_how_many(panels)}"
-    title += "" if difference else better(panels.metric)
+    title = (
+        f"{panels_heading(panels, difference=difference)}{_questions_phrase(panels)}"
+    )
+    title += "" if difference else better_phrase(panels.metric)
     corner = places[0, 0]
-    _write(
+    _write_text(
         corner,
         visible(title),
         (0, 1),
@@ -151,7 +153,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     return figure
 
 
-def _of_how_many(panels: Panels) -> str:
+def _questions_phrase(panels: Panels) -> str:
     """``, 4 questions a cell``: a share of two tells little."""
     counts = {
         spot.questions for panel in panels.panels for spot in panel.spots.values()
@@ -183,14 +185,14 @@ def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) 
     says = f"mean {number(panel.whole.value, digits=display_of(panels.metric).digits)}"
     if difference:
         is_reference = panel.pair == panels.reference
-        says = "reference" if is_reference else _changes(panel.whole)
+        says = "reference" if is_reference else _changes_text(panel.whole)
         _paint_changes(axes, panels, panel)
     else:
         _paint_values(axes, panels, panel)
     axes.set_title(says, size=NOTE_POINTS, color=QUIET, loc="left", pad=3)
 
 
-def _spots(panels: Panels, panel: Panel) -> list[list[Spot]]:
+def _spots_by_depth(panels: Panels, panel: Panel) -> list[list[Spot]]:
     """A row for each depth, with a spot for each length."""
     return [
         [panel.spots.get((length, depth), NOTHING) for length in panels.lengths]
@@ -198,7 +200,7 @@ def _spots(panels: Panels, panel: Panel) -> list[list[Spot]]:
     ]
 
 
-def _colours(panels: Panels) -> str:
+def _scale_name(panels: Panels) -> str:
     """Which of `COLOURS` shows the metric: lighter is better, or higher."""
     return f"lighter is {'lower' if panels.metric.better == 'lower' else 'higher'}"
 
@@ -207,12 +209,12 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
     """The value of each spot in its colour; gaps are hatched."""
     import seaborn as sns
 
-    rows, scale = _spots(panels, panel), panels.scale
+    rows, scale = _spots_by_depth(panels, panel), panels.scale
     sns.heatmap(
         pd.DataFrame([[spot.value for spot in row] for row in rows]),
         ax=axes,
         cbar=False,
-        cmap=COLOURS[_colours(panels)],
+        cmap=COLOURS[_scale_name(panels)],
         vmin=scale.low,
         vmax=scale.high,
         linewidths=1.0,
@@ -224,13 +226,13 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
                 paint_gap(axes, down, across)
                 continue
             label = number(spot.value, digits=min(display_of(panels.metric).digits, 2))
-            ink = ink_on(_colours(panels), scale.place(spot.value))
-            _label(axes, across + 0.5, down + 0.5, label, ink)
+            ink = ink_on(_scale_name(panels), scale.place(spot.value))
+            _label_axes(axes, across + 0.5, down + 0.5, label, ink)
 
 
 def _paint_changes(axes: Axes, panels: Panels, panel: Panel) -> None:
     """In each spot, a bar of all its questions, in the order of `KINDS`."""
-    for down, row in enumerate(_spots(panels, panel)):
+    for down, row in enumerate(_spots_by_depth(panels, panel)):
         for across, spot in enumerate(row):
             if spot.n:
                 _paint_shares(axes, spot, across, down)
@@ -250,11 +252,11 @@ def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
         box = ((left, down + edge), share, 1 - 2 * edge)
         axes.add_patch(Rectangle(*box, facecolor=KIND_COLOURS[kind], linewidth=0))
         if count and kind in KINDS[1:3] and share > 0.2:  # noqa: PLR2004 - legible
-            _label(axes, left + share / 2, down + 0.5, str(count), "#ffffff")
+            _label_axes(axes, left + share / 2, down + 0.5, str(count), "#ffffff")
         left += share
 
 
-def _label(axes: Axes, across: float, down: float, text: str, ink: str) -> None:
+def _label_axes(axes: Axes, across: float, down: float, text: str, ink: str) -> None:
     axes.text(across, down, text, size=SPOT_POINTS, color=ink, ha="center", va="center")
 
 
@@ -291,7 +293,7 @@ def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
     place = axes.get_subplotspec()
     if place and place.is_first_col():
         k = visible(panel.pair.k)
-        _write(axes, k, (0, 0.5), (-30, 0), ha="right", weight="bold")
+        _write_text(axes, k, (0, 0.5), (-30, 0), ha="right", weight="bold")
     is_reference = panel.pair == panels.reference
     for spine in axes.spines.values():
         spine.set_visible(is_reference)
@@ -299,7 +301,7 @@ def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
         spine.set_linewidth(1.6)
 
 
-def _write(
+def _write_text(
     axes: Axes,
     text: str,
     place: tuple[float, float],
@@ -324,16 +326,16 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
     across, down = middle
     quiet = {"color": QUIET}
     small = {"size": NOTE_POINTS, "color": QUIET}
-    _write(corner, "V cache", (across, 1), (0, 42), **quiet)
-    _write(corner, "K cache", (0, 1 - down), (-78, 0), rotation=90, **quiet)
+    _write_text(corner, "V cache", (across, 1), (0, 42), **quiet)
+    _write_text(corner, "K cache", (0, 1 - down), (-78, 0), rotation=90, **quiet)
     tokens = "length of the text, in tokens"
-    _write(corner, tokens, (across, 1 - 2 * down), (0, -24), **small)
-    _write(corner, "depth", (0, 1), (-8, 7), ha="right", **small)
+    _write_text(corner, tokens, (across, 1 - 2 * down), (0, -24), **small)
+    _write_text(corner, "depth", (0, 1), (-8, 7), ha="right", **small)
 
 
 def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
     bar = bar_of(figure, most=BAR_HEIGHT)
-    mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colours(panels)])
+    mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_scale_name(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)
     paint_scale(bar, panels.scale, panels.metric.unit or "share")
 
@@ -356,6 +358,6 @@ def _paint_legend(figure: Figure) -> None:
     )
 
 
-def _changes(spot: Spot) -> str:
+def _changes_text(spot: Spot) -> str:
     """``-12 +3 of 60``."""
     return f"-{spot.counts[1]} +{spot.counts[2]} of {spot.n}"

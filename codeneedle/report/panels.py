@@ -129,7 +129,8 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
     for row in panel_rows([run], metric):
         by_task.setdefault(facet_parts(row.facet)["task"], []).append(row)
     return [
-        _panels(run, metric, task, reference, rows) for task, rows in by_task.items()
+        _panels_of_task(run, metric, task, reference, rows)
+        for task, rows in by_task.items()
     ]
 
 
@@ -180,7 +181,7 @@ def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str
     return chosen
 
 
-def _panels(
+def _panels_of_task(
     run: Run,
     metric: Metric,
     task: str,
@@ -194,9 +195,11 @@ def _panels(
     return Panels(
         task=task,
         metric=metric,
-        lengths=tuple(sorted({_place(row)[0] for row in rows})),
-        depths=tuple(sorted({_place(row)[1] for row in rows})),
-        panels=tuple(_panel(pair, of_pair) for pair, of_pair in by_pair.items()),
+        lengths=tuple(sorted({_length_and_depth(row)[0] for row in rows})),
+        depths=tuple(sorted({_length_and_depth(row)[1] for row in rows})),
+        panels=tuple(
+            _panel_of_pair(pair, of_pair) for pair, of_pair in by_pair.items()
+        ),
         reference=reference,
         notes=tuple(
             note for note in (*_remarks(run), *gap_lines(run)) if note.startswith(task)
@@ -210,7 +213,7 @@ def _remarks(run: Run) -> Iterator[str]:
         yield from PROBES[probe].remarks(run)
 
 
-def _place(row: TableRow) -> LengthDepth:
+def _length_and_depth(row: TableRow) -> LengthDepth:
     facets = facet_parts(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
@@ -218,7 +221,9 @@ def _place(row: TableRow) -> LengthDepth:
 def _left_out(by_pair: Mapping[Pair, Sequence[TableRow]]) -> Iterator[str]:
     """A sentence for each length that was not asked on purpose: of all, of some."""
     skipped = {
-        pair: {_place(row)[0]: row.reason for row in rows if _is_skipped(row)}
+        pair: {
+            _length_and_depth(row)[0]: row.reason for row in rows if _is_skipped(row)
+        }
         for pair, rows in by_pair.items()
         if rows[0].status == Status.FINISHED
     }
@@ -243,13 +248,13 @@ def _is_skipped(row: TableRow) -> bool:
     return row.status == Status.FINISHED and bool(row.reason)
 
 
-def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
+def _panel_of_pair(pair: Pair, rows: Sequence[TableRow]) -> Panel:
     """The map of *pair*; without status if it was not run."""
     by_place: dict[LengthDepth, list[TableRow]] = {}
     for row in rows:
         if row.n:
-            by_place.setdefault(_place(row), []).append(row)
-    spots = {place: _spot(there) for place, there in by_place.items()}
+            by_place.setdefault(_length_and_depth(row), []).append(row)
+    spots = {place: _spot_of_rows(there) for place, there in by_place.items()}
     first = rows[0]
     return Panel(
         pair=pair,
@@ -260,7 +265,7 @@ def _panel(pair: Pair, rows: Sequence[TableRow]) -> Panel:
     )
 
 
-def _spot(rows: Sequence[TableRow]) -> Spot:
+def _spot_of_rows(rows: Sequence[TableRow]) -> Spot:
     """
     The *rows* of a pair at a place: a mean, and counts.
 
@@ -346,11 +351,11 @@ def panels_document(
         for panels in panels_of(run, metric):
             if difference:
                 refuse_without_reference(panels, run)
-            yield from _task(run, panels, difference=difference)
+            yield from _task_blocks(run, panels, difference=difference)
         yield Facts(captions.run_facts(run), is_quiet=True)
 
 
-def _task(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
+def _task_blocks(run: Run, panels: Panels, *, difference: bool) -> Iterator[Block]:
     """The panels of a task as a grid, with notes and legends."""
     yield Heading(f"{run.name}  {panels_heading(panels, difference=difference)}")
     yield Lines(["length across in tokens, depth down"], style="dim")
@@ -389,7 +394,7 @@ def panel_shown(panels: Panels, panel: Panel, *, difference: bool = False) -> Sh
     )
     return Shown(
         pair=panel.pair,
-        text=_number(panels, panel.whole),
+        text=_number_text(panels, panel.whole),
         marks=tuple(mark for mark, occurs in said if occurs),
     )
 
@@ -415,11 +420,13 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
         above = [Text(f"-{lost} +{gained}{mark}")]
         above.append(Text(f"right {right}, wrong {wrong}", style="dim"))
     else:
-        above = [Text(f"{_number(panels, panel.whole)}{mark}")]
+        above = [Text(f"{_number_text(panels, panel.whole)}{mark}")]
     rows = [[Text(), *(Text(length_word(length)) for length in panels.lengths)]]
     for depth in panels.depths:
         spots = [panel.spots.get((length, depth), NOTHING) for length in panels.lengths]
-        shown = [_letters(s) if difference else _value(panels, s) for s in spots]
+        shown = [
+            _change_letters(s) if difference else _value_text(panels, s) for s in spots
+        ]
         rows.append([Text(f"{depth:g}", style="dim"), *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -432,19 +439,19 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     return Text("\n").join(lines)
 
 
-def _number(panels: Panels, spot: Spot) -> str:
+def _number_text(panels: Panels, spot: Spot) -> str:
     return number(spot.value, digits=display_of(panels.metric).digits)
 
 
-def _value(panels: Panels, spot: Spot) -> Text:
+def _value_text(panels: Panels, spot: Spot) -> Text:
     """The value of *spot* in its colour; a dash in a gap."""
     if math.isnan(spot.value):
         return Text(NO_ANSWER.sign, style="dim")
     style = cell_style(spot.value, panels.scale)
-    return Text(_number(panels, spot), style=style)
+    return Text(_number_text(panels, spot), style=style)
 
 
-def _letters(spot: Spot) -> Text:
+def _change_letters(spot: Spot) -> Text:
     """
     ``3L1G``; without changes, whether any is right.
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from codeneedle.cache_types import PairFlags
 from codeneedle.records.record import Run
-from codeneedle.report.heatmap import Files, draw, draw_losses
+from codeneedle.report.heatmap import Files, draw_heatmap, draw_losses
 from codeneedle.report.losses import losses_of
 from codeneedle.report.selection import Selection
 from codeneedle.report.speed_pictures import draw_speeds
@@ -39,7 +39,7 @@ def draw_metric(
     if chosen.asks_loss and not difference and (losses := losses_of(verdict)):
         return draw_losses(losses, pair_flags, files)
     name = chosen.metric.name
-    pictures = draw(
+    pictures = draw_heatmap(
         run, chosen.metric, difference=difference, verdict=verdict, files=files
     )
     return [*pictures, *(draw_speeds(run, name, files) if has_depths(name) else [])]

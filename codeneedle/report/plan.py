@@ -151,7 +151,7 @@ def _caches_of(survey: Survey | None, pair: Pair) -> Caches | None:
 def predicted_memory(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
     yield Heading("predicted KV cache, MiB, by context in tokens")
-    heading = ["K/V", *map(_tokens, memory.contexts), "longest"]
+    heading = ["K/V", *map(_token_text, memory.contexts), "longest"]
     rows = [_predicted_row(needed, memory) for needed in memory.pairs]
     yield _table_of(heading, rows)
     yield Facts(legend(itertools.chain(*rows)))
@@ -218,7 +218,7 @@ def memory_by_pair(run: Run) -> list[Measured]:
     chosen: dict[Pair, CellRecord] = {}
     for record in usable:
         known = chosen.get(record.pair)
-        if known is None or _rank(record) > _rank(known):
+        if known is None or _record_rank(record) > _record_rank(known):
             chosen[record.pair] = record
     return [
         Measured(
@@ -251,7 +251,7 @@ def _left_out(run: Run) -> Iterator[str]:
     yield from (meaning for _, meaning in legend(failed))
 
 
-def _rank(record: CellRecord) -> tuple[bool, int]:
+def _record_rank(record: CellRecord) -> tuple[bool, int]:
     """Order of the records of a pair: servers before tools, then by context."""
     return record.peak_rss_bytes is not None, context_of(record.effective)
 
@@ -273,15 +273,15 @@ def _measured_text(name: str, size_mib: float) -> str:
     if name == "kv-per-1k":
         return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
     usual = 2 if name in {"kv-k", "kv-v"} else 1
-    return f"{size_mib:,.{_digits(size_mib, usual)}f}"
+    return f"{size_mib:,.{_size_digits(size_mib, usual)}f}"
 
 
-def _digits(size_mib: float, usual: int) -> int:
+def _size_digits(size_mib: float, usual: int) -> int:
     """Decimals of a size: none from `_NO_DECIMALS_FROM` on."""
     return 0 if size_mib >= _NO_DECIMALS_FROM else usual
 
 
-def _tokens(context: int) -> str:
+def _token_text(context: int) -> str:
     """``4K``, or ``4,000`` if not a multiple of 1,024."""
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 
@@ -289,7 +289,7 @@ def _tokens(context: int) -> str:
 def _predicted_row(pair_memory: PairMemory, memory: MemoryPlan) -> list[Shown]:
     """The size of its cache at each context, and the longest context that fits."""
     sizes = [_predicted_size(pair_memory, count) for count in pair_memory.kv_bytes]
-    return [*sizes, _longest(pair_memory, memory)]
+    return [*sizes, _longest_context(pair_memory, memory)]
 
 
 def _predicted_size(pair_memory: PairMemory, count: float | None) -> Shown:
@@ -299,10 +299,12 @@ def _predicted_size(pair_memory: PairMemory, count: float | None) -> Shown:
         marks = () if pair_memory.misfit else (UNKNOWN_SIZE,)
         return Shown(pair=pair_memory.pair, text=UNKNOWN_SIGN, marks=marks)
     size_mib = mib(count)
-    return Shown(pair=pair_memory.pair, text=f"{size_mib:,.{_digits(size_mib, 1)}f}")
+    return Shown(
+        pair=pair_memory.pair, text=f"{size_mib:,.{_size_digits(size_mib, 1)}f}"
+    )
 
 
-def _longest(pair_memory: PairMemory, memory: MemoryPlan) -> Shown:
+def _longest_context(pair_memory: PairMemory, memory: MemoryPlan) -> Shown:
     """
     The longest context that fits, marked if it is that of the training.
 
@@ -362,7 +364,7 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def _gain(plan: Plan, at: int | None) -> Document:
+def _gain_document(plan: Plan, at: int | None) -> Document:
     """The memory to be gained at the context *at*, None for that of the plan."""
     if plan.survey is None:
         return ()
@@ -386,7 +388,7 @@ def plan_survey(plan: Plan, survey: Survey) -> Document:
 
 def grid_document(plan: Plan) -> Document:
     """The grid of *plan*: memory of each pair, where attention runs, what is gained."""
-    yield from _sizes(plan, _cells_of(plan, plan.probes[0]))
+    yield from _sizes_document(plan, _cells_of(plan, plan.probes[0]))
     if plan.survey:
         rows, columns = plan.request.rows, plan.request.columns
         yield from survey_document(plan.survey, rows, columns, plan.weights)
@@ -413,11 +415,11 @@ def plan_document(
         at: Context for what there is to gain, in tokens; None for that of the plan.
         tries_reference: Whether the reference of a long grid is measured first.
     """
-    yield from _gain(plan, at)
+    yield from _gain_document(plan, at)
     every = [_cells_of(plan, probe) for probe in plan.probes]
-    facts = _facts(plan, every, tries_reference=tries_reference)
+    facts = _sweep_facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
-    yield from _sizes(plan, every[0])
+    yield from _sizes_document(plan, every[0])
     if plan.survey:
         rows, columns = plan.request.rows, plan.request.columns
         yield from kernels_document(plan.survey, rows, columns)
@@ -426,7 +428,7 @@ def plan_document(
     yield note_block(plan.notes)
 
 
-def _sizes(plan: Plan, cells: _Cells) -> Document:
+def _sizes_document(plan: Plan, cells: _Cells) -> Document:
     """The grid of *plan*, with the size of each cell's cache, or why there is none."""
     request = plan.request
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
@@ -463,7 +465,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "folder": str(plan.store.folder),
         "order": list(map(str, plan.order(plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
-        "left_s": _left_in_all(plan, every),
+        "left_s": _seconds_left_in_all(plan, every),
         "next": _going_on_object(plan),
         "steps": _steps_object(plan),
         "memory": [
@@ -513,7 +515,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     """The cells of a probe, for JSON; None for what is unknown."""
-    left_s, cell_s = _left(plan, cells)
+    left_s, cell_s = _seconds_left(plan, cells)
     bill = plan.bill(cells.probe)
     finished = [
         tried_record for tried_record in cells.tried_records if tried_record.has_numbers
@@ -561,7 +563,7 @@ def _name_of_model(plan: Plan) -> str:
     return visible(name) if is_short else plan.model
 
 
-def _facts(
+def _sweep_facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
     """What a sweep would run, of what, and for how long, a word and a phrase each."""
@@ -581,15 +583,15 @@ def _facts(
     for cells in every:
         yield cells.probe.name, _questions_of_cell(plan, setup, cells.probe)
         yield "cells", f"{most}{_count_of_finished(cells)}"
-        yield "time", f"{most}{_time(plan, cells)}"
+        yield "time", f"{most}{_time_phrase(plan, cells)}"
         yield "order", _first_pairs(plan, cells.probe, tries_reference=tries_reference)
-    yield from _going_on(plan)
-    yield from _steps(plan)
-    if plan.probes[1:] and (left_s := _left_in_all(plan, every)) is not None:
+    yield from _resume_facts(plan)
+    yield from _step_facts(plan)
+    if plan.probes[1:] and (left_s := _seconds_left_in_all(plan, every)) is not None:
         yield "all", f"about {duration(left_s)} left"
 
 
-def _going_on(plan: Plan) -> Iterator[tuple[str, str]]:
+def _resume_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """What a run that there is goes on with: ``recall of q8_0/q8_0``."""
     if task := plan.going_on:
         most = f", up to {plural(task.units, 'function')}" if task.units else ""
@@ -597,7 +599,7 @@ def _going_on(plan: Plan) -> Iterator[tuple[str, str]]:
         yield "next", what
 
 
-def _steps(plan: Plan) -> Iterator[tuple[str, str]]:
+def _step_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The steps of a sweep that decides, with their tokens, and when it can answer."""
     for at, step in enumerate(plan.steps, start=1):
         yield f"step {at}", "".join((step.what, *_price_phrases(plan, step.price)))
@@ -667,7 +669,7 @@ def _count_of_finished(cells: _Cells) -> str:
     )
 
 
-def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
+def _seconds_left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     """
     Seconds of the cells that are left, by workers side by side, and of one.
 
@@ -684,9 +686,9 @@ def _left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
     return cell_s * (cells.total - done) / workers, cell_s
 
 
-def _left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
+def _seconds_left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
     """Seconds of all cells that are left; None if those of some are unknown."""
-    lefts = [_left(plan, cells)[0] for cells in every]
+    lefts = [_seconds_left(plan, cells)[0] for cells in every]
     known = [left_s for left_s in lefts if left_s is not None]
     return sum(known) if len(known) == len(lefts) else None
 
@@ -703,7 +705,7 @@ def time_phrase(plans: Sequence[Plan]) -> str:
             every = [_cells_of(plan, probe) for probe in plan.probes]
         except BadSetup:  # moved aside and made anew when the sweep begins
             return ""
-        left_s = _left_in_all(plan, every)
+        left_s = _seconds_left_in_all(plan, every)
         if left_s is None:
             return ""
         total += left_s
@@ -711,9 +713,9 @@ def time_phrase(plans: Sequence[Plan]) -> str:
     return f"{most}{duration(total)} in all, by an estimate" if total else ""
 
 
-def _time(plan: Plan, cells: _Cells) -> str:
+def _time_phrase(plan: Plan, cells: _Cells) -> str:
     """What is left of a probe, and what a cell takes, or that nothing is known."""
-    left_s, mean = _left(plan, cells)
+    left_s, mean = _seconds_left(plan, cells)
     if left_s is None or mean is None:
         return "known after the first cell"
     remaining = f"about {duration(left_s)} left" if left_s else "nothing left"

@@ -99,7 +99,7 @@ class Receipt:
     @property
     def sum(self) -> str:
         """A digest of all facts and rows: what was changed has another one."""
-        return _digest([dict(self.facts), self._lines()])
+        return _facts_digest([dict(self.facts), self._lines()])
 
     def _lines(self) -> list[tuple[str, ...]]:
         """Heading and rows, the pair in front."""
@@ -119,19 +119,19 @@ def receipt_of(run: Run) -> Receipt:
     verdict = judge(run)
     table = pair_table(run, tuple(PROBES.values()))
     cells = {
-        **dict(_words(table, verdict)),
-        **dict(_losses(table, verdict)),
-        **dict(_places(table)),
-        **dict(_numbers(table)),
+        **dict(_verdict_column(table, verdict)),
+        **dict(_loss_columns(table, verdict)),
+        **dict(_attention_column(table)),
+        **dict(_metric_columns(table)),
     }
     left_out: list[str] = []
     while True:
         facts = dict(_facts(verdict, left_out))
         receipt = Receipt(
-            facts={word: _field(fact) for word, fact in facts.items() if fact},
-            columns=tuple(map(_field, cells)),
+            facts={word: _field_text(fact) for word, fact in facts.items() if fact},
+            columns=tuple(map(_field_text, cells)),
             rows={
-                pair: tuple(_field(column[at]) for column in cells.values())
+                pair: tuple(_field_text(column[at]) for column in cells.values())
                 for at, pair in enumerate(table.pairs)
             },
         )
@@ -145,7 +145,7 @@ def receipt_markdown(run: Run) -> str:
     return f"~~~text\n{receipt_of(run).text()}~~~\n"
 
 
-def _field(text: str) -> str:
+def _field_text(text: str) -> str:
     """*text* without what separates fields, on one line."""
     return visible(text).replace("; ", ", ").replace("|", "/").strip()
 
@@ -161,33 +161,33 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     known = filter(None, [setup.architecture, setup.quant, weights.sha256[:8]])
     yield "model", f"{_last_part(weights.name)} ({', '.join(known)})"
     yield "engine", f"{setup.engine} {setup.llama.removeprefix(f'{setup.engine} ')}"
-    yield "arguments", _digest(setup.server_args) if setup.server_args else ""
+    yield "arguments", _facts_digest(setup.server_args) if setup.server_args else ""
     yield "rotation", "" if setup.rotation else "off"
-    yield "backend", _backend(verdict.run.records)
+    yield "backend", _backend_phrase(verdict.run.records)
     yield "machine", setup.machine
     yield "features", setup.cpu_features
     tokens = plural(corpus.tokens, "token")
     text = f"{_last_part(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
     yield "text", text if corpus.is_counted else ""
     yield "context", plural(setup.context, "token")
-    yield "prompt", f"{setup.prompt_form}, version {_wording(setup)}"
+    yield "prompt", f"{setup.prompt_form}, version {_wording_version(setup)}"
     yield "seed", str(setup.seed)
     for name, stored in setup.probes.items():
         told = PROBES[name].deciding_settings(setup) if name in PROBES else stored
-        yield name, _settings(told)
+        yield name, _settings_phrase(told)
     yield "date", setup.created.partition("T")[0]
     yield "reference", str(verdict.reference or "none")
     yield "limit", f"{100 * verdict.limits.max_loss:g} %"
     yield "without", ", ".join(left_out)
 
 
-def _wording(setup: Setup) -> int:
+def _wording_version(setup: Setup) -> int:
     """The latest version of how a probe words its questions; the first if none does."""
     stored = (settings.get("wording") for settings in setup.probes.values())
     return max((each for each in stored if isinstance(each, int)), default=1)
 
 
-def _backend(records: Iterable[CellRecord]) -> str:
+def _backend_phrase(records: Iterable[CellRecord]) -> str:
     """``CUDA0, 33 of 33 layers, flash attention enabled``: each way that cells ran."""
     ways = (_way_it_ran(record.effective) for record in records if record.has_numbers)
     return " or ".join(filter(None, dict.fromkeys(ways)))
@@ -210,7 +210,7 @@ _NAMES = {"text", "llama"}
 """Settings whose facts stand elsewhere."""
 
 
-def _settings(told: Json) -> str:
+def _settings_phrase(told: Json) -> str:
     """Settings that are numbers, and a digest of all: texts may be the user's own."""
     stated = {key: value for key, value in told.items() if key not in _NAMES}
     numbers = {
@@ -222,15 +222,17 @@ def _settings(told: Json) -> str:
         for key, values in numbers.items()
         if values and all(isinstance(value, int | float) for value in values)
     ]
-    return ", ".join([*phrases, f"digest {_digest(stated)}"])
+    return ", ".join([*phrases, f"digest {_facts_digest(stated)}"])
 
 
-def _digest(facts: object) -> str:
+def _facts_digest(facts: object) -> str:
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:8]
 
 
-def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
+def _verdict_column(
+    table: PairTable, verdict: Verdict
+) -> Iterator[tuple[str, list[str]]]:
     """What the verdict says, if it says anything."""
     words = {pair: verdict.decision(pair) for pair in table.pairs}
     if any(words.values()):
@@ -238,16 +240,18 @@ def _words(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]
         yield "verdict", list(words.values())
 
 
-def _losses(table: PairTable, verdict: Verdict) -> Iterator[tuple[str, list[str]]]:
+def _loss_columns(
+    table: PairTable, verdict: Verdict
+) -> Iterator[tuple[str, list[str]]]:
     """The loss by each metric of the verdict, with its interval."""
     results = [verdict.result(pair) for pair in table.pairs]
     rows = [row for result in results if result for row in result.metric_results]
     for name in dict.fromkeys(row.metric.name for row in rows):
         found = [result.metric_result(name) if result else None for result in results]
-        yield f"{_LOSS}{name}", [_loss(verdict, row) for row in found]
+        yield f"{_LOSS}{name}", [_loss_text(verdict, row) for row in found]
 
 
-def _loss(verdict: Verdict, row: MetricResult | None) -> str:
+def _loss_text(verdict: Verdict, row: MetricResult | None) -> str:
     """``0.5 % (-0.2 % to 1.1 %), 20 functions``; empty where nothing is compared."""
     if row is None:
         return ""
@@ -259,7 +263,7 @@ def _loss(verdict: Verdict, row: MetricResult | None) -> str:
     return f"{mean} ({low} to {high}), {units_phrase(row)}"
 
 
-def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
+def _attention_column(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     """Where attention ran, if anything tells: ``kernel``, ``cpu``, ``f16``."""
     places: dict[Pair, str] = {}
     for (pair, _), record in table.records.items():
@@ -269,15 +273,15 @@ def _places(table: PairTable) -> Iterator[tuple[str, list[str]]]:
         yield ATTENTION, [places.get(pair, "") for pair in table.pairs]
 
 
-def _numbers(table: PairTable) -> Iterator[tuple[str, list[str]]]:
+def _metric_columns(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     """The columns of metrics that have values, and that tables or comparisons show."""
     for column in table.columns:
         if column.has_values and (column.is_shown or display_of(column.metric).is_kept):
             heading = f"{column.metric.name} {column.metric.unit}".rstrip()
-            yield heading, [_number(column, pair) for pair in table.pairs]
+            yield heading, [_number_text(column, pair) for pair in table.pairs]
 
 
-def _number(column: Column, pair: Pair) -> str:
+def _number_text(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
     cell, usual = column.cell(pair), display_of(column.metric)
     each = show_value(cell, replace(usual, shows_error=True))
@@ -386,10 +390,10 @@ def receipts_in(text: str, *, source: str) -> Iterator[Receipt]:
                 if not each.startswith(quoted) or "|" not in each:
                     break
                 rows.append([part.strip() for part in each[len(quoted) :].split("|")])
-            yield _receipt(line[start.end() :], rows, place=place)
+            yield _parse_receipt(line[start.end() :], rows, place=place)
 
 
-def _receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> Receipt:
+def _parse_receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> Receipt:
     """
     The receipt of a first line and its *rows*.
 
@@ -456,9 +460,9 @@ def compared_receipts(receipts: Sequence[Receipt]) -> Document:
         name for receipt in receipts for name in receipt.columns
     ):
         having = {at: each for at, each in numbered.items() if column in each.columns}
-        for group in _comparable(column, having):
+        for group in _comparable_groups(column, having):
             yield Heading(column)
-            yield _table(column, group)
+            yield _table_of_column(column, group)
     texts = ((pair, text) for receipt in receipts for pair, text in receipt.numbers)
     yield Facts(receipt_legend(texts))
     of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
@@ -523,7 +527,7 @@ def _base_of_divergence(receipt: Receipt) -> tuple[str, ...]:
     return tuple(receipt.facts.get(word, "") for word in ("engine", "features"))
 
 
-def _comparable(
+def _comparable_groups(
     column: str, receipts: Mapping[str, Receipt]
 ) -> Iterator[Mapping[str, Receipt]]:
     """Groups of *receipts* that may stand in one table; divergences share a base."""
@@ -538,7 +542,7 @@ def _comparable(
         }
 
 
-def _table(column: str, receipts: Mapping[str, Receipt]) -> Table:
+def _table_of_column(column: str, receipts: Mapping[str, Receipt]) -> Table:
     """A row for each pair, a column for each receipt; a dot where it was not run."""
     pairs = most_precise_first(
         {pair for receipt in receipts.values() for pair in receipt.rows}

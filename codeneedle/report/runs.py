@@ -39,12 +39,12 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
         for losses in of_runs
     ]
     pairs = [*_measured_pairs(of_runs)]
-    rows = [[_cell(of_run, pair) for of_run in shown] for pair in pairs]
+    rows = [[_shown_cell(of_run, pair) for of_run in shown] for pair in pairs]
     yield Heading("loss by pair, of 100")
     yield Table(
         ["K/V", *columns],
         [
-            [visible(str(pair)), *(_text(each) for each in row)]
+            [visible(str(pair)), *(_cell_text(each) for each in row)]
             for pair, row in zip(pairs, rows, strict=True)
         ],
         words={"K/V"},
@@ -91,7 +91,7 @@ def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:
     return most_precise_first({*references, *(pair for e in shown for pair in e.rows)})
 
 
-def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
+def _shown_cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
     """What a run has of *pair*, which other runs have measured; a dot if nothing."""
     each = of_run.get(pair)
     if each and each.text:
@@ -99,7 +99,7 @@ def _cell(of_run: Mapping[Pair, Shown], pair: Pair) -> Shown:
     return Shown(pair=pair, text=NOT_RUN.sign, marks=(NOT_RUN,))
 
 
-def _text(shown: Shown) -> str:
+def _cell_text(shown: Shown) -> str:
     """``0.2 within``; a mark for the reference."""
     if Style.REFERENCE in shown.style:
         return REFERENCE_MARK

@@ -83,7 +83,7 @@ class Selection:
         )
 
 
-def select(
+def select_runs(
     root: Path,
     *names: str | None,
     metric: str | None = None,
@@ -196,19 +196,19 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
     Raises:
         BadInput: If one of them names nothing, or none is named and there are several.
     """
-    stores = [store for name in names or (None,) for store in _stores(root, name)]
+    stores = [store for name in names or (None,) for store in _stores_named(root, name)]
     by_folder = {store.folder.resolve(): store for store in stores}
     return read_together(list(by_folder.values()))
 
 
-def _stores(root: Path, name: str | None) -> list[Store]:
+def _stores_named(root: Path, name: str | None) -> list[Store]:
     """
     The run folders that *name* names: a path, else a name in *root*.
 
     Of a folder of several, the last changed first.
     """
     if name is None:
-        return _only_stores(root)
+        return _stores_of_only_run(root)
     folder = expand_home(name)
     if folder.is_absolute():
         refuse_unreadable(folder)
@@ -227,7 +227,7 @@ def _stores(root: Path, name: str | None) -> list[Store]:
     return find_runs(root, name)
 
 
-def _only_stores(root: Path) -> list[Store]:
+def _stores_of_only_run(root: Path) -> list[Store]:
     """The only run in *root*, or its shares."""
     stores = [Store(path.parent) for path in sorted(root.glob(f"*/*/{SETUP}"))]
     if not stores:

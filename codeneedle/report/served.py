@@ -26,11 +26,11 @@ def model_lines(name: str, weights: Weights) -> Iterator[tuple[str, str]]:
     yield "model", f"{name}, {size(weights.size_bytes)}"
     trained = weights.training_context
     known = plural(trained, "token") if trained else "a context that it does not state"
-    yield "shape", _shape(weights)
+    yield "shape", _shape_phrase(weights)
     yield "trained for", f"{known}; vocabulary {weights.vocabulary:,}"
 
 
-def _shape(weights: Weights) -> str:
+def _shape_phrase(weights: Weights) -> str:
     heads = " or ".join(map(str, sorted(set(weights.kv_heads))))
     sizes = f"{weights.key_length}"
     if weights.value_length != weights.key_length:
@@ -78,7 +78,7 @@ def gain_document(
     if not pairs[1:]:
         return
     reference = most_precise(pairs)
-    small = dict.fromkeys(p for p in (EXAMPLE, smallest(pairs)) if p in pairs)
+    small = dict.fromkeys(p for p in (EXAMPLE, smallest_pair(pairs)) if p in pairs)
     survey = ask([reference, *small])
     gains = {
         pair: gain(survey, pair, reference=reference, weights=weights.size_bytes)
@@ -91,7 +91,7 @@ def gain_document(
         yield Lines(lines)
 
 
-def smallest(pairs: Sequence[Pair]) -> Pair:
+def smallest_pair(pairs: Sequence[Pair]) -> Pair:
     """The pair whose K and V together have the fewest bits, as far as is known."""
     return min(
         pairs, key=lambda pair: sum(bits(t) or FULL_BITS for t in (pair.k, pair.v))

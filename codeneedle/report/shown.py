@@ -104,12 +104,12 @@ def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
             _, pairs = found.setdefault(mark.meaning, (mark, {}))
             pairs[value.pair] = None
     return [
-        (mark.sign.rstrip(","), _meaning(mark, list(pairs)))
+        (mark.sign.rstrip(","), _meaning_of_mark(mark, list(pairs)))
         for mark, pairs in found.values()
     ]
 
 
-def _meaning(mark: NumberMark, pairs: Sequence[Pair]) -> str:
+def _meaning_of_mark(mark: NumberMark, pairs: Sequence[Pair]) -> str:
     why = f" ({visible(mark.why)})" if mark.why else ""
     return mark.meaning.replace(PAIRS, named_pairs(pairs)).replace(WHY, why)
 
@@ -394,7 +394,7 @@ def show_value(
         where: Names the part of the run that it is of.
     """
     if not cell.has_value:
-        return _gap(cell, [*below], inferred or {}, where)
+        return _shown_gap(cell, [*below], inferred or {}, where)
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
     error = cell.error if display.shows_error else math.nan
     text = with_error(cell.value, error, digits=digits, has_sign=display.has_sign)
@@ -419,7 +419,7 @@ def _join_signs(marks: Sequence[NumberMark]) -> str:
     return visible(" ".join(mark.sign for mark in marks if mark != REFERENCE))
 
 
-def _gap(
+def _shown_gap(
     cell: CellValue,
     words: Sequence[NumberMark],
     inferred: Mapping[Pair, Pair],

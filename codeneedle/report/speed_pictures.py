@@ -89,12 +89,12 @@ def paint(table: SpeedTable) -> Figure:
     )
     for unused in places[len(k_types) :]:
         unused.set_axis_off()
-    low, high = _scale(table)
+    low, high = _ratio_scale(table)
     places[0].set_ylim(low, high)
     places[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     write_title(places[0], _title(table), above=22.0)
     bottom = places[(down - 1) * across]
-    write_below(bottom, _notes(table), picture_facts(table.run), below=40.0)
+    write_below(bottom, _speed_notes(table), picture_facts(table.run), below=40.0)
     return figure
 
 
@@ -135,7 +135,7 @@ def _paint_curves(
     sns.despine(ax=axes)
 
 
-def _scale(table: SpeedTable) -> tuple[float, float]:
+def _ratio_scale(table: SpeedTable) -> tuple[float, float]:
     """The ends of the ratios of compared cells, with some room, and 1 within."""
     ratios = table.frame.loc[table.frame["compared"], "ratio"].dropna()
     low, high = min(1.0, ratios.min()), max(1.0, ratios.max())
@@ -148,7 +148,7 @@ def _title(table: SpeedTable) -> str:
     return visible(f"{what} by depth, beside {table.reference}; higher is better")
 
 
-def _notes(table: SpeedTable) -> list[str]:
+def _speed_notes(table: SpeedTable) -> list[str]:
     """The speeds that are not compared, behind what not to conclude."""
     notes = [*captions.cautions(table.run)]
     listed = [

@@ -79,13 +79,13 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     measured_run = run.of_probe(NAME)
     records = {record.pair: record for record in measured_run.records}
     order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
-    measured = (row for row in _speeds([run], test) if row.pair in order)
+    measured = (row for row in _rows_of_test([run], test) if row.pair in order)
     rows = sorted(measured, key=lambda row: order[row.pair])
     elsewhere = pairs_elsewhere(measured_run)
     is_compared = [_is_compared(row, elsewhere) for row in rows]
     compared = {Pair(row.k, row.v) for row in itertools.compress(rows, is_compared)}
     reference = most_precise(compared) if compared else None
-    frame = _frame(rows, is_compared, reference)
+    frame = _speed_frame(rows, is_compared, reference)
     if not frame["value"].notna().any():
         raise captions.nothing_to_show(run, test, "throughput")
     crossed = {
@@ -98,13 +98,13 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     )
 
 
-def _speeds(runs: Sequence[Run], test: str) -> list[TableRow]:
+def _rows_of_test(runs: Sequence[Run], test: str) -> list[TableRow]:
     """The rows of *test* at each depth, without that of the deepest alone."""
     rows = cell_rows(runs, probe=NAME)
     return [row for row in rows if row.metric == test and row.facet]
 
 
-def _frame(
+def _speed_frame(
     rows: Sequence[TableRow], is_compared: Sequence[bool], reference: Pair | None
 ) -> pd.DataFrame:
     """The rows of a speed by depth, each beside that of the *reference*."""
@@ -149,7 +149,7 @@ def speeds_document(tables: Iterable[SpeedTable]) -> Document:
     """Each of *tables* with its legend and its facts."""
     for table in tables:
         yield Heading(f"{table.run.name}: {SPEEDS[table.test]} by depth, tokens/s")
-        heading, *rows = _texts(table)
+        heading, *rows = _table_texts(table)
         yield Table(heading, rows, words={heading[0], heading[-1]})
         yield Facts(speed_legend(table))
         yield Lines(captions.cautions(table.run), style="bold")
@@ -190,7 +190,7 @@ def _shown_speed(row: Any) -> Shown:
 _SPEED = Display(label="", digits=1, shows_error=True)
 
 
-def _texts(table: SpeedTable) -> Iterator[list[str]]:
+def _table_texts(table: SpeedTable) -> Iterator[list[str]]:
     """The heading, and a row for each pair."""
     depths = list(dict.fromkeys(table.frame["depth"]))
     yield ["K/V", *(f"{depth:,}" for depth in depths), "faster"]
@@ -198,11 +198,11 @@ def _texts(table: SpeedTable) -> Iterator[list[str]]:
         is_of_pair = (table.frame["k"] == pair.k) & (table.frame["v"] == pair.v)
         mark = REFERENCE_MARK if pair == table.reference else ""
         cells = table.frame[is_of_pair].itertuples()
-        texts = [_text(row, has_ratio=not mark) for row in cells]
+        texts = [_speed_text(row, has_ratio=not mark) for row in cells]
         yield [f"{visible(str(pair))}{mark}", *texts, table.crossed.get(pair, "")]
 
 
-def _text(row: Any, *, has_ratio: bool) -> str:
+def _speed_text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
     has = has_ratio and row.compared and math.isfinite(row.ratio)
     return f"{_shown_speed(row).text}{f' {row.ratio:.0%}' if has else ''}"
@@ -211,7 +211,7 @@ def _text(row: Any, *, has_ratio: bool) -> str:
 def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:
     """The rows of all *tables*."""
     runs = [table.run for table in tables]
-    return _speeds(runs, tables[0].test) if tables else []
+    return _rows_of_test(runs, tables[0].test) if tables else []
 
 
 def speed_objects(tables: Sequence[SpeedTable]) -> list[RunTable]:

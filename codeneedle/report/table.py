@@ -283,27 +283,27 @@ def tables_document(
         pair_flags = pair_flags_of and pair_flags_of(run.setup.engine)
         order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
         yield Heading(f"{run.name}: all metrics{order}")
-        yield _rows(table, has_memory=bool(pair_flags))
+        yield _pair_rows(table, has_memory=bool(pair_flags))
         if pair_flags and table.verdict:
             # Tables without it do not wait for statistics.
-            from codeneedle.report.verdict import conclusion
+            from codeneedle.report.verdict import conclusion_document
 
-            yield from conclusion(table.verdict, pair_flags)
+            yield from conclusion_document(table.verdict, pair_flags)
         yield Facts(table_legend(table, has_memory=bool(pair_flags)))
         yield Lines(table.remarks)
         yield Lines(captions.cautions(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
         if pair_flags:
-            yield _commands(run)
+            yield _commands_block(run)
 
 
-def _rows(table: PairTable, *, has_memory: bool) -> Table:
+def _pair_rows(table: PairTable, *, has_memory: bool) -> Table:
     """A row for each pair: metrics, with ratios, and the verdict if there is any."""
     columns = [_aligned_texts(column, table) for column in table.shown_columns]
     heading = ["K/V", *(column.metric.name for column in table.shown_columns)]
     if has_memory:
         heading.insert(1, MEMORY)
-        columns.insert(0, [_memory(table.verdict, pair) for pair in table.pairs])
+        columns.insert(0, [_memory_text(table.verdict, pair) for pair in table.pairs])
     if words := table.words:
         heading.append(VERDICT)
         columns.append([words.get(pair, "") for pair in table.pairs])
@@ -348,7 +348,7 @@ def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
         return None
     if metric.floor:
         what = "times the noise floor: the reference compared with itself"
-        return NumberMark(f"({_times(ratio)}x)", what)
+        return NumberMark(f"({_ratio_text(ratio)}x)", what)
     return NumberMark(f"{ratio:.0%}", "of the reference's value")
 
 
@@ -378,25 +378,25 @@ def table_legend(
         each for column in table.shown_columns for each in column_shown(column, table)
     ]
     words = {*table.words.values()}
-    memory = [_memory(table.verdict, pair) for pair in table.pairs if has_memory]
+    memory = [_memory_text(table.verdict, pair) for pair in table.pairs if has_memory]
     is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
     return [
         *entries,
         *legend(shown),
-        *_references(table),
+        *_reference_notes(table),
         *(entry for entry in DECISIONS.items() if entry[0] in words),
         *([(BY_TYPES.sign, BY_TYPES.meaning)] if is_predicted else []),
     ]
 
 
-def _times(ratio: float) -> str:
+def _ratio_text(ratio: float) -> str:
     """``1.4``, ``24``, ``566K``: a tiny noise floor makes huge multiples."""
     if abs(ratio) >= THOUSANDS_FROM:
         return f"{ratio / 1000:,.0f}K"
     return number(ratio, digits=1 if abs(ratio) < DECIMAL_BELOW else 0)
 
 
-def _references(table: PairTable) -> Iterator[tuple[str, str]]:
+def _reference_notes(table: PairTable) -> Iterator[tuple[str, str]]:
     """Columns without a reference, with another one, or without a noise floor."""
     for column in table.shown_columns:
         name = column.metric.name
@@ -420,7 +420,7 @@ MEMORY = "KV memory"
 BY_TYPES = NumberMark("~", "predicted from the bits of the types")
 
 
-def _memory(verdict: "Verdict | None", pair: Pair) -> str:
+def _memory_text(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
     from codeneedle.verdict.judge import PairResult, cache_size
 
@@ -430,7 +430,7 @@ def _memory(verdict: "Verdict | None", pair: Pair) -> str:
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 
 
-def _commands(run: Run) -> Block:
+def _commands_block(run: Run) -> Block:
     """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
     ran = (record.command for record in run.records if record.pair == pair)

@@ -35,7 +35,7 @@ def render(document: Document) -> RenderableType:
     parts: list[RenderableType] = []
     for block in filter(has_content, document):
         parts += [Text()] if parts else []
-        parts += _parts(block)
+        parts += _renderables(block)
     return Group(*parts)
 
 
@@ -55,7 +55,7 @@ def print_report(console: Console, document: Document, end: Document = ()) -> No
         console.print(render(end), crop=False)
 
 
-def _parts(block: Block) -> Iterator[RenderableType]:
+def _renderables(block: Block) -> Iterator[RenderableType]:
     match block:
         case Heading(text):
             yield Text(visible(text), style="bold")
@@ -68,7 +68,7 @@ def _parts(block: Block) -> Iterator[RenderableType]:
         case Lines(lines, style, copied):
             for line in lines:
                 shown = _text(line, style)
-                yield _unbroken(shown) if copied else _fold_below_first_word(shown)
+                yield _unbroken_text(shown) if copied else _fold_below_first_word(shown)
 
 
 def _text(shown: ShownText, style: str = "") -> Text:
@@ -85,7 +85,7 @@ def _fold_below_first_word(line: Text) -> "Text | _Columns":
     return _Columns(_TextColumn([Text(" " * (blanks - 1))]), [words], gaps=(1,))
 
 
-def _unbroken(line: Text) -> Text:
+def _unbroken_text(line: Text) -> Text:
     """A line that rich does not fold, nor cut when printed with ``crop=False``."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
@@ -181,7 +181,7 @@ def _block(
             )
             if columns[-1].starts_left:
                 line.rstrip()
-            yield _unbroken(line)
+            yield _unbroken_text(line)
 
 
 def _grid(grid: Grid) -> _Columns:

@@ -212,7 +212,7 @@ def _probes_of(run: Run) -> list[Probe]:
 
 def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
     """Losses, then metrics of each probe, or of the one *wanted*."""
-    yield from _losses(source)
+    yield from _loss_rows(source)
     for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
         run = source.run.of_probe(probe.name)
         metrics = {each.name: each for each in probe.metrics_of(run.setup)}
@@ -238,13 +238,13 @@ def _metric_rows(
                 metric.of or metric.name,
                 facet=metric.facet,
                 unit=metric.unit,
-                context=_context(source.run, metric, cell),
+                context=_context_of_cell(source.run, metric, cell),
                 reference=str(reference or ""),
                 **_judgement_fields(source.verdict, cell.pair, metric),
             )
 
 
-def _context(run: Run, metric: Metric, cell: CellValue) -> int:
+def _context_of_cell(run: Run, metric: Metric, cell: CellValue) -> int:
     """The context of the cell, of memory: a tool may have had another than servers."""
     own = cell.context if metric.quantity == "memory" else 0
     return own or run.setup.context
@@ -263,10 +263,10 @@ def _judgement_fields(
     row = result.metric_result(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
         return {"decision": verdict.decision(pair, metric.name)}
-    return _bounds(row, verdict.decision(pair, metric.name))
+    return _bounds_columns(row, verdict.decision(pair, metric.name))
 
 
-def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
+def _bounds_columns(row: "MetricResult", decision: str) -> dict[str, object]:
     """Interval, limit and decision as columns; None for an end that is not finite."""
     return {
         "low": _number_or_none(row.bounds.low),
@@ -276,7 +276,7 @@ def _bounds(row: "MetricResult", decision: str) -> dict[str, object]:
     }
 
 
-def _losses(source: _JudgedRun) -> Iterator[TableRow]:
+def _loss_rows(source: _JudgedRun) -> Iterator[TableRow]:
     """What decides each pair, then its loss by each metric, without divergences."""
     if source.verdict is None:
         return
@@ -285,7 +285,7 @@ def _losses(source: _JudgedRun) -> Iterator[TableRow]:
     losses = losses_of(source.verdict)
     cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []
     for cell in cells:
-        yield _loss(source, cell, _shown_loss(source.verdict, cell.pair), "")
+        yield _loss_row(source, cell, _shown_loss(source.verdict, cell.pair), "")
     rows = [row for each in source.verdict.results for row in each.metric_results]
     kinds = {row.metric.name: row.kind for row in rows}
     for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
@@ -293,14 +293,14 @@ def _losses(source: _JudgedRun) -> Iterator[TableRow]:
             result = source.verdict.result(cell.pair)
             row = result.metric_result(name) if result else None
             if row:
-                yield _loss(source, cell, row, f"by={name}")
+                yield _loss_row(source, cell, row, f"by={name}")
 
 
-def _loss(
+def _loss_row(
     source: _JudgedRun, cell: CellValue, row: "MetricResult | None", facet: str
 ) -> TableRow:
     """The loss of *row*; without one, why there is none: 0 of the reference itself."""
-    assert source.verdict is not None  # noqa: S101 - `_losses` has looked
+    assert source.verdict is not None  # noqa: S101 - `_loss_rows` has looked
     verdict, pair = source.verdict, cell.pair
     named = row.metric.name if row else ""
     found: dict[str, object] = {
@@ -313,7 +313,7 @@ def _loss(
             "value": _number_or_none(row.bounds.mean),
             "n": row.bounds.units,
             "left_out": row.left_out,
-            **_bounds(row, decision),
+            **_bounds_columns(row, decision),
         }
     return source.row(
         cell,
@@ -375,7 +375,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
         for record in run.records
         if record.has_numbers
     }
-    places = _places(answers, skipped)
+    places = _task_facets(answers, skipped)
     base = answers.get(reference, ()) if reference else ()
     theirs = {each.name: each.right == 1 for each in base}
     every = itertools.chain.from_iterable(answers.values())
@@ -388,7 +388,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
         for place in () if cell.is_hole else places:
             there = by_place.get(place, ())
             reason = cell.reason or ("" if there else why.get(place[:2], ""))
-            numbers = _numbers(probe.name, there, theirs, has_logps=has_logps)
+            numbers = _metrics_of_place(probe.name, there, theirs, has_logps=has_logps)
             for name, columns in numbers:
                 yield source.row(
                     cell,
@@ -402,7 +402,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
                 )
 
 
-def _places(
+def _task_facets(
     answers: Mapping[Pair, Sequence[ScoredAnswer]],
     skipped: Mapping[Pair, Sequence[Skipped]],
 ) -> list[TaskFacet]:
@@ -420,7 +420,7 @@ def _places(
     ]
 
 
-def _numbers(
+def _metrics_of_place(
     probe: str,
     answers: Sequence[ScoredAnswer],
     theirs: Mapping[str, bool],

@@ -66,7 +66,7 @@ ENOUGH_UNITS = 12
 """Units that a sweep should have: with fewer, most pairs stay open."""
 
 
-def verdicts(
+def verdicts_document(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> Document:
     """
@@ -83,7 +83,7 @@ def verdicts(
         yield headline_lines(verdict, pair_flags)
         if verdict.compared:
             yield from verdict_tables(verdict, verdict.results)
-            yield from others(verdict, verdict.results)
+            yield from further_metric_tables(verdict, verdict.results)
         yield remark_lines(verdict, pair_flags)
         yield Facts(captions.run_facts(verdict.run), is_quiet=True)
 
@@ -129,13 +129,13 @@ def _chosen_row(verdict: Verdict) -> list[str]:
     return [memory, loss, most]
 
 
-def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def brief_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
     yield headline_lines(verdict, pair_flags)
     if verdict.compared:
         rows = pareto_front(verdict)
         yield from verdict_tables(verdict, rows)
-        yield from others(verdict, rows)
+        yield from further_metric_tables(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
             options = limit_options(verdict)
@@ -145,19 +145,19 @@ def brief(verdict: Verdict, pair_flags: PairFlags) -> Document:
     yield remark_lines(verdict, pair_flags)
 
 
-def conclusion(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def conclusion_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, without a table."""
     yield headline_lines(verdict, pair_flags)
     yield remark_lines(verdict, pair_flags)
 
 
-def closing(
+def closing_document(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> Document:
     """The first line of each verdict, named if several, for the end of a long one."""
     lines: list[ShownText] = []
     for verdict in of_runs:
-        first, *_ = headline(verdict, pair_flags_of(verdict.run.setup.engine))
+        first, *_ = headline_sentences(verdict, pair_flags_of(verdict.run.setup.engine))
         name = f"{visible(verdict.run.name)}: " if of_runs[1:] else ""
         lines.append(Text(name + visible(first), first_line_style(verdict)))
     yield Lines(lines)
@@ -170,12 +170,12 @@ def remark_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
 
 def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """
-    The `headline`, its first line in green, and what there is to gain.
+    The `headline_sentences`, its first line in green, and what there is to gain.
 
     That stands first where it is little: then nothing that is set changes much. Of a
     pair that is not set it is what there would be at most.
     """
-    first, *rest = headline(verdict, pair_flags)
+    first, *rest = headline_sentences(verdict, pair_flags)
     lines: list[ShownText] = [Text(visible(first), first_line_style(verdict)), *rest]
     gain = None if verdict.is_instrument else verdict.gain
     if gain is None:
@@ -204,7 +204,7 @@ def first_line_style(verdict: Verdict) -> str:
 # --- the first lines
 
 
-def headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
+def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     """What to set, and what that loses; a line each."""
     if verdict.reference is None:
         return _unmeasured_at_all(verdict)
@@ -345,7 +345,7 @@ def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
             f"{ENOUGH_UNITS} or more ({kind.more})."
         )
         return
-    yield from _nearest(verdict)
+    yield from _nearest_lines(verdict)
 
 
 def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
@@ -410,18 +410,18 @@ def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
         lost = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
         noun = answers[0].metric.noun
         yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
-        yield from _nearest(verdict)
+        yield from _nearest_lines(verdict)
         return
     yield from _lines_on_divergence(verdict)
 
 
 def _lines_on_divergence(verdict: Verdict) -> Iterator[str]:
     """What divergence alone tells, and the command that measures losses."""
-    yield f"No answer yet: losses were not measured; {_candidates(verdict)}."
+    yield f"No answer yet: losses were not measured; {_divergence_candidates(verdict)}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
 
-def _candidates(verdict: Verdict) -> str:
+def _divergence_candidates(verdict: Verdict) -> str:
     """What divergence alone proposes, of the pairs that fit."""
     most = verdict.limits.max_memory_bytes
     pairs = [
@@ -468,7 +468,7 @@ MOST_TIMES_LARGER, LARGEST_ADVISED = 10.0, 0.5
 """A limit so many times the present one, or such a loss, is no advice to anybody."""
 
 
-def _nearest(verdict: Verdict) -> Iterator[str]:
+def _nearest_lines(verdict: Verdict) -> Iterator[str]:
     """
     The smaller pair that is decided soonest, or loses least; and the command for it.
 
@@ -542,7 +542,9 @@ def pareto_front(verdict: Verdict) -> list[PairResult]:
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "verdict", "by"]
 """
-Columns of the table, before those of `_parts`; those that no row fills are left out.
+Columns of the table, before those of `_token_class_headings`.
+
+Those that no row fills are left out.
 """
 
 
@@ -560,7 +562,7 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         if result.pair == verdict.reference or verdict.fits(result)
     ]
     ordered = sorted(fitting, key=cache_size, reverse=True)
-    kinds, parts = kinds_of_text(verdict), _parts(verdict, results)
+    kinds, parts = kinds_of_text(verdict), _token_class_headings(verdict, results)
     usual = "" if kinds else _usual_units(verdict, ordered)
     start = ["K/V", "memory", "speed", *kinds.values(), "verdict"] if kinds else HEADING
     rows = [
@@ -603,7 +605,9 @@ def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
     return max(units, key=lambda each: units[each], default="")
 
 
-def _parts(verdict: Verdict, results: Sequence[PairResult]) -> dict[str, str]:
+def _token_class_headings(
+    verdict: Verdict, results: Sequence[PairResult]
+) -> dict[str, str]:
     """
     Headings of the columns for classes of tokens, by name of the metric.
 
@@ -634,10 +638,10 @@ def _row_of_kinds(
     phrase = word_phrase(result, leading)
     if phrase == Decision.BEYOND:
         phrase += f" by {kinds.get(leading.metric.name, leading.metric.name)}"
-    return [*start, *(_range(verdict, row) for row in rows), phrase]
+    return [*start, *(_loss_range(verdict, row) for row in rows), phrase]
 
 
-def _range(verdict: Verdict, row: MetricResult | None) -> str:
+def _loss_range(verdict: Verdict, row: MetricResult | None) -> str:
     """``0.1 % (0.0 to 0.3)``; empty without a *row*."""
     if row is None:
         return ""
@@ -656,11 +660,15 @@ def _part_losses(
         yield f"{mean_amount(verdict.limits, row)} {decision}".rstrip() if row else ""
 
 
-def others(verdict: Verdict, results: Sequence[PairResult]) -> Iterator[Table]:
+def further_metric_tables(
+    verdict: Verdict, results: Sequence[PairResult]
+) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
     ordered = sorted(results, key=cache_size, reverse=True)
     names = {row.metric.name for result in results for row in result.metric_results}
-    names -= _parts(verdict, results).keys() | kinds_of_text(verdict).keys()
+    names -= (
+        _token_class_headings(verdict, results).keys() | kinds_of_text(verdict).keys()
+    )
     further = [
         (visible(str(each.pair)), row)
         for name in sorted(names)

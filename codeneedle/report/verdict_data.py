@@ -13,7 +13,7 @@ from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.budget import budget_headline, budget_remarks
-from codeneedle.report.verdict import headline
+from codeneedle.report.verdict import headline_sentences
 from codeneedle.verdict.joint import bits_per_weight, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_results import MetricResult
@@ -187,11 +187,13 @@ class VerdictObject(msgspec.Struct, frozen=True, kw_only=True):
 def verdict_objects(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> list[VerdictObject]:
-    """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts`."""
-    return [_verdict(each, pair_flags_of(each.run.setup.engine)) for each in of_runs]
+    """The verdicts for JSON; for *pair_flags_of* see `verdict.verdicts_document`."""
+    return [
+        _verdict_object(each, pair_flags_of(each.run.setup.engine)) for each in of_runs
+    ]
 
 
-def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
+def _verdict_object(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
     """*verdict* for JSON; sentences of several runs are those of one budget."""
     gain = None if verdict.is_instrument else verdict.gain
     joint = isinstance(verdict.run, JointRun)
@@ -199,15 +201,17 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
     return VerdictObject(
         run=verdict.run.name,
         outcome=verdict.outcome,
-        headline=(budget_headline if joint else headline)(verdict, pair_flags),
+        headline=(budget_headline if joint else headline_sentences)(
+            verdict, pair_flags
+        ),
         reference=str(verdict.reference) if verdict.reference else None,
         set=str(verdict.chosen) if verdict.chosen else None,
-        gain=_gain(gain) if gain else None,
+        gain=_gain_object(gain) if gain else None,
         without_kernels=str(verdict.elsewhere) if verdict.elsewhere else None,
         worth_compiling=[str(pair) for pair in verdict.worth_compiling],
         is_instrument=verdict.is_instrument,
-        weights=[*_weights(verdict)],
-        limits=_limits(verdict),
+        weights=[*_weights_objects(verdict)],
+        limits=_limits_object(verdict),
         silent=dict(verdict.silent),
         repeats={
             name: _number_or_none(loss) for name, (_, loss) in verdict.repeats.items()
@@ -219,19 +223,19 @@ def _verdict(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
             name: FlipsObject(lost=lost, won=won)
             for name, (lost, won, _) in verdict.flips.items()
         },
-        pairs=[_pair(result) for result in verdict.results],
+        pairs=[_pair_object(result) for result in verdict.results],
         lost_from=[
             LostFromObject(
                 task=each.task, length=each.length, k=each.pair.k, v=each.pair.v
             )
             for each in verdict.lost_from
         ],
-        remarks=list(map(_remark, beside)),
+        remarks=list(map(_remark_object, beside)),
         facts=dict(captions.run_facts(verdict.run)),
     )
 
 
-def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
+def _weights_objects(verdict: Verdict) -> Iterator[WeightsObject]:
     """Each file of weights that is judged with others; none of one run alone."""
     runs = verdict.run.runs if isinstance(verdict.run, JointRun) else ()
     for name, run in zip(weight_names(runs), runs, strict=True):
@@ -246,7 +250,7 @@ def _weights(verdict: Verdict) -> Iterator[WeightsObject]:
         )
 
 
-def _remark(remark: Remark) -> RemarkObject:
+def _remark_object(remark: Remark) -> RemarkObject:
     pairs = [str(pair) for pair in remark.pairs]
     return RemarkObject(kind=remark.kind, text=remark.text, pairs=pairs)
 
@@ -256,7 +260,7 @@ def _number_or_none(value: float | None) -> Number:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _limits(verdict: Verdict) -> LimitsObject:
+def _limits_object(verdict: Verdict) -> LimitsObject:
     limits = verdict.limits
     return LimitsObject(
         max_loss=limits.max_loss,
@@ -268,7 +272,7 @@ def _limits(verdict: Verdict) -> LimitsObject:
     )
 
 
-def _gain(gain: Gain) -> GainObject:
+def _gain_object(gain: Gain) -> GainObject:
     return GainObject(
         pair=str(gain.pair),
         context=gain.context,
@@ -283,7 +287,7 @@ def _gain(gain: Gain) -> GainObject:
     )
 
 
-def _pair(result: PairResult) -> PairObject:
+def _pair_object(result: PairResult) -> PairObject:
     """The result of a pair as it is published; NaN becomes null."""
     return PairObject(
         k=result.pair.k,
@@ -298,11 +302,11 @@ def _pair(result: PairResult) -> PairObject:
         else round(result.memory_bytes),
         attention=result.attention,
         lacking=tuple(result.lacking),
-        metrics=tuple(map(_metric, result.metric_results)),
+        metrics=tuple(map(_metric_object, result.metric_results)),
     )
 
 
-def _metric(row: MetricResult) -> MetricObject:
+def _metric_object(row: MetricResult) -> MetricObject:
     """The result of a metric as it is published; NaN becomes null."""
     return MetricObject(
         name=row.metric.name,
@@ -318,5 +322,5 @@ def _metric(row: MetricResult) -> MetricObject:
         lost=row.lost,
         won=row.won,
         needed=row.needed,
-        doubts=list(map(_remark, row.doubts)),
+        doubts=list(map(_remark_object, row.doubts)),
     )

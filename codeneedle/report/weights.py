@@ -115,12 +115,12 @@ def _cells_of(row: WeightsRow) -> tuple[str, ...]:
         f"{row.training_context:,}" if row.training_context else NONE,
         f"{cache}{shorter}",
         NONE if row.saved_bytes is None else size(row.saved_bytes),
-        row.coarsest_k or _biases(row),
+        row.coarsest_k or _bias_phrase(row),
         row.path,
     )
 
 
-def _biases(row: WeightsRow) -> str:
+def _bias_phrase(row: WeightsRow) -> str:
     """What is known of K where no type of it is predicted."""
     if not row.k_bias:
         return "sinks" if row.has_sinks else NONE

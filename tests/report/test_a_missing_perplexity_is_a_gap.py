@@ -14,7 +14,7 @@ from codeneedle.engines.llama_cpp.arguments import (
 )
 from codeneedle.report.llama_form import HEADING, Dialect, llama_form
 from codeneedle.report.tidy import cell_rows
-from codeneedle.report.verdict import verdicts
+from codeneedle.report.verdict import verdicts_document
 from codeneedle.text import NO_VALUE_WORD
 from codeneedle.verdict.judge import judge
 
@@ -58,7 +58,7 @@ def test_a_row_of_data_says_why_it_is_empty_and_all_others_are_as_they_were(
 def test_no_verdict_depends_on_a_perplexity(whole):
     cut = without_perplexities(whole, Q4, reference_is_told=False)
     before, found = (
-        printed(verdicts([judge(each)], lambda _: PairFlags(str)))
+        printed(verdicts_document([judge(each)], lambda _: PairFlags(str)))
         for each in (whole, cut)
     )
 

@@ -5,7 +5,7 @@ from printing import printed
 
 from codeneedle.corpora import registry
 from codeneedle.errors import UnknownName
-from codeneedle.report.corpus import corpus_overview, listing, truth
+from codeneedle.report.corpus import corpora_table, corpus_overview, truth_lines
 
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
 
@@ -21,7 +21,7 @@ def test_each_corpus_has_a_line(tmp_path):
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
 
-    text = printed([listing(registry.names(tmp_path))], width=200)
+    text = printed([corpora_table(registry.names(tmp_path))], width=200)
 
     lines = [line.split(maxsplit=2) for line in text.splitlines()]
     rows = {line[0]: line[1] for line in lines if len(line) > 1}
@@ -56,9 +56,9 @@ def test_files_that_were_left_out_are_listed(tmp_path):
 def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
     function = tiny.functions[2]
 
-    assert "\n".join(function.body[:20]) == truth(tiny, function.name)
+    assert "\n".join(function.body[:20]) == truth_lines(tiny, function.name)
     with pytest.raises(UnknownName) as caught:
-        truth(tiny, f"{function.name}x")
+        truth_lines(tiny, f"{function.name}x")
     assert f"'{function.name}'" in caught.value.hint
 
 

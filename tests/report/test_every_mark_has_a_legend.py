@@ -31,7 +31,7 @@ from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Attention, Effective, KvBuffer, Run, Status
 from codeneedle.report.budget import budget_document
 from codeneedle.report.compare import compare, comparisons_document
-from codeneedle.report.grid import loss_report, report
+from codeneedle.report.grid import grid_report, loss_report
 from codeneedle.report.heatmap import Picture, loss_picture, picture_of
 from codeneedle.report.kernels import kernels_document
 from codeneedle.report.losses import losses_of
@@ -53,7 +53,7 @@ from codeneedle.report.shown import (
 )
 from codeneedle.report.speeds import speed_table, speeds_document
 from codeneedle.report.table import pair_table, tables_document
-from codeneedle.report.verdict import verdicts
+from codeneedle.report.verdict import verdicts_document
 from codeneedle.report.weights import WeightsRow, weights_document
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
@@ -139,7 +139,7 @@ def grids(verdict: Verdict) -> Iterator[Document]:
     for probe in PROBES.values():
         some = [m for m in probe.metrics_of(run.setup) if m.quantity != "speed"]
         if (narrowed := run.of_probe(probe.name)).records:
-            yield report([narrowed], some[:3], [], [verdict])
+            yield grid_report([narrowed], some[:3], [], [verdict])
 
 
 def reports() -> Iterator[tuple[str, Document]]:
@@ -157,7 +157,7 @@ def reports() -> Iterator[tuple[str, Document]]:
     judged |= dict(list(made_verdicts().items())[::4])
     for name, verdict in judged.items():
         yield from ((f"grid of {name}", document) for document in grids(verdict))
-        yield f"verdict on {name}", verdicts([verdict], pair_flags_of)
+        yield f"verdict on {name}", verdicts_document([verdict], pair_flags_of)
         yield f"losses of {name}", losses_side_by_side([verdict, judged["lossy"]])
     for name, run in runs.items():
         table = pair_table(run, tuple(PROBES.values()))

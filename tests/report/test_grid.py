@@ -26,9 +26,9 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED, METRICS
 from codeneedle.records.record import Run, Status
 from codeneedle.report.grid import (
-    grid,
-    report,
-    summary,
+    grid_blocks,
+    grid_report,
+    summary_table,
 )
 from codeneedle.report.markdown import markdown
 from codeneedle.report.shown import pivot, shown_cells
@@ -47,19 +47,19 @@ def judged(run: Run) -> Verdict:
 
 def lines_of(run: Run, metric: Metric = MATCHED) -> list[str]:
     """The plain grid report of *run*, line by line, without trailing blanks."""
-    text = printed(grid(run, metric, judged(run)), width=140)
+    text = printed(grid_blocks(run, metric, judged(run)), width=140)
     return [line.rstrip() for line in text.splitlines()]
 
 
 def headings(*runs: Run, metric: Metric = MATCHED) -> list[str]:
     """Those of the summary, on one line each."""
-    table = summary(runs, metric, [PASS], [judged(run) for run in runs])
+    table = summary_table(runs, metric, [PASS], [judged(run) for run in runs])
     return [heading.replace("\n", " ") for heading in table.heading]
 
 
 def row_of(run: Run, metric: Metric = MATCHED, *also: Metric) -> Sequence[ShownText]:
     """The row of a single run in the summary."""
-    (row,) = summary([run], metric, also, [judged(run)]).rows
+    (row,) = summary_table([run], metric, also, [judged(run)]).rows
     return row
 
 
@@ -201,7 +201,7 @@ def test_the_built_in_model_warns_of_text_it_is_not_made_for() -> None:
     unseen = replace(setup, corpus=replace(setup.corpus, kind="unseen"))
 
     said, warned = (
-        printed(report([run], [MATCHED], [PASS], [judged(run)]))
+        printed(grid_report([run], [MATCHED], [PASS], [judged(run)]))
         for run in (made_run(setup=setup), made_run(setup=unseen))
     )
 
@@ -215,15 +215,17 @@ def test_each_run_has_its_row_and_its_grid() -> None:
     runs = [renamed(wide, name) for name in ("b/x", "a/y")]
     found = [judged(run) for run in runs]
 
-    text = printed(report(runs, [MATCHED], [PASS], found), width=60)
+    text = printed(grid_report(runs, [MATCHED], [PASS], found), width=60)
     rows = [line for line in text.splitlines() if line.startswith("type_")]
 
     assert text.index("b/x") < text.index("a/y")
     assert 12 * 4 == sum(line.count("20.00") for line in rows)
     assert 60 >= max(map(len, rows))
-    assert 2 == printed([summary(runs, MATCHED, [PASS], found)]).count("20.00 - 20.00")
+    assert 2 == printed([summary_table(runs, MATCHED, [PASS], found)]).count(
+        "20.00 - 20.00"
+    )
     assert "\x1b" not in text
-    alone = report(runs[:1], [MATCHED], [PASS], found[:1])
+    alone = grid_report(runs[:1], [MATCHED], [PASS], found[:1])
     assert "\x1b[" in printed(alone, colour=True)
 
 
@@ -244,10 +246,10 @@ def test_without_one_reference_nothing_is_marked() -> None:
     run = made_run(setup=SMALL)
 
     said = "measured against bf16/bf16 or q4_0/bf16: not comparable, no noise floor"
-    assert f"against  {said}" in printed(grid(run, several, judged(run)))
+    assert f"against  {said}" in printed(grid_blocks(run, several, judged(run)))
     said = "against  measured against f16/f16, which has no value"
-    assert said in printed(grid(run, missing, judged(run)))
-    assert "20.00*" not in printed(grid(run, several, judged(run)))
+    assert said in printed(grid_blocks(run, missing, judged(run)))
+    assert "20.00*" not in printed(grid_blocks(run, several, judged(run)))
 
 
 def test_a_probe_without_records_says_what_there_is() -> None:
@@ -260,11 +262,13 @@ def test_a_probe_without_records_says_what_there_is() -> None:
     forced = asking_recall(setup, {"way": ["force"]})
     assert "recall (--metric recall-logp)" in " ".join(
         printed(
-            grid(replace(run, setup=forced), replace(MATCHED, name="kld"), judged(run))
+            grid_blocks(
+                replace(run, setup=forced), replace(MATCHED, name="kld"), judged(run)
+            )
         ).split()
     )
     assert said not in printed(
-        grid(made_run(setup=setup), MATCHED, judged(made_run(setup=setup)))
+        grid_blocks(made_run(setup=setup), MATCHED, judged(made_run(setup=setup)))
     )
 
 
@@ -274,7 +278,7 @@ def test_several_long_names_fit_a_narrow_terminal() -> None:
     runs = [renamed(run, name) for name in names]
     found = [judged(run) for run in runs]
 
-    text = printed([summary(runs, MATCHED, [PASS], found)], width=80)
+    text = printed([summary_table(runs, MATCHED, [PASS], found)], width=80)
 
     assert 80 >= max(map(len, text.splitlines()))
     for word in row_of(run, MATCHED, PASS)[:-1]:
@@ -321,7 +325,7 @@ BROKEN = made_run(
 
 def test_a_grid_as_markdown_has_the_summary_and_the_legend():
     found = [judged(BROKEN)]
-    text = markdown(report([BROKEN], [MATCHED], [PASS], found))
+    text = markdown(grid_report([BROKEN], [MATCHED], [PASS], found))
     lines = text.split("\n")
 
     assert lines[0].startswith("| pairs | pass /2 (mean +/- sd) |")

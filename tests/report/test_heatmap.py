@@ -23,7 +23,7 @@ from codeneedle.report.heatmap import (
     LABELLED,
     Files,
     Picture,
-    draw,
+    draw_heatmap,
     loss_picture,
     paint,
     picture_of,
@@ -58,7 +58,7 @@ def picture(run=RUN, metric=MATCHED, verdict=UNJUDGED, **options) -> Picture:
 def drawn(folder: Path, run=RUN, forms=("png", "svg"), **options) -> list[Path]:
     """The files of its picture."""
     files = Files(folder=folder, forms=forms)
-    return draw(run, MATCHED, verdict=UNJUDGED, files=files, **options)
+    return draw_heatmap(run, MATCHED, verdict=UNJUDGED, files=files, **options)
 
 
 def words(figure: Figure) -> list[str]:

@@ -15,10 +15,10 @@ from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
 from codeneedle.report.losses import Losses, losses_of
-from codeneedle.report.page import loss_facts
+from codeneedle.report.page import loss_object
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import losses_side_by_side
-from codeneedle.report.selection import LOSS, default_metric, metric_named, select
+from codeneedle.report.selection import LOSS, default_metric, metric_named, select_runs
 from codeneedle.report.shown import Style, legend
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -228,7 +228,7 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     tmp_path: Path, metric, options, stem
 ) -> None:
     stored_run(tmp_path, RUN)
-    chosen = select(tmp_path, "random-bodies", metric=metric)
+    chosen = select_runs(tmp_path, "random-bodies", metric=metric)
     files = Files(folder=tmp_path / "new", forms=("svg",))
 
     drawn = draw_metric(
@@ -255,7 +255,7 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
     assert Style.OPEN in below["open cpu"]
     assert "open cpu" in shown(run)
     assert "cpu attention on the CPU" in " ".join(shown(run).split())
-    assert ["0.5", "open cpu"] in [each[:2] for each in loss_facts(found)["cells"]]
+    assert ["0.5", "open cpu"] in [each[:2] for each in loss_object(found)["cells"]]
 
 
 def test_answers_are_shown_behind_the_share_that_was_lost() -> None:
@@ -285,6 +285,6 @@ def test_a_grid_takes_several_names_and_run_folders(tmp_path):
     first, second = (stored_run(tmp_path / each) for each in ("a", "b"))
     folders = [str(tmp_path / each / first.name) for each in ("a", "b")]
 
-    chosen = select(tmp_path / "a", second.name, *folders)
+    chosen = select_runs(tmp_path / "a", second.name, *folders)
 
     assert [tmp_path / "a", tmp_path / "b"] == [run.root for run in chosen.runs]

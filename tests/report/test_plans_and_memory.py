@@ -43,7 +43,7 @@ from codeneedle.report.plan import (
     predicted_memory,
     time_phrase,
 )
-from codeneedle.report.served import smallest
+from codeneedle.report.served import smallest_pair
 from codeneedle.sweep.measure import Options, with_next_task
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution
@@ -90,7 +90,7 @@ def test_the_smallest_pair_is_so_by_both_of_its_types():
     """By the order of K it was once q4_0/f16, of 20 bits."""
     pairs = [Pair("f16", "f16"), Pair("q4_0", "f16"), Pair("q8_0", "q4_0")]
 
-    assert Pair("q8_0", "q4_0") == smallest(pairs)
+    assert Pair("q8_0", "q4_0") == smallest_pair(pairs)
 
 
 def grid_of(text):

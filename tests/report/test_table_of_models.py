@@ -10,9 +10,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.records.store import Store
 from codeneedle.report.models import (
-    beside,
     model_objects,
     models_document,
+    rows_beside,
     rows_in,
     shipped_rows,
 )
@@ -74,7 +74,7 @@ def test_speeds_that_were_asked_for_and_not_measured_are_not_compared(folder):
 def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
     sent, others = rows_in(folder / "bea.md"), rows_in(folder)
 
-    assert ["bea", "ada"] == [row.name for row in beside(sent, others)]
+    assert ["bea", "ada"] == [row.name for row in rows_beside(sent, others)]
 
 
 def test_as_data_each_row_has_its_name_its_note_and_its_receipt(folder):

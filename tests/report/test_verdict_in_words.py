@@ -33,13 +33,13 @@ from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
     beyond_phrase,
-    brief,
-    headline,
+    brief_document,
+    further_metric_tables,
     headline_lines,
+    headline_sentences,
     metric_entries,
-    others,
     verdict_table,
-    verdicts,
+    verdicts_document,
 )
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
@@ -57,7 +57,7 @@ def pair_flags(pair):
 
 def said(run, limits=None):
     """The first lines of the verdict on *run*."""
-    return headline(judge(run, limits), pair_flags)
+    return headline_sentences(judge(run, limits), pair_flags)
 
 
 def rows(run, limits=None):
@@ -74,7 +74,7 @@ def rows(run, limits=None):
 @pytest.mark.parametrize("about", VERDICTS)
 def test_the_first_line_says_set_or_keep_where_that_is_the_outcome(about):
     found = VERDICTS[about]
-    first, *_ = headline(found, pair_flags)
+    first, *_ = headline_sentences(found, pair_flags)
     begins = first.partition(":")[0]
 
     assert found.outcome in {
@@ -125,7 +125,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
 
     found = judge(run)
 
-    assert "can show" not in " ".join(headline(found, pair_flags))
+    assert "can show" not in " ".join(headline_sentences(found, pair_flags))
     assert "functions" == found.main_results[0].metric.noun
     assert "of 16 functions" in verdict_table(found, found.results).heading
 
@@ -213,7 +213,7 @@ def test_classes_of_tokens_are_columns_of_the_one_table():
     assert ["beyond", "transcript-logp@tool"] == found[GOOD][-5:-3]
     assert found[GOOD][2] == found[GOOD][-2]
     assert "0.0 % within" == found[GOOD][-1]
-    assert [] == [*others(judge(run), judge(run).results)]
+    assert [] == [*further_metric_tables(judge(run), judge(run).results)]
 
 
 def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
@@ -296,7 +296,7 @@ def test_a_terminal_of_80_columns_is_wide_enough():
     run = with_klds(run, dict.fromkeys(pairs[:3], 0.2))
 
     lines = printed(
-        verdicts([judge(run)], lambda _engine: pair_flags), width=80
+        verdicts_document([judge(run)], lambda _engine: pair_flags), width=80
     ).splitlines()
 
     assert 80 >= max(map(len, lines))
@@ -313,8 +313,8 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
             COARSE: BEYOND,
         }
     )
-    text = printed(brief(judge(run), pair_flags))
-    full = printed(verdicts([judge(run)], lambda _engine: pair_flags))
+    text = printed(brief_document(judge(run), pair_flags))
+    full = printed(verdicts_document([judge(run)], lambda _engine: pair_flags))
 
     shown = text.partition("2 more pairs")[0]
     assert all(pair in shown for pair in (REFERENCE, GOOD, COARSE))
@@ -326,13 +326,13 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
     elsewhere = replace(run, root=Path("other"))
     limits = Limits(max_loss=0.02)
     assert "made-model --out other --max-loss 2%\n" in printed(
-        brief(judge(elsewhere, limits), pair_flags)
+        brief_document(judge(elsewhere, limits), pair_flags)
     )
 
 
 def test_markdown_has_the_headline_the_table_and_the_facts():
     found = judge(losing_run({GOOD: WITHIN}))
-    text = markdown(verdicts([found], lambda _engine: pair_flags))
+    text = markdown(verdicts_document([found], lambda _engine: pair_flags))
     lines = text.split("\n")
 
     assert "### random-bodies/made-model: verdict" == lines[0]

@@ -34,7 +34,7 @@ from codeneedle.report.selection import (
     pair_tables,
     read_runs,
     runs_named,
-    select,
+    select_runs,
 )
 
 TYPES = ("bf16", "q4_0")
@@ -126,7 +126,8 @@ def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
         stored(tmp_path, run, model=model)
 
     names = [
-        m.name for m in select(tmp_path, "random-bodies", metric="tg@0").probe.metrics
+        m.name
+        for m in select_runs(tmp_path, "random-bodies", metric="tg@0").probe.metrics
     ]
 
     plain = [metric.name for metric in PROBES["throughput"].metrics]
@@ -138,8 +139,8 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
     (_, other) = failed("throughput", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, other)))
 
-    recalled = select(tmp_path, "random-bodies", metric="matched")
-    timed = select(tmp_path, "random-bodies", metric="tg")
+    recalled = select_runs(tmp_path, "random-bodies", metric="matched")
+    timed = select_runs(tmp_path, "random-bodies", metric="tg")
 
     assert {"recall"} == {record.probe for record in recalled.runs[0].records}
     assert [(other.pair, "throughput")] == [
@@ -168,7 +169,7 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
         stored(tmp_path, run, corpus=name)
 
     shown = {
-        name: select(tmp_path, name).metric.name
+        name: select_runs(tmp_path, name).metric.name
         for name in ("recalled", "mixed", "nothing")
     }
 
@@ -179,7 +180,7 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
-        select(tmp_path, "random-bodies", metric=metric)
+        select_runs(tmp_path, "random-bodies", metric=metric)
         for metric in ("matched", "pass")
     )
 
@@ -198,12 +199,12 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     newer = replace(former, setup=setup, records=tuple(forced))
     stored(tmp_path, newer, model="newer")
 
-    both = select(tmp_path, "random-bodies")
+    both = select_runs(tmp_path, "random-bodies")
 
     assert "recall-logp" == both.metric.name == both.probe.metrics[0].name
     assert ["matched", "pass"] == [metric.name for metric in both.also]
-    assert () == select(tmp_path, "random-bodies/newer").also
-    assert "matched" == select(tmp_path, "random-bodies/former").metric.name
+    assert () == select_runs(tmp_path, "random-bodies/newer").also
+    assert "matched" == select_runs(tmp_path, "random-bodies/former").metric.name
 
 
 def test_pages_are_shown_by_one_name(tmp_path):

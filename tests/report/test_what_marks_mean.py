@@ -17,7 +17,7 @@ from codeneedle.report import captions, grid
 from codeneedle.report.page import page
 from codeneedle.report.shown import STATUS_WORDS, no_value_mark, small_number
 from codeneedle.report.table import pair_table, tables_document
-from codeneedle.report.verdict import brief
+from codeneedle.report.verdict import brief_document
 from codeneedle.verdict.judge import judge
 
 SETUP = made_setup()
@@ -56,12 +56,12 @@ def test_a_run_of_several_days_says_so() -> None:
     late = replace(second, started="2025-11-22T01:00:00+00:00")
     long = replace(run, records=(first, late, *rest))
 
-    assert "2025-11-20" == captions.dates(run)
-    assert "2025-11-20 to 2025-11-22" == captions.dates(long)
+    assert "2025-11-20" == captions.dates_phrase(run)
+    assert "2025-11-20 to 2025-11-22" == captions.dates_phrase(long)
     unreadable = replace(first, started="")
     some = replace(run, records=(*run.records, unreadable))
-    assert "2025-11-20" == captions.dates(some)
-    assert "2025-11-20" == captions.dates(replace(run, records=(unreadable,)))
+    assert "2025-11-20" == captions.dates_phrase(some)
+    assert "2025-11-20" == captions.dates_phrase(replace(run, records=(unreadable,)))
 
 
 def test_a_quantized_reference_of_a_server_that_does_not_tell_is_named() -> None:
@@ -124,8 +124,8 @@ def test_lines_that_were_read_are_called_forced_nowhere() -> None:
     run = read_run({})
     verdict, pair_flags = judge(run), PairFlags(str)
     told = [
-        printed(brief(verdict, pair_flags), width=200),
-        printed(grid.report([run], FORCED[:3], (), [verdict]), width=200),
+        printed(brief_document(verdict, pair_flags), width=200),
+        printed(grid.grid_report([run], FORCED[:3], (), [verdict]), width=200),
         printed(tables_document([pair_table(run, [PROBE])]), width=200),
         printed(overview(run, run.records[0]), width=200),
         page([run], None, lambda _engine: pair_flags),

@@ -17,7 +17,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
 from codeneedle.report.answer import answer_badge, answer_of
 from codeneedle.report.check import Check, check_pair
-from codeneedle.report.verdict import headline
+from codeneedle.report.verdict import headline_sentences
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import losses_sentence
@@ -133,7 +133,7 @@ def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
 def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
     found = judge(losing_run(losses))
 
-    first, *_ = headline(found, str)
+    first, *_ = headline_sentences(found, str)
     assert is_doubted == bool(found.doubted) == ("in doubt" in first)
     assert is_doubted == (found.chosen is None)
 
@@ -266,13 +266,15 @@ def test_a_gain_that_may_be_chance_is_told_as_one_and_no_units_decide_it(run):
     assert (Decision.OPEN, {}) == (row.decision, found.doubted)
     assert RemarkKind.SEEMS_BETTER in {doubt.kind for doubt in row.doubts}
     assert (None, None) == (row.needed, row.decidable)
-    said = headline(found, lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
+    said = headline_sentences(found, lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
     assert not any(GOOD in line and "would decide" in line for line in said)
 
 
 def test_a_limit_that_is_said_to_accept_what_a_pair_wins_accepts_it():
     run = wins_and_losses(1000, {GOOD: (26, 48), COARSE: (90, 50)})
-    *_, line = headline(judge(run), lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
+    *_, line = headline_sentences(
+        judge(run), lambda pair: f"-ctk {pair.k} -ctv {pair.v}"
+    )
     percent = line.rpartition("--max-eval-lost ")[2].removesuffix("%")
 
     found = judge(run, Limits(max_eval_lost=float(percent) / 100))

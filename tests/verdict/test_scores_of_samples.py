@@ -11,7 +11,7 @@ from made_records import made_setup, sized
 from codeneedle.cache_types import Pair
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.records.record import Run
-from codeneedle.report.verdict import others, verdict_table
+from codeneedle.report.verdict import further_metric_tables, verdict_table
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
@@ -254,7 +254,7 @@ def test_a_pair_is_within_only_if_recall_and_evaluation_are():
         both(60).decision(Pair.parse(GOOD)),
     )
     assert "beyond" == both(0).decision(Pair.parse("q4_0/q4_0"))
-    (beside,) = others(both(60), both(60).results)
+    (beside,) = further_metric_tables(both(60), both(60).results)
     told = {(metric, pair): phrase for metric, pair, *_, phrase in beside.rows}
     assert "within, of 16 functions" == told["recall-logp", GOOD]
     assert told["eval", "q4_0/q4_0"].startswith("within, of 400 samples: 0 lost, 0 won")

@@ -14,8 +14,8 @@ from codeneedle.report.losses import kinds_of_text, losses_of
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
-    headline,
-    others,
+    further_metric_tables,
+    headline_sentences,
     verdict_table,
 )
 from codeneedle.report.verdict_data import verdict_objects
@@ -32,7 +32,7 @@ GOOD, MIDDLE, COARSE = "q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0"
 
 def said(run):
     """The first lines of the verdict on *run*."""
-    return headline(judge(run), str)
+    return headline_sentences(judge(run), str)
 
 
 def kinds(run):
@@ -106,7 +106,7 @@ def test_the_table_has_a_column_of_each_and_says_which_decides():
     assert ["K/V", "memory", "recall", "text", "verdict"] == table.heading
     assert "0.2 % (0.1 to 0.3)" == good["text"]
     assert ("within", "beyond by text") == (good["verdict"], middle["verdict"])
-    assert [] == [*others(verdict, verdict.results)]
+    assert [] == [*further_metric_tables(verdict, verdict.results)]
 
 
 def test_columns_keep_their_order_whatever_a_pair_lacks():
@@ -163,7 +163,9 @@ def test_more_text_is_asked_of_a_new_run_with_the_command_that_asks_it():
     verdict = judge(run)
 
     row = verdict.result(Pair.parse(GOOD)).metric_result("text-logp")
-    *_, command = (line for line in headline(verdict, str) if "--chunks" in line)
+    *_, command = (
+        line for line in headline_sentences(verdict, str) if "--chunks" in line
+    )
     words = command.partition("codeneedle ")[2].split()
     assert ["sweep", f"--chunks {row.needed}", "--out longer"] == [
         words[0],
