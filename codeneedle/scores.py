@@ -109,7 +109,7 @@ def refuse_contradiction(logprobs: Iterable[float], *, slack: float = 0.0) -> No
         raise NoScore("probabilities of one token, none of which is likely")
 
 
-def contradiction(logprob: float, lead: float, *, is_bound: bool) -> str:
+def why_contradictory(logprob: float, lead: float, *, is_bound: bool) -> str:
     """
     Why a token cannot have *logprob* and *lead*, as they are stored; empty if it can.
 
@@ -130,7 +130,7 @@ def first_contradiction(
     logprobs: Sequence[float], leads: Sequence[float], bounds: Collection[int] = ()
 ) -> str:
     """
-    The first `contradiction` of tokens that are stored; empty without one.
+    The first `why_contradictory` of tokens that are stored; empty without one.
 
     What surely can be is seen at a glance: reports read a million tokens.
 
@@ -147,7 +147,7 @@ def first_contradiction(
             and math.exp(logprob) + math.exp(other) <= MOST_LIKELY
         ):
             continue
-        if fault := contradiction(logprob, lead, is_bound=at in bounds):
+        if fault := why_contradictory(logprob, lead, is_bound=at in bounds):
             return fault
     return ""
 

@@ -73,8 +73,14 @@ from codeneedle.report.receipt import (
 )
 from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
-from codeneedle.system.secrets import are_in, know, masked, masked_values, secret_in
-from codeneedle.verdict.trust import attention_on_cpu, suspects
+from codeneedle.system.secrets import (
+    are_in,
+    know_secrets,
+    mask_text,
+    masked_values,
+    secret_in,
+)
+from codeneedle.verdict.trust import attention_on_cpu, suspect_cells
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -151,9 +157,9 @@ def read_secrets(data: bytes) -> None:
     at, cut = place % (len(text) + 1), cut % len(KEY)
     broken = f"{KEY[:cut]}{WHITE[white % len(WHITE)]}{KEY[cut:]}"
     told = f"{text[:at]}{broken}{text[at:]}"
-    know(KEY)
+    know_secrets(KEY)
     secret_in(text)
-    shown, stored = masked(told), msgspec.json.encode({told: [told]})
+    shown, stored = mask_text(told), msgspec.json.encode({told: [told]})
     claim(len(shown) == len(told), "places in a masked text are no longer valid")
     claim(are_in(stored), "a key in JSON was not seen")
     ((name, (value,)),) = masked_values(msgspec.json.decode(stored)).items()
@@ -466,7 +472,7 @@ def read_server_log(data: bytes) -> None:
     claim(all("\n" not in line for line in lines), "lines are lines")
     record = _stored(effective=effective, log_excerpt=lines)
     other = replace(record, pair=Pair("f16", "f16"))
-    suspects([record, other])
+    suspect_cells([record, other])
     attention_on_cpu([record, other], speed=lambda _: 1.0)
 
 

@@ -475,7 +475,7 @@ def decided(
             of_reference = asked.goal
         for pair in asked.pairs:
             before = seen[pair].units if pair in seen else 0
-            look, pairs = looks.index(asked.goal), order.sharing(pair)
+            look, pairs = looks.index(asked.goal), order.sharing_count(pair)
             values = losses[OTHERS.index(pair), : asked.goal].tolist()
             bounds = interval(values, error_share(look, pairs))
             seen[pair] = PairState(
@@ -697,7 +697,7 @@ def asked_on_border(
         return bounds
     while asked := next_on_border(order, seen, bounds, fitting):
         (pair,) = asked.pairs
-        look, pairs = looks.index(asked.goal), order.sharing(pair)
+        look, pairs = looks.index(asked.goal), order.sharing_count(pair)
         values = losses[pair][: asked.goal]
         bounds[pair] = interval(values, error_share(look, pairs))
         seen[pair] = PairState(
@@ -890,7 +890,7 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
             spoilt = {"recall-logp": attack.spoil(whole, chance)}
             found = judged(spoilt, [*whole[PAIRS[0]]])
             wrong += found.chosen is not None and is_beyond[found.chosen]
-            doubted += bool(found.doubted)
+            doubted += bool(found.doubts_by_metric)
             answers += found.chosen is not None
         shares = (f"{100 * count / grids:.1f}" for count in (wrong, doubted, answers))
         print(f"| {attack.name} | {' | '.join(shares)} |", flush=True)

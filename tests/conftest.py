@@ -20,7 +20,7 @@ from codeneedle.engines.llama_cpp.build import environment_of
 from codeneedle.errors import MachineError
 from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
-from codeneedle.system.secrets import forget
+from codeneedle.system.secrets import forget_secrets
 
 Completed = subprocess.CompletedProcess[str]
 
@@ -94,7 +94,7 @@ def _fixtures_of(item: pytest.Item) -> list[str]:
 def _no_secrets() -> Iterator[None]:
     """No test masks what another one knew."""
     yield
-    forget()
+    forget_secrets()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -43,9 +43,9 @@ from codeneedle.scores import (
     MOST_LIKELY,
     ComputesNan,
     NoScore,
-    contradiction,
     first_contradiction,
     log_probability,
+    why_contradictory,
 )
 
 IMPOSSIBLE = {
@@ -166,7 +166,7 @@ def test_many_tokens_are_refused_as_one_after_the_other_is(tokens):
     logprobs = [logprob for logprob, _, _ in tokens]
     leads = [lead for _, lead, _ in tokens]
     bounds = [at for at, (_, _, is_bound) in enumerate(tokens) if is_bound]
-    faults = [contradiction(a, b, is_bound=bound) for a, b, bound in tokens]
+    faults = [why_contradictory(a, b, is_bound=bound) for a, b, bound in tokens]
 
     first = first_contradiction(logprobs, leads, bounds)
 
@@ -179,7 +179,7 @@ def test_sums_near_the_most_that_can_be_are_refused_alike(logprob, beside):
     other = math.log(max(MOST_LIKELY + beside - math.exp(logprob), 1e-9))
     lead = logprob - other
 
-    one = contradiction(logprob, lead, is_bound=False)
+    one = why_contradictory(logprob, lead, is_bound=False)
 
     assert one == first_contradiction([logprob], [lead])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "codeneedle"
 
-MOST = {"participle": 14, "each": 384, "docstring": 0}
+MOST = {"participle": 10, "each": 377, "docstring": 0}
 """By kind of name, how many the package may have; to be lowered as some go."""
 
 PARTICIPLES = frozenset(

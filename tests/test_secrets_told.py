@@ -17,7 +17,7 @@ from injections import put_corpus
 from programs import server
 from started_sweeps import impatient
 
-from codeneedle.system.secrets import forget
+from codeneedle.system.secrets import forget_secrets
 
 pytestmark = pytest.mark.slow
 
@@ -84,7 +84,7 @@ def leaks(folder, *secrets, but=()):
 def reports(folder, pairs):
     """All that says something of the run in *folder*, knowing of no secret."""
     (run,) = (each.parent for each in folder.rglob("setup.json"))
-    forget()
+    forget_secrets()
     for word in ("grid", "verdict", "table"):
         for form in ((), ("--markdown",), ("--json",)):
             yield called(folder, word, run, *form)

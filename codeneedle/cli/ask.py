@@ -24,7 +24,7 @@ from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import refuse_pair
 from codeneedle.system.files import cache_folder, reason_of
-from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
+from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, mask_text
 from codeneedle.system.signals import unwinding_on_signals
 
 MOST_PROMPT_BYTES = 16 << 20
@@ -68,7 +68,7 @@ def ask(
             try:
                 answers.append((pair, _answer(plan, pair, prompt, tokens)))
             except CellError as error:
-                answers.append((pair, masked(f"{error.status}: {error}")))
+                answers.append((pair, mask_text(f"{error.status}: {error}")))
     return answers
 
 
@@ -93,7 +93,7 @@ def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
             chat = Chat(messages=said, max_tokens=tokens, template_args=NO_THINK_ARGS)
             reply = served.client.chat(chat)
     log.unlink(missing_ok=True)
-    return replace(reply, text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS))
+    return replace(reply, text=mask_text(reply.text, shortest=SHORTEST_IN_ANSWERS))
 
 
 def read_prompt(path: Path) -> str:

@@ -13,7 +13,7 @@ from codeneedle.cli.options import USAGE_ERROR
 from codeneedle.cli.streams import refuse_closed_stdout, reliable_streams
 from codeneedle.errors import BadInput, CodeneedleError, system_refusal
 from codeneedle.exit_codes import INTERRUPTED, UNFINISHED
-from codeneedle.system.secrets import mask
+from codeneedle.system.secrets import mask_error
 from codeneedle.text import visible
 
 
@@ -26,7 +26,7 @@ def main() -> None:
             command = get_command(app)
             code = command(prog_name="codeneedle", standalone_mode=False) or 0
     except CodeneedleError as error:
-        mask(error)
+        mask_error(error)
         code = _show_error(error)
     except USAGE_ERROR as error:
         code = _show_error(_usage_error(error))

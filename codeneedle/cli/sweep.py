@@ -219,7 +219,7 @@ def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunCon
     """
     stack.enter_context(plan.store.lock())
     end_left_behind(console)
-    if damaged := plan.store.mend():
+    if damaged := plan.store.set_damaged_setup_aside():
         kept = f"it is kept as {damaged}, and made anew"
         note_lines(console, [f"the setup could not be read: {kept}"])
     if stored := plan.store.setup():
@@ -708,7 +708,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     if step.asked.why is Why.MORE:
         return f"{asked}, which may decide it"
     if step.asked.why is Why.CHECK:
-        finer = visible(str(verdict.inferred.get(pairs[0], "")))
+        finer = visible(str(verdict.inferred_pairs.get(pairs[0], "")))
         return f"{asked}, ruled out by {finer}: a check"
     phrase = {
         Why.BORDER: "which fits as nothing finer does",

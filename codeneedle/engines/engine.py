@@ -37,7 +37,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.system import machine
-from codeneedle.system.processes import Child, ends_within, tree
+from codeneedle.system.processes import Child, ends_within, process_tree
 from codeneedle.text import size
 
 HOST = "127.0.0.1"
@@ -359,7 +359,7 @@ class Served:
 
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that is unknown."""
-        return machine.used_bytes(*tree(self.child.pid)) if self.child else None
+        return machine.used_bytes(*process_tree(self.child.pid)) if self.child else None
 
     def device_peak_bytes(self) -> int | None:
         """The most that it held there so far; None if that is unknown."""

@@ -27,7 +27,7 @@ from codeneedle.engines.messages import (
 )
 from codeneedle.engines.patience import Patience
 from codeneedle.records.record import Json
-from codeneedle.system.secrets import know, masking
+from codeneedle.system.secrets import know_secrets, masking_errors
 from codeneedle.text import harmless
 
 SHORT_S = 5.0
@@ -116,7 +116,7 @@ class Connection:
         self.tell = ignore_progress
         self.patience = Patience()
         self._silence_s = silence_s
-        know(api_key)
+        know_secrets(api_key)
         self._deadline = _Deadline(is_leaving)
         key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         is_tls = url.startswith("https:")
@@ -245,7 +245,7 @@ class Connection:
         timeout = httpx.Timeout(limit_s, connect=min(SHORT_S, limit_s))
         try:
             with (
-                masking(),
+                masking_errors(),
                 self._http.stream(method, path, json=body, timeout=timeout) as answer,
             ):
                 yield answer

@@ -233,13 +233,15 @@ def setup_identity(setup: Setup) -> str:
     The settings of probes, and the origin of the text, which is a phrase, do not count.
     """
     corpus = replace(setup.corpus, origin="")
-    return _hash(_fields_to_match(replace(setup, corpus=corpus)))
+    return _hash_of_facts(_fields_to_match(replace(setup, corpus=corpus)))
 
 
-def stamp(setup: Setup, probe: str) -> str:
+def setup_stamp(setup: Setup, probe: str) -> str:
     """Identifier of *setup* in records of *probe*: identity and hash of settings."""
     settings = setup.probes.get(probe)
-    return f"{setup.identity}-{_hash(settings)}" if settings else setup.identity
+    return (
+        f"{setup.identity}-{_hash_of_facts(settings)}" if settings else setup.identity
+    )
 
 
 def refuse_foreign(
@@ -259,7 +261,7 @@ def refuse_foreign(
     """
     if key_of(record) != key:
         raise ForeignRecord(file=file, of=str(key_of(record)))
-    if setup is not None and record.setup != stamp(setup, record.probe):
+    if setup is not None and record.setup != setup_stamp(setup, record.probe):
         raise ForeignRecord(file=file, of="another setup")
 
 
@@ -297,7 +299,7 @@ def _first_difference(
     if isinstance(ours, dict) and isinstance(theirs, dict):
         if of_observations and not isinstance(ours, _Answers):
             ours, theirs = (
-                _comparable(*both) for both in ((ours, theirs), (theirs, ours))
+                _comparable_part(*both) for both in ((ours, theirs), (theirs, ours))
             )
         parts: Iterable[tuple[object, Any, Any]] = (
             (key, ours.get(key), theirs.get(key)) for key in {**ours, **theirs}
@@ -346,7 +348,7 @@ def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) 
         other = theirs.get(key)
         if key in names:
             if mine and other and mine != other:
-                return _otherwise(key, mine, other)
+                return _difference_phrase(key, mine, other)
             continue
         for one, two in _objects_at_same_place(mine, other):
             if phrase := asked_otherwise(one, two, names=names):
@@ -363,7 +365,7 @@ def _objects_at_same_place(ours: object, theirs: object) -> Iterator[tuple[Json,
             yield from _objects_at_same_place(one, two)
 
 
-def _otherwise(key: str, ours: Any, theirs: Any) -> str:
+def _difference_phrase(key: str, ours: Any, theirs: Any) -> str:
     """The phrase for a difference under *key*: numbers are told, nothing else is."""
     if isinstance(ours, int) and isinstance(theirs, int):
         return f"{key} {ours:,}, not {theirs:,}"
@@ -374,7 +376,7 @@ class _Answers(dict[str, Any]):
     """Answers by key, which may be the name of a function: ``count_tokens``."""
 
 
-def _comparable(observed: Json, other: Json) -> Json:
+def _comparable_part(observed: Json, other: Json) -> Json:
     """*observed* without times, and without answers that *other* does not have."""
     kept = {k: v for k, v in observed.items() if not _CHANGING.fullmatch(k)}
     kept.pop("skipped", None)
@@ -385,6 +387,6 @@ def _comparable(observed: Json, other: Json) -> Json:
     return kept
 
 
-def _hash(facts: object) -> str:
+def _hash_of_facts(facts: object) -> str:
     data = msgspec.json.encode(facts, order="sorted")
     return hashlib.sha256(data).hexdigest()[:_DIGITS]

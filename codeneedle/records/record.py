@@ -295,7 +295,9 @@ class CellRecord:
     on which other kind of device; empty for the first time.
     """
 
-    setup: str = ""  # `comparability.stamp` of its setup; empty until it is stored
+    setup: str = ""
+    """The `comparability.setup_stamp` of its setup; empty until it is stored."""
+
     device: str = ""
     """
     Its device and threads, as a phrase; empty for the whole machine. Speeds on

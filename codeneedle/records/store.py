@@ -19,7 +19,7 @@ from codeneedle.records.comparability import (
     refuse_difference,
     refuse_foreign,
     setup_identity,
-    stamp,
+    setup_stamp,
     with_types_and_probes_of,
 )
 from codeneedle.records.record import (
@@ -39,11 +39,11 @@ from codeneedle.records.record import (
 from codeneedle.system.files import (
     Lock,
     free_disk_bytes,
-    holder,
     holding_lock,
+    lock_holder,
     made_own,
     move_aside,
-    nearest,
+    nearest_folder,
     own_folder,
     read_regular,
     reason_of,
@@ -103,7 +103,7 @@ def refuse_unusable_folder(folder: Path) -> None:
     Raises:
         FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
-    existing = nearest(folder)
+    existing = nearest_folder(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         denied = os.strerror(errno.EACCES)
@@ -197,7 +197,7 @@ class Store:
 
     def changed_at(self) -> float:
         """Time of the last change of its setup or of a record, in seconds."""
-        files = [self.folder / SETUP, *self._cells()]
+        files = [self.folder / SETUP, *self._record_files()]
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
@@ -218,7 +218,7 @@ class Store:
                 except BlockingIOError as error:
                     raise BadInput(
                         source=self.folder,
-                        reason=f"another sweep is running in it ({holder(path)})",
+                        reason=f"another sweep is running in it ({lock_holder(path)})",
                         hint="Wait for it, or choose another folder with --out.",
                     ) from error
             self.is_void = False
@@ -297,14 +297,14 @@ class Store:
             setup = replace(setup, identity=setup_identity(setup))
         if not (setup.calibrated or setup.order):
             setup = self._with_settled(setup)
-        if stored is None or _facts(setup) != _facts(stored):
-            self._write(self.folder / SETUP, encode(_facts(setup)))
+        if stored is None or _setup_facts(setup) != _setup_facts(stored):
+            self._write(self.folder / SETUP, encode(_setup_facts(setup)))
         if setup.calibrated or setup.order:
-            self._settle(setup)
+            self._store_settled(setup)
         self._setup = setup
         return setup
 
-    def _settle(self, setup: Setup) -> None:
+    def _store_settled(self, setup: Setup) -> None:
         """Store what the first cells have settled, if it is new; adopt *setup*."""
         settled = Settled(
             identity=setup.identity, calibrated=setup.calibrated, order=setup.order
@@ -346,7 +346,7 @@ class Store:
         """
         calibrated = {**self.calibrated(), probe: facts}
         if self._setup is not None:
-            self._settle(replace(self._setup, calibrated=calibrated))
+            self._store_settled(replace(self._setup, calibrated=calibrated))
 
     def keep_order(self, order: Json) -> None:
         """
@@ -356,7 +356,7 @@ class Store:
         """
         self.calibrated()
         if self._setup is not None:
-            self._settle(replace(self._setup, order=order))
+            self._store_settled(replace(self._setup, order=order))
 
     def set_probe_aside(self, probe: str) -> None:
         """
@@ -364,14 +364,14 @@ class Store:
 
         Records of repeated measurements are among them.
         """
-        for path in self._cells():
+        for path in self._record_files():
             named = _CELL_NAME.fullmatch(path.name)
             if named and named["probe"] == probe:
                 move_aside(path, "uncalibrated")
 
     def intact_setup(self) -> Setup | None:
         """
-        Like `setup`, but None for a damaged one that `mend` moves aside.
+        Like `setup`, but None for a damaged one: `set_damaged_setup_aside` moves it.
 
         Raises:
             BadInput: If another version of codeneedle wrote it.
@@ -380,7 +380,7 @@ class Store:
             return self.setup()
         return None
 
-    def mend(self) -> Path | None:
+    def set_damaged_setup_aside(self) -> Path | None:
         """
         Move a setup that cannot be read aside, or what was settled beside it.
 
@@ -469,7 +469,7 @@ class Store:
         Raises:
             BadInput: If another version of codeneedle wrote one.
         """
-        for path in self._cells(probe):
+        for path in self._record_files(probe):
             named = _CELL_NAME.fullmatch(path.name)
             if named is None:
                 continue
@@ -477,11 +477,11 @@ class Store:
             key = Key(pair, named["probe"], variant)
             try:
                 record = _read_record(path)
-                if path == self._place(key_of(record)):
+                if path == self._record_path(key_of(record)):
                     key = key_of(record)
                 refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
             except (OSError, BadRecord) as error:
-                record = _unusable(key, error)
+                record = _interrupted_record(key, error)
             yield record
 
     def record(self, pair: Pair, probe: str, variant: str = "") -> CellRecord | None:
@@ -495,13 +495,13 @@ class Store:
             BadInput: If another version of codeneedle wrote it.
         """
         key = Key(pair, probe, variant)
-        path = self._place(key)
+        path = self._record_path(key)
         if self.is_void or not os.path.lexists(path):
             return None
         try:
-            return self._own(path, key)
+            return self._read_own_record(path, key)
         except (OSError, BadRecord) as error:
-            return _unusable(key, error)
+            return _interrupted_record(key, error)
 
     def add(self, record: CellRecord) -> CellRecord:
         """
@@ -519,10 +519,10 @@ class Store:
         """
         path, setup = self._path_for(key_of(record)), self._setup_or_none()
         if setup is not None and not record.setup:
-            record = replace(record, setup=stamp(setup, record.probe))
+            record = replace(record, setup=setup_stamp(setup, record.probe))
         self._write(path, encode(record))
-        if setup is None or record.setup == stamp(setup, record.probe):
-            self._written[path] = _seen_of(path)
+        if setup is None or record.setup == setup_stamp(setup, record.probe):
+            self._written[path] = _state_of_file(path)
         return record
 
     def copy(self, other: "Store", key: Key) -> None:
@@ -535,7 +535,7 @@ class Store:
             FolderUnusable: See `add`, or if the record cannot be read.
         """
         with _translating_errors(other.folder):
-            data = read_regular(other._place(key))  # noqa: SLF001 - our class
+            data = read_regular(other._record_path(key))  # noqa: SLF001 - our class
         if data is not None:
             path = self._path_for(key)
             with _translating_errors(path.parent):
@@ -544,12 +544,12 @@ class Store:
     def _path_for(self, key: Key) -> Path:
         """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost()
-        path = self._place(key)
-        if path in self._written and _seen_of(path) == self._written[path]:
+        path = self._record_path(key)
+        if path in self._written and _state_of_file(path) == self._written[path]:
             return path
         with _translating_errors(path.parent):
             try:
-                self._own(path, key)
+                self._read_own_record(path, key)
             except ForeignRecord:
                 move_aside(path, "foreign")
             except (OSError, BadRecord):
@@ -562,7 +562,7 @@ class Store:
         self._refuse_lost()
         return made_own(self.folder / LOGS)
 
-    def _cells(self, probe: str = "") -> list[Path]:
+    def _record_files(self, probe: str = "") -> list[Path]:
         """
         Files of records, sorted.
 
@@ -584,12 +584,12 @@ class Store:
         is_one = (path for path in paths if path.suffix == ".json")
         return sorted(p for p in is_one if any(end in p.name for end in ends))
 
-    def _place(self, key: Key) -> Path:
+    def _record_path(self, key: Key) -> Path:
         """The path of the record of *key*, which may not exist."""
         what = "-".join(filter(None, (key.probe, key.variant)))
         return own_folder(self.folder / CELLS) / f"{key.pair.slug}.{what}.json"
 
-    def _own(self, path: Path, key: Key) -> CellRecord:
+    def _read_own_record(self, path: Path, key: Key) -> CellRecord:
         """
         The record at *path*, which must be of *key* and the setup.
 
@@ -604,7 +604,7 @@ class Store:
     def _identities(self) -> set[str]:
         """The identities of setups in records that can be read."""
         identities = set()
-        for path in self._cells():
+        for path in self._record_files():
             with contextlib.suppress(OSError, BadRecord):
                 identities.add(_read_record(path).setup.partition("-")[0])
         return identities
@@ -631,7 +631,7 @@ class Store:
             write_whole(path, data)
 
 
-def _seen_of(path: Path) -> tuple[int, ...]:
+def _state_of_file(path: Path) -> tuple[int, ...]:
     """Numbers that change when the file at *path* does; empty if there is none."""
     try:
         seen = path.lstat()
@@ -648,7 +648,7 @@ def _read_record(path: Path) -> CellRecord:
     return decode_record(data, file=str(path))
 
 
-def _unusable(key: Key, error: OSError | BadRecord) -> CellRecord:
+def _interrupted_record(key: Key, error: OSError | BadRecord) -> CellRecord:
     """An interrupted record in place of one that cannot be used for *error*."""
     reason = error.reason if isinstance(error, BadRecord) else reason_of(error)
     return CellRecord(
@@ -661,7 +661,7 @@ def _unusable(key: Key, error: OSError | BadRecord) -> CellRecord:
     )
 
 
-def _facts(setup: Setup) -> Json:
+def _setup_facts(setup: Setup) -> Json:
     """What the file of *setup* holds: all but what is settled later."""
     facts: Json = msgspec.to_builtins(setup)
     del facts["calibrated"], facts["order"]
@@ -718,7 +718,7 @@ def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
     try:
         data = msgspec.json.encode(stored)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(_harmless(msgspec.to_builtins(stored)))
+        data = msgspec.json.encode(_harmless_value(msgspec.to_builtins(stored)))
     if are_in(data):
         data = msgspec.json.encode(masked_values(msgspec.json.decode(data)))
     indented = msgspec.json.format(data, indent=1)
@@ -773,14 +773,16 @@ def decode_settled(data: bytes, *, file: str) -> Settled:
         raise BadSetup(file=file, reason=error.reason) from error
 
 
-def _harmless(value: Any) -> Any:
+def _harmless_value(value: Any) -> Any:
     """*value* with all texts in it, keys too, as UTF-8 can hold them."""
     if isinstance(value, str):
         return harmless(value)
     if isinstance(value, dict):
-        return {_harmless(key): _harmless(inner) for key, inner in value.items()}
+        return {
+            _harmless_value(key): _harmless_value(inner) for key, inner in value.items()
+        }
     is_list = isinstance(value, (list, tuple))
-    return [_harmless(each) for each in value] if is_list else value
+    return [_harmless_value(each) for each in value] if is_list else value
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

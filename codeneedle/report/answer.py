@@ -20,7 +20,11 @@ from codeneedle.report.verdict import answer_phrase
 from codeneedle.text import visible
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.metric_phrases import amount, losses_sentence, units_phrase
+from codeneedle.verdict.metric_phrases import (
+    amount_phrase,
+    losses_sentence,
+    units_phrase,
+)
 from codeneedle.verdict.metric_results import MetricResult
 
 FORMS = ("command", "env", "preset", "json", "badge")
@@ -95,7 +99,7 @@ class Answer:
     def sentence(self) -> str:
         """What the verdict says of it: `losses_sentence`."""
         result = self.result
-        if result is None or result.leading is None:
+        if result is None or result.leading_metric is None:
             return "nothing smaller is shown to be within the limits"
         return losses_sentence(self.verdict.limits, result)
 
@@ -138,7 +142,7 @@ def answer_of(verdict: Verdict) -> Answer:
 def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
     """*answer* for JSON; *words* are None of an engine that has none."""
     setup, result = answer.run.setup, answer.result
-    leading = result.leading if result else None
+    leading = result.leading_metric if result else None
     return AnswerObject(
         model=setup.weights.name,
         sha256=setup.weights.sha256 if setup.weights.size_bytes else "",
@@ -191,7 +195,7 @@ def answer_lines(
 
 def answer_badge(answer: Answer) -> str:
     """An SVG for a model card: the pair and what it loses, or what to keep."""
-    leading = answer.result.leading if answer.result else None
+    leading = answer.result.leading_metric if answer.result else None
     value = f"keep {answer.pair}"
     if leading:
         value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
@@ -209,12 +213,12 @@ _LOST = {
 
 def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 %, at most 0.3 % of right tokens``; no number that is a gain."""
-    mean, high = amount(limits, row, row.bounds.mean), row.bounds.high
+    mean, high = amount_phrase(limits, row, row.bounds.mean), row.bounds.high
     lost, is_bound = _LOST.get(row.kind, " of right tokens"), math.isfinite(high)
     gains = mean.startswith("-")
     if high < 0 or (gains and not is_bound):
         return f"shows no loss{lost}"
-    most = f"at most {amount(limits, row, high)}"
+    most = f"at most {amount_phrase(limits, row, high)}"
     if gains:
         # Nobody is to read the most that is lost as the most that is won.
         return f"loses {most}{lost}"
@@ -225,7 +229,7 @@ def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
 def _measured_on_phrase(answer: Answer) -> str:
     """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
     setup, result = answer.run.setup, answer.result
-    leading = result.leading if result else None
+    leading = result.leading_metric if result else None
     rows = result.by_kind_of_text if result else []
     told = rows if leading in rows else [leading] if leading else []
     of = f"of {' and '.join(map(units_phrase, told))}, " if told else ""

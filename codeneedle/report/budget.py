@@ -39,7 +39,7 @@ from codeneedle.text import (
 from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
-    amount,
+    amount_phrase,
     loss_phrase,
     mean_amount,
     word_phrase,
@@ -108,13 +108,13 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
 def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
     name = visible(str(verdict.reference))
-    if verdict.doubted:
+    if verdict.doubts_by_metric:
         why = "; ".join(
-            f"{text} ({metric})" for metric, text in verdict.doubted.items()
+            f"{text} ({metric})" for metric, text in verdict.doubts_by_metric.items()
         )
         yield f"No answer: beside {name} {why}."
-    elif verdict.finer:
-        finer = visible(str(verdict.finer[0]))
+    elif verdict.finer_pairs:
+        finer = visible(str(verdict.finer_pairs[0]))
         yield (
             f"No answer: {finer} has a finer K or V than {name}, the reference, whose "
             "own loss is unknown. Measure its weights with that pair, too."
@@ -151,7 +151,7 @@ def _why_reference_stays(
         taken = memory_phrase(verdict, own)
         yield f"Keep: {flags}   ({taken})"
         yield f"     It is the reference, and fits into {where}."
-    elif min(sizes.values()) > most and not verdict.fitting:
+    elif min(sizes.values()) > most and not verdict.fitting_candidates:
         yield from _nothing_fits_lines(verdict, sizes, most, where)
     else:
         yield f"No answer yet: nothing that fits into {where} has a bound of its loss."
@@ -176,7 +176,11 @@ def _nothing_fits_lines(
 def beside_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
     what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
-    return loss_phrase(verdict.limits, result.leading, what) if result.leading else ""
+    return (
+        loss_phrase(verdict.limits, result.leading_metric, what)
+        if result.leading_metric
+        else ""
+    )
 
 
 def _weights_with_pair(pair: Pair | None) -> str:
@@ -295,7 +299,10 @@ def _candidate_row(verdict: Verdict, result: PairResult) -> list[Shown]:
     bounds = ["", "", ""]
     if row:
         ends = (row.bounds.low, row.bounds.high)
-        bounds = [mean_amount(limits, row), *(amount(limits, row, end) for end in ends)]
+        bounds = [
+            mean_amount(limits, row),
+            *(amount_phrase(limits, row, end) for end in ends),
+        ]
     said = [*_row_words(verdict, result)]
     texts = [visible(pair.weights), visible(str(pair.cache))]
     return [
@@ -323,8 +330,8 @@ def _row_words(
     elif result.decision is None:
         mark = trouble_mark(result.trouble or "not compared")
         yield mark.sign, mark
-    elif result.leading:
-        yield word_phrase(result, result.leading), decision_mark(result.decision)
+    elif result.leading_metric:
+        yield word_phrase(result, result.leading_metric), decision_mark(result.decision)
     if not verdict.fits(result):
         yield UNFIT.sign, UNFIT
 
@@ -344,7 +351,7 @@ def budget_remarks(verdict: Verdict) -> list[Remark]:
 
 def _remark_on_fitting_now(verdict: Verdict) -> Iterator[Remark]:
     """A remark on candidates that fit only now, with the command that measures them."""
-    pairs, runs = verdict.fitting_now, _judged_runs(verdict)
+    pairs, runs = verdict.candidates_fitting_now, _judged_runs(verdict)
     if pairs:
         models = [word for run in runs for word in ("--model", _named_file(run))]
         where = captions.root_options(runs[0].root)

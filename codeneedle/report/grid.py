@@ -199,7 +199,9 @@ def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]
     described = captions.label_with_unit(metric) + captions.combination_phrase(
         metric, cells
     )
-    values = shown_cells(metric, cells, setup=run.setup, inferred=verdict.inferred)
+    values = shown_cells(
+        metric, cells, setup=run.setup, inferred=verdict.inferred_pairs
+    )
     yield Heading(f"{run.name}: {described}")
     yield pivot(values)
     yield Facts(

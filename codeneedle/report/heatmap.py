@@ -440,7 +440,7 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
         scale=losses.scale,
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
-        title=_capitalized(losses.label),
+        title=_with_capital(losses.label),
         notes=(
             *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
@@ -592,7 +592,7 @@ def picture_of(
         cells,
         numbers=numbers,
         setup=run.setup,
-        inferred=verdict.inferred,
+        inferred=verdict.inferred_pairs,
         beyond={p for p, word in decisions.items() if word == Decision.BEYOND},
     )
     k_types, v_types = types_of(shown)
@@ -603,7 +603,7 @@ def picture_of(
         scale=numbers.scale,
         colours=colours,
         caption=caption,
-        title=_capitalized(f"{title}{better_phrase(metric)}"),
+        title=_with_capital(f"{title}{better_phrase(metric)}"),
         notes=_notes(run, metric, cells, shown, verdict),
         facts=picture_facts(run),
         framed=reference,
@@ -633,9 +633,9 @@ def _notes(
     return (
         *captions.cautions(run),
         *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
-        *map(_capitalized, unmeasured_lines(run, metric)),
-        *map(_capitalized, incomplete_lines(run)),
-        *filter(None, [_capitalized(reference_note(cells))]),
+        *map(_with_capital, unmeasured_lines(run, metric)),
+        *map(_with_capital, incomplete_lines(run)),
+        *filter(None, [_with_capital(reference_note(cells))]),
         *(
             _word_note(*metric_entry)
             for metric_entry in metric_entries(verdict, metric.name)
@@ -646,8 +646,8 @@ def _notes(
 def _word_note(word: str, phrase: str) -> str:
     """Which pairs are within, open or, with bold labels, beyond the limit."""
     mark = " (bold)" if word == Decision.BEYOND else ""
-    return f"{_capitalized(word)}{mark}: {phrase}"
+    return f"{_with_capital(word)}{mark}: {phrase}"
 
 
-def _capitalized(label: str) -> str:
+def _with_capital(label: str) -> str:
     return visible(label[:1].upper() + label[1:])

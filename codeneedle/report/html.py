@@ -36,14 +36,14 @@ def _block(block: Block) -> Markup:
         case Table(heading, rows, words):
             return _table(heading, rows, words)
         case Facts(entries):
-            return _enclosed("dl", _entries(entries))
+            return _in_element("dl", _entries(entries))
         case Lines(lines, copied=title) if title:
             whole = "\n".join(visible_lines(str(line)) for line in lines)
             note = Markup('<p class="note">{}</p>').format(title)
             return note + Markup("<pre>{}</pre>").format(whole)
         case Lines(lines, style):
             kinds = ["bold" if is_bold(line, style) else "" for line in lines]
-            return _enclosed("ul", map(_element, ["li"] * len(kinds), lines, kinds))
+            return _in_element("ul", map(_element, ["li"] * len(kinds), lines, kinds))
 
 
 def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
@@ -58,11 +58,11 @@ def _table(
     kinds = ["words" if name in words else "" for name in heading]
     lines = [("th", heading), *(("td", row) for row in rows)]
     body = (
-        _enclosed("tr", map(_element, [tag] * len(kinds), line, kinds))
+        _in_element("tr", map(_element, [tag] * len(kinds), line, kinds))
         for tag, line in lines
     )
     scroll = Markup('<div class="scroll" tabindex="0">{}</div>')
-    return scroll.format(_enclosed("table", body))
+    return scroll.format(_in_element("table", body))
 
 
 def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
@@ -72,5 +72,5 @@ def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags
 
 
-def _enclosed(tag: str, parts: Iterable[Markup]) -> Markup:
+def _in_element(tag: str, parts: Iterable[Markup]) -> Markup:
     return Markup(f"<{tag}>") + Markup().join(parts) + Markup(f"</{tag}>")  # noqa: S704

@@ -122,7 +122,7 @@ class Losses:
     def squares(self) -> list[Shown]:
         """Every pair of the grid: its loss, and below it what the verdict says."""
         display = Display(label=self.label, digits=self.digits)
-        cells, inferred = self.cells(), self.verdict.inferred
+        cells, inferred = self.cells(), self.verdict.inferred_pairs
         scale = self.scale
         values = (
             show_value(cell, display, below=self._marks(cell.pair), inferred=inferred)
@@ -144,8 +144,8 @@ class Losses:
         if is_answer:
             is_within = decision == Decision.WITHIN
             yield SET if is_within else replace(SET, sign=f"{SET.sign},")
-        if decision == Decision.OPEN and result and result.leading:
-            why = open_reason(result, result.leading)
+        if decision == Decision.OPEN and result and result.leading_metric:
+            why = open_reason(result, result.leading_metric)
             yield NumberMark(decision, f"{PAIRS}: {why}" if why else PAIRS)
         elif decision and not (is_answer and decision == Decision.WITHIN):
             yield decision_mark(decision)
@@ -177,7 +177,7 @@ class Losses:
     def decided_by(self, pair: Pair) -> str:
         """The metric that decides the word of *pair*; empty if that is its loss."""
         result, row = self.verdict.result(pair), self.rows.get(pair)
-        leading = result.leading if result else None
+        leading = result.leading_metric if result else None
         return leading.metric.name if leading and leading is not row else ""
 
 
@@ -191,7 +191,7 @@ def interval_phrase(limits: Limits, row: MetricResult) -> str:
 
 def open_reason(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and row.decidable and result.is_whole:
+    if not row.remark and row.units_to_decide and result.is_whole:
         return f"further {row.metric.noun} would decide it"
     return row.remark or open_phrase(result, row)
 
@@ -223,7 +223,7 @@ def _deciding_row(
     result: PairResult, kinds: Collection[LossKind]
 ) -> MetricResult | None:
     """What decides *result*, if it is of *kinds*; else the worst that is, or None."""
-    leading = result.leading
+    leading = result.leading_metric
     if leading and leading.kind in kinds:
         return leading
     rows = [row for row in result.metric_results if row.kind in kinds]
@@ -243,7 +243,7 @@ def shown_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
 
     None of a pair that has nothing else, and of one that is not compared.
     """
-    leading = result.leading if result.decision else None
+    leading = result.leading_metric if result.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
         return leading
     if not has_losses(verdict):

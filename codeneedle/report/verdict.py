@@ -40,7 +40,7 @@ from codeneedle.verdict.judge import (
 )
 from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
-    amount,
+    amount_phrase,
     decided_by,
     loss_clause,
     losses_sentence,
@@ -50,7 +50,7 @@ from codeneedle.verdict.metric_phrases import (
     word_phrase,
 )
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.next import limit_options, new_run, way_on
+from codeneedle.verdict.next import limit_options, new_run, way_on_phrases
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
@@ -213,7 +213,7 @@ def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     if why := [*_why_nothing_is_set(verdict)]:
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
-    if chosen and chosen.leading:
+    if chosen and chosen.leading_metric:
         if chosen.decision is not Decision.WITHIN:
             return [
                 *_lines_on_least_loss(verdict, chosen, pair_flags),
@@ -247,14 +247,16 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     if not verdict.has_kernel:
         yield "No recommendation: no pair that was measured has a kernel here."
         yield "Its losses are below; what has a kernel: codeneedle kernels"
-    elif verdict.doubted:
+    elif verdict.doubts_by_metric:
         yield from _reference_in_doubt(verdict)
         yield from _reference_line(verdict)
 
 
 def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
     """Why nothing is set beside a reference in doubt, and the way on."""
-    why = "; ".join(f"{text} ({name})" for name, text in verdict.doubted.items())
+    why = "; ".join(
+        f"{text} ({name})" for name, text in verdict.doubts_by_metric.items()
+    )
     yield f"No answer: beside {visible(str(verdict.reference))} {why}."
     yield "     A cache with fewer bits cannot be better: something is wrong with it."
     yield f"See how it ran: {captions.run_command('table', verdict.run)}"
@@ -265,7 +267,7 @@ def _lines_on_least_loss(
     verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
 ) -> Iterator[str]:
     """Lines on the pair that loses least of what fits, not shown within the limit."""
-    row, limits = chosen.leading, verdict.limits
+    row, limits = chosen.leading_metric, verdict.limits
     if row is None:
         return
     context = limits.at or verdict.run.setup.context
@@ -273,7 +275,7 @@ def _lines_on_least_loss(
     saving = _saving_phrase(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
     yield f"     {losses_sentence(verdict.limits, chosen)}: {chosen.decision}"
-    limit = f"your limit of {amount(verdict.limits, row, row.limit)}"
+    limit = f"your limit of {amount_phrase(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
     fitting = [result for result in verdict.compared if verdict.fits(result)]
@@ -307,7 +309,9 @@ def _reference_line(verdict: Verdict) -> Iterator[str]:
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
         why = f"no pair without quantization has {lacks}"
-        if late := [result.pair for result in measured if result.pair in verdict.finer]:
+        if late := [
+            result.pair for result in measured if result.pair in verdict.finer_pairs
+        ]:
             why = f"it was measured before {named_pairs(late)}"
         yield (
             f"     All this is beside {visible(str(reference))}, whose own loss is "
@@ -321,7 +325,7 @@ def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
     if limits.max_memory_bytes is not None:
         yield from _lines_on_limited_memory(verdict, kept)
         return
-    if verdict.finer:
+    if verdict.finer_pairs:
         yield from _lines_on_missing_best(verdict)
         return
     if not verdict.compared:
@@ -354,7 +358,7 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
 
     To keep the reference is an answer once all of them were measured or ruled out.
     """
-    unasked = len(verdict.unasked)
+    unasked = len(verdict.unasked_pairs)
     if not unasked:
         yield f"Keep: {kept}. No smaller cache is shown to lose {what}."
         return
@@ -367,14 +371,14 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
 
 def _command_for_rest(verdict: Verdict) -> Iterator[str]:
     """The command that measures the rest, where that is the next step."""
-    is_next = verdict.has_mean_loss and not verdict.finer
-    if is_next and verdict.unasked and verdict.limits.max_memory_bytes is None:
+    is_next = verdict.has_mean_loss and not verdict.finer_pairs
+    if is_next and verdict.unasked_pairs and verdict.limits.max_memory_bytes is None:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
 def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
     """Lines where no pair is the most precise in both K and V: what to measure."""
-    finer = verdict.finer
+    finer = verdict.finer_pairs
     sides = [*finer, *filter(None, [verdict.reference])]
     best = Pair(
         by_precision(pair.k for pair in sides)[0],
@@ -448,7 +452,7 @@ def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
         if result.memory_bytes is not None
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
-    if fits and verdict.finer:
+    if fits and verdict.finer_pairs:
         yield from _lines_on_missing_best(verdict)
     elif fits:
         yield f"Keep: {kept}. It fits into {where}."
@@ -486,10 +490,10 @@ def _nearest_lines(verdict: Verdict) -> Iterator[str]:
     _, result, row = min(near, key=lambda entry: entry[0])
     loses = loss_clause(verdict.limits, row)
     start = f"Nearest: {visible(str(result.pair))} {loses}"
-    leading = result.leading or row
-    if leading is row and (needed := row.decidable):
+    leading = result.leading_metric or row
+    if leading is row and (needed := row.units_to_decide):
         yield f"{start}; {decided_by(row)}."
-        way = " ".join(way_on(verdict, result, needed, row.metric.unit_kind))
+        way = " ".join(way_on_phrases(verdict, result, needed, row.metric.unit_kind))
         yield f"To decide it: {way}"
         return
     word, _, why = word_phrase(result, leading).partition(": ")
@@ -510,7 +514,7 @@ def _order_of_nearest(
     """Order of pairs: not beyond, then decided by the fewest units, then by loss."""
     return (
         result.decision is Decision.BEYOND,
-        row.decidable or math.inf,
+        row.units_to_decide or math.inf,
         row.bounds.mean / row.limit,
     )
 
@@ -630,7 +634,7 @@ def _row_of_kinds(
     start = _row_start(verdict, result)
     if result.pair == verdict.reference:
         return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
-    leading = result.leading
+    leading = result.leading_metric
     if leading is None or result.decision is None:
         trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *[""] * len(kinds), trouble]
@@ -702,7 +706,8 @@ def further_metric_tables(
 def _loss_and_ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
     """The mean loss of *row*, then the lower and the upper end of its interval."""
     low, high = (
-        amount(verdict.limits, row, end) for end in (row.bounds.low, row.bounds.high)
+        amount_phrase(verdict.limits, row, end)
+        for end in (row.bounds.low, row.bounds.high)
     )
     return mean_amount(verdict.limits, row), low, high
 
@@ -735,7 +740,7 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
     start, none = _row_start(verdict, result), ["", "", ""]
     if result.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
-    leading, row = result.leading, shown_row(verdict, result)
+    leading, row = result.leading_metric, shown_row(verdict, result)
     if leading is None or result.decision is None:
         # The reason stands below the table.
         trouble = result.trouble.partition(":")[0] or "not compared"
@@ -785,7 +790,7 @@ def _decision_meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
     if row.kind is LossKind.ANSWERS:
         what = f"lost {row.metric.noun}"
     how = "at most" if decision is Decision.WITHIN else "more than"
-    return f"{what} {how} {amount(verdict.limits, row, row.limit)}"
+    return f"{what} {how} {amount_phrase(verdict.limits, row, row.limit)}"
 
 
 def beyond_phrase(verdict: Verdict, metric: str = "") -> str:

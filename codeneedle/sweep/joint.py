@@ -115,7 +115,7 @@ class JointLoop:
 
     def _fix_orders(self) -> None:
         """Fix which candidates may be measured, before one beside the reference is."""
-        fitting, schedule = self._fitting(), self._first.schedule
+        fitting, schedule = self._fitting_pairs(), self._first.schedule
         own = dict.fromkeys(filter(None, (self._first.reference(), *fitting[0])))
         schedule.wanted = replace(schedule.wanted, pairs=tuple(own))
         # It also fixes after how many functions a pair is judged.
@@ -125,7 +125,7 @@ class JointLoop:
             for loop, pairs in zip(self.loops[1:], fitting[1:], strict=True):
                 share_order(loop.runner, order, pairs)
 
-    def _fitting(self) -> list[list[Pair]]:
+    def _fitting_pairs(self) -> list[list[Pair]]:
         """Pairs that may be measured and fit the memory, for each file of weights."""
         most = self._limits.max_memory_bytes
         return [

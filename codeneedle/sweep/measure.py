@@ -32,13 +32,13 @@ from codeneedle.sweep.schedule import (
     Turn,
     Variant,
     Wanted,
-    candidates,
     is_short,
+    reference_candidates,
     reference_of,
     turn_of,
 )
 from codeneedle.sweep.steps import first_answer_s
-from codeneedle.sweep.workers import agreement
+from codeneedle.sweep.workers import agreement_sentence
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE
 from codeneedle.verdict.trust import trusted_run
@@ -249,7 +249,9 @@ class TaskLoop:
             return False
         if task.variant is Variant.ELSEWHERE:
             kind, store = task.recorded_as, self.plan.store
-            if told := agreement(self._probe(task), kind, task.pairs, store=store):
+            if told := agreement_sentence(
+                self._probe(task), kind, task.pairs, store=store
+            ):
                 self.observer.note(told)
         return is_whole
 
@@ -348,7 +350,7 @@ class TaskLoop:
                 continue
             pairs = self.plan.pairs
             if self.decides:
-                pairs = candidates(self.schedule.wanted)[:1]
+                pairs = reference_candidates(self.schedule.wanted)[:1]
             queue, tally = self._queue_and_tally(Task(probe=probe.name, pairs=pairs))
             if not queue.left:
                 self.observer.end_cells(queue, tally, is_old=True)

@@ -13,9 +13,9 @@ from codeneedle.records.store import (
     Store,
     run_folder,
 )
-from codeneedle.sweep.request import decoded_request, keep
+from codeneedle.sweep.request import decoded_request, keep_request
 from codeneedle.system.files import own_folder
-from codeneedle.verdict.shares import Union, setup_of, union
+from codeneedle.verdict.shares import Union, join_stores, setup_of
 
 
 def merge(
@@ -41,13 +41,13 @@ def merge(
 
     Raises:
         BadInput: If a source holds no run, if only one of several holds a run, or as of
-            `union`.
+            `join_stores`.
         FolderUnusable: If *out* cannot be written to.
     """
     runs: dict[Path, list[Store]] = {}
     for source in sources:
         for store in _runs_in(source):
-            runs.setdefault(_folder(store, out), []).append(store)
+            runs.setdefault(_target_folder(store, out), []).append(store)
     checked = []
     for folder, stores in runs.items():
         target = Store(folder)
@@ -60,9 +60,9 @@ def merge(
                 reason=f"no other source holds a run of {target.name}",
                 hint="Name only folders of runs that are to be joined.",
             )
-        checked.append((target, union(stores, tell)))
+        checked.append((target, join_stores(stores, tell)))
     for target, joined in checked:
-        _write(target, joined, tell)
+        _write_merged(target, joined, tell)
     return [(target.folder, joined) for target, joined in checked]
 
 
@@ -84,7 +84,7 @@ def _runs_in(source: Path) -> list[Store]:
     return [Store(setup.parent.absolute()) for setup in setups]
 
 
-def _folder(store: Store, out: Path) -> Path:
+def _target_folder(store: Store, out: Path) -> Path:
     """
     Where *store* belongs below *out*.
 
@@ -109,7 +109,9 @@ def _folder(store: Store, out: Path) -> Path:
         ) from error
 
 
-def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) -> None:
+def _write_merged(
+    target: Store, joined: Union, tell: Callable[[str, int, int], None]
+) -> None:
     """Write records, setup and sweep file of what was *joined* to *target*."""
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         own_folder(folder)
@@ -117,7 +119,9 @@ def _write(target: Store, joined: Union, tell: Callable[[str, int, int], None]) 
         for source, setup in zip(joined.stores, joined.setups, strict=True):
             target.adopt(setup)
             if text := source.sweep_file():
-                keep(decoded_request(text, source=str(source.folder / SWEEP)), target)
+                keep_request(
+                    decoded_request(text, source=str(source.folder / SWEEP)), target
+                )
         for at, (key, store) in enumerate(joined.cells.items()):
             tell(f"writing {target.folder}", at, len(joined.cells))
             if store.folder != target.folder.absolute():

@@ -54,7 +54,9 @@ def refuse_unknown_types(request: Request, engine: Engine) -> None:
                 )
 
 
-def _grid(request: Request, execution: Execution, engine: Engine) -> tuple[Pair, ...]:
+def _pairs_of_grid(
+    request: Request, execution: Execution, engine: Engine
+) -> tuple[Pair, ...]:
     """
     The grid in running order, without pairs that the engine does not have.
 
@@ -133,7 +135,7 @@ def grid_and_survey(
     Raises:
         BadInput: If there is no KV cache, or no pair can run or has a kernel, as asked.
     """
-    pairs = _grid(request, execution, engine)
+    pairs = _pairs_of_grid(request, execution, engine)
     survey = engine.survey(pairs, context=context, log=survey_log())
     if survey and survey.has_no_cache:
         weights = engine.model.weights

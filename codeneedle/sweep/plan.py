@@ -48,7 +48,7 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system import machine
 from codeneedle.system.files import exists, expand_home
-from codeneedle.system.variables import ARGUMENTS, withheld
+from codeneedle.system.variables import ARGUMENTS, withheld_variables
 from codeneedle.text import plural, size
 
 READ_AGAIN = 1.21
@@ -321,7 +321,7 @@ class Plan:
         estimates = replace(self.estimates, functions=functions)
         return self._as_read(probe.bill(self.request.settings_of(probe), estimates))
 
-    def check_bill(self, probe: Probe) -> Bill | None:
+    def bill_of_check(self, probe: Probe) -> Bill | None:
         """An estimate of what checks a pair of *probe*; None if nothing does."""
         if probe.further is None:
             return None
@@ -451,14 +451,14 @@ def plan(
     form = _checked_form(request, header)
     if request.corpus:
         registry.refuse_missing(request.corpus)
-    spec = _spec(request, header, form)
+    spec = _model_spec(request, header, form)
     engine = engine_for(spec)
     request, unread_text = _with_probes(request, engine, spec)
     has_types = bool(request.rows and request.columns)
     probes, refused = _able_probes(engine, probes_named(request.probes))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
-    workers, timing_worker = _workers(execution, spec, engine_for)
+    workers, timing_worker = _workers_and_whole(execution, spec, engine_for)
     context = chosen_context(request, header, stretched=engine.stretches_context)
     corpus = read(chosen_corpus(request))
     name = _filed_under(request, engine, probes) or corpus.name
@@ -509,7 +509,7 @@ def _with_settings(draft: Plan) -> Plan:
     estimates = draft.estimates
     if request.decide:
         context = context_that_decides(
-            request, estimates, lambda known: _prices(request, probes, known)
+            request, estimates, lambda known: _cell_prices(request, probes, known)
         )
         unread = draft.engine.unread(context, workers=len(draft.workers))
         draft = replace(draft, context=context, unread=unread)
@@ -542,7 +542,7 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
 
 def _withheld_notes() -> Iterator[str]:
     """Variables by which a backend may compute otherwise, which no program gets."""
-    names = withheld()
+    names = withheld_variables()
     given = [name for name in names if name.startswith(ARGUMENTS)]
     others = [name for name in names if name not in given]
     if given:
@@ -623,7 +623,7 @@ def _checked_form(request: Request, header: Weights) -> PromptForm:
     return form
 
 
-def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
+def _model_spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     return ModelSpec(
         weights=header,
         name=weights.run_name(header) if request.model else pretrained.BUILT_IN,
@@ -636,19 +636,19 @@ def _spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     )
 
 
-def _workers(
+def _workers_and_whole(
     execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
     """The workers that measure side by side, and one with all cores for times."""
     sites = places(devices=execution.devices, workers=execution.workers)
-    workers = tuple(_worker(site, spec, engine_for) for site in sites)
+    workers = tuple(_worker_at(site, spec, engine_for) for site in sites)
     surveyed = device_kind(workers[0].device)
     for worker in workers:
         worker.is_surveyed = device_kind(worker.device) == surveyed
-    return workers, _worker(sites[0].with_all_cores(), spec, engine_for)
+    return workers, _worker_at(sites[0].with_all_cores(), spec, engine_for)
 
 
-def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
+def _worker_at(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     """What measures at *place*; refuses a device that the engine does not see."""
     engine = engine_for(replace(spec, device=place.device, threads=place.threads))
     engine.refuse_arguments()
@@ -661,7 +661,7 @@ def _worker(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     return Worker(engine=engine, device=place.phrase(engine))
 
 
-def afresh(plan: Plan) -> Plan:
+def plan_afresh(plan: Plan) -> Plan:
     """
     *plan* for a folder that was set aside: nothing goes on with what that asked.
 
@@ -703,7 +703,7 @@ def _request_to_keep(
     built_in = () if request.models else (pretrained.BUILT_IN,)
     return structs.replace(
         page,
-        corpus=corpus if registry.is_name(corpus) else _absolute(corpus),
+        corpus=corpus if registry.is_name(corpus) else _absolute_path(corpus),
         models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
         types=request.types,
         probes=request.probes,
@@ -715,7 +715,7 @@ def _request_to_keep(
 def _weights_from_anywhere(word: str) -> str:
     """*word*, absolute if it is a path: a server may know it as a name."""
     is_name = word in pretrained.NAMES or not exists(expand_home(word))
-    return word if is_name else _absolute(word)
+    return word if is_name else _absolute_path(word)
 
 
 def _context_page(context: int) -> str:
@@ -752,12 +752,12 @@ def _share_suffix(execution: Execution) -> str:
     return execution.shard.suffix if execution.shard else ""
 
 
-def _absolute(path: str) -> str:
+def _absolute_path(path: str) -> str:
     """*path* as an absolute one, the home folder written out; links stay."""
     return str(expand_home(path).absolute())
 
 
-def _prices(
+def _cell_prices(
     request: Request, probes: Sequence[Probe], estimates: Estimates
 ) -> list[Price]:
     """What a cell takes, of each of *probes* that says it; without what is refused."""

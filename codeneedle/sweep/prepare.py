@@ -27,8 +27,8 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.records.store import SETTLED
-from codeneedle.sweep.plan import Plan, afresh
-from codeneedle.sweep.request import given_as, keep, words_that_give
+from codeneedle.sweep.plan import Plan, plan_afresh
+from codeneedle.sweep.request import given_as, keep_request, words_that_give
 from codeneedle.system import machine
 from codeneedle.system.files import private_folder
 from codeneedle.system.variables import deciding_variables
@@ -60,7 +60,9 @@ class _Counting:
         """
         if self._prompts is None:
             opened = tokenizing(self.plan.engine, self.plan.store.folder)
-            self._prompts = _prompts(self.plan, self.stack.enter_context(opened))
+            self._prompts = _prompts_of_plan(
+                self.plan, self.stack.enter_context(opened)
+            )
         return self._prompts
 
 
@@ -87,7 +89,7 @@ def prepare(plan: Plan) -> RunContext:
         if not _has_no_numbers(plan):
             raise
         plan.store.set_aside()
-        return _prepare(afresh(plan))
+        return _prepare(plan_afresh(plan))
 
 
 def _prepare(plan: Plan) -> RunContext:
@@ -96,7 +98,7 @@ def _prepare(plan: Plan) -> RunContext:
         run, stored = _run_and_stored_setup(plan, _Counting(plan, stack))
     setup = plan.store.widen(stored, run.setup)
     notes = [*_mended_calibrations(plan, setup)]
-    keep(plan.kept, plan.store)
+    keep_request(plan.kept, plan.store)
     setup = replace(setup, calibrated=plan.store.calibrated() or setup.calibrated)
     notes = [*run.notes, *notes]
     return replace(run, setup=setup, preparation=None, notes=tuple(notes))
@@ -140,12 +142,12 @@ def _run_and_stored_setup(
     """
     stored = plan.store.setup()
     sent = _text_to_send(plan, stored, counting)
-    preparation = _preparation(plan, sent, counting.prompts) if counting else None
-    setup = _setup(plan, sent)
+    preparation = _make_preparation(plan, sent, counting.prompts) if counting else None
+    setup = _make_setup(plan, sent)
     if preparation:
         frames = _frames(plan, stored, preparation)
         setup = replace(setup, frames=frames)
-    with _hinting(plan):
+    with _adding_hints(plan):
         stored = plan.store.compare(setup)
         run = replace(_run_context(plan, setup, sent, stored), preparation=preparation)
         probes = [
@@ -202,7 +204,7 @@ def _frames(
     return frames
 
 
-def _preparation(
+def _make_preparation(
     plan: Plan, sent: _SentCorpus, prompts: Callable[[], Prompts]
 ) -> Preparation:
     """What probes choose of: the text as it is *sent*, all of it, and what counts."""
@@ -245,7 +247,7 @@ def _run_context(
 
 
 @contextlib.contextmanager
-def _hinting(plan: Plan) -> Iterator[None]:
+def _adding_hints(plan: Plan) -> Iterator[None]:
     """
     Add a hint to `OtherSetup`: the option with which the run goes on, and the command
     of a run of its own with the one that was given.
@@ -336,7 +338,7 @@ def refuse_untrimmed(plan: Plan) -> None:
     if plan.request.fit or not plan.reads_corpus or is_counted:
         return
     with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
-        fit_text(_fit(plan, _prompts(plan, tokenizer)))
+        fit_text(_fit_of_plan(plan, _prompts_of_plan(plan, tokenizer)))
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:
@@ -392,7 +394,7 @@ def _text_to_send(
     if not reads or not counting:
         return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
     prompts = counting.prompts()
-    corpus, room = fit_text(_fit(plan, prompts))
+    corpus, room = fit_text(_fit_of_plan(plan, prompts))
     tokens = prompts.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
     return _SentCorpus(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
@@ -425,11 +427,11 @@ def _text_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
     return _SentCorpus(facts, text=plan.corpus.text[: facts.characters])
 
 
-def _prompts(plan: Plan, tokenizer: Tokenizer) -> Prompts:
+def _prompts_of_plan(plan: Plan, tokenizer: Tokenizer) -> Prompts:
     return Prompts(tokenizer, plan.prompt_form, plan.request.prefill_no_think)
 
 
-def _fit(plan: Plan, prompts: Prompts) -> Fit:
+def _fit_of_plan(plan: Plan, prompts: Prompts) -> Fit:
     """
     The limits that the corpus of *plan* is fitted to.
 
@@ -496,7 +498,7 @@ def facts_of_model(header: weights.Weights) -> ModelFacts:
     )
 
 
-def _setup(plan: Plan, sent: _SentCorpus) -> Setup:
+def _make_setup(plan: Plan, sent: _SentCorpus) -> Setup:
     """The setup of *plan*; hashing the weights may take a while."""
     identity = plan.engine.identity()
     return Setup(

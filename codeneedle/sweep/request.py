@@ -248,15 +248,15 @@ def pages(request: Request) -> list[tuple[str, Request]]:
             ),
         )
         for models, contexts, rotation, variants in itertools.product(
-            _singles(request.models),
-            _singles(request.contexts),
-            _singles(request.rotation),
-            _singles(request.variants),
+            _single_values(request.models),
+            _single_values(request.contexts),
+            _single_values(request.rotation),
+            _single_values(request.variants),
         )
     ]
 
 
-def _singles(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
+def _single_values(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
     """Each of *values* by itself, once, in order; one empty tuple if there is none."""
     return [(value,) for value in dict.fromkeys(values)] or [()]
 
@@ -277,7 +277,7 @@ def _page_names(
         yield variants[0]
 
 
-def union(stored: Request, wanted: Request) -> Request:
+def join_requests(stored: Request, wanted: Request) -> Request:
     """
     *wanted*, with the types, probes and tables that *stored* has in addition.
 
@@ -320,7 +320,7 @@ def _join(stored: Request, wanted: Request) -> Request:
     return replace(wanted, probes=probes, **tables)
 
 
-def keep(request: Request, store: Store) -> None:
+def keep_request(request: Request, store: Store) -> None:
     """
     Join *request* to the sweep file of a run folder, whose other values it replaces.
 
@@ -330,7 +330,7 @@ def keep(request: Request, store: Store) -> None:
     """
     if text := store.sweep_file():
         stored = decoded_request(text, source=str(store.folder / SWEEP))
-        request = union(stored, request)
+        request = join_requests(stored, request)
     store.keep_sweep_file(encoded_request(request))
 
 
@@ -350,7 +350,7 @@ def read_sweep(name: str, *, folder: Path = Path("sweeps")) -> Request:
         UnknownName: If there is none of that name.
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
-    source, text = _text(name, folder)
+    source, text = _place_and_text(name, folder)
     return decoded_request(text, source=source)
 
 
@@ -647,7 +647,7 @@ def run_folder_at(name: str) -> Path | None:
     return folder.relative_to(here) if here in folder.parents[2:] else folder
 
 
-def _text(name: str, folder: Path) -> tuple[str, str]:
+def _place_and_text(name: str, folder: Path) -> tuple[str, str]:
     """
     The sweep file called *name*: where it is, for errors, and its text.
 

@@ -27,11 +27,11 @@ from codeneedle.records.record import (
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import free_disk_bytes, nap
-from codeneedle.system.machine import now, occupying
+from codeneedle.system.machine import now, occupying_machine
 from codeneedle.system.processes import ending_all
-from codeneedle.system.secrets import masked
+from codeneedle.system.secrets import mask_text
 from codeneedle.text import one_line, plural
-from codeneedle.verdict.metric_results import too_little
+from codeneedle.verdict.metric_results import why_too_little
 from codeneedle.verdict.trust import trusted_run
 
 GIVE_UP_AFTER = 3
@@ -158,7 +158,7 @@ class Runner:
         workers = [alone] if queue.probe.is_timed else self.workers
         if len(workers) == 1:
             queue.tell = tell
-            self._work(workers[0], queue)
+            self._measure_queue(workers[0], queue)
         else:
             self._side_by_side(workers, queue, tell)
         if queue.error:
@@ -228,7 +228,9 @@ class Runner:
         tell(CellStarted(pair))
         try:
             worker = self.workers[0]
-            return self._cell(worker, queue, pair, goal=goal, is_check=is_check)
+            return self._measure_and_store(
+                worker, queue, pair, goal=goal, is_check=is_check
+            )
         except _Stopped:
             raise KeyboardInterrupt from None
 
@@ -255,7 +257,7 @@ class Runner:
 
         def work(worker: Worker) -> None:
             try:
-                self._work(worker, queue)
+                self._measure_queue(worker, queue)
             except BaseException as error:  # noqa: BLE001 - raised by the main thread
                 queue.error = queue.error or error
             finally:
@@ -279,18 +281,18 @@ class Runner:
                         thread.join()
             raise
 
-    def _work(self, worker: Worker, queue: "CellQueue") -> None:
+    def _measure_queue(self, worker: Worker, queue: "CellQueue") -> None:
         """Measure cells of *queue* until none is left."""
         while (pair := queue.take()) is not None:
             try:
                 queue.tell(CellStarted(pair))
-                self._cell(worker, queue, pair, goal=self.goal)
+                self._measure_and_store(worker, queue, pair, goal=self.goal)
             except _Stopped:
                 return
             finally:
                 queue.leave(pair)
 
-    def _cell(
+    def _measure_and_store(
         self,
         worker: Worker,
         queue: "CellQueue",
@@ -304,7 +306,7 @@ class Runner:
 
         Returns the record with its derived status, or that of the failure.
         """
-        draft = self._draft(worker, queue, pair, goal=goal, is_check=is_check)
+        draft = self._draft_cell(worker, queue, pair, goal=goal, is_check=is_check)
         try:
             record = self._measure_cell(queue, draft)
         except KeyboardInterrupt:
@@ -321,7 +323,7 @@ class Runner:
         queue.count(record)
         return record
 
-    def _draft(
+    def _draft_cell(
         self,
         worker: Worker,
         queue: "CellQueue",
@@ -378,7 +380,7 @@ class Runner:
             else None,
             stored=previous,
         )
-        cell.keep = functools.partial(self._keep, draft)
+        cell.keep = functools.partial(self._keep_observation, draft)
         return draft
 
     def _refuse_other_program(self, program: str) -> None:
@@ -410,7 +412,7 @@ class Runner:
         self.store.calibrate(PROGRAM, facts)
         self.add_calibration({PROGRAM: facts})
 
-    def _keep(self, draft: "_Draft", observation: Json) -> None:
+    def _keep_observation(self, draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far, if the weights are the same."""
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
@@ -424,7 +426,7 @@ class Runner:
         """
         cell = draft.cell
         waiting = functools.partial(self._wait, cell) if self.may_wait else None
-        with occupying(
+        with occupying_machine(
             self.store.name, exclusive=queue.probe.is_timed, waiting=waiting
         ):
             self._refuse_replaced_weights(cell)
@@ -551,7 +553,7 @@ class _Draft:
             variant=cell.variant,
             status=status,
             started=previous.started if previous else self.started,
-            reason=masked(one_line(reason)),
+            reason=mask_text(one_line(reason)),
             position=previous.position if previous else self.position,
             command=seen.command,
             effective=seen.effective,
@@ -560,7 +562,7 @@ class _Draft:
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
             device_peak_bytes=cell.device_peak_bytes,
-            log_excerpt=tuple(map(masked, log_excerpt)),
+            log_excerpt=tuple(map(mask_text, log_excerpt)),
             observation=observation,
             device=self.device,
         )
@@ -731,7 +733,7 @@ class CellQueue:
         """
         with self.changed:
             self.stop_if_nothing_to_lose()
-            self._failures = _alike(self._failures, record)
+            self._failures = _alike_failures(self._failures, record)
             has_numbers = any(
                 self.records[pair].has_numbers
                 for pair in self.pairs
@@ -757,7 +759,7 @@ class CellQueue:
             return
         setup = self.runner.run.setup
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
-        reasons = [too_little(loss, record, setup) for loss in losses]
+        reasons = [why_too_little(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
             raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
@@ -791,7 +793,7 @@ _CHANGING = re.compile(r"\d+:\d\d:\d\d|\d{4,}")
 """Ports, process numbers and times of a message."""
 
 
-def _alike(failures: list[str], record: CellRecord) -> list[str]:
+def _alike_failures(failures: list[str], record: CellRecord) -> list[str]:
     """
     *failures* in a row with that of *record*, if it is alike but for ports and times.
 

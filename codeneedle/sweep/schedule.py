@@ -247,8 +247,8 @@ def _tasks_of_grid(now: _Now) -> Iterator[Task]:
     last = wanted.without_kernel
     yield from _tasks_of_cells(now, [pair for pair in wanted.pairs if pair not in last])
     if wanted.may_extend:
-        yield from _further(now)
-        yield from _checks(now)
+        yield from _further_tasks(now)
+        yield from _check_tasks(now)
     if last:
         yield from _tasks_of_cells(now, wanted.pairs, Stage.WITHOUT_KERNEL)
 
@@ -260,10 +260,10 @@ def _tasks_of_cells(
     for probe in now.probes_with_something_to_lose(now.wanted.probes):
         if any(now.is_left(probe, pair) for pair in pairs):
             yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
-        yield from _behind(now, probe, pairs)
+        yield from _closing_tasks(now, probe, pairs)
 
 
-def _further(now: _Now) -> Iterator[Task]:
+def _further_tasks(now: _Now) -> Iterator[Task]:
     """
     Further units of open pairs, the reference first, each pair in a task of its own.
 
@@ -274,10 +274,10 @@ def _further(now: _Now) -> Iterator[Task]:
         return
     for pair, units in pairs_to_extend(now.verdict).items():
         if pair not in now.taken.failed:
-            yield _extension(pair, units, Stage.FURTHER)
+            yield _extension_task(pair, units, Stage.FURTHER)
 
 
-def _extension(
+def _extension_task(
     pair: Pair, units: int, stage: Stage, step: NextStep | None = None
 ) -> Task:
     """The task that asks *pair* for further units, *units* altogether."""
@@ -297,13 +297,13 @@ def _extension(
 def _tasks_that_decide(now: _Now) -> Iterator[Task]:
     """The reference, steps until nothing could change the answer, then what is left."""
     telling = [probe for probe in now.wanted.probes if probe.tells_loss]
-    yield from _references(now, telling)
+    yield from _reference_tasks(now, telling)
     if reference_of(now.run, now.wanted) is None or order_of(now.run) is None:
         return
     telling = now.probes_with_something_to_lose(telling)
     if now.wanted.retries:
-        yield from _retries(now, telling)
-    step = _step(now, telling)
+        yield from _retry_tasks(now, telling)
+    step = _next_step(now, telling)
     if step is not None:
         yield from _tasks_of_step(now, telling, step)
         return
@@ -312,12 +312,12 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
         is_open = any(now.is_left(probe, pair) for pair in asked)
         if not probe.tells_loss and asked and is_open:
             yield Task(probe=probe.name, pairs=asked)
-    yield from _checks(now)
+    yield from _check_tasks(now)
     for probe in telling:
-        yield from _behind(now, probe, now.pairs_tried([probe]))
+        yield from _closing_tasks(now, probe, now.pairs_tried([probe]))
 
 
-def candidates(wanted: Wanted) -> tuple[Pair, ...]:
+def reference_candidates(wanted: Wanted) -> tuple[Pair, ...]:
     """The pairs of which the first with numbers is the reference."""
     return tuple(most_precise_first(wanted.pairs)[:GIVE_UP_AFTER])
 
@@ -325,16 +325,16 @@ def candidates(wanted: Wanted) -> tuple[Pair, ...]:
 def reference_of(run: Run, wanted: Wanted) -> Pair | None:
     """The most precise candidate that has numbers; None before one has."""
     pairs = {record.pair for record in run.records if record.has_numbers}
-    return next((pair for pair in candidates(wanted) if pair in pairs), None)
+    return next((pair for pair in reference_candidates(wanted) if pair in pairs), None)
 
 
-def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
+def _reference_tasks(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     """
     The most precise pair, by each probe that tells losses.
 
     The next one if it fails.
     """
-    for pair in candidates(now.wanted):
+    for pair in reference_candidates(now.wanted):
         for probe in telling:
             # One that is measured again is asked for as many as all others.
             task = Task(probe=probe.name, pairs=(pair,), units=now.first_units)
@@ -345,7 +345,7 @@ def _references(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
             return
 
 
-def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
+def _retry_tasks(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     """
     Pairs that failed in an earlier command, before the first step of this one.
 
@@ -353,7 +353,10 @@ def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     """
     if any(task.stage is Stage.STEP for task in now.taken.tasks):
         return
-    first, reference = candidates(now.wanted), reference_of(now.run, now.wanted)
+    first, reference = (
+        reference_candidates(now.wanted),
+        reference_of(now.run, now.wanted),
+    )
     before = {*first[: first.index(reference) + 1]} if reference else {*first}
     for probe in telling:
         pairs = tuple(
@@ -366,7 +369,7 @@ def _retries(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
             yield Task(probe=probe.name, pairs=own, units=units, stage=Stage.RETRIED)
 
 
-def _step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
+def _next_step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
     """
     What is measured next, without the pairs that do not fit into the time that is left.
 
@@ -380,8 +383,8 @@ def _step(now: _Now, telling: Sequence[Probe]) -> NextStep | None:
         may_continue=now.wanted.more is not False,
         failed=now.taken.failed,
     )
-    while step and step.time_s > now.left_s and step.shorter:
-        step = step.shorter
+    while step and step.time_s > now.left_s and step.without_last_pair:
+        step = step.without_last_pair
     return step
 
 
@@ -390,7 +393,7 @@ def _tasks_of_step(
 ) -> Iterator[Task]:
     """Further units of pairs that have numbers, then pairs that have none."""
     for pair, units in step.goals.items():
-        yield _extension(pair, units, Stage.STEP, step)
+        yield _extension_task(pair, units, Stage.STEP, step)
     for probe in telling:
         # What failed was measured again before the first step.
         if any(now.is_left(probe, pair, retries=False) for pair in step.new):
@@ -410,7 +413,7 @@ def _tasks_of_step(
 # --- behind both
 
 
-def _checks(now: _Now) -> Iterator[Task]:
+def _check_tasks(now: _Now) -> Iterator[Task]:
     """
     The pair that is about to be set and the reference, another way.
 
@@ -429,7 +432,7 @@ def _checks(now: _Now) -> Iterator[Task]:
         yield Task(probe=PROBE.name, pairs=own, variant=Variant.CHECK)
 
 
-def _behind(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
+def _closing_tasks(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
     """
     The reference of *pairs* behind all of them, wherever that tells something.
 

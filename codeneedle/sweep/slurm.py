@@ -10,7 +10,7 @@ from pathlib import Path
 from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import refuse_unfit
-from codeneedle.sweep.request import Execution, keep
+from codeneedle.sweep.request import Execution, keep_request
 from codeneedle.system.files import write_whole
 from codeneedle.system.processes import output_of
 from codeneedle.text import one_line
@@ -103,7 +103,7 @@ class SlurmArray:
             if plan.store.is_void:
                 with plan.store.lock():
                     plan.store.set_aside()
-            keep(plan.kept, plan.store)
+            keep_request(plan.kept, plan.store)
         try:
             write_whole(path, script.encode())
         except OSError as error:

@@ -76,7 +76,7 @@ def fix_order(
         return stored
     if stored is None:
         stored = _new_order(run, reference, wanted, most_s)
-    return _keep(runner, stored, wanted)
+    return _keep_order(runner, stored, wanted)
 
 
 def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
@@ -91,10 +91,10 @@ def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
         pairs: Those that may be measured.
     """
     stored = order_in(runner.read().setup) or replace(order, pairs=())
-    return _keep(runner, stored, [str(pair) for pair in pairs])
+    return _keep_order(runner, stored, [str(pair) for pair in pairs])
 
 
-def _keep(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
+def _keep_order(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
     """
     Store *stored* with the pairs that are *wanted* behind its own.
 
@@ -175,7 +175,7 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
         further, known = ends[at + 1], look
         what = f"an open pair and the reference, {further} functions instead of {known}"
         yield _planned_step(plan, what, 2, further - known)
-    if PROBE in plan.probes and (check := plan.check_bill(PROBE)):
+    if PROBE in plan.probes and (check := plan.bill_of_check(PROBE)):
         what = f"the reference and the pair to set, {check.phrase} for a check"
         yield PlannedStep(what=what, price=check.price * 2)
     if plan.pair_to_repeat(plan.probes[0]):

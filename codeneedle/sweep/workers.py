@@ -161,7 +161,7 @@ def device_kind(phrase: str) -> str:
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 
 
-def agreement(
+def agreement_sentence(
     probe: Probe, variant: str, pairs: Sequence[Pair], *, store: Store
 ) -> str:
     """

@@ -23,7 +23,7 @@ import platformdirs
 import psutil
 
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
-from codeneedle.system.secrets import masked
+from codeneedle.system.secrets import mask_text
 from codeneedle.text import size, visible
 
 HOLDER_BYTES = 200
@@ -81,7 +81,7 @@ def _refuse_closed(folder: Path, rights: int) -> None:
         raise SystemRefuses(number=errno.EACCES, file=str(folder))
 
 
-def nearest(path: Path) -> Path:
+def nearest_folder(path: Path) -> Path:
     """*path*, absolute, or the nearest folder above it that exists."""
     absolute = expand_home(path).absolute()
     return next(place for place in (absolute, *absolute.parents) if exists(place))
@@ -305,7 +305,7 @@ def tail(path: Path, limit_bytes: int) -> str:
     try:
         with open_regular(path) as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - limit_bytes))
-            return masked(file.read(limit_bytes).decode(errors="replace"))
+            return mask_text(file.read(limit_bytes).decode(errors="replace"))
     except OSError:
         return ""
 
@@ -391,7 +391,7 @@ def holding_lock(
     such as some network shares, nothing is locked.
 
     Args:
-        path: The lock file; it names the `holder` of a lock that is not shared.
+        path: The lock file; it names the `lock_holder` of a lock that is not shared.
         waiting: Called while another process holds the lock; sleeps for a moment. None
             does not wait.
         is_shared: Whether other processes may hold a shared lock meanwhile.
@@ -421,7 +421,7 @@ def holding_lock(
         yield Lock(path, file)
 
 
-def holder(path: Path) -> str:
+def lock_holder(path: Path) -> str:
     """The process that holds the lock *path*: ``pid 123 on host``; may be empty."""
     with contextlib.suppress(OSError), open_regular(path) as file:
         return visible(file.read(HOLDER_BYTES).decode(errors="replace"))
@@ -439,7 +439,7 @@ def private_folder() -> Iterator[Path]:
     Raises:
         FolderUnusable: If it cannot be made.
     """
-    above = _private()
+    above = _private_folder()
     with contextlib.ExitStack() as stack:
         try:
             above.mkdir(parents=True, exist_ok=True)
@@ -455,7 +455,7 @@ def private_folder() -> Iterator[Path]:
 
 def remove_private_folders() -> None:
     """Remove each `private_folder`, unless a process is using one."""
-    above = _private()
+    above = _private_folder()
     with (
         contextlib.suppress(OSError),  # also of a lock that another process holds
         holding_lock(above / "lock"),
@@ -465,13 +465,13 @@ def remove_private_folders() -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _private() -> Path:
+def _private_folder() -> Path:
     return cache_folder() / "private"
 
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
-    return psutil.disk_usage(str(nearest(folder))).free
+    return psutil.disk_usage(str(nearest_folder(folder))).free
 
 
 def made_folder(

@@ -76,9 +76,9 @@ def facts() -> MachineFacts:
     logical = psutil.cpu_count() or 1
     total = min(memory.total, _memory_limit() or memory.total)
     return MachineFacts(
-        system=_system(),
+        system=_system_name(),
         architecture=platform.machine(),
-        processor=_processor(),
+        processor=_processor_name(),
         physical_cores=psutil.cpu_count(logical=False) or logical,
         logical_cores=logical,
         usable_cores=usable_cores(),
@@ -112,7 +112,7 @@ def available_memory_bytes() -> int:
     limit = _memory_limit()
     if limit is None:
         return available
-    used = _number(CGROUP / "memory.current") or 0
+    used = _limit_in(CGROUP / "memory.current") or 0
     return max(0, min(available, limit - used))
 
 
@@ -151,7 +151,7 @@ def present_load() -> Load:
 
 
 @contextlib.contextmanager
-def occupying(
+def occupying_machine(
     what: str, *, exclusive: bool, waiting: Callable[[str], object] | None
 ) -> Iterator[None]:
     """
@@ -200,7 +200,7 @@ def _who_computes(path: Path) -> str:
     return who
 
 
-def _system() -> str:
+def _system_name() -> str:
     """Name and version of the system, without what updates change."""
     if sys.platform == "darwin":
         return f"macOS {platform.mac_ver()[0].split('.')[0]}"
@@ -212,7 +212,7 @@ def _system() -> str:
     return f"{release.get('NAME', 'Linux')} {release.get('VERSION_ID', '')}".strip()
 
 
-def _processor() -> str:
+def _processor_name() -> str:
     """Name of the processor; empty if unknown."""
     if sys.platform == "darwin":
         return _sysctl_brand()
@@ -254,7 +254,7 @@ def _core_limit() -> int | None:
 
 def _memory_limit() -> int | None:
     """Bytes that the container may use; None where there is no limit."""
-    return _number(CGROUP / "memory.max")
+    return _limit_in(CGROUP / "memory.max")
 
 
 def memory_kills() -> int:
@@ -280,7 +280,7 @@ def ran_out_of_memory() -> bool:
     return memory_kills() > _KILLS_BEFORE
 
 
-def _number(path: Path) -> int | None:
+def _limit_in(path: Path) -> int | None:
     """The number in a file of the container's limits; None for ``max`` or no file."""
     try:
         text = path.read_text().strip()
@@ -305,7 +305,7 @@ def tree_rss_bytes(pid: int) -> int | None:
 
     Of several processes it is the sum of what each had at most.
     """
-    sizes = [peak_rss_bytes(process) for process in processes.tree(pid)]
+    sizes = [peak_rss_bytes(process) for process in processes.process_tree(pid)]
     present = [size for size in sizes if size is not None]
     return sum(present) if present else None
 
@@ -324,7 +324,7 @@ def group_rss_bytes(group: int) -> int | None:
 
     Memory that they share is counted for all of them.
     """
-    sizes = [_rss_bytes(pid) for pid in processes.members(group)]
+    sizes = [_rss_bytes(pid) for pid in processes.group_members(group)]
     present = [size for size in sizes if size is not None]
     return sum(present) if present else None
 
@@ -354,7 +354,7 @@ def used_bytes(*pids: int) -> int | None:
     if answer.returncode:
         return None
     # One line per process and device.
-    sizes = [size for owner, size in _lines(answer.stdout) if owner in pids]
+    sizes = [size for owner, size in _pids_and_mib(answer.stdout) if owner in pids]
     return sum(sizes) * MIB if sizes else None
 
 
@@ -364,7 +364,7 @@ def nvidia_smi() -> str | None:
     return None if sys.platform == "darwin" else shutil.which(NVIDIA_SMI)
 
 
-def _lines(answer: str) -> Iterator[tuple[int, int]]:
+def _pids_and_mib(answer: str) -> Iterator[tuple[int, int]]:
     """Pid and MiB of each line that has both."""
     for line in answer.splitlines():
         pid, _, used = (part.strip() for part in line.partition(","))

@@ -153,7 +153,7 @@ def running_with_note(
         owner=this_process(),
         host=this_host(),
     )
-    _write(note)
+    _write_note(note)
     try:
         marked = {**env, VARIABLE: note.mark}
         with running(
@@ -168,7 +168,7 @@ def running_with_note(
     finally:
         note.end()
         if not note.groups():
-            _remove(_file(note))
+            _remove_note(_note_file(note))
 
 
 def _program_name(argv: Sequence[str]) -> str:
@@ -246,7 +246,7 @@ def end_orphans() -> list[Orphan]:
     ended = []
     for file, note in _abandoned_notes():
         ended += note.end()
-        _remove(file)
+        _remove_note(file)
     remove_private_folders()
     return ended
 
@@ -289,20 +289,20 @@ def this_process() -> Process:
     return Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
 
 
-def _folder() -> Path:
+def _notes_folder() -> Path:
     return cache_folder() / "running"
 
 
-def _file(note: ChildNote) -> Path:
-    return _folder() / f"{note.mark}.json"
+def _note_file(note: ChildNote) -> Path:
+    return _notes_folder() / f"{note.mark}.json"
 
 
-def _write(note: ChildNote) -> None:
+def _write_note(note: ChildNote) -> None:
     """Keep *note*, if the disk allows it."""
-    write_note(_file(note), note)
+    write_note(_note_file(note), note)
 
 
-def _remove(file: Path) -> None:
+def _remove_note(file: Path) -> None:
     """Remove the note *file*, if it is there and may be removed."""
     with contextlib.suppress(OSError):
         file.unlink()
@@ -315,9 +315,9 @@ def _abandoned_notes() -> Iterator[tuple[Path, ChildNote]]:
     Drafts of notes count, since SIGKILL leaves them. A draft that is being written may
     be removed; the next version of the note takes its place.
     """
-    for file in sorted(_folder().glob("*.json*")):
+    for file in sorted(_notes_folder().glob("*.json*")):
         note = read_note(file, ChildNote)
         if note is None:
-            _remove(file)
+            _remove_note(file)
         elif note.is_abandoned():
             yield file, note

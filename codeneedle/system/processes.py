@@ -127,19 +127,21 @@ def told_output_of(
             stack.enter_context(open(end, mode, buffering=0))  # noqa: PTH123 - not a path
             for end, mode in zip(os.pipe(), ("rb", "wb"), strict=True)
         )
-        _fill(writing.fileno())
+        _fill_pipe(writing.fileno())
         child = stack.enter_context(
             _starting_child(argv, env=env, stdout=writing, stderr=subprocess.PIPE)
         )
         writing.close()
         kept = {each: bytearray() for each in (reading, child.stderr) if each}
-        _await(last_words, *list(kept.items())[-1], until=until)
+        _await_words(last_words, *list(kept.items())[-1], until=until)
         _read_all(child, kept, until=until, limit_s=timeout_s)
         stdout, stderr = kept.values()
         return _output_of(child, stdout.lstrip(b"\0"), stderr)
 
 
-def _await(words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float) -> None:
+def _await_words(
+    words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float
+) -> None:
     """Add what comes by *pipe* to *kept*: up to *words*, a pause or the end."""
     while words not in kept:
         now = time.monotonic()
@@ -152,7 +154,7 @@ def _await(words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float) -> N
         kept.extend(chunk[: OUTPUT_LIMIT_BYTES - len(kept)])
 
 
-def _fill(pipe: int) -> None:
+def _fill_pipe(pipe: int) -> None:
     """Write NULs to *pipe* until it takes no more."""
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
@@ -266,7 +268,7 @@ def ending_all() -> Iterator[None]:
     try:
         running_now = list(_running)
         for child in running_now:
-            _signal(child.pid, signal.SIGINT)
+            _signal_group(child.pid, signal.SIGINT)
         for child in running_now:
             stop(child)
         yield
@@ -294,7 +296,7 @@ def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> No
             if is_gone():
                 return
             arrived_before = len(hold.arrived)
-            _signal(group, request)
+            _signal_group(group, request)
             for _ in _naps(until=time.monotonic() + grace_s):
                 is_hurried = len(hold.arrived) > arrived_before
                 if is_gone() or (is_hurried and request != signal.SIGKILL):
@@ -440,10 +442,10 @@ def _log_file(log: Path, heading: str) -> Iterator[IO[bytes]]:
             yield output
     finally:
         with contextlib.suppress(OSError):
-            _shorten(log)
+            _shorten_log(log)
 
 
-def _shorten(log: Path) -> None:
+def _shorten_log(log: Path) -> None:
     """Keep the ends of a long log, in place: the disk may be full."""
     with log.open("r+b") as file:
         size = os.fstat(file.fileno()).st_size
@@ -488,7 +490,7 @@ def _read_all(
                 break  # a child of the child still holds the pipe
 
 
-def _signal(group: int, request: signal.Signals) -> None:
+def _signal_group(group: int, request: signal.Signals) -> None:
     """Send *request* to *group*, and let suspended processes go on to handle it."""
     # SIGCONT: a suspended process does not handle SIGINT and SIGTERM.
     with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -504,7 +506,7 @@ def _has_members(group: int) -> bool:
         return False
     except PermissionError:
         pass  # what macOS reports for a group of zombies
-    return any(True for _ in members(group))
+    return any(True for _ in group_members(group))
 
 
 def is_stopped(pid: int) -> bool:
@@ -514,7 +516,7 @@ def is_stopped(pid: int) -> bool:
     return False
 
 
-def members(group: int) -> Iterator[int]:
+def group_members(group: int) -> Iterator[int]:
     """Pids of the process group *group*, without zombies."""
     for pid in psutil.pids():
         with contextlib.suppress(OSError, psutil.Error):
@@ -524,16 +526,16 @@ def members(group: int) -> Iterator[int]:
                 yield pid
 
 
-def tree(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """*pid*, its process group, and all that it has started, sorted."""
-    found = {pid, *members(pid)}
+    found = {pid, *group_members(pid)}
     with contextlib.suppress(psutil.Error):
         children = psutil.Process(pid).children(recursive=True)
         found |= {child.pid for child in children}
     return sorted(found)
 
 
-def listens(pids: Iterable[int], port: int) -> bool | None:
+def port_is_listened_on(pids: Iterable[int], port: int) -> bool | None:
     """Whether one of *pids* listens on *port*; None where the system does not tell."""
     try:
         return any(
@@ -582,4 +584,4 @@ def _naps(*, until: float) -> Iterator[float]:
 def _kill_the_rest() -> None:
     """Kill children whose `finally` a signal at the wrong moment has skipped."""
     for child in _running:
-        _signal(child.pid, signal.SIGKILL)
+        _signal_group(child.pid, signal.SIGKILL)

@@ -3,9 +3,10 @@ The secrets that this process has handed to a program or a server, and what mask
 what looks like a secret in variables and command lines, which are neither inherited nor
 stored.
 
-What such a program writes is masked before it is stored or shown: `masked` is the one
-function for that. Known secrets are kept as long as the process runs, as the runner of
-GitHub Actions keeps them (``::add-mask::``): an error is stored after its server ended.
+What such a program writes is masked before it is stored or shown: `mask_text` is the
+one function for that. Known secrets are kept as long as the process runs, as the runner
+of GitHub Actions keeps them (``::add-mask::``): an error is stored after its server
+ended.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _known: dict[str, re.Pattern[str]] = {}
 _PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
 
 
-def know(*secrets: str) -> None:
+def know_secrets(*secrets: str) -> None:
     """Mask *secrets* from now on; those below `SHORTEST` characters are words."""
     for secret in secrets:
         bare = "".join(secret.split())
@@ -39,7 +40,7 @@ def know(*secrets: str) -> None:
             _known[bare] = re.compile(r"\s*".join(map(re.escape, bare)))
 
 
-def forget() -> None:
+def forget_secrets() -> None:
     """Know none any more."""
     _known.clear()
 
@@ -53,7 +54,7 @@ def secrets_of(variables: Mapping[str, str]) -> list[str]:
     return found
 
 
-def masked(text: str, *, shortest: int = SHORTEST) -> str:
+def mask_text(text: str, *, shortest: int = SHORTEST) -> str:
     """
     *text* with stars for the known secrets of *shortest* characters or more.
 
@@ -62,12 +63,12 @@ def masked(text: str, *, shortest: int = SHORTEST) -> str:
     """
     for secret, pattern in list(_known.items()):
         if len(secret) >= shortest:
-            text = pattern.sub(_stars, text)
+            text = pattern.sub(_stars_for, text)
             text = _without_parts(text, secret)
     return text
 
 
-def _stars(found: re.Match[str]) -> str:
+def _stars_for(found: re.Match[str]) -> str:
     """Stars for what was found; white space stays."""
     return re.sub(r"\S", "*", found[0])
 
@@ -92,7 +93,7 @@ def masked_values(value: Any) -> Any:
     Only secrets of `SHORTEST_IN_ANSWERS` characters or more.
     """
     if isinstance(value, str):
-        return masked(value, shortest=SHORTEST_IN_ANSWERS)
+        return mask_text(value, shortest=SHORTEST_IN_ANSWERS)
     if isinstance(value, dict):
         return {masked_values(key): masked_values(each) for key, each in value.items()}
     is_list = isinstance(value, (list, tuple))
@@ -108,39 +109,39 @@ def are_in(data: bytes) -> bool:
     """Whether a known secret may be in the JSON *data*: its letters and digits are."""
     if not _known:
         return False
-    letters = _letters(data)
+    letters = _letters_and_digits(data)
     return any(
-        _letters(json.dumps(secret).encode()) in letters
+        _letters_and_digits(json.dumps(secret).encode()) in letters
         for secret in list(_known)
         if len(secret) >= SHORTEST_IN_ANSWERS
     )
 
 
-def _letters(data: bytes) -> bytes:
+def _letters_and_digits(data: bytes) -> bytes:
     """Letters and digits of the JSON *data*, without its escapes."""
     return _ESCAPE.sub(b"", data).translate(None, _OTHERS)
 
 
 @contextlib.contextmanager
-def masking() -> Iterator[None]:
+def masking_errors() -> Iterator[None]:
     """Mask known secrets in what an error of a block tells."""
     try:
         yield
     except CodeneedleError as error:
-        mask(error)
+        mask_error(error)
         raise
 
 
-def mask(error: CodeneedleError) -> None:
+def mask_error(error: CodeneedleError) -> None:
     """Mask known secrets in all that *error* tells."""
     error.args = tuple(
-        masked(arg) if isinstance(arg, str) else arg for arg in error.args
+        mask_text(arg) if isinstance(arg, str) else arg for arg in error.args
     )
     for name in ("hint", "kind", "message"):
         if isinstance(text := getattr(error, name, None), str):
-            setattr(error, name, masked(text))
+            setattr(error, name, mask_text(text))
     if excerpt := getattr(error, "log_excerpt", ()):
-        error.log_excerpt = tuple(map(masked, excerpt))  # type: ignore[attr-defined]
+        error.log_excerpt = tuple(map(mask_text, excerpt))  # type: ignore[attr-defined]
 
 
 # --- what looks like a secret

@@ -128,7 +128,7 @@ def _why_not(name: str) -> tuple[str, str]:
     return next((reason for is_so, reason in reasons if is_so), ("", ""))
 
 
-def withheld() -> tuple[str, ...]:
+def withheld_variables() -> tuple[str, ...]:
     """Variables of a backend, or of a loader, that are set and not passed on."""
     return tuple(
         name
@@ -158,14 +158,14 @@ def deciding_variables() -> dict[str, str]:
     backend, the hash of its content.
     """
     return {
-        name: _content(value)
+        name: _value_or_hash(value)
         for name, value in sorted(inherited_variables().items())
         if name in _passed_on
         or (name.startswith(_DECIDING) and not any(w in name for w in _NOT_DECIDING))
     }
 
 
-def _content(value: str) -> str:
+def _value_or_hash(value: str) -> str:
     """*value*; of the path of a file, the hash of that."""
     is_file = os.sep in value and Path(value).is_file()
     return f"sha256:{content_hash(Path(value))}" if is_file else value

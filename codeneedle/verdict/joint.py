@@ -152,7 +152,7 @@ def finest_first(setups: Sequence[Setup]) -> list[int]:
     return sorted(range(len(setups)), key=order, reverse=True)
 
 
-def _precision(setup: Setup) -> float:
+def _weights_precision(setup: Setup) -> float:
     """Bits per weight; without a count bytes, which of one model grow with them."""
     return bits_per_weight(setup) or float(setup.weights.size_bytes)
 
@@ -160,7 +160,7 @@ def _precision(setup: Setup) -> float:
 def _precision_among(setups: Sequence[Setup]) -> Callable[[Setup], float]:
     """What tells how precise weights are: bytes of all where one has no count."""
     if all(map(bits_per_weight, setups)):
-        return _precision
+        return _weights_precision
     return lambda setup: float(setup.weights.size_bytes)
 
 

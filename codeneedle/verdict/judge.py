@@ -108,7 +108,7 @@ class PairResult:
         return self.attention is None or self.attention.is_usual
 
     @property
-    def leading(self) -> MetricResult | None:
+    def leading_metric(self) -> MetricResult | None:
         """
         The result behind its decision; None without any.
 
@@ -118,7 +118,7 @@ class PairResult:
         every = self.metric_results
         rows = [row for row in every if row.decision is self.decision] or every
         graded = [row for row in rows if row.kind.is_graded] or rows
-        return max(graded, key=_severity, default=None)
+        return max(graded, key=_severity_of_metric, default=None)
 
     @property
     def by_kind_of_text(self) -> list[MetricResult]:
@@ -136,7 +136,7 @@ class PairResult:
         )
 
 
-def _severity(row: MetricResult) -> float:
+def _severity_of_metric(row: MetricResult) -> float:
     """Loss / limit: of the lower end if *row* is beyond, else of the upper end."""
     return (
         row.bounds.low if row.decision is Decision.BEYOND else row.bounds.high
@@ -193,7 +193,7 @@ class Verdict:
     """Whether there is another way for this run."""
 
     @property
-    def doubted(self) -> dict[str, str]:
+    def doubts_by_metric(self) -> dict[str, str]:
         """Why the reference is in doubt, by each metric by which it is."""
         return {
             row.metric.name: doubt.text
@@ -256,16 +256,16 @@ class Verdict:
         own = self.result(self.reference) if self.reference else None
         kinds = {row.kind for result in self.compared for row in result.metric_results}
         can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
-        can_tell = can_tell and not (self.finer or self.doubted)
+        can_tell = can_tell and not (self.finer_pairs or self.doubts_by_metric)
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
         is_over = most is not None and bool(sizes) and min(sizes) > most
-        if is_over and not (self.fitting or self.fitting_now):
+        if is_over and not (self.fitting_candidates or self.candidates_fitting_now):
             return Outcome.NOTHING_FITS
         if own is None or self.is_instrument or not can_tell:
             return Outcome.NO_ANSWER
         if most is None:
-            is_open = self.unasked or self.fitting_now
+            is_open = self.unasked_pairs or self.candidates_fitting_now
             return Outcome.NO_ANSWER if is_open else Outcome.KEEP
         fits = (own.memory_bytes or math.inf) <= most
         return Outcome.KEEP if fits else Outcome.NO_ANSWER
@@ -324,7 +324,7 @@ class Verdict:
         return tuple(result for result in self.results if result.decision is not None)
 
     @property
-    def inferred(self) -> Mapping[Pair, Pair]:
+    def inferred_pairs(self) -> Mapping[Pair, Pair]:
         """
         Pairs of a sweep that decides which were not measured, as a finer one is beyond.
 
@@ -334,7 +334,7 @@ class Verdict:
         if order is None:
             return {}
         if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
-            return dominated_pairs(self.fitting, self.loss_bounds)
+            return dominated_pairs(self.fitting_candidates, self.loss_bounds)
         decisions = {
             result.pair: result.decision for result in self.compared if result.decision
         }
@@ -351,7 +351,7 @@ class Verdict:
         return own.size_by_types <= most
 
     @property
-    def fitting(self) -> tuple[Pair, ...]:
+    def fitting_candidates(self) -> tuple[Pair, ...]:
         """
         The candidates that fit into a limited memory, the reference not there.
 
@@ -368,7 +368,7 @@ class Verdict:
         )
 
     @property
-    def fitting_now(self) -> tuple[Pair, ...]:
+    def candidates_fitting_now(self) -> tuple[Pair, ...]:
         """
         The candidates that fit now, and did not when the order was fixed.
 
@@ -394,16 +394,16 @@ class Verdict:
     def loss_bounds(self) -> Mapping[Pair, Bounds]:
         """What is known of the loss of each compared pair, by the metric that leads."""
         return {
-            result.pair: result.leading.bounds
+            result.pair: result.leading_metric.bounds
             for result in self.compared
-            if result.leading
+            if result.leading_metric
         }
 
     @property
-    def unasked(self) -> tuple[Pair, ...]:
+    def unasked_pairs(self) -> tuple[Pair, ...]:
         """Pairs smaller than the reference that were not measured, nor ruled out."""
         order, own = order_of(self.run), self.reference
-        known = {own, *self.inferred, *(result.pair for result in self.results)}
+        known = {own, *self.inferred_pairs, *(result.pair for result in self.results)}
         pairs = order.every if order else self.run.setup.grid
         most = own.size_by_types if own else math.inf
         return tuple(
@@ -411,7 +411,7 @@ class Verdict:
         )
 
     @property
-    def finer(self) -> tuple[Pair, ...]:
+    def finer_pairs(self) -> tuple[Pair, ...]:
         """
         The compared pairs with a finer K or V than the reference.
 
@@ -485,7 +485,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
     if reference is None:
         return Verdict(run=run, limits=limits)
     by_name = {each.metric.name: each for each in measured}
-    reasons = {name: each.silence(limits) for name, each in by_name.items()}
+    reasons = {name: each.why_silent(limits) for name, each in by_name.items()}
     silent = {name: reason for name, reason in reasons.items() if reason}
     entering = [each for name, each in by_name.items() if name not in silent]
     every = lost_from(run, limits.max_lost)
@@ -507,7 +507,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
             if each.noise.moved is not None
         },
         flips={
-            name: (*counts_lost_and_won(each.noise.losses), len(each.of_reference))
+            name: (*counts_lost_and_won(each.noise.losses), len(each.reference_units))
             for name, each in by_name.items()
             if each.noise.losses and each.loss.kind is LossKind.SCORE
         },
@@ -540,7 +540,7 @@ def _results(
     pairs = most_precise_first({record.pair for record in records})
     context = limits.at or run.setup.context
     sizes = {pair: _memory_bytes(pair, records, context) for pair in pairs}
-    speeds = _speeds(run)
+    speeds = _writing_speeds(run)
     rows = [(each, each.results(limits)) for each in measured]
     for pair in pairs:
         has_losses = any(pair in each.units for each in measured)
@@ -567,10 +567,10 @@ def _results(
         if pair == reference or not result.metric_results:
             yield result
         else:
-            yield _with_word(result, measured, [e for e in lost if e.pair == pair])
+            yield _with_decision(result, measured, [e for e in lost if e.pair == pair])
 
 
-def _with_word(
+def _with_decision(
     result: PairResult, measured: Sequence[MetricUnits], lost: Sequence[LostFrom]
 ) -> PairResult:
     """*result* with its decision by all metrics, and the metrics that it lacks."""
@@ -703,7 +703,7 @@ def _effective_at_longest(
     return max(told, key=context_of, default=None)
 
 
-def _speeds(run: Run) -> dict[Pair, float]:
+def _writing_speeds(run: Run) -> dict[Pair, float]:
     """Tokens per second of writing, by pair."""
     return {
         cell.pair: cell.value
@@ -725,7 +725,7 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
 
     None to keep the reference, and where that is in doubt.
     """
-    if verdict.is_instrument or verdict.doubted:
+    if verdict.is_instrument or verdict.doubts_by_metric:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
@@ -762,13 +762,13 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
 
 def _largest_loss(result: PairResult) -> float:
     """Upper end of loss / limit of the leading metric; infinite without one."""
-    row = result.leading
+    row = result.leading_metric
     return row.bounds.high / row.limit if row else math.inf
 
 
 def _mean_loss(result: PairResult) -> float:
     """Mean loss / limit of the leading metric; infinite without one."""
-    row = result.leading
+    row = result.leading_metric
     return row.bounds.mean / row.limit if row else math.inf
 
 

@@ -34,7 +34,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     an interval that holds for all pairs and lengths at once. Only lengths at which the
     reference answers count; lengths that a pair was not asked are skipped.
     """
-    shares = {pair: _shares(of) for pair, of in answers_by_length(run).items()}
+    shares = {pair: _right_shares(of) for pair, of in answers_by_length(run).items()}
     chosen = reference_among(r for r in run.records if r.pair in shares)
     if chosen is None:
         return []
@@ -68,7 +68,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     return sorted(lost, key=lambda loss: (loss.task, loss.length, str(loss.pair)))
 
 
-def _shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Texts]:
+def _right_shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Texts]:
     """The share of right answers of each text, by task and length."""
     rights: dict[tuple[str, int], dict[str, list[float]]] = {}
     for answer in answers:

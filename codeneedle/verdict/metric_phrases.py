@@ -26,7 +26,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
     Of one metric, or of a pair that another metric decides, `loss_sentence`.
     """
-    leading, rows = result.leading, result.by_kind_of_text
+    leading, rows = result.leading_metric, result.by_kind_of_text
     if leading is None:
         return ""
     if len(rows) < 2 or leading not in rows:  # noqa: PLR2004 - several
@@ -35,13 +35,13 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
     for at in range(len(parts) - 1, 0, -1):
         if parts[at - 1].startswith("loses "):
             parts[at] = parts[at].removeprefix("loses ")
-    limit = f"(limit {amount(limits, leading, leading.limit)})"
+    limit = f"(limit {amount_phrase(limits, leading, leading.limit)})"
     return f"{', and '.join(parts)} {limit}"
 
 
 def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
     """``loses 0.1 % of recall, at most 0.3 %``."""
-    loss, most = amount(limits, row, row.bounds.mean), _most_phrase(limits, row)
+    loss, most = amount_phrase(limits, row, row.bounds.mean), _most_phrase(limits, row)
     if loss.startswith("-"):
         return f"shows no loss of {what.removeprefix('the ')}{most}"
     return f"loses {loss} of {what}{most}"
@@ -49,7 +49,7 @@ def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
 
 def loss_sentence(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 % (limit 1.0 %)``."""
-    return f"{loss_clause(limits, row)} (limit {amount(limits, row, row.limit)})"
+    return f"{loss_clause(limits, row)} (limit {amount_phrase(limits, row, row.limit)})"
 
 
 def loss_clause(limits: Limits, row: MetricResult) -> str:
@@ -61,7 +61,7 @@ def loss_clause(limits: Limits, row: MetricResult) -> str:
         return _score_clause(limits, row)
     what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     if row.kind is LossKind.CHANGE:
-        what = f"changes by {amount(limits, row, row.bounds.mean)}"
+        what = f"changes by {amount_phrase(limits, row, row.bounds.mean)}"
     return f"{what}{_most_phrase(limits, row)}"
 
 
@@ -79,10 +79,10 @@ def _most_phrase(limits: Limits, row: MetricResult, *, verb: str = "") -> str:
     """``, at most 0.3 %``; empty where nothing bounds the loss, or even that gains."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0
-    return f", {verb}at most {amount(limits, row, high)}" if is_bound else ""
+    return f", {verb}at most {amount_phrase(limits, row, high)}" if is_bound else ""
 
 
-def amount(limits: Limits, row: MetricResult, value: float) -> str:
+def amount_phrase(limits: Limits, row: MetricResult, value: float) -> str:
     """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
@@ -93,8 +93,8 @@ def mean_amount(limits: Limits, row: MetricResult) -> str:
     """The mean loss; of a score that rises, ``33.3 points better``."""
     mean = row.bounds.mean
     if row.kind is LossKind.SCORE and mean < 0:
-        return f"{amount(limits, row, -mean)} better"
-    return amount(limits, row, mean)
+        return f"{amount_phrase(limits, row, -mean)} better"
+    return amount_phrase(limits, row, mean)
 
 
 def units_phrase(row: MetricResult, units: int | None = None) -> str:
@@ -122,7 +122,7 @@ def word_phrase(result: PairResult, row: MetricResult) -> str:
 
 def open_phrase(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open: of several kinds of reasons, the one that applies."""
-    needed, noun = row.decidable, row.metric.noun
+    needed, noun = row.units_to_decide, row.metric.noun
     is_change = row.kind is LossKind.CHANGE
     reasons = (
         (
@@ -146,7 +146,7 @@ def open_phrase(result: PairResult, row: MetricResult) -> str:
 
 def decided_by(row: MetricResult) -> str:
     """How many units, those that it has included, would decide an open pair."""
-    return f"about {row.decidable or 0:,} {row.metric.noun} would decide it"
+    return f"about {row.units_to_decide or 0:,} {row.metric.noun} would decide it"
 
 
 def _probably_beyond(row: MetricResult) -> str:

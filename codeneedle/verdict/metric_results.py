@@ -170,7 +170,7 @@ class MetricResult:
         return not kinds.isdisjoint(_IMPOSSIBLE)
 
     @property
-    def decidable(self) -> int | None:
+    def units_to_decide(self) -> int | None:
         """Units that would show that an open pair is within; None if none do."""
         is_below = self.decision is Decision.OPEN and self.bounds.mean < self.limit
         is_few = self.bounds.units < FEWEST_UNITS
@@ -213,7 +213,7 @@ class MetricUnits:
     """Of a sweep that decides: how the error is shared; None of a grid."""
 
     @property
-    def of_reference(self) -> Units:
+    def reference_units(self) -> Units:
         """The units of the reference."""
         return self.units[self.reference] if self.reference else {}
 
@@ -225,7 +225,7 @@ class MetricUnits:
     def _base_units(self, pair: Pair) -> Units:
         """Units of the reference with attention where that of *pair* ran."""
         is_there = self.records[pair].attention is Attention.CPU
-        return (self.noise.on_cpu if is_there else {}) or self.of_reference
+        return (self.noise.on_cpu if is_there else {}) or self.reference_units
 
     def crosschecks(self) -> dict[Pair, CrossCheck]:
         """The pairs that were measured another way beside the reference, too."""
@@ -244,7 +244,9 @@ class MetricUnits:
             pair: losses
             for pair in others
             if (
-                losses := self.loss.between(self.of_reference, self.units.get(pair, {}))
+                losses := self.loss.between(
+                    self.reference_units, self.units.get(pair, {})
+                )
             )
         }
         found = disagreements(ours, others)
@@ -259,13 +261,15 @@ class MetricUnits:
             for pair, losses in ours.items()
         }
 
-    def silence(self, limits: Limits) -> str:
+    def why_silent(self, limits: Limits) -> str:
         """Why the metric does not enter the verdict; empty if it does."""
         if self.reference is None:
             return "the pair that others were measured against has no value"
-        if reason := too_little(self.loss, self.records[self.reference], self.setup):
+        if reason := why_too_little(
+            self.loss, self.records[self.reference], self.setup
+        ):
             return reason
-        reason = self.noise.excess(self.loss.kind, limits)
+        reason = self.noise.excess_phrase(self.loss.kind, limits)
         return f"{self.reference}, measured twice, {reason}" if reason else ""
 
     def results(self, limits: Limits) -> dict[Pair, MetricResult]:
@@ -396,7 +400,7 @@ class MetricUnits:
             gain = _net_loss(bounds, lost_share(won, len(losses), share))
         is_allowed = gain.gains(limit) and self._has_other_weights(pair)
         by_bounds = Decision.WITHIN if is_allowed else bounds.decision(limit)
-        doubt, decision = self._doubt(pair, losses, by_bounds)
+        doubt, decision = self._first_doubt(pair, losses, by_bounds)
         if gain.gains(self._most_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
         elif decision is not Decision.BEYOND and self._seems_to_win(pair, gain, limit):
@@ -409,7 +413,7 @@ class MetricUnits:
         if decision is Decision.OPEN and not (doubt and doubt.kind in _LASTING):
             needed = self._units_needed(pair, losses, limit)
         if decision is Decision.OPEN and is_few:
-            few = _too_few(lost + won, len(losses), needed)
+            few = _too_few_remark(lost + won, len(losses), needed)
             doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
         return MetricResult(
             metric=self.metric,
@@ -424,7 +428,7 @@ class MetricUnits:
             gain=gain,
             doubts=tuple(doubts),
             asked=self._units_asked(),
-            left_out=self._missing(pair)[0],
+            left_out=self._missing_and_asked(pair)[0],
         )
 
     def _bounds(self, pair: Pair, losses: Sequence[float], share: float) -> Bounds:
@@ -435,7 +439,7 @@ class MetricUnits:
         if kind is not LossKind.SCORE:
             return interval(losses, share).clip(*_ENDS[kind])
         is_few = sum(counts_lost_and_won(losses)) < FEWEST_FLIPS
-        bounds = _by_counts(losses, share) if is_few else interval(losses, share)
+        bounds = _bounds_by_counts(losses, share) if is_few else interval(losses, share)
         ends = _ENDS[kind]
         return bounds.clip(*ends).widen(self._share_without_number(pair)).clip(*ends)
 
@@ -476,15 +480,15 @@ class MetricUnits:
     def _pairs_sharing_error(self, pair: Pair) -> int:
         """Among how many pairs the error is shared; see `error_share`."""
         others = self.units.keys() - {self.reference}
-        return self.order.sharing(pair, others) if self.order else len(others)
+        return self.order.sharing_count(pair, others) if self.order else len(others)
 
-    def _doubt(
+    def _first_doubt(
         self, pair: Pair, losses: Sequence[float], decision: Decision
     ) -> tuple[Remark | None, Decision]:
         """The first doubt about the bounds, and what it leaves of the *decision*."""
         reference = self._record_of_reference
         finer = finer_axes(pair, reference.pair)
-        missing, of = self._missing(pair)
+        missing, of = self._missing_and_asked(pair)
         # What has no score widens the bounds of an evaluation.
         is_widened = self.loss.kind is LossKind.SCORE
         if finer and decision is Decision.BEYOND:
@@ -521,7 +525,7 @@ class MetricUnits:
         if self.loss.units is None:
             return 0.0
         names = {*self.loss.units(self.records[pair], self.setup)}
-        both = self.of_reference.keys() & self.units[pair].keys()
+        both = self.reference_units.keys() & self.units[pair].keys()
         return len(names - both) / len(names)
 
     def _units_asked(self) -> int | None:
@@ -539,14 +543,14 @@ class MetricUnits:
             text = f"{reference.pair}: {theirs}"
             yield Remark(RemarkKind.UNMEASURED, text, (reference.pair,))
 
-    def _missing(self, pair: Pair) -> tuple[int, int]:
+    def _missing_and_asked(self, pair: Pair) -> tuple[int, int]:
         """Number of units that one of the two has no score of, and of all asked."""
         if self.loss.units is None:
             return 0, 0
         ours, theirs = self.records[pair], self._record_of_reference
         names = self.loss.units(ours, self.setup)
         unscored = {
-            *(self.of_reference.keys() - self.units[pair].keys()),
+            *(self.reference_units.keys() - self.units[pair].keys()),
             *self.metric.units_without_value(ours, self.setup),
             *self.metric.units_without_value(theirs, self.setup),
         }
@@ -577,7 +581,7 @@ def counts_lost_and_won(losses: Sequence[float]) -> tuple[int, int]:
     return sum(loss > 0 for loss in losses), sum(loss < 0 for loss in losses)
 
 
-def _by_counts(losses: Sequence[float], share: float) -> Bounds:
+def _bounds_by_counts(losses: Sequence[float], share: float) -> Bounds:
     """
     The mean loss if too few units differ for their spread to be known.
 
@@ -593,7 +597,7 @@ def _by_counts(losses: Sequence[float], share: float) -> Bounds:
     )
 
 
-def _too_few(flips: int, units: int, needed: int | None) -> str:
+def _too_few_remark(flips: int, units: int, needed: int | None) -> str:
     """A remark on too few differing samples, with the number that is *needed*."""
     more = f"; about {needed:,} samples would decide it" if needed else ""
     return f"too few: {flips} of {units:,} samples differ{more}"
@@ -673,7 +677,7 @@ def _beside_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
     return [each for each in measured if each.reference == finest]
 
 
-def too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
+def why_too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     """Why nothing can be lost beside the reference of *record*; empty if it can."""
     able = loss.able(record, setup)
     if able >= ABLE:

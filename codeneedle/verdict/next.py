@@ -141,7 +141,7 @@ class NextStep:
         return tuple(pair for pair in self.asked.pairs if pair not in self.goals)
 
     @property
-    def shorter(self) -> "NextStep | None":
+    def without_last_pair(self) -> "NextStep | None":
         """This step without its last pair; None of a single pair."""
         *pairs, last = self.asked.pairs
         if not pairs:
@@ -168,7 +168,7 @@ def next_step(
         failed: Pairs that cannot.
     """
     order = order_of(verdict.run)
-    if order is None or verdict.doubted:
+    if order is None or verdict.doubts_by_metric:
         return None
     if isinstance(order, JointOrder):
         others = (c for c in order.candidates if c != verdict.reference)
@@ -186,7 +186,7 @@ def next_step(
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
     if isinstance(order, JointOrder) and verdict.limits.max_memory_bytes:
         known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
-        asked = next_on_border(order, seen, known_losses, verdict.fitting)
+        asked = next_on_border(order, seen, known_losses, verdict.fitting_candidates)
     else:
         asked = next_target(order, seen, verdict.reference)
     if asked is None:
@@ -258,7 +258,7 @@ _ELSEWHERE = ("--out", "longer")
 """Where a new run goes that asks for more than a run folder can take."""
 
 
-def way_on(
+def way_on_phrases(
     verdict: Verdict, result: PairResult, needed: int, kind: UnitKind
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""

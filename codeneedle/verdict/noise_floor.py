@@ -28,7 +28,7 @@ class NoiseFloor:
     moved: float | None = None
     """Mean distance of these; None if they were not measured."""
 
-    def excess(self, kind: LossKind, limits: Limits) -> str:
+    def excess_phrase(self, kind: LossKind, limits: Limits) -> str:
         """
         A phrase if the repetition differs by more than the limit; empty if it does not.
 
@@ -69,16 +69,18 @@ def noise_floor(
     for record in again:
         units = metric.by_unit(record, setup)
         if losses := loss.between(reference, units):
-            repeated = _distance(loss, reference, units)
+            repeated = _distance_from_reference(loss, reference, units)
             floor = replace(floor, losses=losses, repeated=repeated)
     for record in on_cpu:
         units = metric.by_unit(record, setup)
-        moved = _distance(loss, reference, units)
+        moved = _distance_from_reference(loss, reference, units)
         floor = replace(floor, on_cpu=units, moved=moved)
     return floor
 
 
-def _distance(loss: Loss, reference: Units, units: Units) -> float | None:
+def _distance_from_reference(
+    loss: Loss, reference: Units, units: Units
+) -> float | None:
     """
     Size of the mean loss of *units* beside *reference*; None if they share none.
 

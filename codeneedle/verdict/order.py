@@ -54,7 +54,7 @@ class Order:
         """The pairs of the first step: those of `FIRST` that may be measured."""
         return tuple(pair for pair in FIRST if str(pair) in self.pairs)
 
-    def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+    def sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """
         Among how many pairs `error_share` shares `ALPHA` evenly, for *pair*.
 
@@ -101,7 +101,7 @@ class JointOrder(Order):
         return ()
 
     @override
-    def sharing(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+    def sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """All that may be measured share evenly, and others that were *measured*."""
         if not self.is_fixed:
             return max(len(measured), 1)
@@ -128,11 +128,11 @@ def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
         name
         for name, probe in PROBES.items()
         if probe.calibrating and probe.calibrating.decides
-        if _differ([s.calibrated[name] for s in setups if name in s.calibrated])
+        if _values_differ([s.calibrated[name] for s in setups if name in s.calibrated])
     )
 
 
-def _differ(values: Sequence[object]) -> bool:
+def _values_differ(values: Sequence[object]) -> bool:
     return any(value != values[0] for value in values)
 
 
@@ -285,7 +285,7 @@ def next_target(
     # One of unknown size may be smaller.
     sizes = {pair: pair.size_by_types for pair in order.every}
     smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
-    looks = _looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
+    looks = _next_looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
     if not within and looks:
         near = {pair: soon for pair, (soon, _) in looks.items()}
@@ -312,7 +312,9 @@ def _cheapest_extension(
     return StepTarget((pair,), goals[pair], Why.MORE)
 
 
-def _looks(order: Order, seen: Mapping[Pair, PairState]) -> dict[Pair, tuple[int, int]]:
+def _next_looks(
+    order: Order, seen: Mapping[Pair, PairState]
+) -> dict[Pair, tuple[int, int]]:
     """
     The next look at each open pair below the limit, and the one likely to decide it.
 

@@ -26,7 +26,7 @@ from codeneedle.system.variables import ROTATION
 from codeneedle.text import number, plural, sweep_command, visible
 from codeneedle.verdict.judge import Verdict, cache_size
 from codeneedle.verdict.metric_phrases import loss_clause, p_value_phrase
-from codeneedle.verdict.next import way_on
+from codeneedle.verdict.next import way_on_phrases
 from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
@@ -114,11 +114,11 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
         (needed, each, row)
         for each in verdict.compared
         if cache_size(each) < cache_size(chosen) and each.is_whole
-        if (row := each.leading) and (needed := row.decidable)
+        if (row := each.leading_metric) and (needed := row.units_to_decide)
     ]
     if near:
         needed, result, row = min(near, key=lambda entry: entry[0])
-        way = " ".join(way_on(verdict, result, needed, row.metric.unit_kind))
+        way = " ".join(way_on_phrases(verdict, result, needed, row.metric.unit_kind))
         yield Remark(
             RemarkKind.SMALLER,
             f"To decide {visible(str(result.pair))}, which is smaller: {way}",
@@ -165,14 +165,14 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
 
 def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on pairs that were not measured as a finer one is beyond the limit."""
-    for phrase, pairs in inferred_phrases(verdict.inferred).items():
+    for phrase, pairs in inferred_phrases(verdict.inferred_pairs).items():
         text = f"Not measured, {phrase}."
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
 
 def _remarks_on_dominated(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on unmeasured candidates that fit, as a finer one loses no more."""
-    by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred.items())
+    by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred_pairs.items())
     for finer, pairs in by_finer.items():
         text = (
             f"Not measured, taken to lose no less than {visible(str(finer))}, which is "
@@ -211,8 +211,8 @@ def _remarks_on_kernels(
     Of those, on what is worth one, and on where attention of each ran.
     """
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
-    if best and best.leading and verdict.has_kernel:
-        loses = loss_clause(verdict.limits, best.leading)
+    if best and best.leading_metric and verdict.has_kernel:
+        loses = loss_clause(verdict.limits, best.leading_metric)
         where = "is converted to f16 at each step"
         if best.attention is Attention.CPU:
             where = "has its attention on the CPU here"

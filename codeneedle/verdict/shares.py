@@ -52,7 +52,7 @@ class Union:
         return trusted_run(run.holding(self.records.values()))
 
 
-def union(
+def join_stores(
     stores: Iterable[Store],
     tell: Callable[[str, int, int], None] = lambda _what, _done, _total: None,
 ) -> Union:
@@ -90,7 +90,7 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
     The runs in *stores*, with derived statuses: shares of one are read as one.
 
     Raises:
-        BadInput: See `union`.
+        BadInput: See `join_stores`.
         BadSetup: If a setup cannot be read.
     """
     # Shares of several folders of runs are of one run; a whole run is none of theirs.
@@ -103,7 +103,7 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
     runs = []
     for group in groups.values():
         if group[1:] or group[0].is_share:
-            runs.append(union(group).run)
+            runs.append(join_stores(group).run)
         elif run := group[0].read():
             runs.append(trusted_run(run))
     return runs

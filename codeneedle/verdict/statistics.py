@@ -227,11 +227,11 @@ def disagreements(
     return {
         pair: (one.mean, other.mean)
         for pair, (one, other) in found.items()
-        if _exceeds(one, other) or _exceeds(other, one)
+        if _is_far_above(one, other) or _is_far_above(other, one)
     }
 
 
-def _exceeds(one: Bounds, other: Bounds) -> bool:
+def _is_far_above(one: Bounds, other: Bounds) -> bool:
     """Whether *one* is no chance, and *other* by its interval less than half of it."""
     if one.low > 0:
         return other.high < one.mean / 2

@@ -86,7 +86,7 @@ def derive_statuses(
         first = groups.get((probe, "", device), {}) if variant == AGAIN else {}
         finished = [each for each in (first | of_group).values() if each.has_numbers]
         speed = prompt_speed(metrics_of(probe), setup) if is_by_speed else None
-        for pair, trouble in suspects(finished, grid=grid).items():
+        for pair, trouble in suspect_cells(finished, grid=grid).items():
             troubles[pair, probe, variant, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
@@ -231,7 +231,7 @@ def metrics_of(probe: str) -> tuple[Metric, ...]:
     return known.metrics if known else ()
 
 
-def suspects(
+def suspect_cells(
     finished: Sequence[CellRecord], *, grid: Iterable[Pair] = ()
 ) -> dict[Pair, Trouble]:
     """
@@ -267,7 +267,7 @@ def attention_on_cpu(
         speed: How fast a cell read prompts; None on a machine without an accelerator.
     """
     unknown = {each.pair for each in finished if each.attention is None}
-    slow = dict(_slow(finished, speed)) if speed else {}
+    slow = dict(_slow_cells(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
     told = slow | dict(_cells_in_more_parts(finished))
     return {pair: evidence for pair, evidence in told.items() if pair in unknown}
@@ -311,7 +311,9 @@ def _cells_in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair,
             yield pair, f"{count} graph splits, {fewest} for {whole}"
 
 
-def _slow(finished: Sequence[CellRecord], speed: Speed) -> Iterator[tuple[Pair, str]]:
+def _slow_cells(
+    finished: Sequence[CellRecord], speed: Speed
+) -> Iterator[tuple[Pair, str]]:
     """
     Cells that read prompts too slowly beside the fastest symmetric pair, and how slow.
 
@@ -392,7 +394,7 @@ def _troubles_without_proof(
     apart = {
         pair
         for pair, each in evidence.items()
-        if known and (_differ(each, known) or _is_smaller(each, known))
+        if known and (_replies_differ(each, known) or _is_smaller(each, known))
     }
     if known and not apart and not reference.is_plain:
         reason = "no more precise pair was measured to compare its evidence with"
@@ -422,11 +424,13 @@ def _finer_twin(pair: Pair, evidence: Mapping[Pair, CacheEvidence]) -> Pair | No
     return next((each for each in same if most_precise((each, pair)) == each), None)
 
 
-def _differ(one: CacheEvidence, other: CacheEvidence) -> bool:
+def _replies_differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     """Whether replies differ by more than they do when they are repeated."""
     if not (one.fingerprints and other.fingerprints):
         return False
-    apart = min(_distance(a, b) for a in one.fingerprints for b in other.fingerprints)
+    apart = min(
+        _logprob_distance(a, b) for a in one.fingerprints for b in other.fingerprints
+    )
     noise = max(_noise_of_replies(one), _noise_of_replies(other))
     return apart > max(REPLY_NOISE_FACTOR * noise, RESOLUTION)
 
@@ -446,10 +450,12 @@ def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
 def _noise_of_replies(evidence: CacheEvidence) -> float:
     """The largest distance of two replies to the same text."""
     pairs = itertools.combinations(evidence.fingerprints, 2)
-    return max((_distance(one, other) for one, other in pairs), default=math.inf)
+    return max(
+        (_logprob_distance(one, other) for one, other in pairs), default=math.inf
+    )
 
 
-def _distance(one: Fingerprint, other: Fingerprint) -> float:
+def _logprob_distance(one: Fingerprint, other: Fingerprint) -> float:
     """The largest difference of log-probabilities; infinite for other texts."""
     if one.text != other.text or len(one.logprobs) != len(other.logprobs):
         return math.inf

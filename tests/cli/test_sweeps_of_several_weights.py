@@ -154,7 +154,7 @@ class Several:
     def shares(self):
         """Among how many candidates the error is shared."""
         joined = self.joined()
-        return joined.order.sharing(joined.order.candidates[-1])
+        return joined.order.sharing_count(joined.order.candidates[-1])
 
     def probes_asked(self, name):
         """Names of the probes that the file of that *name* has records of."""

@@ -34,7 +34,7 @@ POINTS = {
     "sync a file": "os:fsync",
     "write a record": "codeneedle.records.store:Store.add",
     "write a setup": "codeneedle.records.store:Store.widen",
-    "write the note of a server": "codeneedle.system.orphans:_write",
+    "write the note of a server": "codeneedle.system.orphans:_write_note",
     "write a base file": "codeneedle.engines.llama_cpp.perplexity:run_watched",
     "write the hash of the weights": "codeneedle.models.weights:write_note",
     "draw a picture": "codeneedle.report.heatmap:paint",

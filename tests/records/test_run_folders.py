@@ -17,7 +17,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.probes.observations import Observed
 from codeneedle.records import store as stores
-from codeneedle.records.comparability import OtherSetup, setup_identity, stamp
+from codeneedle.records.comparability import OtherSetup, setup_identity, setup_stamp
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
@@ -194,7 +194,7 @@ def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reaso
 def stamped(setup):
     """A record that was measured under *setup*, as an adopted one."""
     setup = replace(setup, identity=setup_identity(setup))
-    return replace(RECORD, setup=stamp(setup, "recall"))
+    return replace(RECORD, setup=setup_stamp(setup, "recall"))
 
 
 @pytest.mark.parametrize(
@@ -245,8 +245,8 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store
     (tmp_path / "setup.json").write_text("{")
 
     assert None is store.intact_setup()
-    assert tmp_path / "setup.json.damaged" == store.mend()
-    assert None is store.mend()
+    assert tmp_path / "setup.json.damaged" == store.set_damaged_setup_aside()
+    assert None is store.set_damaged_setup_aside()
     with pytest.raises(BadInput, match="holds records"):
         store.adopt(replace(SETUP, seed=7))
     store.adopt(SETUP)

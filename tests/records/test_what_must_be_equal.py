@@ -21,7 +21,7 @@ from codeneedle.records.comparability import (
     refuse_foreign,
     setup_differences,
     setup_identity,
-    stamp,
+    setup_stamp,
     with_types_and_probes_of,
 )
 from codeneedle.records.record import ForeignRecord, Key, as_json
@@ -203,7 +203,7 @@ def stored(**changes):
 
 
 RECORD = replace(
-    made_record(PAIR, [made_round(FIRST)]), setup=stamp(stored(), "recall")
+    made_record(PAIR, [made_round(FIRST)]), setup=setup_stamp(stored(), "recall")
 )
 
 

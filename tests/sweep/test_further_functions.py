@@ -67,7 +67,7 @@ from codeneedle.verdict.next import (
     pairs_to_extend,
     spent_share,
     time_s,
-    way_on,
+    way_on_phrases,
 )
 from codeneedle.verdict.order import StepTarget, Why, order_in
 
@@ -626,13 +626,13 @@ def test_without_an_order_there_is_no_step(world):
 
 def test_a_step_that_is_too_long_has_fewer_pairs():
     asked = StepTarget((GOOD, BAD), 8, Why.FIRST)
-    shorter = NextStep(asked, {}, 60.0).shorter
+    shorter = NextStep(asked, {}, 60.0).without_last_pair
 
     assert ((GOOD,), 30.0) == (shorter.asked.pairs, shorter.time_s)
-    assert shorter.shorter is None
+    assert shorter.without_last_pair is None
 
     asked = StepTarget((WHOLE, GOOD, BAD), 8, Why.FIRST)
-    shorter = NextStep(asked, {WHOLE: 8, BAD: 8}, 60.0).shorter
+    shorter = NextStep(asked, {WHOLE: 8, BAD: 8}, 60.0).without_last_pair
     assert (40.0, {WHOLE: 8}) == (shorter.time_s, shorter.goals)
     assert (GOOD,) == shorter.new
 
@@ -928,7 +928,7 @@ def ways(needed, *, whole, kind=FUNCTIONS, losses=OPEN, forced=16):
     setup = replace(setup, corpus=corpus, context=1000)
     run = losing_run({"q8_0/q8_0": losses}, setup=setup)
     verdict = judge(replace(run, root=Path("sweeps")))
-    (way,) = way_on(verdict, verdict.result(GOOD), needed, kind)
+    (way,) = way_on_phrases(verdict, verdict.result(GOOD), needed, kind)
     return way
 
 

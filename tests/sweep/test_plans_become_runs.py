@@ -608,7 +608,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
 
     assert (None, []) == (other.store.setup(), list(other.store.records()))
     with other.store.lock():
-        assert None is other.store.mend()
+        assert None is other.store.set_damaged_setup_aside()
         assert 7 == prepare(other).setup.seed
     assert [] == list(Store(other.store.folder).records())
     former = Store(other.store.folder / "former").read()

@@ -26,12 +26,12 @@ from codeneedle.sweep.request import (
     Request,
     decoded_request,
     encoded_request,
-    keep,
+    join_requests,
+    keep_request,
     known_sweeps,
     pages,
     read_sweep,
     run_folder_at,
-    union,
     with_options,
 )
 
@@ -351,24 +351,24 @@ def test_a_run_folder_keeps_what_all_sweeps_of_it_asked_for(tmp_path):
         throughput=None,
     )
 
-    keep(STORED, store)
-    keep(wanted, store)
+    keep_request(STORED, store)
+    keep_request(wanted, store)
     grown = read_sweep(str(tmp_path))
 
     assert ("f16", "q8_0", "q4_0") == grown.types
     assert ("recall", "throughput", "divergence") == grown.probes
     assert (("a.gguf",), divergence) == (grown.models, grown.divergence)
     assert STORED.throughput == grown.throughput
-    assert grown == union(grown, grown)
+    assert grown == join_requests(grown, grown)
 
 
 def test_axes_of_their_own_grow_apart():
     apart = replace(STORED, types=(), k_types=("f16",), v_types=("q4_0", "f16"))
-    grown = union(STORED, apart)
+    grown = join_requests(STORED, apart)
 
     assert ((), ("f16", "q8_0")) == (grown.types, grown.rows)
     assert ("f16", "q8_0", "q4_0") == grown.columns
-    assert () == union(Request(), Request()).types
+    assert () == join_requests(Request(), Request()).types
 
 
 def test_a_run_folder_is_known_by_its_path_alone(tmp_path, monkeypatch):
@@ -531,7 +531,9 @@ def test_pairs_that_cannot_be_are_refused(options, words):
 
 
 def test_chosen_pairs_grow_by_the_pairs_of_later_sweeps():
-    grown = union(Request(pairs=("f16/f16", "q8_0/q4_0")), Request(types=("q8_0",)))
+    grown = join_requests(
+        Request(pairs=("f16/f16", "q8_0/q4_0")), Request(types=("q8_0",))
+    )
 
     assert ("f16/f16", "q8_0/q4_0", "q8_0/q8_0") == grown.pairs
     assert () == grown.types

@@ -326,7 +326,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
             asked.append(True)
 
     mine = made_runner(store, asked_to_stop=lambda: bool(asked))
-    with machine.occupying("a/b", exclusive=False, waiting=None):
+    with machine.occupying_machine("a/b", exclusive=False, waiting=None):
         mine.sweep(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
@@ -340,7 +340,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     script = Script()
     mine = made_runner(store, may_wait=False)
 
-    with machine.occupying("a/b", exclusive=False, waiting=None):
+    with machine.occupying_machine("a/b", exclusive=False, waiting=None):
         mine.sweep(replace(script.probe, is_timed=True), PAIRS)
 
     assert PAIRS == script.measured

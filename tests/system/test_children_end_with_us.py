@@ -111,14 +111,14 @@ def test_a_child_that_cannot_be_ended_is_reported(log, monkeypatch):
 
 def test_ctrl_c_while_stopping_skips_to_the_next_request(log, tmp_path, monkeypatch):
     graces(monkeypatch)
-    request = processes._signal
+    request = processes._signal_group
 
     def interrupted(group, number):
         request(group, number)
         if number == signal.SIGINT:
             signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(processes, "_signal", interrupted)
+    monkeypatch.setattr(processes, "_signal_group", interrupted)
     mark = tmp_path / "ready"
     argv = stubborn_child(mark, signal.SIGINT)
 

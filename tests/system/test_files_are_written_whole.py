@@ -15,7 +15,7 @@ from codeneedle.system.files import (
     write_note,
     write_whole,
 )
-from codeneedle.system.secrets import know
+from codeneedle.system.secrets import know_secrets
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
@@ -96,7 +96,7 @@ def test_the_end_of_a_log_is_read_as_text(tmp_path):
 
 
 def test_the_end_of_a_log_tells_no_secret_that_takes_three_lines(tmp_path):
-    know("sk-0123456789abcdef")
+    know_secrets("sk-0123456789abcdef")
     (tmp_path / "log").write_text("began\nsk-01234\n56789a\nbcdef\n")
 
     assert "began\n********\n******\n*****\n" == tail(tmp_path / "log", 99)

@@ -5,18 +5,18 @@ import platform
 
 import pytest
 
-from codeneedle.system.files import holder, holding_lock
+from codeneedle.system.files import holding_lock, lock_holder
 
 
 def test_a_lock_has_one_holder(tmp_path):
     path = tmp_path / "lock"
-    assert "" == holder(path)
+    assert "" == lock_holder(path)
     with holding_lock(path), pytest.raises(BlockingIOError), holding_lock(path):
         pass
 
-    assert f"pid {os.getpid()} on {platform.node()}" == holder(path)
+    assert f"pid {os.getpid()} on {platform.node()}" == lock_holder(path)
     with holding_lock(path, is_shared=True):
-        assert "" == holder(path)
+        assert "" == lock_holder(path)
 
 
 def test_a_lock_may_be_waited_for(tmp_path):

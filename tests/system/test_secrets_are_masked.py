@@ -12,10 +12,10 @@ from codeneedle.records.store import encode
 from codeneedle.system.secrets import (
     SHORTEST_IN_ANSWERS,
     are_in,
-    know,
-    masked,
+    know_secrets,
+    mask_text,
     masked_values,
-    masking,
+    masking_errors,
     secret_in,
     secrets_of,
 )
@@ -26,7 +26,7 @@ STARS = "*" * len(KEY)
 
 @pytest.fixture(autouse=True)
 def _known():
-    know(KEY)
+    know_secrets(KEY)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def _known():
     ],
 )
 def test_a_known_secret_is_masked_however_it_is_broken_or_cut(text, expected):
-    assert expected == masked(text)
+    assert expected == mask_text(text)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_known_secret_is_masked_however_it_is_broken_or_cut(text, expected):
 )
 @pytest.mark.parametrize("white", ["", "\n", "\u00a0\u2028\x0b"])
 def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
-    know(key)
+    know_secrets(key)
     stored = msgspec.json.encode({"reply": f"x{key[:4]}{white}{key[4:]}y"})
 
     assert are_in(stored)
@@ -59,11 +59,11 @@ def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
 
 
 def test_a_placeholder_that_is_a_word_is_masked_in_errors_and_in_no_answer():
-    know("none")
+    know_secrets("none")
 
     assert ["**** left", "none left"] == [
-        masked("none left"),
-        masked("none left", shortest=SHORTEST_IN_ANSWERS),
+        mask_text("none left"),
+        mask_text("none left", shortest=SHORTEST_IN_ANSWERS),
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_password_in_an_address_is_a_secret_by_itself():
 
 
 def test_an_error_tells_no_secret_in_message_hint_or_log():
-    with pytest.raises(CellError) as caught, masking():
+    with pytest.raises(CellError) as caught, masking_errors():
         raise CellError(f"a {KEY}", hint=f"b {KEY}", log_excerpt=(f"c {KEY}",))
 
     error = caught.value

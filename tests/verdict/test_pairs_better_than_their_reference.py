@@ -113,7 +113,7 @@ def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
     code, line = check_pair(found, Pair.parse(COARSE))
     assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
     assert "better than its reference by more than the limit" in line
-    assert {} == found.doubted
+    assert {} == found.doubts_by_metric
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
     found = judge(losing_run(losses))
 
     first, *_ = headline_sentences(found, str)
-    assert is_doubted == bool(found.doubted) == ("in doubt" in first)
+    assert is_doubted == bool(found.doubts_by_metric) == ("in doubt" in first)
     assert is_doubted == (found.chosen is None)
 
 
@@ -146,20 +146,20 @@ def test_samples_that_flip_by_chance_put_no_reference_in_doubt(run):
     found = judge(run)
 
     assert any(row.gain.mean < -row.limit for row in found.main_results)
-    assert {} == found.doubted
+    assert {} == found.doubts_by_metric
 
 
 def test_a_pair_that_wins_samples_by_chance_or_a_broken_reference_is_not_within():
     found = judge(evaluation(400, {GOOD: 212, MIDDLE: 201, COARSE: 199}))
 
     decisions = {str(each.pair): each.decision for each in found.compared}
-    assert {} == found.doubted
+    assert {} == found.doubts_by_metric
     assert (Decision.OPEN, Decision.WITHIN) == (decisions[GOOD], decisions[MIDDLE])
 
 
 @pytest.mark.parametrize("rights", [{GOOD: 60}, {GOOD: 50, MIDDLE: 52, COARSE: 12}])
 def test_samples_that_most_pairs_win_put_the_reference_in_doubt(rights):
-    assert {"eval"} == {*judge(evaluation(82, rights)).doubted}
+    assert {"eval"} == {*judge(evaluation(82, rights)).doubts_by_metric}
 
 
 def test_beside_a_reference_in_doubt_none_is_within_and_the_worst_stay_beyond():
@@ -196,8 +196,8 @@ def test_a_finer_pair_than_the_reference_may_gain():
     found = judge(losing_run(losses, setup=losing_setup(pairs), reference=""))
 
     (pair,) = found.compared
-    (doubt,) = pair.leading.doubts
-    assert ({}, REFERENCE) != (found.doubted, found.reference)
+    (doubt,) = pair.leading_metric.doubts
+    assert ({}, REFERENCE) != (found.doubts_by_metric, found.reference)
     assert (Decision.OPEN, RemarkKind.BETTER) == (pair.decision, doubt.kind)
     assert doubt.text.endswith("q8_0/q8_0 has a coarser K")
 
@@ -261,11 +261,11 @@ def of_some_texts(wins):
 @pytest.mark.parametrize("run", SEEMING.values(), ids=SEEMING)
 def test_a_gain_that_may_be_chance_is_told_as_one_and_no_units_decide_it(run):
     found = judge(run())
-    row = found.result(Pair.parse(GOOD)).leading
+    row = found.result(Pair.parse(GOOD)).leading_metric
 
-    assert (Decision.OPEN, {}) == (row.decision, found.doubted)
+    assert (Decision.OPEN, {}) == (row.decision, found.doubts_by_metric)
     assert RemarkKind.SEEMS_BETTER in {doubt.kind for doubt in row.doubts}
-    assert (None, None) == (row.needed, row.decidable)
+    assert (None, None) == (row.needed, row.units_to_decide)
     said = headline_sentences(found, lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
     assert not any(GOOD in line and "would decide" in line for line in said)
 
@@ -308,8 +308,8 @@ def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
 ):
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     result = found.result(Pair.parse(GOOD))
-    bounds = replace(result.leading.bounds, mean=mean, high=high)
-    of_metrics = (replace(result.leading, bounds=bounds),)
+    bounds = replace(result.leading_metric.bounds, mean=mean, high=high)
+    of_metrics = (replace(result.leading_metric, bounds=bounds),)
     found = replace(found, results=(replace(result, metric_results=of_metrics),))
 
     assert f"q8_0/q8_0 {shown}" == shown_on_badge(answer_of(found))

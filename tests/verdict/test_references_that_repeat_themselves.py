@@ -22,14 +22,14 @@ LIMITS = Limits(max_loss=0.02, max_lost=0.04, max_eval_lost=0.03)
 )
 def test_it_may_differ_by_the_limit_and_no_more(kind, limit, told):
     assert LIMITS.of(kind) == pytest.approx(limit)
-    assert "" == NoiseFloor(repeated=LIMITS.of(kind)).excess(kind, LIMITS)
-    assert told in NoiseFloor(repeated=limit + 0.001).excess(kind, LIMITS)
+    assert "" == NoiseFloor(repeated=LIMITS.of(kind)).excess_phrase(kind, LIMITS)
+    assert told in NoiseFloor(repeated=limit + 0.001).excess_phrase(kind, LIMITS)
 
 
 def test_scores_and_what_was_measured_once_differ_by_nothing():
     """Intervals of scores have the noise of sampling in them."""
-    assert "" == NoiseFloor(repeated=0.5).excess(LossKind.SCORE, LIMITS)
-    assert "" == NoiseFloor().excess(LossKind.PROBABILITY, LIMITS)
+    assert "" == NoiseFloor(repeated=0.5).excess_phrase(LossKind.SCORE, LIMITS)
+    assert "" == NoiseFloor().excess_phrase(LossKind.PROBABILITY, LIMITS)
 
 
 def loss_of(kind, lost_from=1.0):

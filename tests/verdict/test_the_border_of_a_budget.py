@@ -62,10 +62,13 @@ def test_candidates_that_were_fixed_share_the_error_and_else_those_that_were_mea
     grids = replace(ORDER, is_fixed=False)
     new = candidate("Q8_0", "bf16", "bf16")
 
-    assert len(EVERY) - 1 == ORDER.sharing(EVERY[1], EVERY[1:3])
-    assert len(EVERY) == ORDER.sharing(EVERY[1], [new])
-    assert (2, 1) == (grids.sharing(EVERY[1], EVERY[1:3]), grids.sharing(EVERY[1]))
-    assert 1 == replace(ORDER, candidates=EVERY[:1]).sharing(EVERY[0])
+    assert len(EVERY) - 1 == ORDER.sharing_count(EVERY[1], EVERY[1:3])
+    assert len(EVERY) == ORDER.sharing_count(EVERY[1], [new])
+    assert (2, 1) == (
+        grids.sharing_count(EVERY[1], EVERY[1:3]),
+        grids.sharing_count(EVERY[1]),
+    )
+    assert 1 == replace(ORDER, candidates=EVERY[:1]).sharing_count(EVERY[0])
 
 
 class TestBorder:

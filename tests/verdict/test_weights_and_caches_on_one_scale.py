@@ -45,7 +45,7 @@ def result_of(verdict, text):
 
 def outcome_of(result):
     """What was decided of a candidate, and by which numbers."""
-    row = result.leading
+    row = result.leading_metric
     return (str(result.pair), result.decision, row and row.bounds, result.lacking)
 
 
@@ -85,7 +85,7 @@ class TestJudging:
         assert "Q8_0 f16/f16" == name(verdict.reference)
 
     def test_a_loss_is_beside_that_reference(self):
-        row = result_of(judged(three_runs()), "Q4_K_M q8_0/q8_0").leading
+        row = result_of(judged(three_runs()), "Q4_K_M q8_0/q8_0").leading_metric
 
         assert 0.021 == pytest.approx(row.bounds.mean)
 
@@ -115,8 +115,8 @@ class TestJudging:
         assert (None, Outcome.NOTHING_FITS) == (verdict.chosen, verdict.outcome)
 
     def test_the_error_is_shared_among_all_candidates(self):
-        alone = judge(three_runs()[0]).result(Pair.parse(GOOD)).leading.bounds
-        among = result_of(judged(three_runs()), "Q8_0 q8_0/q8_0").leading.bounds
+        alone = judge(three_runs()[0]).result(Pair.parse(GOOD)).leading_metric.bounds
+        among = result_of(judged(three_runs()), "Q8_0 q8_0/q8_0").leading_metric.bounds
 
         assert among.high > alone.high
 
@@ -128,7 +128,7 @@ class TestJudging:
 
         verdict = judged(runs)
 
-        assert {} == verdict.doubted
+        assert {} == verdict.doubts_by_metric
         assert "within" == verdict.decision(result_of(verdict, f"Q6_K {FULL}").pair)
 
     @pytest.mark.parametrize("coarser", [("Q6_K",), ("Q6_K", "Q4_K_M")])
@@ -142,7 +142,7 @@ class TestJudging:
         verdict = judged(runs)
 
         assert (None, Outcome.NO_ANSWER) == (verdict.chosen, verdict.outcome)
-        assert ["recall-logp"] == [*verdict.doubted]
+        assert ["recall-logp"] == [*verdict.doubts_by_metric]
 
     def test_weights_that_gain_on_what_they_answered_are_not_within(self):
         """The functions without an answer may be the hard ones."""
@@ -152,7 +152,7 @@ class TestJudging:
 
         row = result_of(judged(runs), f"Q6_K {FULL}")
 
-        assert ("open", 6) == (row.decision, row.leading.left_out)
+        assert ("open", 6) == (row.decision, row.leading_metric.left_out)
 
     @pytest.mark.parametrize("files", [(0, 1), (0, 2), (1, 2), (0,)])
     @pytest.mark.parametrize("losses", [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0)])
@@ -178,7 +178,10 @@ class TestJudging:
         assert [outcome_of(each) for each in plain.results] == [
             outcome_of(each) for each in verdict.results
         ]
-        assert (plain.chosen, plain.doubted) == (verdict.chosen, verdict.doubted)
+        assert (plain.chosen, plain.doubts_by_metric) == (
+            verdict.chosen,
+            verdict.doubts_by_metric,
+        )
 
     def test_a_pair_that_has_no_numbers_is_never_set(self):
         runs = three_runs()

@@ -32,7 +32,7 @@ from codeneedle.verdict.trust import (
     _is_smaller,
     attention_on_cpu,
     metrics_of,
-    suspects,
+    suspect_cells,
     trusted_records,
     trusted_run,
 )
@@ -71,7 +71,7 @@ def test_a_pair_that_computes_nan_in_one_probe_is_no_reference_in_another():
 def found(*records, asked=()):
     """The suspects among *records*, with status and reason."""
     finished = [record for record in records if record.has_numbers]
-    suspect = suspects(finished, grid=asked)
+    suspect = suspect_cells(finished, grid=asked)
     return {
         str(pair): (trouble.status, trouble.reason) for pair, trouble in suspect.items()
     }

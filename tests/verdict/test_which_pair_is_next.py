@@ -58,11 +58,11 @@ def run_through(truth, order=ORDER):
 
 
 def test_half_of_the_error_is_for_the_first_three_and_half_for_all_others():
-    shares = [error_share(0, ORDER.sharing(each)) for each in OTHERS]
+    shares = [error_share(0, ORDER.sharing_count(each)) for each in OTHERS]
 
     assert ALPHA / 2 == pytest.approx(sum(shares))
-    assert 6 == ORDER.sharing(EIGHT)
-    assert 64 == ORDER.sharing(pair("q5_1/q5_1"))
+    assert 6 == ORDER.sharing_count(EIGHT)
+    assert 64 == ORDER.sharing_count(pair("q5_1/q5_1"))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +72,14 @@ def test_half_of_the_error_is_for_the_first_three_and_half_for_all_others():
 def test_without_others_or_without_first_ones_all_of_it_is_shared(pairs, expected):
     order = Order(pairs=pairs)
 
-    assert {expected} == {order.sharing(each) for each in order.every}
+    assert {expected} == {order.sharing_count(each) for each in order.every}
 
 
 def test_a_pair_that_a_grid_has_measured_as_well_shares_in_the_second_half():
     order = Order(pairs=("q8_0/q8_0", "q5_1/q5_1"))
     more = [pair("q5_0/q5_0"), pair("q5_1/q5_1")]
 
-    assert [2, 4] == [order.sharing(each, more) for each in (EIGHT, more[0])]
+    assert [2, 4] == [order.sharing_count(each, more) for each in (EIGHT, more[0])]
 
 
 def test_looks_that_it_skips_have_shares_of_their_own_behind_all_others():
@@ -416,10 +416,10 @@ def test_a_lost_order_is_shared_by_all_of_the_grid():
 
     def high(sweep):
         row = judge(replace(run, sweep=sweep)).result(Pair.parse("q8_0/q8_0"))
-        return row.leading.bounds.high
+        return row.leading_metric.bounds.high
 
     assert high("decide = true\n") > high("") == high("decide = [")
 
 
 def test_an_order_without_pairs_shares_the_error_among_one():
-    assert 1 == Order(pairs=()).sharing(EIGHT)
+    assert 1 == Order(pairs=()).sharing_count(EIGHT)

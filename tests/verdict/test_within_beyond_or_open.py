@@ -161,7 +161,7 @@ def test_units_that_decide_are_told_of_six_measured_ones_at_least(
     row = row_of(losing_run({GOOD: OPEN}))
     few = replace(row, bounds=replace(row.bounds, units=units), needed=needed)
 
-    assert decidable == few.decidable
+    assert decidable == few.units_to_decide
 
 
 @pytest.mark.parametrize(
@@ -355,7 +355,7 @@ def test_a_pair_is_not_beyond_a_reference_with_a_coarser_axis():
 
     assert Pair.parse(GOOD) == found.reference
     assert {"bf16/q4_0": "open"} == words(found)
-    assert (Pair("bf16", "q4_0"),) == found.finer
+    assert (Pair("bf16", "q4_0"),) == found.finer_pairs
     assert Pair("bf16", "q8_0") == odd.reference
     assert {"q8_0/bf16": "open", COARSE: "beyond"} == words(odd)
 
@@ -529,9 +529,9 @@ def test_divergence_is_needed_where_it_was_measured():
         "q5_1/q5_1": "open",
     } == words(found)
     assert 0.03 == pytest.approx(of(found, GOOD).metric_result("kld").limit)
-    assert "kld" == of(found, COARSE).leading.metric.name
-    assert "kld" == of(found, "q5_1/q5_1").leading.metric.name
-    assert "recall-logp" == of(found, GOOD).leading.metric.name
+    assert "kld" == of(found, COARSE).leading_metric.metric.name
+    assert "kld" == of(found, "q5_1/q5_1").leading_metric.metric.name
+    assert "recall-logp" == of(found, GOOD).leading_metric.metric.name
     assert Pair.parse(GOOD) == found.chosen
 
 
@@ -541,7 +541,7 @@ def test_the_row_that_is_farthest_from_its_own_limit_decides():
     bounds = replace(row.bounds, high=2 * row.bounds.high)
     wide = replace(row, bounds=bounds, limit=10 * row.limit)
 
-    assert row is replace(result, metric_results=(wide, row)).leading
+    assert row is replace(result, metric_results=(wide, row)).leading_metric
 
 
 def test_divergence_alone_is_never_enough():
@@ -582,7 +582,7 @@ def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
         "q5_1/q5_1": "beyond",
         "q4_0/q4_0": "beyond",
     } == words(found)
-    assert "retrieval-logp" == of(found, "q5_1/q5_1").leading.metric.name
+    assert "retrieval-logp" == of(found, "q5_1/q5_1").leading_metric.metric.name
     assert "within" == found.decision(Pair.parse("q5_1/q5_1"), "recall-logp")
     assert "beyond" == found.decision(Pair.parse("q5_1/q5_1"), "retrieval-logp")
 
@@ -719,7 +719,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
         words(clean)[GOOD],
     )
     assert "beyond" == words(lossy)[GOOD]
-    assert "matched" == of(lossy, GOOD).leading.metric.name
+    assert "matched" == of(lossy, GOOD).leading_metric.metric.name
 
 
 def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():
@@ -928,10 +928,10 @@ def test_looks_that_the_order_skips_take_no_share():
 def test_what_a_finer_pair_rules_out_is_beyond_as_that_is_and_has_no_number():
     found = judge(deciding_run({"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND}, ORDERED))
 
-    assert {Pair("q4_0", "q4_0"): Pair("q8_0", "q4_0")} == dict(found.inferred)
+    assert {Pair("q4_0", "q4_0"): Pair("q8_0", "q4_0")} == dict(found.inferred_pairs)
     assert found.result(Pair("q4_0", "q4_0")) is None
     assert Pair("q8_0", "q8_0") == found.chosen
-    assert {} == judge(losing_run({"q8_0/q4_0": BEYOND})).inferred
+    assert {} == judge(losing_run({"q8_0/q4_0": BEYOND})).inferred_pairs
 
 
 # What would decide a pair
@@ -963,7 +963,7 @@ def test_further_units_can_show_that_a_pair_below_the_limit_is_within(
     changed = replace(row, **facts, bounds=replace(row.bounds, **bounds))
 
     assert Decision.OPEN is row.decision
-    assert expected == changed.decidable
+    assert expected == changed.units_to_decide
 
 
 def test_the_units_that_would_decide_are_those_of_the_next_look():

@@ -63,10 +63,10 @@ from codeneedle.system.contents import content_hash, joint_hash
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import (
     Child,
-    listens,
     mapped_files,
+    port_is_listened_on,
+    process_tree,
     program_of,
-    tree,
     words_of,
 )
 from codeneedle.system.variables import inherited_variables
@@ -221,7 +221,9 @@ class LlamaServer(StartedServer):
     def program(self) -> str:
         """A hash of what the innermost process runs: a wrapper is none of ours."""
         serving = [
-            pid for pid in tree(self.child.pid) if self.launch.alias in words_of(pid)
+            pid
+            for pid in process_tree(self.child.pid)
+            if self.launch.alias in words_of(pid)
         ]
         return running_program(serving[-1], self.command) if serving else ""
 
@@ -234,7 +236,7 @@ class LlamaServer(StartedServer):
         """
         if self._is_here is None and self.address is not None:
             port = urlsplit(self.address.url).port or 0
-            is_known = listens(tree(self.child.pid), port)
+            is_known = port_is_listened_on(process_tree(self.child.pid), port)
             self._is_here = is_known is not False or self.child.poll() is not None
         return machine.tree_rss_bytes(self.child.pid) if self._is_here else None
 
@@ -376,7 +378,7 @@ def running_program(pid: int, ours: Sequence[str]) -> str:
 
 def _own_memory(pid: int) -> int:
     """Memory of *pid* and what it started, without mapped files if the system tells."""
-    return sum(map(_own_memory_of, tree(pid)))
+    return sum(map(_own_memory_of, process_tree(pid)))
 
 
 def _own_memory_of(pid: int) -> int:

@@ -62,7 +62,7 @@ from codeneedle.scores import (
     log_probability,
     refuse_contradiction,
 )
-from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, masked
+from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, mask_text
 
 OPTIONAL = (
     ("top_k", "min_p", "repetition_penalty", "repeat_penalty"),
@@ -170,7 +170,7 @@ class OpenAi(Connection):
             if error.code in NOT_FOUND:
                 return None
             raise
-        return tuple(masked(model.id) for model in listed)
+        return tuple(mask_text(model.id) for model in listed)
 
     def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
         """
@@ -508,8 +508,8 @@ class OpenAi(Connection):
             reply = replace(reply, logprobs=(), gaps=(), lengths=(), unscored=fault)
         return replace(
             reply,
-            text=masked(reply.text, shortest=SHORTEST_IN_ANSWERS),
-            reasoning=masked(reply.reasoning, shortest=SHORTEST_IN_ANSWERS),
+            text=mask_text(reply.text, shortest=SHORTEST_IN_ANSWERS),
+            reasoning=mask_text(reply.reasoning, shortest=SHORTEST_IN_ANSWERS),
         )
 
 

@@ -56,7 +56,7 @@ from codeneedle.system import processes
 from codeneedle.system.commands import program_at
 from codeneedle.system.contents import file_hashes, joint_hash, named_files
 from codeneedle.system.orphans import running_with_note
-from codeneedle.system.secrets import know, masking, secrets_of
+from codeneedle.system.secrets import know_secrets, masking_errors, secrets_of
 from codeneedle.system.variables import inherited_variables
 
 VERSION_TIMEOUT_S = 120.0
@@ -259,8 +259,8 @@ class Command(OpenAiEngine):
     def _serving(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
         """A server of *cell* that is ready, for the length of a block."""
         start = partial(self._launch, cell, log)
-        know(*self._secrets())
-        with masking(), started.serving(start) as server:
+        know_secrets(*self._secrets())
+        with masking_errors(), started.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
             if server.address:
                 named = replace(server.address, model=server.client.model)

@@ -27,7 +27,7 @@ from codeneedle.system import machine
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
-    members,
+    group_members,
     stop,
 )
 from codeneedle.text import size
@@ -228,7 +228,7 @@ class CommandServer(OpenAiServer, StartedServer):
     @override
     def device_bytes(self) -> int | None:
         """Bytes of its process group on devices; None if unknown."""
-        return machine.used_bytes(*members(self.child.pid))
+        return machine.used_bytes(*group_members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
         """What its process group holds, on the host and on devices; None if unknown."""

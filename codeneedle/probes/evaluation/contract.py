@@ -24,7 +24,12 @@ from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.commands import fill_placeholders, program_at, words_of
 from codeneedle.system.orphans import running_with_note
-from codeneedle.system.secrets import know, masked, masking, secrets_of
+from codeneedle.system.secrets import (
+    know_secrets,
+    mask_text,
+    masking_errors,
+    secrets_of,
+)
 from codeneedle.system.variables import inherited_variables
 from codeneedle.text import duration, size
 
@@ -230,16 +235,16 @@ def _masking_secrets(task: EvaluationCommand) -> Iterator[None]:
     The log is masked once the block has ended.
     """
     names = (name for name in task.passed_on if name in os.environ)
-    know(*secrets_of({name: os.environ[name] for name in names}))
-    know(task.address.key if task.address else "")
+    know_secrets(*secrets_of({name: os.environ[name] for name in names}))
+    know_secrets(task.address.key if task.address else "")
     try:
-        with masking():
+        with masking_errors():
             yield
     finally:
         with contextlib.suppress(OSError):
             text = (files.read_regular(task.log) or b"").decode(
                 errors="surrogateescape"
             )
-            if (shown := masked(text)) != text:
+            if (shown := mask_text(text)) != text:
                 data = shown.encode(errors="surrogateescape")
                 files.write_whole(task.log, data)

@@ -18,7 +18,7 @@ from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.record import Sample
 from codeneedle.scores import NoScore, share
 from codeneedle.system import files
-from codeneedle.system.secrets import masked
+from codeneedle.system.secrets import mask_text
 from codeneedle.text import harmless, one_line, size, visible
 
 AUTO = "auto"
@@ -260,7 +260,7 @@ def _sha256(asked: object) -> str:
 
 def _mask_and_cut(text: str) -> str:
     """*text* as it is stored: masked before it is cut."""
-    return masked(one_line(harmless(text)))[:ID_LENGTH]
+    return mask_text(one_line(harmless(text)))[:ID_LENGTH]
 
 
 def _read_bytes(path: Path) -> bytes:

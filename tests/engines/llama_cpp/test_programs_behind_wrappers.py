@@ -10,7 +10,7 @@ from programs import script
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.system import machine
-from codeneedle.system.processes import listens, tree
+from codeneedle.system.processes import port_is_listened_on, process_tree
 
 pytestmark = pytest.mark.slow
 
@@ -33,14 +33,15 @@ def test_memory_of_a_wrapper_is_that_of_all_that_it_started(tmp_path):
         shell = machine.peak_rss_bytes(served.child.pid)
         whole = served.peak_rss_bytes()
 
-        assert 1 < len(tree(served.child.pid))
+        assert 1 < len(process_tree(served.child.pid))
         assert whole > 3 * shell
 
 
 def test_memory_is_unknown_where_none_of_our_processes_serves(tmp_path, monkeypatch):
     """As of a container: what is here is its client."""
     monkeypatch.setattr(
-        "codeneedle.engines.llama_cpp.server.listens", lambda _pids, _port: False
+        "codeneedle.engines.llama_cpp.server.port_is_listened_on",
+        lambda _pids, _port: False,
     )
     with started(tmp_path, f'exec {PYTHON} "$@"') as served:
         assert None is served.peak_rss_bytes()
@@ -50,8 +51,8 @@ def test_a_server_is_known_to_listen_on_its_port(tmp_path):
     with started(tmp_path, f'{PYTHON} "$@"\nexit') as served:
         port = int(served.address.url.partition("//")[2].split(":")[1].split("/")[0])
 
-        assert listens(tree(served.child.pid), port)
-        assert not listens([served.child.pid], port)
+        assert port_is_listened_on(process_tree(served.child.pid), port)
+        assert not port_is_listened_on([served.child.pid], port)
 
 
 def test_the_same_program_is_known_behind_any_wrapper_and_port(tmp_path):

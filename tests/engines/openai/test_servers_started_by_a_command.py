@@ -22,7 +22,7 @@ from codeneedle.engines.openai.server import CommandServer, evidence_text, finge
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.records.record import Status
-from codeneedle.system.secrets import masked
+from codeneedle.system.secrets import mask_text
 
 pytestmark = pytest.mark.slow
 
@@ -210,8 +210,8 @@ def test_what_a_server_is_handed_and_may_say_is_known_as_secret(monkeypatch, tmp
         monkeypatch.setenv(name, value)
 
     with command(env=tuple(handed)).serving(CELL, log=tmp_path / "log"):
-        assert "**** ******************* 0" == masked("hf-1 http://me:pass@host 0")
-        assert "my ****" == masked("my pass")
+        assert "**** ******************* 0" == mask_text("hf-1 http://me:pass@host 0")
+        assert "my ****" == mask_text("my pass")
 
 
 def test_variables_reach_the_server_and_its_record(tmp_path):
