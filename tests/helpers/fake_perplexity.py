@@ -163,7 +163,7 @@ def run_the_real_one(value, arguments):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "base"
         argv = [program, *arguments[:at], str(file), *arguments[at + 1 :]]
-        done = subprocess.run(argv, stdout=subprocess.PIPE, check=False)
+        told, returncode = told_and_returncode(argv)
         data = file.read_bytes() if file.exists() else b""
     with Path(arguments[at]).open("wb") as pipe:
         pipe.write(spoiled(data, how))
@@ -171,9 +171,21 @@ def run_the_real_one(value, arguments):
         os.kill(os.getpid(), signal.SIGKILL)
     if how == "hangs":
         signal.pause()
-    sys.stdout.buffer.write(done.stdout)
+    sys.stdout.buffer.write(told)
     sys.stdout.flush()
-    sys.exit(done.returncode)
+    sys.exit(returncode)
+
+
+def told_and_returncode(argv):
+    """What a program says, and its exit code; meanwhile this one is not silent."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as program:
+        while True:
+            try:
+                told, _ = program.communicate(timeout=0.2)
+            except subprocess.TimeoutExpired:
+                say(".\n")
+            else:
+                return told, program.returncode
 
 
 def was_asked(what):
