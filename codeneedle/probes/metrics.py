@@ -91,6 +91,12 @@ class Loss:
     right: str = "the model itself has {able} right with {pair}"
     """How a reference with little right is told; ``able`` as a percentage."""
 
+    why_guessed: Callable[[CellRecord, Setup], str] = lambda _record, _setup: ""
+    """
+    Phrase for a record that has right what any text of its kind tells, and nothing of
+    what was asked for; empty for others.
+    """
+
     faults: tuple[tuple[str, str], ...] = ()
     """
     Ways for an answer to be wrong, where they are told apart: the name of the metric

@@ -681,6 +681,7 @@ def why_too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     """Why nothing can be lost beside the reference of *record*; empty if it can."""
     able = loss.able(record, setup)
     if able >= ABLE:
-        return ""
+        guessed = loss.why_guessed(record, setup)
+        return guessed and f"{guessed}, so there is little to lose"
     right = loss.right.format(able=f"{able:.0%}", pair=record.pair)
     return f"{right}, so there is little to lose"
