@@ -96,13 +96,14 @@ def test_the_buffers_of_each_device_add_up_by_what_they_hold():
 
 
 def test_offload_and_buffers_of_all_devices_are_read():
-    effective = read(log("quoted-cuda-f16-conversion"))
+    effective = read(log("real-cuda-f16-conversion"))
 
-    assert (33, 33) == (effective.offloaded_layers, effective.total_layers)
-    assert 368.01 == effective.compute_mib
+    assert (31, 31) == (effective.offloaded_layers, effective.total_layers)
+    assert 20.6 == effective.compute_mib
     assert ("CUDA0",) == effective.devices
     assert 2 == effective.graph_splits
-    assert 1664.0 == sum(each.k_mib + each.v_mib for each in effective.kv)
+    assert (64, 64) == (effective.rotation_k, effective.rotation_v)
+    assert 9.23 == sum(each.k_mib + each.v_mib for each in effective.kv)
 
 
 def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not():
@@ -204,8 +205,9 @@ def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
     assert refusal == found.reason
 
 
-def test_a_healthy_log_has_no_trouble():
-    healthy = log("real-q8_0-q4_0")
+@pytest.mark.parametrize("name", ["real-q8_0-q4_0", "real-cuda-kernel"])
+def test_a_healthy_log_has_no_trouble(name):
+    healthy = log(name)
 
     assert (None, None) == (trouble(healthy), read(healthy).attention)
 
@@ -213,7 +215,7 @@ def test_a_healthy_log_has_no_trouble():
 @pytest.mark.parametrize(
     ("name", "attention"),
     [
-        ("quoted-cuda-f16-conversion", Attention.CONVERTED),
+        ("real-cuda-f16-conversion", Attention.CONVERTED),
         ("quoted-attention-on-cpu", Attention.CPU),
     ],
 )
