@@ -5,7 +5,7 @@ Draws the pictures of the documentation, each for light and for dark pages.
     python scripts/pictures.py --readme RUN # those of the README, of another run
     python scripts/pictures.py --budget 700MiB 32K RUN RUN ... # of files of weights
     python scripts/pictures.py --task FOLDER # of what humaneval.py has measured
-    python scripts/pictures.py --length RUN RUN ... # loss by the length of the text
+    python scripts/pictures.py --length RUN RUN ... # right tokens by length
 
 They are of the run in docs/runs: `codeneedle sweep gradient`, with four types. The same
 run gives the same pictures. Those of the README are of `make sweep`.
@@ -15,7 +15,9 @@ import argparse
 import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 import humaneval
 import matplotlib as mpl
@@ -33,6 +35,7 @@ from matplotlib.text import Text
 import codeneedle
 from codeneedle.cli.engines import asks_for
 from codeneedle.quantities import parse_memory_size, parse_token_count
+from codeneedle.records.record import Run
 from codeneedle.report import charts, heatmap
 from codeneedle.report.budget_chart import budget_frame, paint_budget
 from codeneedle.report.losses import Losses, losses_of
@@ -276,18 +279,21 @@ def draw_budget(
 LENGTH = "length"
 """The picture of texts of several lengths."""
 
+LABEL_STEP = 4.5
+"""Least distance of two names of pairs, in right tokens of 100."""
+
+MUCH = 0.05
+"""Share of right tokens that a pair loses which is drawn in the colour of *beyond*."""
+
 
 def draw_length(
     runs: Iterable[Path], folder: Path = ROOT / "docs" / "pictures"
 ) -> list[Path]:
-    """Write the loss of recall of each pair of *runs*, by the length of their text."""
-    by_pair: dict[str, list[tuple[int, Bounds]]] = {}
+    """Write the right tokens of each pair of *runs*, by the length of their text."""
+    by_pair: dict[str, dict[int, Bounds]] = {}
     for run in (codeneedle.load(path).run for path in runs):
-        for result in judge(run, Limits()).compared:
-            for row in result.metric_results:
-                if row.metric.name == "recall-logp":
-                    point = (run.setup.corpus.tokens, row.bounds)
-                    by_pair.setdefault(str(result.pair), []).append(point)
+        for pair, right in _right_tokens(run):
+            by_pair.setdefault(pair, {})[run.setup.corpus.tokens] = right
     return write_both(
         folder / LENGTH,
         lambda colours: chart(
@@ -296,38 +302,69 @@ def draw_length(
     )
 
 
+def _right_tokens(run: Run) -> Iterator[tuple[str, Bounds]]:
+    """
+    The share of right tokens of recall, by pair, the reference first.
+
+    What a pair loses, with its interval, is taken from what the reference has.
+    """
+    verdict = judge(run, Limits())
+    for result in verdict.compared:
+        for row in result.metric_results:
+            if row.metric.name != "recall-logp" or verdict.reference is None:
+                continue
+            record = next(
+                each
+                for each in run.of_probe("recall").records
+                if each.pair == verdict.reference and not each.variant
+            )
+            own = fmean(row.metric.by_unit(record, run.setup).values())
+            lost = row.bounds
+            yield str(verdict.reference), replace(lost, mean=own, low=own, high=own)
+            low, high = own - lost.high, own - lost.low
+            right = replace(lost, mean=own - lost.mean, low=low, high=high)
+            yield str(result.pair), right
+
+
 def paint_length(
     axes: Axes,
-    by_pair: Mapping[str, Sequence[tuple[int, Bounds]]],
+    by_pair: Mapping[str, Mapping[int, Bounds]],
     theme: charts.Theme,
 ) -> None:
-    """A line of losses for each pair, with their intervals, over tokens."""
-    axes.axhline(0, color=theme.line, linewidth=1)
+    """A line of right tokens for each pair, with intervals, over tokens."""
+    own = next(iter(by_pair.values()))
+    labels: list[tuple[int, float, str, str]] = []
     for pair, points in by_pair.items():
-        ordered = sorted(points, key=lambda point: point[0])
-        tokens = [length for length, _ in ordered]
-        means = [100 * bounds.mean for _, bounds in ordered]
-        colour = theme.beyond if means[-1] > 1 else theme.within
+        tokens = sorted(points)
+        means = [100 * points[at].mean for at in tokens]
+        lost = max(own[at].mean - points[at].mean for at in tokens)
+        colour = theme.within if lost else theme.ink
+        colour = theme.beyond if lost > MUCH else colour
         axes.plot(tokens, means, marker="o", color=colour)
-        for at, bounds in ordered:
-            ends = [100 * bounds.low, 100 * bounds.high]
+        for at in tokens:
+            ends = [100 * points[at].low, 100 * points[at].high]
             axes.plot([at, at], ends, color=colour, linewidth=1.5, alpha=0.5)
+        labels.append((tokens[-1], means[-1], pair, colour))
+    places: dict[int, float] = {}
+    for at, mean, pair, colour in sorted(labels, key=lambda label: -label[1]):
+        places[at] = min(mean, places.get(at, mean + LABEL_STEP) - LABEL_STEP)
         axes.annotate(
             pair,
-            (tokens[-1], means[-1]),
-            xytext=(10, 5),
+            (at, places[at]),
+            xytext=(8, 0),
             textcoords="offset points",
-            va="bottom",
-            color=theme.ink,
+            va="center",
+            color=colour,
         )
     axes.set_xscale("log", base=2)
-    ticks = sorted({length for points in by_pair.values() for length, _ in points})
+    ticks = sorted({at for points in by_pair.values() for at in points})
     axes.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
     axes.minorticks_off()
     axes.tick_params(length=0)
     axes.margins(x=0.15)
+    axes.set_ylim(0, 100)
     axes.set_xlabel("tokens of the text", color=theme.quiet)
-    axes.set_title("right tokens lost, of 100", fontsize=11, color=theme.ink)
+    axes.set_title("right tokens of 100", fontsize=11, color=theme.ink)
 
 
 # --- how it works: boxes from left to right, in two rows
