@@ -59,7 +59,7 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
 
     assert 1 == perplexity.chunks_done(log)
     assert perplexity.announced_size(log) is None
-    assert perplexity.too_short_error(short) is None
+    assert perplexity.lacking_lengths(short) is None
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():
