@@ -50,8 +50,8 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.steps import (
     first_look,
 )
-from codeneedle.verdict.border import best_of as best_on_border
-from codeneedle.verdict.border import dominated_pairs, next_on_border
+from codeneedle.verdict.budget_border import best_of as best_on_border
+from codeneedle.verdict.budget_border import dominated_pairs, next_on_border
 from codeneedle.verdict.judge import Verdict, judge_units
 from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits

@@ -15,7 +15,7 @@ from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.engines.mismatch import mismatch_error
-from codeneedle.engines.started import telling
+from codeneedle.engines.started_servers import telling
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of
 from codeneedle.probes.prompts import PromptForm

@@ -17,7 +17,7 @@ from codeneedle.cli.progress import (
 from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatch_error
-from codeneedle.engines.started import telling
+from codeneedle.engines.started_servers import telling
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_of

@@ -35,7 +35,7 @@ from codeneedle.cli.progress import (
 )
 from codeneedle.corpora.registry import load
 from codeneedle.engines.pace import Pace
-from codeneedle.engines.started import telling
+from codeneedle.engines.started_servers import telling
 from codeneedle.engines.survey import telling_calls
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED

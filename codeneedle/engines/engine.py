@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from codeneedle.cache_types import DEFAULT_TYPES, Pair
-from codeneedle.engines.ended import Died
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.messages import (
     Chat,
     Completion,
@@ -26,7 +26,7 @@ from codeneedle.engines.messages import (
     TokenPiece,
 )
 from codeneedle.engines.pace import Pace
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolFailed, ToolMissing
@@ -215,7 +215,7 @@ class Replies(Protocol):
     """Answers prompts."""
 
     tell: Callable[[Progress], None]  # called with how far a request is
-    patience: Patience  # with its silence
+    silence_limit: SilenceLimit  # of a streamed reply
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = ...

@@ -25,7 +25,7 @@ from codeneedle.engines.messages import (
     refuse_beyond,
     stated_refusal,
 )
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.records.record import Json
 from codeneedle.system.secrets import know_secrets, masking_errors
 from codeneedle.text import harmless
@@ -90,7 +90,7 @@ class Connection:
     """
 
     tell: Callable[[Progress], None]  # called with how far a streamed reply is
-    patience: Patience  # with the silence of a streamed reply
+    silence_limit: SilenceLimit  # of a streamed reply
 
     def __init__(
         self,
@@ -114,7 +114,7 @@ class Connection:
             transport: For tests.
         """
         self.tell = ignore_progress
-        self.patience = Patience()
+        self.silence_limit = SilenceLimit()
         self._silence_s = silence_s
         know_secrets(api_key)
         self._deadline = _Deadline(is_leaving)
@@ -183,9 +183,9 @@ class Connection:
         return event
 
     def _note_event(self) -> None:
-        """Grant the server its time again; `patience` learns how long it took."""
+        """Grant the server its time again; `silence_limit` learns how long it took."""
         self._deadline.extend()
-        self.patience.note_event()
+        self.silence_limit.note_event()
 
     def _ask(
         self,
@@ -217,9 +217,9 @@ class Connection:
 
     @contextlib.contextmanager
     def _streaming(self, path: str, body: Json) -> Iterator[httpx.Response]:
-        """A response to a POST of *body* whose `_events` come within our patience."""
-        limit_s, known = self.patience.limit_and_cause(self._silence_s)
-        self.patience.begin()
+        """The response to a POST of *body*, whose `_events` keep to the limit."""
+        limit_s, known = self.silence_limit.limit_and_cause(self._silence_s)
+        self.silence_limit.begin()
         try:
             with self._response_to("POST", path, body, limit_s=limit_s) as response:
                 yield response

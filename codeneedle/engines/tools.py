@@ -14,7 +14,7 @@ from typing import Annotated, Protocol
 import msgspec
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.records.record import MOST_NATS, Amount, Count, Effective, LogProb
 from codeneedle.scores import ROUNDING
 
@@ -106,7 +106,7 @@ class DivergenceTask:
     text_name: str  # what it is called in messages
     weights_sha256: str  # of the model
     folder: Path  # the run folder; the reference's distributions are kept in it
-    patience: Patience = field(default_factory=Patience, compare=False)
+    silence_limit: SilenceLimit = field(default_factory=SilenceLimit, compare=False)
     """With the silence of the tool."""
 
 
@@ -251,7 +251,7 @@ class ReadingTask:
     text: bytes  # the text; it has twice as many tokens as are read
     text_name: str  # what it is called in messages
     folder: Path  # the run folder
-    patience: Patience = field(default_factory=Patience, compare=False)
+    silence_limit: SilenceLimit = field(default_factory=SilenceLimit, compare=False)
     """With the silence of the tool."""
 
 

@@ -26,7 +26,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.mismatch import mismatch_error
-from codeneedle.engines.patience import Patience, patience
+from codeneedle.engines.silence_limits import SilenceLimit, silence_limit_of
 from codeneedle.engines.survey import Survey, with_attention
 from codeneedle.engines.tools import ToolRun
 from codeneedle.models.weights import Weights
@@ -277,7 +277,7 @@ class ProbeContext:
             FolderUnusable: If the folder cannot be made.
         """
         # Reports know probes, and do not wait for what asks servers.
-        from codeneedle.engines.started import telling
+        from codeneedle.engines.started_servers import telling
 
         moments: list[float | None] = [self.previous_end, self.clock()]
         self._forget_requests()
@@ -297,7 +297,7 @@ class ProbeContext:
                 moments.append(self.clock())
                 served.client.tell = self._tell_progress
                 try:
-                    with self.patience() as served.client.patience:
+                    with self.silence_limit() as served.client.silence_limit:
                         yield served
                     # Only once it is through: a driver may take seconds.
                     self.device_bytes = served.device_bytes()
@@ -327,15 +327,15 @@ class ProbeContext:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def patience(self) -> Iterator[Patience]:
+    def silence_limit(self) -> Iterator[SilenceLimit]:
         """
-        Patience by other cells whose attention runs in the same place.
+        The limit of silence by other cells whose attention runs in the same place.
 
         The longest silence in the block is kept when it ends.
         """
         survey = self.run.survey
         here = self.effective.attention or (survey and survey.attention(self.pair))
-        chosen = patience(
+        chosen = silence_limit_of(
             {
                 other.pair: other.silence_s
                 for other in self.others

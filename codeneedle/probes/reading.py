@@ -340,7 +340,7 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     run = context.run
     tool = run.engine.reading_tool()
     chunk = _find_or_lay_out_chunk(context, tool, group, text)
-    with context.measuring(), context.patience() as patience:
+    with context.measuring(), context.silence_limit() as silence_limit:
         task = ReadingTask(
             pair=context.pair,
             ids=chunk.ids,
@@ -348,7 +348,7 @@ def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
             text=chunk.text.encode(errors="replace"),
             text_name=run.setup.corpus.name,
             folder=run.folder,
-            patience=patience,
+            silence_limit=silence_limit,
         )
         log, started = context.log("reading"), context.clock()
         tokens = tool.read(task, log=log, note=context.observe_tool)

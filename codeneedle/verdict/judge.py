@@ -22,7 +22,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.verdict.border import dominated_pairs
+from codeneedle.verdict.budget_border import dominated_pairs
 from codeneedle.verdict.lengths import LostFrom, lost_from
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import (

@@ -13,7 +13,7 @@ from codeneedle.quantities import memory_word
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
 from codeneedle.text import duration, sweep_command
-from codeneedle.verdict.border import next_on_border
+from codeneedle.verdict.budget_border import next_on_border
 from codeneedle.verdict.judge import PairResult, Verdict, cache_size
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
 from codeneedle.verdict.order import (

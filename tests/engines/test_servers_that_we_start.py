@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from codeneedle.engines import started as module
+from codeneedle.engines import started_servers as module
 from codeneedle.engines.messages import Readiness, ServerGone, ServerSilent
-from codeneedle.engines.started import (
+from codeneedle.engines.started_servers import (
     PORT_ATTEMPTS,
     StartedServer,
     nap_after,

@@ -5,7 +5,7 @@ from signal import SIGXFSZ
 
 import pytest
 
-from codeneedle.engines.ended import (
+from codeneedle.engines.exit_causes import (
     Died,
     cause,
     end_of,

@@ -165,7 +165,7 @@ def test_a_server_that_hangs_costs_minutes_where_others_took_seconds(folder, led
     faults = {"f16-f16": [in_kernel], "q8_0-q8_0": [in_kernel, hangs]}
     command = (*SWEEP, "--llama-server", server(folder.path, faults), "--pairs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(*place("least patience"), 1.0)
+        patch.setattr(*place("least limit of silence"), 1.0)
         patch.setattr(*place("multiple of a silence"), 2.0)
         for pairs in ("f16/f16", "f16/f16,q8_0/q8_0"):
             arguments = (folder.path, *command, pairs)

@@ -20,8 +20,8 @@ POINTS = {
         "codeneedle.engines.llama_cpp.engine:LlamaCpp.serving"
     ),
     "start a server process": "codeneedle.system.orphans:running",
-    "wait for a server": "codeneedle.engines.started:_wait_for",
-    "choose a port": "codeneedle.engines.started:free_port",
+    "wait for a server": "codeneedle.engines.started_servers:_wait_for",
+    "choose a port": "codeneedle.engines.started_servers:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
     "force a right answer": "codeneedle.engines.llama_cpp.client:Client.force",
     "render a conversation": (
@@ -46,8 +46,8 @@ POINTS = {
     "memory of counting": "codeneedle.engines.llama_cpp.engine:COUNT_MEMORY_BYTES",
     "timeout of counting": "codeneedle.engines.llama_cpp.engine:COUNT_TIMEOUT_S",
     "silence of llama-perplexity": "codeneedle.engines.llama_cpp.perplexity:SILENCE_S",
-    "least patience": "codeneedle.engines.patience:LEAST_S",
-    "multiple of a silence": "codeneedle.engines.patience:MULTIPLE",
+    "least limit of silence": "codeneedle.engines.silence_limits:LEAST_S",
+    "multiple of a silence": "codeneedle.engines.silence_limits:MULTIPLE",
     "load timeout of llama-bench": f"{THROUGHPUT}:LOAD_TIMEOUT_S",
     "least timeout of llama-bench": f"{THROUGHPUT}:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": f"{THROUGHPUT}:SLOWEST_S_PER_TOKEN",

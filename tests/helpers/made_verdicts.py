@@ -34,7 +34,7 @@ from made_transcripts import made_conditions, transcript_run
 
 from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
-from codeneedle.probes.recall.places import hash_lines
+from codeneedle.probes.recall.copied_lines import hash_lines
 from codeneedle.records.record import (
     ON_CPU,
     Attention,

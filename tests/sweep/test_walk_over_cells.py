@@ -26,7 +26,7 @@ from codeneedle.cache_types import (
     whole_grid,
 )
 from codeneedle.engines.http import SILENCE_S
-from codeneedle.engines.patience import MULTIPLE
+from codeneedle.engines.silence_limits import MULTIPLE
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
 from codeneedle.models.weights import read_header, sha256
 from codeneedle.probes.cell import Step
@@ -264,7 +264,7 @@ def patient(store, *, seen_s, attention):
 
     def outcome(cell):
         cell.effective = Effective(attention=attention[cell.pair])
-        with cell.patience() as limited:
+        with cell.silence_limit() as limited:
             limits[cell.pair] = limited.limit_and_cause(SILENCE_S)[0]
             limited.longest_s = seen_s
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from codeneedle.cache_types import Candidate
-from codeneedle.verdict.border import (
+from codeneedle.verdict.budget_border import (
     best_of,
     border_of,
     dominated_pairs,

@@ -10,8 +10,8 @@ from typing import Self
 import msgspec
 
 from codeneedle.engines import mismatch
-from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import ALL_LAYERS, variables
 from codeneedle.engines.llama_cpp.installation import (

@@ -344,8 +344,8 @@ class Client(Connection):
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
     def _answer(self, path: str, layout: type[_Layout], body: Json) -> _Layout:
-        """The answer to *body* that comes as a whole, within our patience."""
-        limit_s, known = self.patience.limit_and_cause(self._silence_s)
+        """The answer to *body* that comes as a whole, within the limit of silence."""
+        limit_s, known = self.silence_limit.limit_and_cause(self._silence_s)
         try:
             return self._ask(
                 "POST",

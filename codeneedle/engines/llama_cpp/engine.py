@@ -11,7 +11,6 @@ from typing import ClassVar
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair, is_full
-from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -24,6 +23,7 @@ from codeneedle.engines.engine import (
     Tokenizer,
     translating_counting_errors,
 )
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import (
     arguments,
     backends,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.ended import exit_phrase
+from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
 from codeneedle.engines.reasons import most_telling_line
 from codeneedle.errors import ToolFailed, ToolMissing

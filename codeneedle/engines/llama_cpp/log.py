@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from codeneedle.engines import ended, reasons
+from codeneedle.engines import exit_causes, reasons
 from codeneedle.engines.reasons import printable_line
 from codeneedle.records.record import (
     Attention,
@@ -69,7 +69,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
     complaint = reasons.most_telling_line(lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
-    return _first_trouble(log_text) or ended.exit_cause(returncode, complaint)
+    return _first_trouble(log_text) or exit_causes.exit_cause(returncode, complaint)
 
 
 def _first_trouble(log_text: str) -> Trouble | None:
@@ -86,7 +86,7 @@ def evidence(log_text: str) -> tuple[str, ...]:
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines of a log, without those that never explain a failure."""
-    return ended.last_lines(
+    return exit_causes.last_lines(
         line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
     )
 

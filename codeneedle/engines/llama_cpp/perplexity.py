@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 from typing_extensions import override
 
 from codeneedle.engines.distributions import row_values
-from codeneedle.engines.ended import Died, exit_cause, silence_error
 from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.exit_causes import Died, exit_cause, silence_error
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
@@ -377,11 +377,11 @@ class Perplexity(BaseFileTool):
         env = inherited_variables()
         env |= variables(self.model, is_passive=is_passive)
 
-        patience = job.task.patience
-        silence_s, known = patience.limit_and_cause(SILENCE_S)
+        silence_limit = job.task.silence_limit
+        silence_s, known = silence_limit.limit_and_cause(SILENCE_S)
 
         def read_on() -> None:
-            patience.note_event()
+            silence_limit.note_event()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
             _refuse_nan(job, log_text)
@@ -389,7 +389,7 @@ class Perplexity(BaseFileTool):
                 raise _unreadable_rows_error(job, fault, log_text)
             progress(min(chunks_done(log_text), job.task.chunks))
 
-        patience.begin()
+        silence_limit.begin()
         returncode = run_watched(
             argv,
             env=env,

@@ -470,7 +470,7 @@ def prepare_reading(
         text_name=task.text_name,
         weights_sha256="",
         folder=task.folder,
-        patience=task.patience,
+        silence_limit=task.silence_limit,
     )
     return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
 

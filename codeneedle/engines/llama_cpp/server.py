@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 
 from typing_extensions import override
 
-from codeneedle.engines import started
-from codeneedle.engines.ended import Died
+from codeneedle.engines import started_servers
 from codeneedle.engines.engine import (
     HOST,
     Address,
@@ -24,6 +23,7 @@ from codeneedle.engines.engine import (
     CellSpec,
     Tokenizer,
 )
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
@@ -54,7 +54,7 @@ from codeneedle.engines.mismatch import (
     differences,
     refuse_without_flash,
 )
-from codeneedle.engines.started import StartedServer, nap_after
+from codeneedle.engines.started_servers import StartedServer, nap_after
 from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
@@ -280,7 +280,7 @@ def serving_llama(
     memory_bytes: int | None = None,
 ) -> AbstractContextManager[LlamaServer]:
     """
-    A llama-server that is ready; see `started.serving`.
+    A llama-server that is ready; see `started_servers.serving`.
 
     Args:
         launch: What to serve.
@@ -331,7 +331,7 @@ def serving_llama(
         )
         return server
 
-    return started.serving(start, port=launch.port)
+    return started_servers.serving(start, port=launch.port)
 
 
 def load_limit_s(weights: Weights) -> float:

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Self
 
 from codeneedle.cache_types import FIRST, Pair, is_full
-from codeneedle.engines.ended import exit_phrase
 from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from codeneedle.engines.ended import exit_phrase
+from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp.arguments import (
     ADAPTERS,
     ALL_LAYERS,

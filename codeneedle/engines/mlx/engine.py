@@ -14,8 +14,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines import started
-from codeneedle.engines.ended import silence_error
+from codeneedle.engines import started_servers
 from codeneedle.engines.engine import (
     HOST,
     Ability,
@@ -27,6 +26,7 @@ from codeneedle.engines.engine import (
     Tokenizer,
     translating_counting_errors,
 )
+from codeneedle.engines.exit_causes import silence_error
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileStatistics,
@@ -54,7 +54,7 @@ from codeneedle.engines.mlx.settings import (
     is_of_known_size,
     missing_package_error,
 )
-from codeneedle.engines.started import StartedServer
+from codeneedle.engines.started_servers import StartedServer
 from codeneedle.engines.tools import (
     Comparison,
     DivergenceTask,
@@ -308,7 +308,7 @@ class Mlx(Engine):
                 alias=alias,
             )
 
-        return started.serving(start)
+        return started_servers.serving(start)
 
     @override
     def divergence_tool(self) -> DivergenceTool:

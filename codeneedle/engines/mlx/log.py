@@ -12,9 +12,9 @@ from typing import TypeVar
 
 import msgspec
 
-from codeneedle.engines import ended, mismatch, reasons
-from codeneedle.engines.ended import Died
+from codeneedle.engines import exit_causes, mismatch, reasons
 from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp.base_file import BaseFileStatistics, Lengths
 from codeneedle.engines.mismatch import RequestedSettings
 from codeneedle.engines.mlx.settings import MlxSettings
@@ -261,7 +261,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
     complaint = reasons.most_telling_line(own)
     if complaint and _UNSUPPORTED.search(complaint.reason):
         complaint = replace(complaint, status=Status.UNSUPPORTED)
-    return ended.exit_cause(returncode, complaint)
+    return exit_causes.exit_cause(returncode, complaint)
 
 
 def error_of_end(returncode: int, log: Path) -> Died:
@@ -278,7 +278,7 @@ def error_of_end(returncode: int, log: Path) -> Died:
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines that are not for the parent, safe to show."""
-    return ended.last_lines(_own_lines(log_text))
+    return exit_causes.last_lines(_own_lines(log_text))
 
 
 def _own_lines(log_text: str) -> Iterator[str]:

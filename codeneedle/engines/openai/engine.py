@@ -16,7 +16,7 @@ from typing import ClassVar
 from typing_extensions import override
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines import started
+from codeneedle.engines import started_servers
 from codeneedle.engines.engine import (
     HOST,
     Ability,
@@ -260,7 +260,7 @@ class Command(OpenAiEngine):
         """A server of *cell* that is ready, for the length of a block."""
         start = partial(self._launch, cell, log)
         know_secrets(*self._secrets())
-        with masking_errors(), started.serving(start) as server:
+        with masking_errors(), started_servers.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
             if server.address:
                 named = replace(server.address, model=server.client.model)

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from codeneedle.engines.ended import LAST_WORDS, Died, cause, end_of
 from codeneedle.engines.engine import Served, Tokenizer
+from codeneedle.engines.exit_causes import LAST_WORDS, Died, cause, end_of
 from codeneedle.engines.messages import (
     Message,
     Readiness,
     TokenPiece,
 )
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.started import StartedServer
+from codeneedle.engines.started_servers import StartedServer
 from codeneedle.errors import CellError
 from codeneedle.records.record import CacheEvidence, Effective, Fingerprint, Status
 from codeneedle.system import machine

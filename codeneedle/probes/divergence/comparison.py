@@ -77,12 +77,12 @@ def compared_with_reference(
         if key(length, chunks) not in found.answers
     ]
     steps = [_chunks_to_compute(tool, task) for task in tasks]
-    with context.measuring(), context.patience() as patience:
+    with context.measuring(), context.silence_limit() as silence_limit:
         for at, task in enumerate(tasks):
             found.answers[key(task.context, task.chunks)] = _compare_context(
                 context,
                 tool,
-                replace(task, patience=patience),
+                replace(task, silence_limit=silence_limit),
                 done=sum(steps[:at]),
                 total=sum(steps),
             )

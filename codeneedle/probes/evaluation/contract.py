@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.engines.ended import cause, end_of, exit_phrase
 from codeneedle.engines.engine import Address
+from codeneedle.engines.exit_causes import cause, end_of, exit_phrase
 from codeneedle.errors import (
     BadInput,
     CellError,

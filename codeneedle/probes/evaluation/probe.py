@@ -19,8 +19,8 @@ from typing_extensions import override
 
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
-from codeneedle.engines.ended import end_of
 from codeneedle.engines.engine import Ability, Engine, Served
+from codeneedle.engines.exit_causes import end_of
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates

@@ -41,8 +41,8 @@ from codeneedle.probes.reading import (
     read_each,
     refuse_reading,
 )
+from codeneedle.probes.recall.asked_functions import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.asker import FunctionAsker, FunctionReader
-from codeneedle.probes.recall.fitting import PRIMING_TOKENS, functions_of, rooms
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,

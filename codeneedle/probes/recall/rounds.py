@@ -12,7 +12,7 @@ from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.observations import Answer, file_of, keep_results
 from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
-from codeneedle.probes.recall.places import NO_LINES, TextLines, place_lines
+from codeneedle.probes.recall.copied_lines import NO_LINES, TextLines, place_lines
 from codeneedle.probes.recall.record import recall_of, scored_lines
 from codeneedle.probes.recall.settings import functions_in
 from codeneedle.records.record import BadRecord, CellRecord, Setup

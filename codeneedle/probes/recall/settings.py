@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, structs
 from codeneedle.corpora.corpus import FUNCTIONS, LIMIT
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES, NeedleFacts
 from codeneedle.probes.observations import keep_results, settings_in
-from codeneedle.probes.recall.places import NO_LINES, TextLines
+from codeneedle.probes.recall.copied_lines import NO_LINES, TextLines
 from codeneedle.records.record import MOST_TOKENS, Setup
 
 NAME = "recall"

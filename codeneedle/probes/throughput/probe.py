@@ -360,7 +360,7 @@ def _measure_depth(
     depth: int,
     before: Sequence[DepthSpeeds],
 ) -> Speeds:
-    """Run the tool at *depth*; its patience grows from the depth before."""
+    """Run the tool at *depth*; its limit of silence grows from the depth before."""
     total, done = len(chosen.depths), len(before)
     where = f"after {plural(depth, 'token')}"
     context.step(done, total, where)

@@ -7,8 +7,8 @@ import zoo
 from made_servers import made_launch
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import ModelSpec
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import serving_llama

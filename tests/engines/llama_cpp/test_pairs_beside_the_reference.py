@@ -15,7 +15,7 @@ from codeneedle.engines.llama_cpp import perplexity
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Job
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
 from codeneedle.records.record import Status
@@ -231,8 +231,8 @@ def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, monkeypatch):
 def test_a_tool_that_says_nothing_for_longer_than_with_other_pairs_is_ended(
     tmp_path, run
 ):
-    patience = Patience(limit_s=0.3, known="f16/f16 took 0.1 s")
-    task = divergence_task(run, patience=patience)
+    silence_limit = SilenceLimit(limit_s=0.3, known="f16/f16 took 0.1 s")
+    task = divergence_task(run, silence_limit=silence_limit)
 
     with pytest.raises(CellError, match=r"for 0\.3 s; f16/f16 took 0\.1 s"):
         compared(made_perplexity(tmp_path, "hang"), task)

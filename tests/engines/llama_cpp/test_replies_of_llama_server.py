@@ -25,7 +25,7 @@ from codeneedle.engines.messages import (
     ServerSilent,
     reply_of,
 )
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 
 QUESTION = Completion(prompt="Go on", max_tokens=50)
 CHAT = Chat(messages=(Message("user", "Go on"),), max_tokens=50)
@@ -103,9 +103,9 @@ def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
 
 
 def test_silence_is_limited_by_what_other_pairs_took(tmp_path):
-    patience = Patience(limit_s=0.5, known="f16 took 0.1 s")
+    silence_limit = SilenceLimit(limit_s=0.5, known="f16 took 0.1 s")
     with fake_server(tmp_path, "pings", silence_s=600.0) as served:
-        served.client.patience = patience
+        served.client.silence_limit = silence_limit
         with pytest.raises(ServerSilent, match=r"for 0\.5 s; f16 took 0\.1 s"):
             served.client.complete(QUESTION)
 
@@ -113,11 +113,11 @@ def test_silence_is_limited_by_what_other_pairs_took(tmp_path):
 def test_the_longest_silence_of_a_reply_is_known(tmp_path):
     with fake_server(tmp_path) as served:
         reply = served.client.complete(QUESTION)
-        longest_s = served.client.patience.longest_s
+        longest_s = served.client.silence_limit.longest_s
         served.client.count_tokens("text")
 
     assert 0 < longest_s <= reply.wall_s
-    assert longest_s == served.client.patience.longest_s
+    assert longest_s == served.client.silence_limit.longest_s
 
 
 def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):

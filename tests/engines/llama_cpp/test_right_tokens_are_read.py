@@ -19,7 +19,7 @@ from codeneedle.engines.distributions import DEEPEST, encoded_row
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.llama_cpp.reading import Rows, pipe_of, prepare_reading
 from codeneedle.engines.messages import Completion
-from codeneedle.engines.patience import Patience
+from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
 from codeneedle.probes.cell import tokenizing
@@ -310,8 +310,8 @@ def test_a_tool_that_misbehaves_gives_an_error(
 
 @pytest.mark.slow
 def test_a_tool_that_hangs_is_ended_with_what_other_pairs_took(tmp_path):
-    limit = Patience(limit_s=0.3, known="another pair took 0.1 s")
-    task = reading_task(tmp_path / "run", patience=limit)
+    limit = SilenceLimit(limit_s=0.3, known="another pair took 0.1 s")
+    task = reading_task(tmp_path / "run", silence_limit=limit)
     with pytest.raises(CellError, match="another pair took"):
         read(made_perplexity(tmp_path, "deaf"), task)
 

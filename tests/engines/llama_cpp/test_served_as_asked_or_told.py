@@ -10,8 +10,8 @@ from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
 from codeneedle.cache_types import Pair, is_full
-from codeneedle.engines.ended import Died
 from codeneedle.engines.engine import CellSpec
+from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import server
 from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log

@@ -16,7 +16,7 @@ from made_records import (
 )
 
 from codeneedle.probes.recall.alignment import Mark, score
-from codeneedle.probes.recall.places import TextLines, hash_lines, place_lines
+from codeneedle.probes.recall.copied_lines import TextLines, hash_lines, place_lines
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks

@@ -6,7 +6,7 @@ from fake_engine import ByteTokenizer
 from made_records import made_forced_needle, made_needle
 
 from codeneedle.probes.prompts import PromptForm, Prompts
-from codeneedle.probes.recall.fitting import Questions
+from codeneedle.probes.recall.asked_functions import Questions
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt, question
 from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.probes.thinking import NO_THINK_ARGS

@@ -21,7 +21,7 @@ LEAST_S = 300.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Patience:
+class SilenceLimit:
     """The limit of a silence, and the longest one so far."""
 
     limit_s: float = math.inf
@@ -49,13 +49,13 @@ class Patience:
         return min((self.limit_s, self.known), (limit_s, ""))
 
 
-def patience(silences_s: Mapping[Pair, float]) -> Patience:
-    """Patience with a cell, by the longest silences of others; no limit without any."""
+def silence_limit_of(silences_s: Mapping[Pair, float]) -> SilenceLimit:
+    """The limit of a silence by the longest ones of other pairs; none without any."""
     if not silences_s:
-        return Patience()
+        return SilenceLimit()
     pair = max(silences_s, key=lambda each: silences_s[each])
     longest_s = silences_s[pair]
-    return Patience(
+    return SilenceLimit(
         limit_s=round(max(LEAST_S, MULTIPLE * longest_s)),
         known=f"its longest silence with {pair} was {longest_s:g} s; "
         "--retry-failed waits longer",

@@ -17,7 +17,7 @@ from codeneedle.corpora.needles import (
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.prompts import PromptForm, Prompts
-from codeneedle.probes.recall.places import NO_LINES, TextLines, hash_lines
+from codeneedle.probes.recall.copied_lines import NO_LINES, TextLines, hash_lines
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import RecallLayout, RecallSettings
 from codeneedle.probes.thinking import NO_THINK_ARGS
