@@ -22,7 +22,7 @@ from codeneedle.cache_types import RUNS
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import axes, cells_frame
 from codeneedle.records.record import CellRecord, Run, Setup
-from codeneedle.report.selection import default_metric, metric_named, one_run
+from codeneedle.report.selection import default_metric, one_run, probe_and_metric
 from codeneedle.report.tidy import data_frame, table_rows
 from codeneedle.text import plural, visible
 from codeneedle.verdict.judge import Verdict, judge
@@ -114,7 +114,9 @@ class LoadedRun:
         import numpy as np
         import pandas as pd
 
-        probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
+        probe, chosen = probe_and_metric(
+            metric or default_metric([self.run]), [self.run]
+        )
         run = self.run.of_probe(probe.name)
         if units:
             frame = _unit_frame(run, chosen.unit_values)
@@ -165,7 +167,9 @@ class LoadedRun:
         Raises:
             UnknownName: If there is no such metric.
         """
-        probe, chosen = metric_named(metric or default_metric([self.run]), [self.run])
+        probe, chosen = probe_and_metric(
+            metric or default_metric([self.run]), [self.run]
+        )
         run = self.run.of_probe(probe.name)
         return _unit_frame(
             run if chosen.loss else replace(run, records=()), chosen.by_unit

@@ -53,7 +53,7 @@ from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import read as read_results
 from codeneedle.probes.evaluation.record import Evaluation
-from codeneedle.probes.generation.prompts import read_prompts
+from codeneedle.probes.generation.prompts import read_hash_and_prompts
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.reading import Chunk, laid_out
 from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
@@ -61,7 +61,7 @@ from codeneedle.probes.recall.asker import enough_for_needle
 from codeneedle.probes.recall.passages import passage_of
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
-from codeneedle.probes.transcript.rendering import parts_of
+from codeneedle.probes.transcript.rendering import parts_and_dropped_fields
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
 from codeneedle.records.store import decode_record, decode_setup, encode, seal
 from codeneedle.report.models import models_document, rows_in
@@ -196,7 +196,7 @@ def read_transcript(data: bytes) -> None:
         for turn in conversation.turns:
             calls = "".join(f"{call.name} {call.arguments}" for call in turn.calls)
             text = f"{turn.reasoning}{turn.content}{calls}"
-            parts, _ = parts_of(turn, text)
+            parts, _ = parts_and_dropped_fields(turn, text)
             ends = [0, *(part.end for part in parts)]
             claim([part.start for part in parts] == ends[:-1], "parts are in order")
             claim(not parts or ends[-1] == len(text), "parts are the whole text")
@@ -220,7 +220,7 @@ def read_prompts_file(data: bytes) -> None:
     """The user's prompts, as they are sent, hashed and named."""
     path = _FOLDER / "prompts.txt"
     path.write_bytes(data)
-    _, prompts = read_prompts(path)
+    _, prompts = read_hash_and_prompts(path)
     claim(len({each.name for each in prompts}) == len(prompts), "names are distinct")
     for each in prompts:
         claim(each.text.encode(errors="replace") and each.sha256, "a prompt is a text")

@@ -1,4 +1,4 @@
-"""Functions are verbs with objects or nouns; variables and docstrings say what is."""
+"""Functions are verbs or what they return; variables and docstrings say what is."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "codeneedle"
 
-MOST = {"participle": 10, "each": 377, "docstring": 0}
+MOST = {"participle": 10, "each": 377, "docstring": 0, "error": 0, "done": 0}
 """By kind of name, how many the package may have; to be lowered as some go."""
 
 PARTICIPLES = frozenset(
@@ -63,11 +63,35 @@ def is_participle(name: str) -> bool:
     return "_" not in word and (is_regular or word in PARTICIPLES)
 
 
+ERRORS = re.compile(
+    r"(\w*Error|BadInput|BadReply|WeightsUnusable|FolderUnusable|TooLong)"
+)
+"""Types of what is raised, as functions that make it are annotated."""
+
+
+def makes_unnamed_error(node: ast.FunctionDef) -> bool:
+    """Whether *node* returns an error, and its name does not say so."""
+    kind = ast.unparse(node.returns or ast.Constant("")).removesuffix(" | None")
+    is_named = re.search("error|failure|refusal", node.name)
+    return bool(ERRORS.fullmatch(kind)) and not is_named
+
+
+def describes_nothing(node: ast.FunctionDef) -> bool:
+    """Whether *node* returns nothing, and its docstring begins with a thing."""
+    is_done = isinstance(node.returns, ast.Constant) and node.returns.value is None
+    text = ast.get_docstring(node) or ""
+    return is_done and bool(re.match(r"(The|An?|What|Where|Why|Whether|How)\b", text))
+
+
 def findings(tree: ast.Module) -> Iterator[tuple[str, str]]:
     """Each name and docstring of *tree* that says little, with its kind."""
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef) and is_participle(node.name):
             yield "participle", node.name
+        if isinstance(node, ast.FunctionDef) and makes_unnamed_error(node):
+            yield "error", node.name
+        if isinstance(node, ast.FunctionDef) and describes_nothing(node):
+            yield "done", node.name
         if isinstance(node, ast.Name) and node.id == "each":
             if isinstance(node.ctx, ast.Store):
                 yield "each", node.id
@@ -99,9 +123,15 @@ def _told(each):
 
 def seed_of(name):
     'The seed of a name.'
+
+def too_long(text) -> BadInput | None:
+    'The error for a text.'
+
+def paint(axes) -> None:
+    'A line at the limit.'
 """
 
     kinds = [kind for kind, _ in findings(ast.parse(code))]
-    assert {"participle": 1, "each": 2, "docstring": 1} == {
+    assert {"participle": 1, "each": 2, "docstring": 1, "error": 1, "done": 1} == {
         kind: kinds.count(kind) for kind in MOST
     }

@@ -105,7 +105,7 @@ def common(
         bool, typer.Option("--version", help="Show the version.")
     ] = False,
 ) -> None:
-    """The option of the program itself."""
+    """Take the option of the program itself."""
     if version and context.invoked_subcommand:
         raise BadInput(
             source="--version",
@@ -559,7 +559,7 @@ def table(
         )
     limits = limits_of(max_loss, max_lost, max_eval_lost)
     if form:
-        for document in _in_form(form, out, name, limits):
+        for document in _documents_in_form(form, out, name, limits):
             show_document(document, "markdown")
         return
     if metric:
@@ -593,7 +593,7 @@ def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
         show_document(speeds_document(tables), form)
 
 
-def _in_form(
+def _documents_in_form(
     form: str, out: Path, name: str | None, limits: "Limits | None"
 ) -> "list[Document]":
     """
@@ -819,10 +819,10 @@ def page(
     """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.cli.engines import asks_for
     from codeneedle.report.page import page as html_page
-    from codeneedle.report.selection import runs_named
+    from codeneedle.report.selection import runs_and_folder
     from codeneedle.system.files import write_whole
 
-    runs, folder = runs_named(out, names or ())
+    runs, folder = runs_and_folder(out, names or ())
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),

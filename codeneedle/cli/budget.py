@@ -115,7 +115,7 @@ class JointSweep:
 
     def _show_verdict(self, loops: Sequence[TaskLoop]) -> None:
         """
-        The verdict on all that is stored, and the command that shows it again.
+        Show the verdict on all that is stored, and the command for it.
 
         Nothing is shown of a single run.
         """

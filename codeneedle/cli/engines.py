@@ -226,10 +226,10 @@ def _adapt_command_request(request: "Request") -> "Request":
             reason="does not say which model it serves",
             hint="Put ${model} into it, or say what it is called: --served-name NAME",
         )
-    return replace(request, models=(_as_path(settings.served_name),))
+    return replace(request, models=(_name_as_path(settings.served_name),))
 
 
-def _as_path(name: str) -> str:
+def _name_as_path(name: str) -> str:
     """The *name* that a server has for its model, which is no name of `pretrained`."""
     return f"./{name}"
 
@@ -277,7 +277,7 @@ def _adapt_endpoint_request(request: "Request") -> "Request":
             reason="needs a name for the model",
             hint="Say what the server calls it: --served-name NAME",
         )
-    models = request.models or (_as_path(settings.served_name),)
+    models = request.models or (_name_as_path(settings.served_name),)
     return replace(request, models=models, k_types=(pair.k,), v_types=(pair.v,))
 
 

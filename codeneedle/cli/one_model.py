@@ -21,7 +21,7 @@ from codeneedle.verdict.joint import why_other_model
 from codeneedle.verdict.next import PROBE
 
 
-def as_one_budget(request: Request) -> Request:
+def request_of_one_budget(request: Request) -> Request:
     """
     *request*, which decides; among several files of weights, by recall alone.
 
@@ -116,7 +116,7 @@ def other_weights(weights: Weights) -> Path | None:
     return None
 
 
-def beside_line(plan: Plan) -> str:
+def cache_beside_weights_line(plan: Plan) -> str:
     """
     What would tell how large the loss of a cache is beside that of weights.
 

@@ -371,7 +371,7 @@ class SweepDisplay:
             self._console.print(cell_line(event.record, self.progress))
 
     def _print_wait(self, event: CellStepped) -> None:
-        """What the cell waits for, once; where there is a grid, its line says so."""
+        """Print once what the cell waits for; a grid says so in its own line."""
         line = f"{event.pair}: {visible(event.step.what)}" if event.step.is_wait else ""
         if line and line != self._waiting:
             self._console.print(line)

@@ -20,7 +20,11 @@ from rich.text import Text
 
 from codeneedle.cache_types import Pair
 from codeneedle.cli.engines import asks_for, engine_entry
-from codeneedle.cli.one_model import as_one_budget, beside_line, is_one_question
+from codeneedle.cli.one_model import (
+    cache_beside_weights_line,
+    is_one_question,
+    request_of_one_budget,
+)
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
@@ -135,7 +139,7 @@ def sweep(
     refuse_decided_share(request, execution)
     asked = request
     if together and request.decide:
-        request = as_one_budget(request)
+        request = request_of_one_budget(request)
     began = time.monotonic()
     try:
         with unwinding_on_signals():
@@ -424,7 +428,7 @@ class Page:
         self._show_verdict()
         if plan.request.receipt:
             self._show_receipt()
-        if self.is_alone and (line := beside_line(plan)):
+        if self.is_alone and (line := cache_beside_weights_line(plan)):
             say(self.console, line)
         return code
 
@@ -589,7 +593,7 @@ class Page:
             self._say_time_is_up(f"{self.plan.may_measure[0]}, the reference", math.nan)
 
     def _say_so_far(self, verdict: Verdict) -> None:
-        """The verdict so far, in a line or two, once a loss was measured."""
+        """Show the verdict so far in a line or two, once a loss was measured."""
         if not verdict.compared:
             return
         first, *rest = headline_sentences(verdict, asks_for(verdict.run.setup.engine))
@@ -664,7 +668,7 @@ class Page:
 
     def _show_verdict(self, *, apart: Collection[Pair] = ()) -> None:
         """
-        The verdict on the run so far, if there is anything to compare.
+        Show the verdict on the run so far, if there is anything to compare.
 
         Pairs that are set *apart* have no kernel: they are no choice here.
         """
@@ -687,7 +691,7 @@ class Page:
         print_report(self.shown, answer, closing_document([verdict], asks_for))
 
     def _show_receipt(self) -> None:
-        """The receipt of the run so far, for the table of models."""
+        """Print the receipt of the run so far, for the table of models."""
         run = self._read_run()
         if run is None:
             return

@@ -74,7 +74,7 @@ class Corpus:
         doubts = [(file, check()) for file, check in self.checks]
         return _lines_of_unread([(file, doubt) for file, doubt in doubts if doubt])
 
-    def of_length(self, lines: int) -> list[Function]:
+    def functions_of_length(self, lines: int) -> list[Function]:
         """The functions with *lines* lines or more that are not blank."""
         return [
             function for function in self.functions if function.content_lines >= lines
@@ -86,7 +86,7 @@ class Corpus:
 
         Cut where the corpus may be cut; there must be so many.
         """
-        ends = sorted(function.end for function in self.of_length(lines))
+        ends = sorted(function.end for function in self.functions_of_length(lines))
         end = ends[functions - 1]
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
@@ -94,7 +94,7 @@ class Corpus:
     def functions_to_write(self) -> list[Function]:
         """The functions of written recall, at most `sample_k`, in order of lines."""
         return needles.choose_functions(
-            self.of_length(WRITTEN_LINES),
+            self.functions_of_length(WRITTEN_LINES),
             k=self.sample_k,
             seed=self.sample_seed,
             line_count=self.line_count,
@@ -109,7 +109,7 @@ class Corpus:
             lines: Least number of their lines that are not blank.
         """
         return needles.choose_in_blocks(
-            self.of_length(lines),
+            self.functions_of_length(lines),
             first=first,
             limit=max(first, LIMIT),
             seed=self.sample_seed,

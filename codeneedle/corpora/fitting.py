@@ -220,7 +220,7 @@ def filled_phrase(tokens: int, context: int) -> str:
     return phrase if fills(tokens, context) else f"{tokens:,} of {phrase}"
 
 
-def beyond_text(corpus: str, filled: str) -> str:
+def unmeasured_beyond_phrase(corpus: str, filled: str) -> str:
     """What is not measured: anything beyond the text of *corpus*, which is *filled*."""
     longer = "a longer --corpus" if corpus == LONG_CORPUS else f"--corpus {LONG_CORPUS}"
     return f"the text fills {filled}: what happens beyond is not measured ({longer})"

@@ -26,7 +26,7 @@ FEW = 10
 """With so few tokens, no errors are stated."""
 
 
-def row_values(vocabulary: int) -> int:
+def values_per_row(vocabulary: int) -> int:
     """
     16-bit values that a scored token takes: an even vocabulary, scale and minimum.
 
@@ -54,7 +54,7 @@ def chunks(
 
 def encoded_row(row: Row) -> npt.NDArray[np.uint16]:
     """
-    *row* in 16 bits a value, shape (`row_values`,).
+    *row* in 16 bits a value, shape (`values_per_row`,).
 
     Source:
         ``log_softmax`` with ``log_prob`` in ``perplexity.cpp`` of llama.cpp b11434.
@@ -62,7 +62,7 @@ def encoded_row(row: Row) -> npt.NDArray[np.uint16]:
     top = np.float32(row.max())
     low = max(np.float32(row.min()), np.float32(top - DEEPEST))
     scale = np.float32((top - low) / 65535)
-    stored = np.zeros(row_values(len(row)), dtype=np.uint16)
+    stored = np.zeros(values_per_row(len(row)), dtype=np.uint16)
     stored[:SCALE_VALUES] = np.array([scale, low], dtype=np.float32).view(np.uint16)
     if scale:
         steps = np.rint((row - low) / scale)

@@ -84,7 +84,7 @@ USUAL = (DIVERGENCE.name, RECALL.name)
 """What is asked where no probe is named: the quicker one first."""
 
 
-def usual_probes(
+def usual_probes_and_why(
     engine: Engine, *, is_built_in: bool, is_set: bool
 ) -> tuple[tuple[str, ...], str]:
     """

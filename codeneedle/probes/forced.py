@@ -72,13 +72,13 @@ def scored_answers(
 
     def show(name: str, _view: View) -> Document:
         text = text_of(name)
-        return document(beside_reference(run, record, name, scored, text=text))
+        return document(tokens_beside_reference(run, record, name, scored, text=text))
 
     for name in scored(record):
         yield ScoredAnswer(name=name, show=partial(show, name))
 
 
-def beside_reference(
+def tokens_beside_reference(
     run: Run,
     record: CellRecord,
     name: str,

@@ -125,11 +125,12 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
                 )
             frames[metric.name].append(cell)
     return {
-        name: _over_floor(metric, frames[name]) for name, metric in distinct.items()
+        name: _cells_over_floor(metric, frames[name])
+        for name, metric in distinct.items()
     }
 
 
-def _over_floor(metric: Metric, cells: Cells) -> Cells:
+def _cells_over_floor(metric: Metric, cells: Cells) -> Cells:
     """*cells* as `Metric.over_floor` makes them; without values if there is none."""
     if metric.over_floor is None:
         return cells
@@ -173,7 +174,7 @@ def value_spread(cells: Cells) -> Spread:
     )
 
 
-def most_observations(cells: Cells) -> int:
+def largest_observation_count(cells: Cells) -> int:
     """The largest number of observations behind a value; 0 without cells."""
     return max((cell.n for cell in cells), default=0)
 

@@ -74,7 +74,11 @@ def answers(
         )
     if function is None:
         return _overviews_document(measured)
-    named = [(run, answer) for run, record in measured for answer in of(run, record)]
+    named = [
+        (run, answer)
+        for run, record in measured
+        for answer in scored_answers_of(run, record)
+    ]
     chosen = [
         (run, answer)
         for run, answer in named
@@ -94,7 +98,7 @@ def answers(
     ]
 
 
-def of(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
+def scored_answers_of(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The answers of *record*; none of a probe that asks for none."""
     if record.has_numbers and record.probe in PROBES:
         yield from PROBES[record.probe].answers(run, record)

@@ -99,7 +99,7 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
         taken = memory_phrase(verdict, chosen)
         return [
             f"Set: {flags_of(verdict, chosen.pair, pair_flags)}   ({taken})",
-            f"     {beside_sentence(verdict, chosen)}",
+            f"     {loss_beside_sentence(verdict, chosen)}",
             *_weights_alone(verdict, chosen),
         ]
     return [*_why_reference_stays(verdict, reference, pair_flags)]
@@ -173,7 +173,7 @@ def _nothing_fits_lines(
         yield f"     Without any cache it takes {without}: smaller weights would fit."
 
 
-def beside_sentence(verdict: Verdict, result: PairResult) -> str:
+def loss_beside_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
     what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
     return (

@@ -129,7 +129,7 @@ def is_best(of_file: pd.DataFrame) -> pd.Series:
 
 
 def _paint_budget_edge(axes: Axes, most: float | None, theme: Theme) -> None:
-    """A dashed line at *most*, in the unit of the axes; nothing without a budget."""
+    """Paint a dashed line at *most*, in the unit of the axes; none without a budget."""
     if most is None:
         return
     axes.axvline(most, color=theme.ink, linewidth=1.2, linestyle="--", zorder=1)

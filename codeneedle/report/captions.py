@@ -264,7 +264,7 @@ def label_with_unit(metric: Metric) -> str:
 
 def combination_phrase(metric: Metric, cells: Cells) -> str:
     """`` (mean of 16 functions)``; empty where a number is a single observation."""
-    most = frames.most_observations(cells)
+    most = frames.largest_observation_count(cells)
     if most < 2:  # noqa: PLR2004 - nothing to combine
         return ""
     # A text has an observation per question.

@@ -173,7 +173,7 @@ def _paint_limit(
     losses: Losses,
     theme: Theme,
 ) -> None:
-    """Axes where the points are, on the scale of the colours; the limit as a band."""
+    """Scale axes to the points and the colours, and paint the limit as a band."""
     limit, what = losses.limit, losses.what
     seen = [*frame["loss"], *on_front["low"], *on_front["high"], 0.0, limit]
     low, high = min(filter(math.isfinite, seen)), max(filter(math.isfinite, seen))

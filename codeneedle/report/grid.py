@@ -227,7 +227,9 @@ def _mean_heading(metric: Metric, runs: Sequence[Run]) -> str:
 def _column_heading(metric: Metric, runs: Sequence[Run]) -> str:
     """``matched /20``, ``pass /16``; without a bound of 0, or that runs differ in."""
     high = display_of(metric).bounds[1]
-    counts = {frames.most_observations(frames.cells_frame(r, metric)) for r in runs}
+    counts = {
+        frames.largest_observation_count(frames.cells_frame(r, metric)) for r in runs
+    }
     if not high or (metric.is_sum and len(counts) != 1):
         return metric.name
     most = high * counts.pop() if metric.is_sum else high

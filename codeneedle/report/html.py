@@ -36,14 +36,16 @@ def _block(block: Block) -> Markup:
         case Table(heading, rows, words):
             return _table(heading, rows, words)
         case Facts(entries):
-            return _in_element("dl", _entries(entries))
+            return _element_of_parts("dl", _entries(entries))
         case Lines(lines, copied=title) if title:
             whole = "\n".join(visible_lines(str(line)) for line in lines)
             note = Markup('<p class="note">{}</p>').format(title)
             return note + Markup("<pre>{}</pre>").format(whole)
         case Lines(lines, style):
             kinds = ["bold" if is_bold(line, style) else "" for line in lines]
-            return _in_element("ul", map(_element, ["li"] * len(kinds), lines, kinds))
+            return _element_of_parts(
+                "ul", map(_element, ["li"] * len(kinds), lines, kinds)
+            )
 
 
 def _entries(entries: Iterable[tuple[str, ShownText]]) -> Iterator[Markup]:
@@ -58,11 +60,11 @@ def _table(
     kinds = ["words" if name in words else "" for name in heading]
     lines = [("th", heading), *(("td", row) for row in rows)]
     body = (
-        _in_element("tr", map(_element, [tag] * len(kinds), line, kinds))
+        _element_of_parts("tr", map(_element, [tag] * len(kinds), line, kinds))
         for tag, line in lines
     )
     scroll = Markup('<div class="scroll" tabindex="0">{}</div>')
-    return scroll.format(_in_element("table", body))
+    return scroll.format(_element_of_parts("table", body))
 
 
 def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
@@ -72,5 +74,5 @@ def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags
 
 
-def _in_element(tag: str, parts: Iterable[Markup]) -> Markup:
+def _element_of_parts(tag: str, parts: Iterable[Markup]) -> Markup:
     return Markup(f"<{tag}>") + Markup().join(parts) + Markup(f"</{tag}>")  # noqa: S704

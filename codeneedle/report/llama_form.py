@@ -67,7 +67,7 @@ class Dialect:
     """The option of a build with kernels for some pairs."""
 
 
-def of_divergence(run: Run) -> Run:
+def run_of_divergence(run: Run) -> Run:
     """*run* with the records that `llama_form` shows."""
     return run.of_probe(NAME)
 
@@ -82,7 +82,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     run = verdict.run
     compared = {
         record.pair: (record, seen)
-        for record in of_divergence(run).records
+        for record in run_of_divergence(run).records
         if record.has_numbers and (seen := divergence_of(record))
         if any(at.statistics for at in seen.answers.values())
     }
@@ -258,7 +258,7 @@ def _commands(
         counts = zip(contexts, settings["chunks"], strict=True)
         told = "; ".join(f"{plural(count, 'chunk')} of {at}" for at, count in counts)
         yield f"# the same at each context: {told} tokens"
-    worth = worth_compiling(verdict)
+    worth = pareto_pairs(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
         yield f"# {dialect.build(worth)}"
@@ -270,7 +270,7 @@ def _without_folders(setup: Setup, command: Iterable[str]) -> str:
     return captions.command_line(setup, words)
 
 
-def worth_compiling(verdict: Verdict) -> list[Pair]:
+def pareto_pairs(verdict: Verdict) -> list[Pair]:
     """Pareto-optimal pairs by size and loss, without those beyond the limit."""
     pairs = [
         each.pair

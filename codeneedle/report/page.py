@@ -207,7 +207,9 @@ def _run_facts(
 def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
-        by_pair.setdefault(record.pair, []).extend(answers.of(run, record))
+        by_pair.setdefault(record.pair, []).extend(
+            answers.scored_answers_of(run, record)
+        )
     return by_pair
 
 

@@ -206,7 +206,7 @@ def _scale_name(panels: Panels) -> str:
 
 
 def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
-    """The value of each spot in its colour; gaps are hatched."""
+    """Paint the value of each spot in its colour; gaps are hatched."""
     import seaborn as sns
 
     rows, scale = _spots_by_depth(panels, panel), panels.scale
@@ -242,7 +242,7 @@ def _paint_changes(axes: Axes, panels: Panels, panel: Panel) -> None:
 
 def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
     """
-    A bar of the questions of *spot*.
+    Paint a bar of the questions of *spot*.
 
     What was lost or gained has its count if legible.
     """
@@ -261,7 +261,7 @@ def _label_axes(axes: Axes, across: float, down: float, text: str, ink: str) -> 
 
 
 def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
-    """A pair without answers: hatched, with the word of its status."""
+    """Hatch a pair without answers, with the word of its status."""
     for down in range(len(panels.depths)):
         for across in range(len(panels.lengths)):
             paint_gap(axes, down, across)
@@ -308,7 +308,7 @@ def _write_text(
     points: tuple[float, float],
     **how: Any,
 ) -> None:
-    """*text* so many points right of and above a *place* of *axes*."""
+    """Write *text* so many points right of and above a *place* of *axes*."""
     style: dict[str, Any] = {"size": TYPE_POINTS, "color": INK}
     style |= {"ha": "center", "va": "center", "xycoords": "axes fraction"} | how
     style |= {"xytext": points, "textcoords": "offset points"}
@@ -317,7 +317,7 @@ def _write_text(
 
 def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
     """
-    What the types and the edges are.
+    Write what the types and the edges are.
 
     Args:
         corner: The panel at the top left.
@@ -341,7 +341,7 @@ def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
 
 
 def _paint_legend(figure: Figure) -> None:
-    """What the colours of changes mean, right of *figure*."""
+    """Paint what the colours of changes mean, right of *figure*."""
     wide, _ = figure.get_size_inches()
     figure.legend(
         handles=[Patch(color=KIND_COLOURS[kind], label=kind) for kind in KINDS],

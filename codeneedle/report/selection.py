@@ -106,7 +106,7 @@ def select_runs(
     """
     whole = read_runs(root, *names)
     named = None if metric == LOSS else metric
-    probe, chosen = metric_named(named or default_metric(whole), whole)
+    probe, chosen = probe_and_metric(named or default_metric(whole), whole)
     selection = Selection(
         runs=tuple(run.of_probe(probe.name) for run in whole),
         whole=tuple(whole),
@@ -264,7 +264,7 @@ def one_run(root: Path, name: str | None) -> Run:
     return runs[0]
 
 
-def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
+def runs_and_folder(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     """
     The runs of all *names*, and the folder that a file about them goes to.
 
@@ -282,7 +282,7 @@ def runs_named(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     return runs, alone if len(runs) == 1 and alone.is_dir() else root
 
 
-def metric_named(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
+def probe_and_metric(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     """
     The metric called *name*, and the first probe that has it, with values if any has.
 

@@ -474,7 +474,7 @@ class Numbers:
 def values_of(metric: Metric, cells: Cells, display: Display | None = None) -> Numbers:
     """The values of *cells*; the colours are of those that are compared."""
     ranked = [cell.value for cell in cells if cell.is_ranked]
-    rounds = frames.most_observations(cells) or 1
+    rounds = frames.largest_observation_count(cells) or 1
     scale = value_scale(metric, ranked, rounds=rounds)
     return Numbers(cells, display or display_of(metric), scale)
 
@@ -486,7 +486,7 @@ def changes_of(metric: Metric, cells: Cells, first: CellValue) -> Numbers:
         metric,
         [change.value for change in changes if change.is_ranked],
         reference=first.value,
-        rounds=frames.most_observations(cells),
+        rounds=frames.largest_observation_count(cells),
     )
     return Numbers(changes, replace(display_of(metric), has_sign=True), scale)
 
@@ -529,7 +529,7 @@ def shown_cells(
         if seen.has_value:
             value = replace(value, note=f"n {cell.n}")
         if cell.pair == reference:
-            value = _as_reference(value, metric, cell)
+            value = _with_reference_mark(value, metric, cell)
         if cell.pair in beyond:
             value = replace(value, style=value.style | Style.BEYOND)
         found.append(paint_value(value, seen.value, numbers.scale))
@@ -544,7 +544,7 @@ def _units_differ(metric: Metric, cells: Cells) -> bool:
     return metric.quantity == "quality" and not is_whole
 
 
-def _as_reference(value: Shown, metric: Metric, cell: CellValue) -> Shown:
+def _with_reference_mark(value: Shown, metric: Metric, cell: CellValue) -> Shown:
     """*value* with the mark of the reference, and the noise floor if it shows one."""
     marks = [*value.marks, REFERENCE]
     if metric.floor:

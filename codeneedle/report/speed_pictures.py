@@ -101,7 +101,7 @@ def paint(table: SpeedTable) -> Figure:
 def _paint_curves(
     axes: Axes, table: SpeedTable, k_type: str, colours: dict[str, Colour]
 ) -> None:
-    """The curves of a K type, a colour per V type; what is not compared as crosses."""
+    """Paint curves of a K type, a colour per V type; crosses where not compared."""
     import seaborn as sns
 
     frame = table.frame[table.frame["k"] == k_type]

@@ -217,15 +217,15 @@ def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
         if chosen.decision is not Decision.WITHIN:
             return [
                 *_lines_on_least_loss(verdict, chosen, pair_flags),
-                *_reference_line(verdict),
+                *_quantized_reference_line(verdict),
             ]
         return [
             f"Set: {pair_flags(chosen.pair)}   ({_saving_phrase(verdict, chosen)})",
             f"     {losses_sentence(verdict.limits, chosen)}",
-            *_reference_line(verdict),
+            *_quantized_reference_line(verdict),
         ]
     kept = _lines_without_pair(verdict, pair_flags(verdict.reference))
-    return [*kept, *_command_for_rest(verdict), *_reference_line(verdict)]
+    return [*kept, *_command_for_rest(verdict), *_quantized_reference_line(verdict)]
 
 
 def _unmeasured_at_all(verdict: Verdict) -> list[str]:
@@ -249,7 +249,7 @@ def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
         yield "Its losses are below; what has a kernel: codeneedle kernels"
     elif verdict.doubts_by_metric:
         yield from _reference_in_doubt(verdict)
-        yield from _reference_line(verdict)
+        yield from _quantized_reference_line(verdict)
 
 
 def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
@@ -301,7 +301,7 @@ def _saving_phrase(verdict: Verdict, result: PairResult) -> str:
     return ", ".join(parts)
 
 
-def _reference_line(verdict: Verdict) -> Iterator[str]:
+def _quantized_reference_line(verdict: Verdict) -> Iterator[str]:
     """A line if the reference is quantized itself, whose own loss is unknown."""
     reference = verdict.reference
     if reference and not reference.is_plain:

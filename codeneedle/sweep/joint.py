@@ -59,7 +59,7 @@ class JointLoop:
         self._fix_orders()
         wanted = self._wanted()
         while turn := self._next_turn(wanted):
-            self._first.refuse_to_go_on()
+            self._first.stop_if_asked()
             if not self._first.limit.allows(turn):
                 return Ending(is_whole=False, missing=turn)
             self.observer.begin_task(turn)
@@ -106,7 +106,7 @@ class JointLoop:
         schedule, names = loop.schedule, weight_names(self._runs())
         while not schedule.has_reference(loop.runner.read()):
             turn = schedule.next_turn(loop.limit.left_s)
-            loop.refuse_to_go_on()
+            loop.stop_if_asked()
             if turn is None:
                 return
             self.observer.begin_reference(names[0], turn.task)

@@ -199,7 +199,7 @@ class TaskLoop:
         """
         is_whole, missing = True, None
         for turn in self.schedule.turns(lambda: self.limit.left_s):
-            self.refuse_to_go_on()
+            self.stop_if_asked()
             if not self._may_begin(turn):
                 missing = turn
                 # A grid is whole without further functions of open pairs.
@@ -222,7 +222,7 @@ class TaskLoop:
         """The pair that others are compared with; None before one has numbers."""
         return reference_of(self.runner.read(), self.schedule.wanted)
 
-    def refuse_to_go_on(self) -> None:
+    def stop_if_asked(self) -> None:
         """
         Stop if the user asked to.
 

@@ -17,7 +17,7 @@ from msgspec import structs
 from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
+from codeneedle.corpora.fitting import filled_phrase, fills, unmeasured_beyond_phrase
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
@@ -25,7 +25,7 @@ from codeneedle.errors import BadInput
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import Caches, plain_caches, why_cacheless
 from codeneedle.models.weights import Weights
-from codeneedle.probes import USUAL, probes_named, usual_probes
+from codeneedle.probes import USUAL, probes_named, usual_probes_and_why
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
@@ -282,7 +282,7 @@ class Plan:
         is_whole = self.reads_corpus and known.share >= 1 and not self.is_built_in
         if is_whole and not fills(known.text_tokens, self.context):
             filled = filled_phrase(known.text_tokens, self.context)
-            yield beyond_text(corpus.name, f"about {filled}")
+            yield unmeasured_beyond_phrase(corpus.name, f"about {filled}")
         if not request.models:
             chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
             yield f"no --model given: this is the built-in model{chosen}"
@@ -319,16 +319,18 @@ class Plan:
         or with as many as were chosen.
         """
         estimates = replace(self.estimates, functions=functions)
-        return self._as_read(probe.bill(self.request.settings_of(probe), estimates))
+        return self._bill_as_read(
+            probe.bill(self.request.settings_of(probe), estimates)
+        )
 
     def bill_of_check(self, probe: Probe) -> Bill | None:
         """An estimate of what checks a pair of *probe*; None if nothing does."""
         if probe.further is None:
             return None
         settings = self.request.settings_of(probe)
-        return self._as_read(probe.further.planned_check(settings, self.estimates))
+        return self._bill_as_read(probe.further.planned_check(settings, self.estimates))
 
-    def _as_read(self, bill: Bill | None) -> Bill | None:
+    def _bill_as_read(self, bill: Bill | None) -> Bill | None:
         """*bill*, read more than once if the weights are hybrid; None without one."""
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
@@ -455,7 +457,7 @@ def plan(
     engine = engine_for(spec)
     request, unread_text = _with_probes(request, engine, spec)
     has_types = bool(request.rows and request.columns)
-    probes, refused = _able_probes(engine, probes_named(request.probes))
+    probes, refused = _able_probes_and_refusals(engine, probes_named(request.probes))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers_and_whole(execution, spec, engine_for)
@@ -491,7 +493,7 @@ def _with_probes(
     """*request* with the usual probes if it names none, and `Plan.unread_text`."""
     if request.probes:
         return request, ""
-    named, unread_text = usual_probes(
+    named, unread_text = usual_probes_and_why(
         engine,
         is_built_in=spec.is_tiny,
         is_set=USUAL[0] in request.settings,
@@ -551,7 +553,7 @@ def _withheld_notes() -> Iterator[str]:
         yield f"not passed on: {', '.join(others)}; --env NAME passes one on"
 
 
-def _able_probes(
+def _able_probes_and_refusals(
     engine: Engine, asked: Sequence[Probe]
 ) -> tuple[list[Probe], dict[str, str]]:
     """

@@ -83,7 +83,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     same: bool = False  # whether K and V have the same type in every pair
     probes: tuple[str, ...] = ()
-    """Names of what measures; empty for `probes.usual_probes` of engine and model."""
+    """Names of what measures; empty for the usual probes of engine and model."""
 
     decide: bool = False
     """Whether what was measured chooses the pair that is measured next."""

@@ -257,7 +257,7 @@ def _memory_limit() -> int | None:
     return _limit_in(CGROUP / "memory.max")
 
 
-def memory_kills() -> int:
+def memory_kill_count() -> int:
     """
     Processes that the kernel has killed for lack of memory since the machine started.
 
@@ -271,13 +271,13 @@ def memory_kills() -> int:
     return int(counted) if counted.isdecimal() else 0
 
 
-_KILLS_BEFORE = memory_kills()
-"""`memory_kills` at the start of this process."""
+_KILLS_BEFORE = memory_kill_count()
+"""`memory_kill_count` at the start of this process."""
 
 
 def ran_out_of_memory() -> bool:
     """Whether the kernel has killed a process for it since this one started."""
-    return memory_kills() > _KILLS_BEFORE
+    return memory_kill_count() > _KILLS_BEFORE
 
 
 def _limit_in(path: Path) -> int | None:

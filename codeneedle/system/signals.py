@@ -103,7 +103,7 @@ def holding_signals() -> Iterator[Hold]:
 
     previous = {number: signal.getsignal(number) for number in HELD}
     handlers: dict[int, _Handler] = {
-        number: delay if callable(handler) else _discard
+        number: delay if callable(handler) else _ignore_signal
         for number, handler in previous.items()
         if callable(handler) or handler is signal.SIG_IGN
     }
@@ -114,8 +114,8 @@ def holding_signals() -> Iterator[Hold]:
         hold.release()
 
 
-def _discard(_number: int, _frame: FrameType | None) -> None:
-    """A handler that ignores, unlike SIG_IGN not inherited by children."""
+def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
+    """Ignore a signal; unlike SIG_IGN, no child inherits this."""
 
 
 @contextlib.contextmanager

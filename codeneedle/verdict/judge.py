@@ -550,7 +550,7 @@ def _results(
             if record.pair == pair and not record.has_numbers
             if _has_losses(record.probe, run.setup)
         )
-        attention, evidence = _attention(pair, records)
+        attention, evidence = _attention_and_evidence(pair, records)
         result = PairResult(
             pair=pair,
             memory=_ratio(sizes[pair], sizes.get(reference)),
@@ -664,7 +664,7 @@ def _failure_phrase(record: CellRecord) -> str:
     return f"{record.status.value}: {record.reason}"
 
 
-def _attention(
+def _attention_and_evidence(
     pair: Pair, records: Iterable[CellRecord]
 ) -> tuple[Attention | None, str]:
     """

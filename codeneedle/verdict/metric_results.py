@@ -655,7 +655,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             )
             measured.append(of_metric)
     if isinstance(run, JointRun):
-        measured = _beside_one_reference(measured)
+        measured = _metrics_of_one_reference(measured)
     return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
 
 
@@ -668,7 +668,7 @@ def _is_of_all(run: Run, probe: Probe, loss: Loss) -> bool:
     return asked and loss.kind is not LossKind.CHANGE and probe.name not in run.apart
 
 
-def _beside_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
+def _metrics_of_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
     """Those of *measured* whose reference is the most precise of all."""
     references = [each.reference for each in measured if each.reference]
     if not references:

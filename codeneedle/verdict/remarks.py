@@ -10,7 +10,7 @@ from codeneedle.cache_types import (
     named_pairs,
     pairs_by,
 )
-from codeneedle.corpora.fitting import beyond_text, filled_phrase, fills
+from codeneedle.corpora.fitting import filled_phrase, fills, unmeasured_beyond_phrase
 from codeneedle.engines.survey import NO_BUILD
 from codeneedle.probes import PROBES, gap_lines, missing_parts
 from codeneedle.probes.metrics import (
@@ -456,7 +456,7 @@ def _remarks_on_short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]
     is_told = is_whole and not verdict.is_instrument
     if is_told and not fills(corpus.tokens, context):
         filled = filled_phrase(corpus.tokens, context)
-        text = visible(beyond_text(corpus.name, filled))
+        text = visible(unmeasured_beyond_phrase(corpus.name, filled))
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
 
 

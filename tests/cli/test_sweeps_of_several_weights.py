@@ -17,10 +17,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.budget import sweep_together
 from codeneedle.cli.one_model import (
-    as_one_budget,
-    beside_line,
+    cache_beside_weights_line,
     is_one_question,
     other_weights,
+    request_of_one_budget,
 )
 from codeneedle.cli.sweep import Page
 from codeneedle.engines.engine import CacheTypes
@@ -441,7 +441,7 @@ class TestBeside:
         (plan,) = several.plans(("fine",))
         plan = replace(plan, request=structs.replace(plan.request, engine="llama.cpp"))
 
-        line = beside_line(plan)
+        line = cache_beside_weights_line(plan)
         assert "--decide --model fine.gguf --model coarse.gguf" in line
         # Its sweep file has all else that was asked for.
         assert f"codeneedle sweep {plan.store.folder}/sweep.toml" in line
@@ -458,7 +458,7 @@ class TestBeside:
 def test_one_budget_is_judged_by_recall():
     asked = Request(models=("a.gguf", "b.gguf"), decide=True, probes=("divergence",))
 
-    assert ("recall",) == as_one_budget(asked).probes
-    assert ("divergence",) == as_one_budget(
+    assert ("recall",) == request_of_one_budget(asked).probes
+    assert ("divergence",) == request_of_one_budget(
         Request(models=("a.gguf",), decide=True, probes=("divergence",))
     ).probes

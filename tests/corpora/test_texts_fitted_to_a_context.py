@@ -124,7 +124,7 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     beginnings = [
         "".join(f"{line}\n" for line in lines[:cut])
         for cut in corpus.cuts
-        if any(each.end <= cut for each in corpus.of_length(wanted))
+        if any(each.end <= cut for each in corpus.functions_of_length(wanted))
     ]
     fitting = [text for text in (*beginnings, corpus.text) if len(text) <= limit]
 

@@ -273,7 +273,7 @@ def test_the_spread_divides_by_the_number_of_cells() -> None:
     nothing = frames.value_spread([])
     assert math.isnan(nothing.mean)
     assert math.isnan(nothing.sd)
-    assert 0 == nothing.cells == frames.most_observations([])
+    assert 0 == nothing.cells == frames.largest_observation_count([])
 
 
 def test_pairs_outside_of_a_grid_with_holes_are_no_gaps() -> None:

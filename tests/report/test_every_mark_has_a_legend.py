@@ -41,7 +41,7 @@ from codeneedle.report.panels import panels_document
 from codeneedle.report.plan import measured_memory, plan_document
 from codeneedle.report.receipt import compared_receipts, receipt_of
 from codeneedle.report.runs import losses_side_by_side
-from codeneedle.report.selection import default_metric, metric_named
+from codeneedle.report.selection import default_metric, probe_and_metric
 from codeneedle.report.shown import (
     DECISIONS,
     ERROR,
@@ -133,7 +133,7 @@ def pair_flags_of(_engine):
 
 def grids(verdict: Verdict) -> Iterator[Document]:
     run = verdict.run
-    chosen, metric = metric_named(default_metric([run]), [run])
+    chosen, metric = probe_and_metric(default_metric([run]), [run])
     narrowed = run.of_probe(chosen.name)
     yield loss_report([narrowed], [metric], [], [verdict], pair_flags_of)
     for probe in PROBES.values():

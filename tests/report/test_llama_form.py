@@ -21,8 +21,8 @@ from codeneedle.records.record import Run
 from codeneedle.report.llama_form import (
     Dialect,
     llama_form,
+    pareto_pairs,
     ppl_difference,
-    worth_compiling,
 )
 from codeneedle.verdict.judge import judge
 
@@ -39,7 +39,7 @@ def run():
 
 def test_a_pair_that_loses_more_for_its_size_is_not_worth_compiling(run):
     assert ["f16/f16", "q4_0/f16", "q4_0/q4_0"] == (
-        sorted(map(str, worth_compiling(judge(run))))
+        sorted(map(str, pareto_pairs(judge(run))))
     )
 
 

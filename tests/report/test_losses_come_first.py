@@ -18,7 +18,12 @@ from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.page import loss_object
 from codeneedle.report.pictures import draw_metric
 from codeneedle.report.runs import losses_side_by_side
-from codeneedle.report.selection import LOSS, default_metric, metric_named, select_runs
+from codeneedle.report.selection import (
+    LOSS,
+    default_metric,
+    probe_and_metric,
+    select_runs,
+)
 from codeneedle.report.shown import Style, legend
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -56,7 +61,7 @@ def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
 
 def shown(*runs: Run, width: int = 100) -> str:
     """The grid of *runs*, as `codeneedle grid` prints it."""
-    _, metric = metric_named(default_metric(runs), runs)
+    _, metric = probe_and_metric(default_metric(runs), runs)
     verdicts = [judge(run) for run in runs]
     document = loss_report(runs, [metric], [], verdicts, pair_flags_of)
     return printed(document, width=width)
@@ -159,7 +164,7 @@ def test_a_run_without_a_loss_is_shown_as_before() -> None:
 
 def test_a_run_with_written_lines_begins_with_the_summary_of_the_published_table():
     run = lossy_grid(written=True)
-    probe, metric = metric_named("recall-logp", [run])
+    probe, metric = probe_and_metric("recall-logp", [run])
     also = [each for each in probe.metrics if each.name == "matched"]
     document = loss_report([run], [metric], also, [judge(run)], pair_flags_of)
 

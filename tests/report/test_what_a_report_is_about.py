@@ -30,10 +30,10 @@ from codeneedle.probes.throughput.record import ThroughputLayout
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
 from codeneedle.report.selection import (
-    metric_named,
     pair_tables,
+    probe_and_metric,
     read_runs,
-    runs_named,
+    runs_and_folder,
     select_runs,
 )
 
@@ -87,7 +87,7 @@ def test_a_metric_of_cells_is_read_from_the_first_probe_with_a_value():
     record = replace(sized(made_record("q4_0/q4_0", [])), probe="divergence")
     run = replace(made_run(setup=PLAIN), records=(record,))
 
-    probe, metric = metric_named("kv", [run])
+    probe, metric = probe_and_metric("kv", [run])
 
     assert ("divergence", "kv") == (probe.name, metric.name)
 
@@ -105,19 +105,19 @@ def test_a_metric_of_cells_is_read_from_the_first_probe_with_a_value():
 def test_settings_make_metrics_of_their_own(setup, name, probe):
     runs = [made_run(setup=PLAIN), replace(made_run(setup=PLAIN), setup=setup)]
 
-    found, metric = metric_named(name, runs)
+    found, metric = probe_and_metric(name, runs)
 
     assert (probe, name) == (found.name, metric.name)
 
 
 def test_a_depth_that_was_not_measured_is_no_metric(setup):
     with pytest.raises(UnknownName) as caught:
-        metric_named("tg@257", [replace(made_run(setup=PLAIN), setup=setup)])
+        probe_and_metric("tg@257", [replace(made_run(setup=PLAIN), setup=setup)])
     assert "unknown metric 'tg@257'" == str(caught.value)
     assert "tg@256" in caught.value.hint
 
     with pytest.raises(UnknownName):
-        metric_named("tg@256", [made_run(setup=PLAIN)])
+        probe_and_metric("tg@256", [made_run(setup=PLAIN)])
 
 
 def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
@@ -237,9 +237,9 @@ def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path)
     first = stored(tmp_path, made_run(setup=PLAIN))
     folder = str(first.folder)
 
-    runs, where = runs_named(tmp_path, ["random-bodies", folder])
+    runs, where = runs_and_folder(tmp_path, ["random-bodies", folder])
     assert (1, first.folder) == (len(runs), where)
 
     other = stored(tmp_path, made_run(setup=PLAIN), model="second")
-    runs, where = runs_named(tmp_path, [folder, str(other.folder)])
+    runs, where = runs_and_folder(tmp_path, [folder, str(other.folder)])
     assert (2, tmp_path) == (len(runs), where)

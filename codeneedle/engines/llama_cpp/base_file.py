@@ -17,7 +17,7 @@ from typing import Self
 import msgspec
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.distributions import row_values
+from codeneedle.engines.distributions import values_per_row
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
@@ -52,7 +52,7 @@ def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:
     """Exact size of a base file, in bytes."""
     scored = scored_tokens(chunks=chunks, context=context)
     tokens_bytes = 4 * chunks * context
-    return HEADER.size + tokens_bytes + 2 * row_values(vocabulary) * scored
+    return HEADER.size + tokens_bytes + 2 * values_per_row(vocabulary) * scored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from typing_extensions import override
 
-from codeneedle.engines.distributions import row_values
+from codeneedle.engines.distributions import values_per_row
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.exit_causes import Died, exit_cause, silence_error
 from codeneedle.engines.llama_cpp import log as logs
@@ -242,7 +242,7 @@ class Perplexity(BaseFileTool):
 
     def memory_bytes(self, tokens: int) -> int:
         """Bytes to read so many *tokens*: half of a chunk twice over, and a batch."""
-        values = row_values(self.model.weights.vocabulary)
+        values = values_per_row(self.model.weights.vocabulary)
         return 4 * values * (tokens + min(tokens, BATCH))
 
     def read(self, task: ReadingTask, *, log: Path, note: Notify) -> ReadTokens:
@@ -421,7 +421,7 @@ class Perplexity(BaseFileTool):
         """Stop at a *context* at which an old build computes sizes of 32 bits."""
         # Builds from an archive state number 0: their age is unknown.
         build = self.build or FIRST_WIDE_BUILD
-        values = row_values(self.model.weights.vocabulary)
+        values = values_per_row(self.model.weights.vocabulary)
         most = (2**31 - 1) // values
         if context > most and build < FIRST_WIDE_BUILD:
             raise ToolMissing(

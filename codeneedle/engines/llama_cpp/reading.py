@@ -26,7 +26,7 @@ from codeneedle.engines.distributions import (
     SCALE_VALUES,
     Sums,
     decoded_row,
-    row_values,
+    values_per_row,
 )
 from codeneedle.engines.llama_cpp.base_file import (
     HEADER,
@@ -130,14 +130,14 @@ class RowStream(ABC):
         return chunk * self.context + self.context // 2 + 1 + at
 
     @property
-    def expected_rows(self) -> int:
+    def expected_row_count(self) -> int:
         """Rows of a whole file."""
         return scored_tokens(chunks=self.chunks, context=self.context)
 
     @property
     def has_all_rows(self) -> bool:
         """Whether all rows have come, and nothing behind them."""
-        return self._row == self.expected_rows and not self._rest
+        return self._row == self.expected_row_count and not self._rest
 
     @property
     def is_whole(self) -> bool:
@@ -149,25 +149,25 @@ class RowStream(ABC):
         """What is wrong with a file that has ended, as a phrase; empty if nothing."""
         if self.is_whole:
             return ""
-        rows = f"{max(self._row, 0):,} of {self.expected_rows:,} rows"
+        rows = f"{max(self._row, 0):,} of {self.expected_row_count:,} rows"
         over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
         return self.fault or f"it ended after {rows}{over}"
 
     def take(self, data: bytes) -> None:
-        """The next bytes of the file; without effect once it has a fault."""
+        """Take the next bytes of the file; without effect once it has a fault."""
         self.taken += len(data)
         self._rest += data
         while part := self._next_bytes():
             self._take_part(part)
-        if self._row > self.expected_rows or (
-            self._row == self.expected_rows and self._rest
+        if self._row > self.expected_row_count or (
+            self._row == self.expected_row_count and self._rest
         ):
-            self.fault = f"it has more than {plural(self.expected_rows, 'row')}"
+            self.fault = f"it has more than {plural(self.expected_row_count, 'row')}"
 
     def _next_bytes(self) -> bytes:
         """Header and tokens, or a row, once all of it has come; else empty."""
         is_begun = self._row >= 0
-        size = 2 * row_values(self.vocabulary)
+        size = 2 * values_per_row(self.vocabulary)
         size = size if is_begun else HEADER.size + 4 * self.context * self.chunks
         if self.fault:
             self._rest.clear()
@@ -183,7 +183,7 @@ class RowStream(ABC):
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
             stated = HEADER.unpack(part[: HEADER.size])
             self.fault = self.header_fault(stated, ids)
-        elif self._row < self.expected_rows:
+        elif self._row < self.expected_row_count:
             self.take_row(self._row, np.frombuffer(part, dtype=np.uint16))
         self._row += 1
 

@@ -45,7 +45,7 @@ class Packing:
         return self.bits != PLAIN_BITS
 
     @property
-    def arrays(self) -> int:
+    def array_count(self) -> int:
         """How many arrays `pack` makes."""
         return 3 if self.is_quantized else 1
 
@@ -81,7 +81,7 @@ class SplitKVCache:
         self.key, self.value = key, value
         keys, values, *place = plain.state
         if keys is None:
-            arrays = [None] * (key.arrays + value.arrays)
+            arrays = [None] * (key.array_count + value.array_count)
         else:
             arrays = [*key.pack(keys), *value.pack(values)]
         self.parts = [
@@ -102,7 +102,7 @@ class SplitKVCache:
             for part, two in zip(self.parts, new, strict=True)
             for array in part.update_and_fetch(*two)
         ]
-        return tuple(held[: self.key.arrays]), tuple(held[self.key.arrays :])
+        return tuple(held[: self.key.array_count]), tuple(held[self.key.array_count :])
 
     def make_mask(
         self, count: int, *, return_array: bool = False, window_size: int | None = None
@@ -167,7 +167,7 @@ class SplitKVCache:
         """
         states = [part.state for part in self.parts]
         arrays = [array for state in states for array in state[:2]]
-        keys, values = arrays[: self.key.arrays], arrays[self.key.arrays :]
+        keys, values = arrays[: self.key.array_count], arrays[self.key.array_count :]
         place = states[0][2:]
         return tuple(keys), tuple(values), *place, self.group_size, self.bits
 
@@ -177,7 +177,7 @@ def _two_and_two(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     return zip(arrays[::2], arrays[1::2], strict=True)
 
 
-def _for_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
+def _numbers_of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
     """The number of K and that of V; a single *value* is both."""
     return (value, value) if isinstance(value, int) else value
 
@@ -263,7 +263,7 @@ def attention(
         queries = queries.reshape(batch, -1, groups, count, queries.shape[-1])
         q_keys = tuple(mx.expand_dims(array, 2) for array in q_keys)
         q_values = tuple(mx.expand_dims(array, 2) for array in q_values)
-    key, value = map(Packing, bits, _for_k_and_v(group_size))
+    key, value = map(Packing, bits, _numbers_of_k_and_v(group_size))
     scores = _product(queries, q_keys, key, transpose=True)
     if isinstance(mask, str):
         mask = base.create_causal_mask(count, scores.shape[-1] - count)

@@ -73,7 +73,7 @@ class Handler(BaseHTTPRequestHandler):
     server: ChildServer
 
     def do_GET(self) -> None:
-        """``/health``, which takes no key, and ``/v1/models``."""
+        """Answer ``/health``, which takes no key, and ``/v1/models``."""
         if self.path == "/health":
             self._send_answer(200, {"status": "ok"})
             return
@@ -86,7 +86,7 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse(refusal)
 
     def do_POST(self) -> None:
-        """The others, which take a key, too."""
+        """Answer all other requests, which need a key."""
         answers: dict[str, Callable[[Json], None]] = {
             "/tokenize": self._tokenize,
             "/apply-template": self._render,
@@ -451,7 +451,7 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     if (context, vocabulary) != (options.context, session.vocabulary):
         raise ValueError("the base file is one of another model or context")
     tokens = np.frombuffer(base.read(4 * count * context), dtype=np.int32)
-    size = 2 * distributions.row_values(vocabulary)
+    size = 2 * distributions.values_per_row(vocabulary)
     sums, by_chunk = distributions.Sums(), []
     for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)

@@ -496,7 +496,7 @@ class _ChildRun:
     file_bytes: int = 0  # size that this file may have
     silence_s: float = TOOL_SILENCE_S  # how long both may stay as they are
 
-    def to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
+    def run_to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
         """
         Run it to its end.
 
@@ -597,7 +597,7 @@ class MlxDivergence(BaseFileTool):
             file=job.base if text else None,
             file_bytes=self.base_bytes(chunks=task.chunks, context=task.context),
         )
-        return run.to_end(
+        return run.run_to_end(
             note, lambda log_text: progress(len(logs.lines(log_text, logs.ChunkRead)))
         )
 
@@ -650,7 +650,7 @@ class MlxSpeed:
             done = len(logs.lines(log_text, logs.Speed))
             progress(f"repetition {done + 1} of {task.repetitions}")
 
-        speeds = logs.lines(run.to_end(note, tell), logs.Speed)
+        speeds = logs.lines(run.run_to_end(note, tell), logs.Speed)
         if len(speeds) != task.repetitions:
             raise _incomplete_error(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)

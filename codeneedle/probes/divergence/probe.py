@@ -171,7 +171,7 @@ def _sizes_by_context(
         )
     chunks = _chunks_by_context(settings, contexts) or stored
     return [
-        (each, chunks.get(each) or _default_chunks(settings, each, text_size))
+        (each, chunks.get(each) or _default_chunk_count(settings, each, text_size))
         for each in contexts
     ]
 
@@ -481,7 +481,10 @@ def _contexts_and_chunks(
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
     chunks = _chunks_by_context(settings, contexts)
     return [
-        (context, chunks.get(context) or _default_chunks(settings, context, tokens))
+        (
+            context,
+            chunks.get(context) or _default_chunk_count(settings, context, tokens),
+        )
         for context in contexts
     ]
 
@@ -523,8 +526,8 @@ def _ends_of_parts(
     if len(stored) >= blocks or run.preparation is None:
         return stored
     if tool_of(run.engine) is None:
-        return texts.cuts_of_lines(context, blocks)
-    return texts.cuts(run.preparation.prompts().tokenizer, context, blocks)
+        return texts.ends_of_blocks_by_lines(context, blocks)
+    return texts.ends_of_blocks(run.preparation.prompts().tokenizer, context, blocks)
 
 
 def _read_chunks(
@@ -542,7 +545,9 @@ def _read_chunks(
     return found
 
 
-def _default_chunks(settings: DivergenceSettings, context: int, text_size: int) -> int:
+def _default_chunk_count(
+    settings: DivergenceSettings, context: int, text_size: int
+) -> int:
     """Chunks at *context* where none are chosen; fewer of a short text, but two."""
     most = ASKED_CHUNKS if settings.contexts else DEFAULT_CHUNKS
     return min(most, max(2, text_size // max(1, context)))

@@ -43,7 +43,7 @@ def sources_sha256() -> str:
     return hashlib.sha256(b"\0".join(sources())).hexdigest()
 
 
-def cuts(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
+def ends_of_blocks(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
     """
     Where *blocks* of *context* tokens end, prose and code in turn.
 
@@ -63,12 +63,12 @@ def cuts(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
         [*_block_ends(tokenizer, text, context, blocks - blocks // 2)]
         for text in sources()
     ]
-    return _in_turn(of_each, blocks)
+    return _ends_in_turn(of_each, blocks)
 
 
-def cuts_of_lines(context: int, blocks: int) -> tuple[int, ...]:
-    """`cuts` at ends of lines, where nothing tells tokens: blocks are about as long."""
-    return _in_turn(
+def ends_of_blocks_by_lines(context: int, blocks: int) -> tuple[int, ...]:
+    """`ends_of_blocks` at ends of lines, without tokens: blocks are about as long."""
+    return _ends_in_turn(
         [[*_line_ends(text, BYTES_PER_TOKEN * context)] for text in sources()], blocks
     )
 
@@ -80,7 +80,7 @@ def _line_ends(text: bytes, size: int) -> Iterator[int]:
         yield end
 
 
-def _in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
+def _ends_in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
     """Ends of the two texts in turn: as many as *blocks*, or as both have."""
     fitting = min(blocks, 2 * min(map(len, of_each)))
     return tuple(of_each[at % 2][at // 2] for at in range(fitting))
@@ -103,7 +103,7 @@ def _block_ends(
 
 
 def join_blocks(ends: Sequence[int]) -> bytes:
-    """The text of built-in prose and code with these *ends* of blocks (see `cuts`)."""
+    """The built-in prose and code up to these *ends*, by `ends_of_blocks`."""
     return b"".join(blocks_of(ends))
 
 

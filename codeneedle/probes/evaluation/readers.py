@@ -85,14 +85,16 @@ def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
             behind cannot be used in any other way: the sweep goes on.
     """
     try:
-        return _read_by_first(folder, reader)
+        return _first_reader_and_samples(folder, reader)
     except (OSError, ValueError, ArithmeticError, RecursionError, MemoryError) as error:
         raise Unreadable(
             reason=_mask_and_cut(str(error)) or type(error).__name__
         ) from error
 
 
-def _read_by_first(folder: Path, reader: str) -> tuple[str, tuple[Sample, ...]]:
+def _first_reader_and_samples(
+    folder: Path, reader: str
+) -> tuple[str, tuple[Sample, ...]]:
     """The first of the readers that finds results, and their samples, checked."""
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:

@@ -32,7 +32,7 @@ LEAST_LOST = 0.10
 """Share of answers lost that is the usual limit, ``--max-lost``."""
 
 
-def prompts_without_loss(share: float) -> int:
+def least_prompts_without_loss(share: float) -> int:
     """
     Prompts whose answers must all be kept to show that at most `LEAST_LOST` are lost.
 

@@ -23,12 +23,12 @@ from codeneedle.probes.generation.metrics import (
     METRICS,
     comparisons,
     kept_tokens,
-    prompts_without_loss,
+    least_prompts_without_loss,
 )
 from codeneedle.probes.generation.prompts import (
     Prompt,
     own_prompts,
-    read_prompts,
+    read_hash_and_prompts,
 )
 from codeneedle.probes.generation.record import (
     LEAST_TOKENS,
@@ -114,7 +114,7 @@ class GenerationProbe(Probe):
         """
         context = estimates.context
         if settings.file:
-            read_prompts(settings.file)
+            read_hash_and_prompts(settings.file)
         needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.file else ROOM)
         if needed <= context:
             if not estimates.knows(NAME):
@@ -145,7 +145,7 @@ class GenerationProbe(Probe):
         self, settings: GenerationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
         """What is stored, and what so few prompts can show."""
-        needed = prompts_without_loss(LOOP_FREE)
+        needed = least_prompts_without_loss(LOOP_FREE)
         stored = (
             f"{NAME}: answers are stored in the run folder and shown by 'codeneedle "
             "show' alone"
@@ -166,7 +166,7 @@ class GenerationProbe(Probe):
             settings = stored = generation_layout(estimates.setup)
             count = len(stored.prompts)
         elif settings.file:
-            count = len(read_prompts(settings.file)[1])
+            count = len(read_hash_and_prompts(settings.file)[1])
         tokens = most_tokens(settings, estimates.context)
         texts = (PROMPT_TOKENS,) * count
         return Bill(
@@ -185,7 +185,9 @@ class GenerationProbe(Probe):
             OtherSetup: If the run folder is that of other prompts.
             CodeneedleError: If rendering fails.
         """
-        sha256, prompts = read_prompts(settings.file) if settings.file else ("", ())
+        sha256, prompts = (
+            read_hash_and_prompts(settings.file) if settings.file else ("", ())
+        )
         tokens = most_tokens(settings, run.setup.context)
         if NAME in run.setup.probes:
             stored = generation_layout(run.setup)
@@ -411,7 +413,7 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
     """
     sha256, prompts = "", own_prompts(form.seed)
     if settings.file:
-        sha256, prompts = read_prompts(settings.file)
+        sha256, prompts = read_hash_and_prompts(settings.file)
     model = form.engine.model
     key = (
         *(sha256, form.seed, model.weights.path, model.arguments),
@@ -447,7 +449,7 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
             for prompt in prompts:
                 text, thinks = prompt.text, True
                 if not is_text:
-                    text, thinks = _in_template(form, prompt, template)
+                    text, thinks = _render_and_tell_thinking(form, prompt, template)
                 sent = _sent_prompt(prompt, text, template.count_tokens(text))
                 yield replace(sent, thinks=thinks)
     else:
@@ -464,7 +466,7 @@ def _sent_prompt(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
     return Sent(facts=facts, prompt=prompt, text=text)
 
 
-def _in_template(
+def _render_and_tell_thinking(
     form: _Form, prompt: Prompt, template: ChatTemplate
 ) -> tuple[str, bool]:
     """

@@ -18,7 +18,7 @@ from codeneedle.probes.generation.record import MOST_PROMPTS, NAME, OPTION
 from codeneedle.probes.transcript.conversations import (
     HINT,
     conversations_of,
-    read_file,
+    read_hash_and_bytes,
 )
 from codeneedle.records.record import Json
 from codeneedle.text import harmless
@@ -67,7 +67,7 @@ class Prompt:
 # --- the user's
 
 
-def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
+def read_hash_and_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     """
     The SHA-256 of the file *path*, and its prompts, each up to its last question.
 
@@ -79,7 +79,7 @@ def read_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     """
     source = f"{OPTION} {path}"
     try:
-        sha256, data = read_file(path, option=OPTION)
+        sha256, data = read_hash_and_bytes(path, option=OPTION)
         read = _prompts_of_conversations if _is_json(data) else _prompts_of_lines
         prompts = tuple(replace(prompt, file=path) for prompt in read(data, path))
     except BadInput as error:

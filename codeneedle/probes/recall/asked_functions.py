@@ -84,7 +84,7 @@ class Questions:
         That is the question that takes most tokens, of the few longest functions.
         """
         lines = _least_lines(self.chosen)
-        functions = sorted(corpus.of_length(lines), key=_asked_bytes)
+        functions = sorted(corpus.functions_of_length(lines), key=_asked_bytes)
         hardest = self.longest_question(functions[-CANDIDATES:])
         return Room(
             lines=lines,
@@ -139,7 +139,7 @@ def _possible_settings(
     Lines are scored alone where none can be written.
     """
     ways = [settings, settings.alone] if settings.scores else [settings]
-    return [way for way in ways if corpus.of_length(_least_lines(way))]
+    return [way for way in ways if corpus.functions_of_length(_least_lines(way))]
 
 
 def _least_lines(chosen: RecallSettings) -> int:
@@ -236,7 +236,9 @@ def _notes_on_few_functions(
     whole = preparation.whole
     if settings.writes and not chosen.writes:
         what = (
-            "fits the context" if whole.of_length(WRITTEN_LINES) else "is in the text"
+            "fits the context"
+            if whole.functions_of_length(WRITTEN_LINES)
+            else "is in the text"
         )
         lines = f"no function of {WRITTEN_LINES} lines"
         yield f"lines are {chosen.how} alone: {lines} {what}"
@@ -244,7 +246,7 @@ def _notes_on_few_functions(
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
     verb = "read" if chosen.reads else "force"
-    of_text = len(whole.of_length(chosen.line_count))
+    of_text = len(whole.functions_of_length(chosen.line_count))
     if of_text <= forced:
         yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"
         return

@@ -18,7 +18,7 @@ HEADING_LINES = 2.5
 
 def question_lines(corpus: Corpus, lines: int) -> float:
     """About how many lines a question has with its answer, of so many *lines*."""
-    bodies = [each.content_lines for each in corpus.of_length(lines)]
+    bodies = [each.content_lines for each in corpus.functions_of_length(lines)]
     # The answer begins at a seeded line, behind those before it.
     whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
     return HEADING_LINES + (fmean(whole) + lines) / 2

@@ -104,7 +104,7 @@ def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
 
 def _least_tokens(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
-    if not corpus.of_length(chosen.line_count):
+    if not corpus.functions_of_length(chosen.line_count):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
     shortest = len(corpus.shortest_beginning(chosen.line_count))
@@ -122,8 +122,8 @@ def _context_note(least: int) -> str:
 def _expected_counts(chosen: RecallSettings, estimates: Estimates) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
     corpus, share = estimates.corpus, estimates.share
-    long = math.floor(share * len(corpus.of_length(WRITTEN_LINES)))
-    all_lines = math.floor(share * len(corpus.of_length(chosen.line_count)))
+    long = math.floor(share * len(corpus.functions_of_length(WRITTEN_LINES)))
+    all_lines = math.floor(share * len(corpus.functions_of_length(chosen.line_count)))
     return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
 
 
@@ -237,7 +237,9 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
             )
 
 
-def _as_engine_can(settings: RecallSettings, engine: Engine) -> RecallSettings:
+def _settings_engine_can_ask(
+    settings: RecallSettings, engine: Engine
+) -> RecallSettings:
     """
     *settings* as *engine* can ask them, their ways in asking order.
 
@@ -319,7 +321,7 @@ class FurtherFunctions(Further):
     ) -> Sequence[int]:
         if not settings.scores:
             return []
-        there = len(estimates.corpus.of_length(settings.line_count))
+        there = len(estimates.corpus.functions_of_length(settings.line_count))
         functions = math.floor(estimates.share * there)
         ends = block_ends(settings.function_count, min(functions, LIMIT))
         return ends if functions else []
@@ -474,7 +476,7 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = _as_engine_can(settings, estimates.engine)
+        chosen = _settings_engine_can_ask(settings, estimates.engine)
         _refuse_short(chosen, estimates.corpus)
         if estimates.setup:
             chosen = chosen_over(settings_of(estimates.setup), chosen)
@@ -585,12 +587,12 @@ class RecallProbe(Probe):
             self._read(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
-            ask(self, context, observed, lambda: self._for_server(context))
+            ask(self, context, observed, lambda: self._questions_for_server(context))
             if read_in:
                 context.phases = context.phases.after(read_in)
         return checked_observation(self, observed)
 
-    def _for_server(self, context: ProbeContext) -> Iterator[Question]:
+    def _questions_for_server(self, context: ProbeContext) -> Iterator[Question]:
         """Questions without lines that are read: no server is asked for these."""
         for question in self.questions(context.run.setup, context.goal):
             if question.body[0] is not Way.READ:
@@ -601,7 +603,8 @@ class RecallProbe(Probe):
         is_known = bool(context.command) or context.phases.ready_s is not None
         has_read = settings_of(context.run.setup).reads and is_known
         return not has_read or any(
-            observed.lacks(question.key) for question in self._for_server(context)
+            observed.lacks(question.key)
+            for question in self._questions_for_server(context)
         )
 
     def _read(self, context: ProbeContext, observed: Observed) -> None:

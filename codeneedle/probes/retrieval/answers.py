@@ -125,7 +125,7 @@ def _question_document(
     shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
     yield Facts(shown, is_quiet=True)
     if scores:
-        tokens = forced.beside_reference(
+        tokens = forced.tokens_beside_reference(
             run, record, outcome.question, _scores_by_question, text=right_text(asked)
         )
         yield from forced.document(tokens)

@@ -68,7 +68,7 @@ def _distance_to_aim(step: DialStep) -> float:
     return away if USABLE[0] <= step.right < USABLE[1] else away + 1
 
 
-def fitted_characters(
+def fitted_character_count(
     make: Callable[[int], str],
     *,
     length: int,

@@ -49,7 +49,7 @@ from codeneedle.probes.reading import (
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     TOLERANCE,
-    fitted_characters,
+    fitted_character_count,
     turn_dial,
 )
 from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
@@ -629,7 +629,7 @@ class _Examiner(_Questioner):
 
     def _character_count(self, task: str, level: int, length: int) -> int:
         """Characters of a text of *length* tokens of *task* at *level*."""
-        return fitted_characters(
+        return fitted_character_count(
             lambda characters: (
                 make_texts(
                     task,

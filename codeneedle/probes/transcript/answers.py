@@ -16,7 +16,7 @@ from codeneedle.probes.transcript.choice import (
     dropped_lines,
     dropped_phrases,
 )
-from codeneedle.probes.transcript.conversations import Turn, read_conversations
+from codeneedle.probes.transcript.conversations import Turn, read_hash_and_conversations
 from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptLayout,
@@ -116,7 +116,7 @@ def _turn_document(run: Run, record: CellRecord, name: str, view: View) -> Docum
     """
     file, chosen = view.transcript or _kept_file(run), transcript_layout(run.setup)
     turn = next(turn for turn in chosen.turns if turn.name == name)
-    tokens = forced.beside_reference(
+    tokens = forced.tokens_beside_reference(
         run,
         record,
         name,
@@ -137,7 +137,7 @@ def _kept_file(run: Run) -> Path | None:
 def _is_measured(run: Run, file: Path) -> bool:
     """True if *file* exists and is the one that *run* measured."""
     try:
-        sha256, _ = read_conversations(file)
+        sha256, _ = read_hash_and_conversations(file)
     except BadInput:
         return False
     return sha256 == transcript_layout(run.setup).sha256
@@ -145,7 +145,7 @@ def _is_measured(run: Run, file: Path) -> bool:
 
 def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
     """The recording of *turn* in *file*; a file that was not measured is refused."""
-    sha256, conversations = read_conversations(file)
+    sha256, conversations = read_hash_and_conversations(file)
     if sha256 != chosen.sha256:
         raise BadInput(
             source=f"--transcript {file}",

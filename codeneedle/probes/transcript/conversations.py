@@ -128,18 +128,20 @@ class Conversation:
     """Why it, or what follows its turns, cannot be read; empty if it is whole."""
 
 
-def read_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
+def read_hash_and_conversations(path: Path) -> tuple[str, tuple[Conversation, ...]]:
     """
     The SHA-256 of the file *path*, and its conversations.
 
     Raises:
         BadInput: If it cannot be read; names the line.
     """
-    sha256, data = read_file(path)
+    sha256, data = read_hash_and_bytes(path)
     return sha256, conversations_of(data, path)
 
 
-def read_file(path: Path, *, option: str = "--transcript") -> tuple[str, bytes]:
+def read_hash_and_bytes(
+    path: Path, *, option: str = "--transcript"
+) -> tuple[str, bytes]:
     """
     The SHA-256 of the file *path*, which an *option* names, and what it holds.
 

@@ -38,7 +38,7 @@ from codeneedle.probes.transcript.conversations import (
     aside_lines,
     aside_phrases,
     is_unread,
-    read_conversations,
+    read_hash_and_conversations,
 )
 from codeneedle.probes.transcript.metrics import (
     CONVERSATIONS,
@@ -85,7 +85,7 @@ class TranscriptProbe(Probe):
                 not take a conversation, or no turn fits.
             CodeneedleError: If rendering fails.
         """
-        read_conversations(_chosen_file(settings))
+        read_hash_and_conversations(_chosen_file(settings))
         if not estimates.knows(NAME):
             turns = _counted_turns(settings, estimates.engine, estimates.context)
             if all(turn.left_out for turn in turns):
@@ -138,7 +138,7 @@ class TranscriptProbe(Probe):
             OtherSetup: If the run folder is that of another transcript.
             CodeneedleError: If rendering fails.
         """
-        sha256, _ = read_conversations(_chosen_file(settings))
+        sha256, _ = read_hash_and_conversations(_chosen_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
             stored = transcript_layout(run.setup)
@@ -345,7 +345,7 @@ def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
     Raises:
         BadInput: If it cannot be read.
     """
-    _, conversations = read_conversations(_chosen_file(settings))
+    _, conversations = read_hash_and_conversations(_chosen_file(settings))
     return tuple(aside_lines(aside_phrases(conversations)))
 
 
@@ -368,7 +368,7 @@ def turns_in_file(
     Raises:
         CodeneedleError: See `TranscriptProbe.adapt`.
     """
-    _, conversations = read_conversations(_chosen_file(settings))
+    _, conversations = read_hash_and_conversations(_chosen_file(settings))
     with engine.templating() as template:
         counted = counted_turns(
             conversations,
@@ -383,7 +383,7 @@ def _layout_of_file(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> TranscriptLayout:
     """What a setup stores of the file of *settings*; it may have no turns."""
-    sha256, conversations = read_conversations(_chosen_file(settings))
+    sha256, conversations = read_hash_and_conversations(_chosen_file(settings))
     turns = _counted_turns(settings, engine, context)
     return TranscriptLayout(
         sha256=sha256,
@@ -415,7 +415,7 @@ def _counted_turns(
     then: Frame | None = None,
 ) -> tuple[CountedTurn, ...]:
     """`turns_in_file`, rendered once for all cells."""
-    sha256, _ = read_conversations(_chosen_file(settings))
+    sha256, _ = read_hash_and_conversations(_chosen_file(settings))
     model = engine.model
     key = (
         *(sha256, settings.tokens, context, model.weights.path, model.arguments),

@@ -102,14 +102,14 @@ def rendered_turns(
     for turn_number, at in enumerate(places, start=1):
         name = f"{number}.{turn_number}"
         try:
-            prompt, text = _render_turn(conversation, at, template, end)
+            prompt, text = _render_prompt_and_text(conversation, at, template, end)
         except Refused as error:
             yield _faulty_turn(name, NOT_TAKEN, error.message or str(error))
             continue
         except _NotJsonError:
             yield _faulty_turn(name, NO_JSON)
             continue
-        parts, dropped = parts_of(turns[at], text)
+        parts, dropped = parts_and_dropped_fields(turns[at], text)
         tools = (tool["function"]["name"] for tool in conversation.tools)
         if turn_number == 1 and any(tool not in prompt for tool in tools):
             dropped += ("definitions of tools",)
@@ -125,7 +125,7 @@ def rendered_turns(
 # --- where a turn starts and ends
 
 
-def _render_turn(
+def _render_prompt_and_text(
     conversation: Conversation, at: int, template: ChatTemplate, end: str
 ) -> tuple[str, str]:
     """
@@ -229,7 +229,7 @@ def _diverging_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
     if shared >= len(before):
         marks = [before, *re.findall(r"[^\n>]*[\n>]", prompt[len(before) : shared])]
         return len("".join(marks))
-    parts, _ = parts_of(turn, whole[shared:])
+    parts, _ = parts_and_dropped_fields(turn, whole[shared:])
     starts = (part.start for part in parts if part.field)
     return shared + next(starts, len(whole) - shared)
 
@@ -263,7 +263,9 @@ FENCED = re.compile(
 """A Markdown block of code with its fences; an open one extends to the end."""
 
 
-def parts_of(turn: Turn, text: str) -> tuple[tuple[Part, ...], tuple[str, ...]]:
+def parts_and_dropped_fields(
+    turn: Turn, text: str
+) -> tuple[tuple[Part, ...], tuple[str, ...]]:
     """
     The parts of the *text* that *turn* was rendered to, and the fields that it lacks.
 

@@ -87,7 +87,7 @@ class Words(ByteTokenizer):
 
 def test_prose_and_code_take_turns_chunk_by_chunk():
     prose, code = texts.sources()
-    cuts = texts.cuts(Words(), 64, 5)
+    cuts = texts.ends_of_blocks(Words(), 64, 5)
     whole = texts.join_blocks(cuts)
 
     # The token that begins a prompt is one of the first block.
@@ -100,7 +100,7 @@ def test_prose_and_code_take_turns_chunk_by_chunk():
 
 
 def test_more_chunks_have_the_same_text_before():
-    few, many = (texts.cuts(Words(), 64, blocks) for blocks in (3, 9))
+    few, many = (texts.ends_of_blocks(Words(), 64, blocks) for blocks in (3, 9))
 
     assert few == many[:3]
     assert texts.join_blocks(many).startswith(texts.join_blocks(few))
@@ -108,6 +108,6 @@ def test_more_chunks_have_the_same_text_before():
 
 def test_a_text_has_no_more_blocks_than_its_sources():
     longest = min(map(len, texts.sources())) // 4
-    cuts = texts.cuts(Words(), longest // 2, 99)
+    cuts = texts.ends_of_blocks(Words(), longest // 2, 99)
 
     assert 4 <= len(cuts) <= 6

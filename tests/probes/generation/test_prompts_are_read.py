@@ -6,7 +6,7 @@ import json
 import pytest
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.generation.prompts import own_prompts, read_prompts
+from codeneedle.probes.generation.prompts import own_prompts, read_hash_and_prompts
 from codeneedle.probes.generation.record import OWN, WORDING
 
 
@@ -29,7 +29,7 @@ def test_the_bytes_of_own_prompts_are_pinned():
 
 def test_errors_name_the_file_of_a_prompt_or_the_probe_that_it_comes_with(tmp_path):
     path = in_file(tmp_path, "First?\nSecond?")
-    _, (_, second) = read_prompts(path)
+    _, (_, second) = read_hash_and_prompts(path)
 
     assert (f"--prompts {path}, prompt 2", False) == (second.source, second.is_own)
     first, *_ = own_prompts(42)
@@ -42,9 +42,9 @@ def test_errors_name_the_file_of_a_prompt_or_the_probe_that_it_comes_with(tmp_pa
 def test_a_prompt_has_one_hash_whatever_the_order_of_its_keys(tmp_path):
     keys = [("role", "user"), ("content", "Why?")]
     hashes = {
-        read_prompts(in_file(tmp_path, json.dumps({"messages": [dict(said)]})))[1][
-            0
-        ].sha256
+        read_hash_and_prompts(
+            in_file(tmp_path, json.dumps({"messages": [dict(said)]}))
+        )[1][0].sha256
         for said in (keys, keys[::-1])
     }
 
@@ -56,7 +56,7 @@ def test_conversations_are_numbered_from_one_and_need_no_answer(tmp_path):
         json.dumps({"messages": [{"role": "user", "content": each}]})
         for each in ("First?", "Second?")
     ]
-    _, prompts = read_prompts(in_file(tmp_path, "\n".join(lines)))
+    _, prompts = read_hash_and_prompts(in_file(tmp_path, "\n".join(lines)))
 
     assert [("1", "First?"), ("2", "Second?")] == [
         (prompt.name, prompt.messages[0]["content"]) for prompt in prompts
@@ -68,7 +68,7 @@ def test_a_line_that_is_not_utf_8_is_named(tmp_path):
     path.write_bytes(b"First?\nSecond?\nThird \xff?\n")
 
     with pytest.raises(BadInput, match="it is not UTF-8") as no:
-        read_prompts(path)
+        read_hash_and_prompts(path)
     assert "line 3" in str(no.value)
 
 
@@ -78,9 +78,9 @@ def test_a_thousand_prompts_are_the_most(tmp_path, count, is_refused):
 
     if is_refused:
         with pytest.raises(BadInput, match="it has 1,001 prompts, more than 1,000"):
-            read_prompts(path)
+            read_hash_and_prompts(path)
     else:
-        assert count == len(read_prompts(path)[1])
+        assert count == len(read_hash_and_prompts(path)[1])
 
 
 def in_file(folder, text):
@@ -93,7 +93,7 @@ def in_file(folder, text):
 def test_each_line_of_text_is_a_prompt(tmp_path):
     path = in_file(tmp_path, "\ufeffFirst?\n\n  Second?  \n")
 
-    _, prompts = read_prompts(path)
+    _, prompts = read_hash_and_prompts(path)
 
     assert ["First?", "Second?"] == [p.messages[0]["content"] for p in prompts]
     assert ["1", "2"] == [prompt.name for prompt in prompts]
@@ -104,7 +104,7 @@ def test_a_recorded_conversation_is_asked_up_to_its_last_question(tmp_path):
     messages = [{"role": role, "content": content} for role, content in said]
     path = in_file(tmp_path, json.dumps({"messages": messages}))
 
-    _, (prompt,) = read_prompts(path)
+    _, (prompt,) = read_hash_and_prompts(path)
 
     assert ["Be short.", "Why?"] == [each["content"] for each in prompt.messages]
 
@@ -126,11 +126,11 @@ def test_a_recorded_conversation_is_asked_up_to_its_last_question(tmp_path):
 )
 def test_files_without_prompts_are_refused_with_the_forms(tmp_path, text, words):
     with pytest.raises(BadInput, match=words) as refused:
-        read_prompts(in_file(tmp_path, text))
+        read_hash_and_prompts(in_file(tmp_path, text))
 
     assert "OpenAI" in str(refused.value.hint)
 
 
 def test_a_file_that_is_not_there_is_named_by_its_option(tmp_path):
     with pytest.raises(BadInput, match=r"--prompts .*no such file"):
-        read_prompts(tmp_path / "none.txt")
+        read_hash_and_prompts(tmp_path / "none.txt")

@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.answers import View
-from codeneedle.probes.generation.metrics import METRICS, prompts_without_loss
+from codeneedle.probes.generation.metrics import METRICS, least_prompts_without_loss
 from codeneedle.probes.generation.probe import PROBE
 from codeneedle.probes.generation.record import (
     NAME,
@@ -387,7 +387,7 @@ def test_where_answers_differ_is_no_loss():
 
 
 def test_so_many_prompts_without_a_loss_are_within():
-    needed = prompts_without_loss(error_share(0, 1))
+    needed = least_prompts_without_loss(error_share(0, 1))
 
     assert 36 == needed
     assert lost_share(0, needed, error_share(0, 1)).high <= 0.1

@@ -20,7 +20,7 @@ from codeneedle.probes.answers import Skipped
 from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
-    fitted_characters,
+    fitted_character_count,
     turn_dial,
 )
 from codeneedle.probes.retrieval.outcomes import outcomes
@@ -144,7 +144,9 @@ def made_texts_of(begin, *, tokenizer, length=1000):
         made.append(characters)
         return "x" * characters
 
-    found = fitted_characters(make, length=length, tokenizer=tokenizer, begin=begin)
+    found = fitted_character_count(
+        make, length=length, tokenizer=tokenizer, begin=begin
+    )
     return made, found
 
 

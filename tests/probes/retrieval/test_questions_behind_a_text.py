@@ -14,7 +14,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, PromptCut
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, fitted_characters
+from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, fitted_character_count
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for_question
 from codeneedle.probes.retrieval.record import NAME
@@ -117,7 +117,7 @@ def test_texts_get_as_long_as_asked_for(tokenizer):
     def make(characters):
         return "x" * characters
 
-    found = fitted_characters(make, length=1000, tokenizer=tokenizer, begin=4000)
+    found = fitted_character_count(make, length=1000, tokenizer=tokenizer, begin=4000)
 
     assert (970 <= found <= 1000) if tokenizer else found == 4000
 

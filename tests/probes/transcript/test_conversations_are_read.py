@@ -15,7 +15,7 @@ from codeneedle.probes.transcript.conversations import (
     Call,
     aside_phrases,
     conversations_of,
-    read_conversations,
+    read_hash_and_conversations,
 )
 
 FILE = Path("said.json")
@@ -251,23 +251,23 @@ def test_bytes_that_are_no_utf_8_are_refused_with_their_line():
 
 def test_a_file_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BadInput, match="there is no such file"):
-        read_conversations(tmp_path / "none.json")
+        read_hash_and_conversations(tmp_path / "none.json")
 
 
 def test_a_file_is_refused_from_one_byte_more_than_the_most(tmp_path, monkeypatch):
     file = tmp_path / "said.json"
     file.write_text(json.dumps(HELLO))
     monkeypatch.setattr(conversations, "LARGEST_BYTES", file.stat().st_size)
-    assert read_conversations(file)
+    assert read_hash_and_conversations(file)
 
     file.write_text(json.dumps(HELLO) + " ")
     with pytest.raises(BadInput, match="it has more than"):
-        read_conversations(file)
+        read_hash_and_conversations(file)
 
 
 def test_a_folder_is_refused(tmp_path):
     with pytest.raises(BadInput, match="--transcript"):
-        read_conversations(tmp_path)
+        read_hash_and_conversations(tmp_path)
 
 
 def test_lone_surrogates_can_be_sent():

@@ -15,7 +15,7 @@ from codeneedle.probes.transcript.rendering import (
     NOT_TAKEN,
     Kind,
     field_text,
-    parts_of,
+    parts_and_dropped_fields,
     rendered_turns,
 )
 
@@ -193,7 +193,9 @@ def test_what_stands_behind_broken_arguments_is_left_out_where_no_json_is_writte
 def test_code_is_apart_from_other_text():
     content = "Look:\n```python\nx = 1\n```\nDone.\n~~~\nopen"
 
-    parts, _ = parts_of(Turn(role="assistant", content=content), content)
+    parts, _ = parts_and_dropped_fields(
+        Turn(role="assistant", content=content), content
+    )
 
     assert [
         (Kind.TEXT, "Look:\n"),
@@ -206,14 +208,18 @@ def test_code_is_apart_from_other_text():
 def test_a_thought_at_the_beginning_of_the_content_is_reasoning():
     content = "<think>Hm.</think>Yes."
 
-    parts, _ = parts_of(Turn(role="assistant", content=content), content)
+    parts, _ = parts_and_dropped_fields(
+        Turn(role="assistant", content=content), content
+    )
 
     expected = [(Kind.REASONING, "<think>Hm.</think>"), (Kind.TEXT, "Yes.")]
     assert expected == classes(content, parts)
 
 
 def test_white_space_around_a_field_may_be_dropped():
-    parts, dropped = parts_of(Turn(role="assistant", content=" Yes.\n"), "Yes.")
+    parts, dropped = parts_and_dropped_fields(
+        Turn(role="assistant", content=" Yes.\n"), "Yes."
+    )
 
     assert [(0, 4)] == [(part.start, part.end) for part in parts]
     assert () == dropped
@@ -233,7 +239,7 @@ def test_white_space_around_a_field_may_be_dropped():
 def test_arguments_are_recognized_however_a_template_writes_them(rendered):
     turn = Turn(role="assistant", calls=(Call("f", '{"a":"é","b":[1,2]}'),))
 
-    parts, dropped = parts_of(turn, rendered)
+    parts, dropped = parts_and_dropped_fields(turn, rendered)
 
     assert () == dropped
     assert {Kind.TOOL} == {part.kind for part in parts}
@@ -245,7 +251,7 @@ def test_arguments_are_recognized_however_a_template_writes_them(rendered):
 def test_a_field_is_not_searched_within_another():
     turn = Turn(role="assistant", reasoning="Is it so? Yes", content="Yes")
 
-    parts, dropped = parts_of(turn, "<think>Is it so? Yes</think>")
+    parts, dropped = parts_and_dropped_fields(turn, "<think>Is it so? Yes</think>")
 
     assert ("content",) == dropped
     assert {Kind.REASONING} == {part.kind for part in parts}
