@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from answers import forced, written
 from calls import called
-from injections import BRIEF, GRID, TINY, processes_in, put_corpus, statuses
+from injections import BRIEF, GRID, SHORT, processes_in, put_corpus, statuses
 from programs import llama_like
 from rich.console import Console
 from started_sweeps import RUN, record, run, signal_at
@@ -53,7 +53,7 @@ PROBES = ("recall", "divergence", "throughput")
 
 def made_folder(path):
     """A working folder with a corpus called tiny and a sweep called price."""
-    for name, text in (("corpora/tiny", TINY), ("sweeps/price", PRICE)):
+    for name, text in (("corpora/tiny", SHORT), ("sweeps/price", PRICE)):
         file = path / f"{name}.toml"
         file.parent.mkdir()
         file.write_text(text, encoding="utf-8")
