@@ -764,8 +764,8 @@ class CellQueue:
             raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
                 f"{plural(len(self._left), 'cell')} would show nothing",
-                hint="Choose another --model, --corpus or --probe with another --out, "
-                "or go on with --no-calibration.",
+                hint="Choose another --model, --context, --corpus or --probe with "
+                "another --out, or go on with --no-calibration.",
             )
 
     def _stored_records(self) -> dict[tuple[Pair, str], CellRecord]:
