@@ -34,6 +34,8 @@ from matplotlib.text import Text
 
 import codeneedle
 from codeneedle.cli.engines import asks_for
+from codeneedle.probes.recall.metrics import FORCED
+from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.quantities import parse_memory_size, parse_token_count
 from codeneedle.records.record import Run
 from codeneedle.report import charts, heatmap
@@ -309,21 +311,18 @@ def _right_tokens(run: Run) -> Iterator[tuple[str, Bounds]]:
     What a pair loses, with its interval, is taken from what the reference has.
     """
     verdict = judge(run, Limits())
+    logp, *_ = FORCED
+    records = {each.pair: each for each in run.of_probe(RECALL.name).records}
+    if verdict.reference is None:
+        return
+    right = logp.by_unit(records[verdict.reference], run.setup)
+    own = fmean(right.values())
+    yield str(verdict.reference), Bounds(mean=own, low=own, high=own, units=len(right))
     for result in verdict.compared:
-        for row in result.metric_results:
-            if row.metric.name != "recall-logp" or verdict.reference is None:
-                continue
-            record = next(
-                each
-                for each in run.of_probe("recall").records
-                if each.pair == verdict.reference and not each.variant
-            )
-            own = fmean(row.metric.by_unit(record, run.setup).values())
-            lost = row.bounds
-            yield str(verdict.reference), replace(lost, mean=own, low=own, high=own)
-            low, high = own - lost.high, own - lost.low
-            right = replace(lost, mean=own - lost.mean, low=low, high=high)
-            yield str(result.pair), right
+        if row := result.metric_result(logp.name):
+            low, high = own - row.bounds.high, own - row.bounds.low
+            mean = own - row.bounds.mean
+            yield str(result.pair), replace(row.bounds, mean=mean, low=low, high=high)
 
 
 def paint_length(
