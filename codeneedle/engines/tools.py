@@ -107,7 +107,7 @@ class DivergenceTask:
     weights_sha256: str  # of the model
     folder: Path  # the run folder; the reference's distributions are kept in it
     silence_limit: SilenceLimit = field(default_factory=SilenceLimit, compare=False)
-    """With the silence of the tool."""
+    """How long the tool may say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +252,7 @@ class ReadingTask:
     text_name: str  # what it is called in messages
     folder: Path  # the run folder
     silence_limit: SilenceLimit = field(default_factory=SilenceLimit, compare=False)
-    """With the silence of the tool."""
+    """How long the tool may say nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

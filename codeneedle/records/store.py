@@ -388,7 +388,7 @@ class Store:
         the identity in the records.
 
         Returns:
-            Its new path; None if there was nothing to mend.
+            Its new path; None if nothing was damaged.
         """
         moved = None
         for name, read in ((SETUP, self._read_setup), (SETTLED, self._read_settled)):

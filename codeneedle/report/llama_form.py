@@ -18,7 +18,7 @@ from codeneedle.models.kv_cache import stored_bits
 from codeneedle.probes.divergence.metrics import (
     UNTOLD_REFERENCE,
     precision_percent,
-    untold_perplexity,
+    why_no_perplexity,
 )
 from codeneedle.probes.divergence.record import (
     NAME,
@@ -167,7 +167,7 @@ def _missing_perplexities(
     for pair, (compared, statistics) in at_context.items():
         if str(pair) == reference and not compared.reference_ppl:
             yield f"{NO_VALUE_WORD}: PPL of {reference}: {UNTOLD_REFERENCE}"
-        if why := untold_perplexity(compared, statistics):
+        if why := why_no_perplexity(compared, statistics):
             again = ", again" if str(pair) == reference else ""
             yield f"{NO_VALUE_WORD}: PPL of {pair}{again}: {why}"
 

@@ -170,7 +170,7 @@ def remark_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
 
 def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """
-    The `headline_sentences`, its first line in green, and what there is to gain.
+    The `headline_sentences`, its first line coloured, and what there is to gain.
 
     That stands first where it is little: then nothing that is set changes much. Of a
     pair that is not set it is what there would be at most.

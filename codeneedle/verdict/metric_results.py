@@ -680,8 +680,8 @@ def _metrics_of_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUni
 def why_too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
     """Why nothing can be lost beside the reference of *record*; empty if it can."""
     able = loss.able(record, setup)
-    if able >= ABLE:
-        guessed = loss.why_guessed(record, setup)
-        return guessed and f"{guessed}, so there is little to lose"
-    right = loss.right.format(able=f"{able:.0%}", pair=record.pair)
-    return f"{right}, so there is little to lose"
+    if able < ABLE:
+        reason = loss.right.format(able=f"{able:.0%}", pair=record.pair)
+    else:
+        reason = loss.why_guessed(record, setup)
+    return reason and f"{reason}, so there is little to lose"

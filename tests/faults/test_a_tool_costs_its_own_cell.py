@@ -185,13 +185,15 @@ def test_a_real_program_that_is_killed_or_frozen_leaves_nothing_half(
     command = ("sweep", "--corpus", "tiny", "--context", "4096", "--types", "q8_0")
     command = (*command, *measures.split())
     chance = random.Random(name)  # noqa: S311 - no secret
-    strikes, wanted = 0, times(often, quick=1)
+    strikes, missed, wanted = 0, 0, times(often, quick=1)
     while strikes < wanted:
         number = NUMBERS[strikes % len(NUMBERS)]
         told = struck(path, command, program, number, chance.random() ** 2)
         folder.look()
         files = sorted(path.rglob("cells/*.json"))
         if told is None:
+            missed += 1
+            assert missed <= 20 * wanted, "no program was struck"
             files[-1].unlink()
             folder.finished.clear()
             folder.look()

@@ -1,28 +1,18 @@
 """A perplexity that no log has told is a gap of its pair, in each report."""
 
 import pytest
-from made_divergences import golden_run, without_perplexities
+from made_divergences import DIALECT, golden_run, without_perplexities
 from printing import printed
 
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Lines, Table
-from codeneedle.engines.llama_cpp.arguments import (
-    base_command,
-    build_option,
-    comparison_command,
-    text_of,
-)
-from codeneedle.report.llama_form import HEADING, Dialect, llama_form
+from codeneedle.report.llama_form import HEADING, llama_form
 from codeneedle.report.tidy import cell_rows
 from codeneedle.report.verdict import verdicts_document
 from codeneedle.text import NO_VALUE_WORD
 from codeneedle.verdict.judge import judge
 
-DIALECT = Dialect(
-    base=base_command, compares=comparison_command, text=text_of, build=build_option
-)
 Q4 = Pair("q4_0", "q4_0")
-PERPLEXITIES = {"ppl", "ppl-ratio"}
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +41,7 @@ def test_a_row_of_data_says_why_it_is_empty_and_all_others_are_as_they_were(
         if Pair(row.k, row.v) in gaps.get(row.metric, ()):
             assert (None, "finished") == (row.value, row.status)
             assert row.reason
-        elif row.metric not in PERPLEXITIES:
+        else:
             assert was == row
 
 

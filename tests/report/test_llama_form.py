@@ -5,30 +5,19 @@ from dataclasses import astuple, replace
 
 import msgspec
 import pytest
-from made_divergences import golden_run
+from made_divergences import DIALECT, golden_run
 from printing import printed
 
-from codeneedle.engines.llama_cpp.arguments import (
-    base_command,
-    build_option,
-    comparison_command,
-    text_of,
-)
 from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.record import Run
 from codeneedle.report.llama_form import (
-    Dialect,
     llama_form,
     pareto_pairs,
     ppl_difference,
 )
 from codeneedle.verdict.judge import judge
-
-DIALECT = Dialect(
-    base=base_command, compares=comparison_command, text=text_of, build=build_option
-)
 
 
 @pytest.fixture

@@ -74,7 +74,7 @@ from codeneedle.system.processes import FILE_LIMIT_BYTES
 from codeneedle.system.variables import inherited_variables
 
 if TYPE_CHECKING:
-    from codeneedle.engines.llama_cpp.reading import ReadJob
+    from codeneedle.engines.llama_cpp.reading import ReadJob, RowStream
 
 SILENCE_S = 3600.0
 """How long the tool may write nothing: a chunk of a large model may take as long."""
@@ -202,10 +202,7 @@ class Perplexity(BaseFileTool):
             rows.take_file(job.base)
         if rows.nan_from is not None:
             raise _nan_error(rows.nan_from, log_text)
-        if rows.fault:
-            raise _unreadable_rows_error(job, rows.fault, log_text)
-        if not rows.is_whole:
-            raise _incomplete_error(job, log_text, lacking=rows.missing)
+        _refuse_unusable_rows(job, rows, log_text)
 
     def compare(
         self,
@@ -289,10 +286,7 @@ class Perplexity(BaseFileTool):
         log_text, returncode, retries = _run_until_told(run, most_retries)
         if returncode != 0:
             raise _failure(job, log_text, returncode=returncode)
-        if rows.fault:
-            raise _unreadable_rows_error(job, rows.fault, log_text)
-        if not rows.is_whole:
-            raise _incomplete_error(job, log_text, lacking=rows.missing)
+        _refuse_unusable_rows(job, rows, log_text)
         return log_text, retries
 
     def command(self, job: Job) -> list[str]:
@@ -349,8 +343,8 @@ class Perplexity(BaseFileTool):
         """The log of *job*, and how often it ran again as the end of it was missing."""
 
         def most_retries(log_text: str) -> int:
-            is_begun = announced_size(log_text) is not None
-            return _most_retries(log_text, is_begun) if ends_early(log_text) else 0
+            has_begun = announced_size(log_text) is not None
+            return _most_retries(log_text, has_begun) if ends_early(log_text) else 0
 
         log_text, returncode, retries = _run_until_told(
             lambda: self._run(job, note, progress), most_retries
@@ -470,18 +464,20 @@ def _run_until_told(
         retries += 1
 
 
-def _most_retries(log_text: str, is_whole: bool, *, is_estimated: bool = True) -> int:
+def _most_retries(
+    log_text: str, has_results: bool, *, is_estimated: bool = True
+) -> int:
     """
     How often a tool that exited with 0 runs again for what is missing.
 
     Args:
         log_text: Its log.
-        is_whole: Whether what it measured is there, its perplexity aside.
+        has_results: Whether what it gives is there, the end of its log aside.
         is_estimated: Whether its perplexity is wanted.
     """
     if failure(log_text) is not None:
         return 0
-    if not is_whole or not logs.read(log_text).kv:
+    if not has_results or not logs.read(log_text).kv:
         return RETRIES
     return PERPLEXITY_RETRIES if is_estimated and ends_early(log_text) else 0
 
@@ -542,12 +538,25 @@ def _refuse_nan(job: Job, log_text: str) -> None:
         raise _nan_error(token, log_text)
 
 
+def _refuse_unusable_rows(job: Job, rows: "RowStream", log_text: str) -> None:
+    """
+    Stop at rows that are not those of *job*, or not all of them.
+
+    Raises:
+        CellError: If there are some.
+    """
+    if rows.fault:
+        raise _unreadable_rows_error(job, rows.fault, log_text)
+    if not rows.is_whole:
+        raise _incomplete_error(job, log_text, lacking=rows.missing)
+
+
 def _nan_error(token: int, log_text: str) -> CellError:
     return ComputesNan(token=token, log_excerpt=logs.last_lines(log_text))
 
 
 def _unreadable_rows_error(job: Job, fault: str, log_text: str) -> CellError:
-    """The error for what came through a pipe and is not what was asked for."""
+    """The error for rows that are not what was asked for."""
     message = f"wrote log-probabilities that cannot be read: {fault}"
     return _error(job, message, log_text, status=Status.CRASHED)
 

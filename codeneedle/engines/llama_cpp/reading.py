@@ -117,12 +117,14 @@ class RowStream(ABC):
     def take_row(self, number: int, stored: Stored) -> None:
         """Look at the row of that *number*, from 0, as it is *stored*."""
 
-    def row_fault(self, stored: Stored, place: int) -> str:
-        """Why the row of the token at *place* is none, else empty; notes `nan_from`."""
+    def is_faulty(self, stored: Stored, place: int) -> bool:
+        """Whether the row of the token at *place* is none: sets `fault`, `nan_from`."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         if math.isnan(scale) or math.isnan(low):
             self.nan_from = place + 1
-        return row_fault(stored, self.vocabulary)
+        if fault := row_fault(stored, self.vocabulary):
+            self.fault = f"its row of token {place:,} is none: {fault}"
+        return bool(fault)
 
     def place_of(self, number: int) -> int:
         """The place in the text, from 0, that the row of that *number* tells of."""
@@ -243,8 +245,7 @@ class Rows(RowStream):
     @override
     def take_row(self, number: int, stored: Stored) -> None:
         """Score the token behind the row, if it is wanted."""
-        # A row tells of the token behind its place.
-        place = self.context // 2 + 1 + number
+        place = self.place_of(number)
         if place in self._asked:
             self._keep_score(place, stored)
 
@@ -265,9 +266,7 @@ class Rows(RowStream):
         """Keep the score of the token at *place*, or say what is wrong with its row."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
-        fault = self.row_fault(stored, place)
-        if fault:
-            self.fault = f"its row of token {place:,} is none: {fault}"
+        if self.is_faulty(stored, place):
             return
         right = self.ids[place]
         value = int(values[right])
@@ -307,9 +306,7 @@ class CheckedRows(RowStream):
     @override
     def take_row(self, number: int, stored: Stored) -> None:
         """Set `fault` if the row is none."""
-        place = self.place_of(number)
-        if fault := self.row_fault(stored, place):
-            self.fault = f"its row of token {place:,} is none: {fault}"
+        self.is_faulty(stored, self.place_of(number))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -364,9 +361,7 @@ class ComparedRows(RowStream):
         base = np.frombuffer(self._there.read(stored.nbytes), dtype=np.uint16)
         if len(base) != len(stored) or row_fault(base, self.vocabulary):
             self.fault = f"the base file of the reference has no row of token {place:,}"
-        elif fault := self.row_fault(stored, place):
-            self.fault = f"its row of token {place:,} is none: {fault}"
-        if self.fault:
+        if self.fault or self.is_faulty(stored, place):
             return
         self._sums.add(
             decoded_row(stored, self.vocabulary),
@@ -402,11 +397,7 @@ class ComparedRows(RowStream):
 def row_fault(stored: Stored, vocabulary: int) -> str:
     """Why a row is no distribution, as a phrase; empty if it is one."""
     scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
-    return _row_fault(scale, low, stored[SCALE_VALUES : SCALE_VALUES + vocabulary])
-
-
-def _row_fault(scale: float, low: float, values: npt.NDArray[np.uint16]) -> str:
-    """Why a row is no distribution, as a phrase; empty if it is one."""
+    values = stored[SCALE_VALUES : SCALE_VALUES + vocabulary]
     # A scale that is no number fails this, too.
     if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):
         return f"a scale of {scale:g} and a minimum of {low:g}"

@@ -116,7 +116,7 @@ _DRIVERS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _KeptCalls:
-    """What is kept of the calls for one model, by `_name` of what was asked."""
+    """What is kept of the calls for one model, by `_call_key`."""
 
     pairs: Mapping[str, PairSurvey] = field(default_factory=dict)
 

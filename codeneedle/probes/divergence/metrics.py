@@ -42,9 +42,8 @@ def _values_at(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one; else none."""
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
-        compared = _comparison_at(record, setup, context)
-        statistics = compared.statistics if compared else None
-        return numbers(compared, statistics) if compared and statistics else ()
+        compared = _whole_comparison_at(record, setup, context)
+        return numbers(*compared) if compared else ()
 
     return values
 
@@ -60,6 +59,15 @@ def _comparison_at(
     divergence = divergence_of(record)
     sizes = sizes_of(setup.probes.get(NAME, {}))
     return divergence.at(context, sizes) if divergence else None
+
+
+def _whole_comparison_at(
+    record: CellRecord, setup: Setup, context: int | None
+) -> tuple[ContextComparison, Statistics] | None:
+    """The same with its statistics; None without them."""
+    compared = _comparison_at(record, setup, context)
+    statistics = compared.statistics if compared else None
+    return (compared, statistics) if compared and statistics else None
 
 
 def _compared_with(record: CellRecord) -> str | None:
@@ -86,7 +94,7 @@ class _AtContext:
     is_compared: bool = True
     by_chunk: Callable[[ChunkValues], float] | None = None
     estimate: Callable[[Statistics], Estimate | None] | None = None
-    untold: Callable[[ContextComparison, Statistics], str] | None = None
+    why_none: Callable[[ContextComparison, Statistics], str] | None = None
     """Why a comparison has no such number, as a phrase; empty if it has one."""
 
     def at(self, context: int | None) -> Metric:
@@ -104,7 +112,7 @@ class _AtContext:
             of="" if context is None else self.metric.name,
             facet="" if context is None else f"context={context}",
             error=_error_of(self.estimate, context) if self.estimate else None,
-            gap=_gap_of(self.untold, context) if self.untold else None,
+            gap=_gap_of(self.why_none, context) if self.why_none else None,
         )
 
 
@@ -114,23 +122,21 @@ def _error_of(
     """Returns the standard error that a tool states of an *estimate*, None without."""
 
     def error(record: CellRecord, setup: Setup) -> float | None:
-        compared = _comparison_at(record, setup, context)
-        statistics = compared.statistics if compared else None
-        told = estimate(statistics) if statistics else None
+        compared = _whole_comparison_at(record, setup, context)
+        told = estimate(compared[1]) if compared else None
         return told.error if told else None
 
     return error
 
 
 def _gap_of(
-    untold: Callable[[ContextComparison, Statistics], str], context: int | None
+    why_none: Callable[[ContextComparison, Statistics], str], context: int | None
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
-    """Returns why a finished record lacks a number, by *untold*; None if it has it."""
+    """Returns why a finished record has no number, by *why_none*; None if it has."""
 
     def gap(record: CellRecord, setup: Setup) -> tuple[str, str] | None:
-        compared = _comparison_at(record, setup, context)
-        statistics = compared.statistics if compared else None
-        why = untold(compared, statistics) if compared and statistics else ""
+        compared = _whole_comparison_at(record, setup, context)
+        why = why_none(*compared) if compared else ""
         return (Status.FINISHED, why) if why else None
 
     return gap
@@ -142,7 +148,7 @@ def _stated_metric(
     *,
     is_compared: bool = True,
     by_chunk: Callable[[ChunkValues], float] | None = None,
-    untold: Callable[[ContextComparison, Statistics], str] | None = None,
+    why_none: Callable[[ContextComparison, Statistics], str] | None = None,
 ) -> _AtContext:
     """A number with its error; the perplexity is what llama-perplexity states."""
 
@@ -156,7 +162,7 @@ def _stated_metric(
         is_compared=is_compared,
         by_chunk=by_chunk,
         estimate=estimate,
-        untold=untold,
+        why_none=why_none,
     )
 
 
@@ -193,7 +199,7 @@ UNTOLD_REFERENCE = "the end of the reference's log, with its perplexity, was mis
 """Why the reference has no perplexity, as a phrase."""
 
 
-def untold_perplexity(compared: ContextComparison, statistics: Statistics) -> str:
+def why_no_perplexity(compared: ContextComparison, statistics: Statistics) -> str:
     """Why a pair has no perplexity, as a phrase; empty if it has one."""
     if statistics.ppl is not None:
         return ""
@@ -201,10 +207,10 @@ def untold_perplexity(compared: ContextComparison, statistics: Statistics) -> st
     return f"the end of the log, with the perplexity, was missing in {runs}"
 
 
-def _untold_ratio(compared: ContextComparison, statistics: Statistics) -> str:
+def _why_no_ratio(compared: ContextComparison, statistics: Statistics) -> str:
     """Why one of both perplexities is missing, as a phrase; empty if none is."""
     if compared.reference_ppl:
-        return untold_perplexity(compared, statistics)
+        return why_no_perplexity(compared, statistics)
     return UNTOLD_REFERENCE
 
 
@@ -254,12 +260,12 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
-        untold=untold_perplexity,
+        why_none=why_no_perplexity,
     ),
     _AtContext(
         _divergence(name="ppl-ratio", unit="", better="neither"),
         _ppl_ratio,
-        untold=_untold_ratio,
+        why_none=_why_no_ratio,
     ),
 )
 

@@ -81,7 +81,7 @@ def _why_guessed(record: CellRecord, setup: Setup) -> str:
     """
     Phrase for a record none of whose functions is right up to the end of a line.
 
-    Half of the tokens of code are told by its form, without any look-up. A few
+    About 40 of 100 tokens of code are told by its form, without any look-up. A few
     functions may all be left early by chance.
     """
     answers = forced_answers(record, setup)
