@@ -64,7 +64,7 @@ def is_participle(name: str) -> bool:
 
 
 ERRORS = re.compile(
-    r"(\w*Error|BadInput|BadReply|WeightsUnusable|FolderUnusable|TooLong)"
+    r"(\w*Error|Bad\w+|\w+Unusable|TooLong|Tool(Failed|Missing)|OtherSetup|Refused)"
 )
 """Types of what is raised, as functions that make it are annotated."""
 
@@ -72,8 +72,7 @@ ERRORS = re.compile(
 def makes_unnamed_error(node: ast.FunctionDef) -> bool:
     """Whether *node* returns an error, and its name does not say so."""
     kind = ast.unparse(node.returns or ast.Constant("")).removesuffix(" | None")
-    is_named = re.search("error|failure|refusal", node.name)
-    return bool(ERRORS.fullmatch(kind)) and not is_named
+    return bool(ERRORS.fullmatch(kind)) and "error" not in node.name
 
 
 def describes_nothing(node: ast.FunctionDef) -> bool:

@@ -117,7 +117,7 @@ def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     return installation.find_tools(llama_server=execution.llama_server)
 
 
-def _llama_cpp(request: "Request", execution: "Execution") -> "EngineFor":
+def _llama_engine_for(request: "Request", execution: "Execution") -> "EngineFor":
     """What makes engines of llama.cpp, whose server is asked for its facts once."""
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
@@ -187,14 +187,14 @@ def _adapt_mlx_request(request: "Request") -> "Request":
     return request
 
 
-def _folder_of_mlx(path: Path) -> Weights:
+def _read_mlx_folder(path: Path) -> Weights:
     """The weights in the folder at *path*, or of a model that other programs keep."""
     from codeneedle.engines.mlx.engine import read_weights
 
     return read_weights(_path_in_store(path, folder=True))
 
 
-def _weights_or_name(path: Path) -> Weights:
+def _read_or_name_weights(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
     is_gguf = path.suffix.lower() == ".gguf" or path.is_file()
     return read_header(path) if is_gguf else known_by_name(path)
@@ -292,20 +292,20 @@ def _endpoint_engine_for(request: "Request", _execution: "Execution") -> "Engine
 ENGINES: Mapping[str, EngineEntry] = {
     ENGINE: EngineEntry(
         find=_find_llama_cpp,
-        engine_for=_llama_cpp,
+        engine_for=_llama_engine_for,
         pair_flags=PairFlags(cache_flags, build_option, model="-m"),
     ),
     MLX: EngineEntry(
         find=_find_mlx,
         engine_for=_mlx_engine_for,
         adapted=_adapt_mlx_request,
-        weights=_folder_of_mlx,
+        weights=_read_mlx_folder,
     ),
     COMMAND: EngineEntry(
         find=_find_command,
         engine_for=_command_engine_for,
         adapted=_adapt_command_request,
-        weights=_weights_or_name,
+        weights=_read_or_name_weights,
     ),
     ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,

@@ -8,8 +8,8 @@ from codeneedle.engines.reasons import (
     LINE_CHARACTERS,
     MEMORY,
     first_sign,
-    most_telling_line,
     printable_line,
+    trouble_in,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status, Trouble
@@ -97,7 +97,7 @@ def cause(log: Path, returncode: int) -> Trouble:
     last = [line for line in lines if line.strip()][-1:]
     said = Trouble(Status.CRASHED, one_line(last[0])[:LAST_WORDS]) if last else None
     lack = first_sign(((Status.OUT_OF_MEMORY, MEMORY),), lines)
-    return lack or exit_cause(returncode, most_telling_line(lines) or said)
+    return lack or exit_cause(returncode, trouble_in(lines) or said)
 
 
 def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:

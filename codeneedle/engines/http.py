@@ -23,7 +23,7 @@ from codeneedle.engines.messages import (
     ignore_progress,
     json_object,
     refuse_beyond,
-    stated_refusal,
+    stated_error,
 )
 from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.records.record import Json
@@ -165,7 +165,7 @@ class Connection:
             self._note_event()
             event = json_object(data, expected="an event")
             if kind == b"error" or event.get("error"):
-                raise stated_refusal(data, code=response.status_code)
+                raise stated_error(data, code=response.status_code)
             yield event
 
     def _lines(self, response: httpx.Response, limit_bytes: int) -> Iterator[bytes]:
@@ -267,7 +267,7 @@ def _refuse_error(answer: httpx.Response) -> None:
     if answer.is_redirect:
         where = answer.headers.get("location", "nowhere")
         raise Refused(code=answer.status_code, kind="redirect", message=harmless(where))
-    error = stated_refusal(error_beginning(answer.iter_raw()), code=answer.status_code)
+    error = stated_error(error_beginning(answer.iter_raw()), code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
     raise error
 

@@ -382,7 +382,7 @@ def refuse_beyond(limit: int, length: int) -> None:
         raise BadReply(limit_bytes=limit)
 
 
-def stated_refusal(data: bytes, *, code: int) -> Refused:
+def stated_error(data: bytes, *, code: int) -> Refused:
     """The error that a server states in *data*, or one that quotes it."""
     try:
         answer = json_object(data, expected="an error")

@@ -117,7 +117,7 @@ def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
     return None
 
 
-def most_telling_line(lines: Iterable[str]) -> Trouble | None:
+def trouble_in(lines: Iterable[str]) -> Trouble | None:
     """
     The most telling of the last *lines* of a program that ended; None if none is.
 

@@ -93,7 +93,7 @@ class StartedServer(Served, ABC):
     def excerpt(self, error: CellError) -> tuple[str, ...]:
         """The lines of its log that explain *error*."""
 
-    def failure(self) -> CellError | None:
+    def exit_error(self) -> CellError | None:
         """What explains any error: that it has ended; None while it runs."""
         return None if self.child.poll() is None else self.death_error()
 
@@ -128,7 +128,7 @@ def serving(
             if isinstance(error, ServerGone):
                 # The connection breaks a moment before the process is gone.
                 ends_within(server.child, DEATH_S)
-            if failure := server.failure() or _stopped_server_error(server, error):
+            if failure := server.exit_error() or _stopped_server_error(server, error):
                 raise failure from error
             error.log_excerpt = error.log_excerpt or server.excerpt(error)
             raise

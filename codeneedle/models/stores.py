@@ -423,7 +423,7 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     raise (
         _wrong_kind_error(text, named[0])
         if named
-        else unknown_name_error(text, folder=folder)
+        else unknown_model_error(text, folder=folder)
     )
 
 
@@ -462,7 +462,7 @@ def _wrong_kind_error(text: str, model: StoredModel) -> WeightsUnusable:
     )
 
 
-def unknown_name_error(text: str, *, folder: bool = False) -> WeightsUnusable:
+def unknown_model_error(text: str, *, folder: bool = False) -> WeightsUnusable:
     """The error for a name that is in no store, with the command that fetches it."""
     org, _, rest = text.partition("/")
     repo, _, file = rest.partition("/")

@@ -158,13 +158,13 @@ def missing_parts(run: Run) -> list[tuple[str, list[Pair]]]:
     for record in run.records:
         probe = PROBES.get(record.probe)
         if record.has_numbers and probe:
-            phrases = (*probe.gaps_in(record, run.setup), *_unscored_phrase(record))
+            phrases = (*probe.gaps_in(record, run.setup), *_unscored_phrases(record))
             found += [(visible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
     return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
 
 
-def _unscored_phrase(record: CellRecord) -> Iterator[str]:
+def _unscored_phrases(record: CellRecord) -> Iterator[str]:
     """A phrase on how many tokens of *record* are no scores; none without any."""
     if tokens := sum(_numbers_of("untold", record.observation)):
         text = "character" if tokens == 1 else "characters"

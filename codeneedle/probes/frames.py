@@ -210,7 +210,7 @@ def chosen_reference(
     return named if len(names) == 1 and has_value else None
 
 
-def noise_of_reference(
+def noise_floor_of_reference(
     run: Run, metric: Metric, cells: Cells, *, on_cpu: bool = False
 ) -> float:
     """

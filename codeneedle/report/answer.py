@@ -99,7 +99,7 @@ class Answer:
     def sentence(self) -> str:
         """What the verdict says of it: `losses_sentence`."""
         result = self.result
-        if result is None or result.leading_metric is None:
+        if result is None or result.leading_result is None:
             return "nothing smaller is shown to be within the limits"
         return losses_sentence(self.verdict.limits, result)
 
@@ -142,7 +142,7 @@ def answer_of(verdict: Verdict) -> Answer:
 def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
     """*answer* for JSON; *words* are None of an engine that has none."""
     setup, result = answer.run.setup, answer.result
-    leading = result.leading_metric if result else None
+    leading = result.leading_result if result else None
     return AnswerObject(
         model=setup.weights.name,
         sha256=setup.weights.sha256 if setup.weights.size_bytes else "",
@@ -195,7 +195,7 @@ def answer_lines(
 
 def answer_badge(answer: Answer) -> str:
     """An SVG for a model card: the pair and what it loses, or what to keep."""
-    leading = answer.result.leading_metric if answer.result else None
+    leading = answer.result.leading_result if answer.result else None
     value = f"keep {answer.pair}"
     if leading:
         value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
@@ -229,7 +229,7 @@ def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
 def _measured_on_phrase(answer: Answer) -> str:
     """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
     setup, result = answer.run.setup, answer.result
-    leading = result.leading_metric if result else None
+    leading = result.leading_result if result else None
     rows = result.by_kind_of_text if result else []
     told = rows if leading in rows else [leading] if leading else []
     of = f"of {' and '.join(map(units_phrase, told))}, " if told else ""

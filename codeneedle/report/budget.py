@@ -177,8 +177,8 @@ def loss_beside_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
     what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
     return (
-        loss_phrase(verdict.limits, result.leading_metric, what)
-        if result.leading_metric
+        loss_phrase(verdict.limits, result.leading_result, what)
+        if result.leading_result
         else ""
     )
 
@@ -330,8 +330,8 @@ def _row_words(
     elif result.decision is None:
         mark = trouble_mark(result.trouble or "not compared")
         yield mark.sign, mark
-    elif result.leading_metric:
-        yield word_phrase(result, result.leading_metric), decision_mark(result.decision)
+    elif result.leading_result:
+        yield word_phrase(result, result.leading_result), decision_mark(result.decision)
     if not verdict.fits(result):
         yield UNFIT.sign, UNFIT
 

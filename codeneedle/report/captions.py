@@ -278,7 +278,7 @@ def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str
     pair = visible(str(frames.reference(cells)))
     entries = []
     for on_cpu, how in ((False, "measured twice"), (True, "with attention on the CPU")):
-        apart = frames.noise_of_reference(run, metric, cells, on_cpu=on_cpu)
+        apart = frames.noise_floor_of_reference(run, metric, cells, on_cpu=on_cpu)
         if not math.isnan(apart):
             shown = small_number(apart, display_of(metric).digits)
             entries.append(("floor", f"{shown}: {pair}, {how}, differs by as much"))

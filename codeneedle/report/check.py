@@ -30,12 +30,12 @@ def check_pair(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     result, name = verdict.result(pair), visible(str(pair))
     if pair == verdict.reference:
         return Check.WITHIN, f"{name}: within, as the reference"
-    if result is None or not (result.leading_metric and result.decision):
+    if result is None or not (result.leading_result and result.decision):
         trouble = result.trouble if result else ""
         if pair not in (grid := verdict.run.setup.grid):
             trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
         return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
-    leading = result.leading_metric
+    leading = result.leading_result
     sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
     if result.decision is Decision.WITHIN:
         sentence = losses_sentence(verdict.limits, result)

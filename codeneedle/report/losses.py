@@ -144,8 +144,8 @@ class Losses:
         if is_answer:
             is_within = decision == Decision.WITHIN
             yield SET if is_within else replace(SET, sign=f"{SET.sign},")
-        if decision == Decision.OPEN and result and result.leading_metric:
-            why = open_reason(result, result.leading_metric)
+        if decision == Decision.OPEN and result and result.leading_result:
+            why = open_reason(result, result.leading_result)
             yield NumberMark(decision, f"{PAIRS}: {why}" if why else PAIRS)
         elif decision and not (is_answer and decision == Decision.WITHIN):
             yield decision_mark(decision)
@@ -177,7 +177,7 @@ class Losses:
     def decided_by(self, pair: Pair) -> str:
         """The metric that decides the word of *pair*; empty if that is its loss."""
         result, row = self.verdict.result(pair), self.rows.get(pair)
-        leading = result.leading_metric if result else None
+        leading = result.leading_result if result else None
         return leading.metric.name if leading and leading is not row else ""
 
 
@@ -223,7 +223,7 @@ def _deciding_row(
     result: PairResult, kinds: Collection[LossKind]
 ) -> MetricResult | None:
     """What decides *result*, if it is of *kinds*; else the worst that is, or None."""
-    leading = result.leading_metric
+    leading = result.leading_result
     if leading and leading.kind in kinds:
         return leading
     rows = [row for row in result.metric_results if row.kind in kinds]
@@ -243,7 +243,7 @@ def shown_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
 
     None of a pair that has nothing else, and of one that is not compared.
     """
-    leading = result.leading_metric if result.decision else None
+    leading = result.leading_result if result.decision else None
     if leading is None or leading.kind is not LossKind.CHANGE:
         return leading
     if not has_losses(verdict):

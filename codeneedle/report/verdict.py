@@ -213,7 +213,7 @@ def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     if why := [*_why_nothing_is_set(verdict)]:
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
-    if chosen and chosen.leading_metric:
+    if chosen and chosen.leading_result:
         if chosen.decision is not Decision.WITHIN:
             return [
                 *_lines_on_least_loss(verdict, chosen, pair_flags),
@@ -267,7 +267,7 @@ def _lines_on_least_loss(
     verdict: Verdict, chosen: PairResult, pair_flags: PairFlags
 ) -> Iterator[str]:
     """Lines on the pair that loses least of what fits, not shown within the limit."""
-    row, limits = chosen.leading_metric, verdict.limits
+    row, limits = chosen.leading_result, verdict.limits
     if row is None:
         return
     context = limits.at or verdict.run.setup.context
@@ -490,7 +490,7 @@ def _nearest_lines(verdict: Verdict) -> Iterator[str]:
     _, result, row = min(near, key=lambda entry: entry[0])
     loses = loss_clause(verdict.limits, row)
     start = f"Nearest: {visible(str(result.pair))} {loses}"
-    leading = result.leading_metric or row
+    leading = result.leading_result or row
     if leading is row and (needed := row.units_to_decide):
         yield f"{start}; {decided_by(row)}."
         way = " ".join(way_on_phrases(verdict, result, needed, row.metric.unit_kind))
@@ -634,7 +634,7 @@ def _row_of_kinds(
     start = _row_start(verdict, result)
     if result.pair == verdict.reference:
         return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
-    leading = result.leading_metric
+    leading = result.leading_result
     if leading is None or result.decision is None:
         trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *[""] * len(kinds), trouble]
@@ -740,7 +740,7 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
     start, none = _row_start(verdict, result), ["", "", ""]
     if result.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
-    leading, row = result.leading_metric, shown_row(verdict, result)
+    leading, row = result.leading_result, shown_row(verdict, result)
     if leading is None or result.decision is None:
         # The reason stands below the table.
         trouble = result.trouble.partition(":")[0] or "not compared"

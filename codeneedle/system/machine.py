@@ -112,7 +112,7 @@ def available_memory_bytes() -> int:
     limit = _memory_limit()
     if limit is None:
         return available
-    used = _limit_in(CGROUP / "memory.current") or 0
+    used = _number_in(CGROUP / "memory.current") or 0
     return max(0, min(available, limit - used))
 
 
@@ -254,7 +254,7 @@ def _core_limit() -> int | None:
 
 def _memory_limit() -> int | None:
     """Bytes that the container may use; None where there is no limit."""
-    return _limit_in(CGROUP / "memory.max")
+    return _number_in(CGROUP / "memory.max")
 
 
 def memory_kill_count() -> int:
@@ -280,8 +280,8 @@ def ran_out_of_memory() -> bool:
     return memory_kill_count() > _KILLS_BEFORE
 
 
-def _limit_in(path: Path) -> int | None:
-    """The number in a file of the container's limits; None for ``max`` or no file."""
+def _number_in(path: Path) -> int | None:
+    """The number in a file of the container's memory; None for ``max`` or no file."""
     try:
         text = path.read_text().strip()
     except OSError:

@@ -108,7 +108,7 @@ class PairResult:
         return self.attention is None or self.attention.is_usual
 
     @property
-    def leading_metric(self) -> MetricResult | None:
+    def leading_result(self) -> MetricResult | None:
         """
         The result behind its decision; None without any.
 
@@ -394,9 +394,9 @@ class Verdict:
     def loss_bounds(self) -> Mapping[Pair, Bounds]:
         """What is known of the loss of each compared pair, by the metric that leads."""
         return {
-            result.pair: result.leading_metric.bounds
+            result.pair: result.leading_result.bounds
             for result in self.compared
-            if result.leading_metric
+            if result.leading_result
         }
 
     @property
@@ -762,13 +762,13 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
 
 def _largest_loss(result: PairResult) -> float:
     """Upper end of loss / limit of the leading metric; infinite without one."""
-    row = result.leading_metric
+    row = result.leading_result
     return row.bounds.high / row.limit if row else math.inf
 
 
 def _mean_loss(result: PairResult) -> float:
     """Mean loss / limit of the leading metric; infinite without one."""
-    row = result.leading_metric
+    row = result.leading_result
     return row.bounds.mean / row.limit if row else math.inf
 
 

@@ -26,7 +26,7 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
     Of one metric, or of a pair that another metric decides, `loss_sentence`.
     """
-    leading, rows = result.leading_metric, result.by_kind_of_text
+    leading, rows = result.leading_result, result.by_kind_of_text
     if leading is None:
         return ""
     if len(rows) < 2 or leading not in rows:  # noqa: PLR2004 - several

@@ -413,7 +413,7 @@ class MetricUnits:
         if decision is Decision.OPEN and not (doubt and doubt.kind in _LASTING):
             needed = self._units_needed(pair, losses, limit)
         if decision is Decision.OPEN and is_few:
-            few = _too_few_remark(lost + won, len(losses), needed)
+            few = _too_few_phrase(lost + won, len(losses), needed)
             doubts.append(Remark(RemarkKind.TOO_FEW, few, (pair,)))
         return MetricResult(
             metric=self.metric,
@@ -597,7 +597,7 @@ def _bounds_by_counts(losses: Sequence[float], share: float) -> Bounds:
     )
 
 
-def _too_few_remark(flips: int, units: int, needed: int | None) -> str:
+def _too_few_phrase(flips: int, units: int, needed: int | None) -> str:
     """A remark on too few differing samples, with the number that is *needed*."""
     more = f"; about {needed:,} samples would decide it" if needed else ""
     return f"too few: {flips} of {units:,} samples differ{more}"

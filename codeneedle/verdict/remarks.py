@@ -114,7 +114,7 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
         (needed, each, row)
         for each in verdict.compared
         if cache_size(each) < cache_size(chosen) and each.is_whole
-        if (row := each.leading_metric) and (needed := row.units_to_decide)
+        if (row := each.leading_result) and (needed := row.units_to_decide)
     ]
     if near:
         needed, result, row = min(near, key=lambda entry: entry[0])
@@ -211,8 +211,8 @@ def _remarks_on_kernels(
     Of those, on what is worth one, and on where attention of each ran.
     """
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
-    if best and best.leading_metric and verdict.has_kernel:
-        loses = loss_clause(verdict.limits, best.leading_metric)
+    if best and best.leading_result and verdict.has_kernel:
+        loses = loss_clause(verdict.limits, best.leading_result)
         where = "is converted to f16 at each step"
         if best.attention is Attention.CPU:
             where = "has its attention on the CPU here"

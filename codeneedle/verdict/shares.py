@@ -94,10 +94,10 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
         BadSetup: If a setup cannot be read.
     """
     # Shares of several folders of runs are of one run; a whole run is none of theirs.
-    shared = {_grid_key(store) for store in stores if store.is_share}
+    shared = {_run_key(store) for store in stores if store.is_share}
     groups: dict[object, list[Store]] = {}
     for store in stores:
-        is_part = store.is_share or _grid_key(store) in shared
+        is_part = store.is_share or _run_key(store) in shared
         key = store.run_name if is_part else store.folder.resolve()
         groups.setdefault(key, []).append(store)
     runs = []
@@ -109,7 +109,7 @@ def read_together(stores: Sequence[Store]) -> list[Run]:
     return runs
 
 
-def _grid_key(store: Store) -> tuple[object, str]:
+def _run_key(store: Store) -> tuple[object, str]:
     """What is equal for the shares of one run, and for that run."""
     return store.folder.parent.resolve(), store.run_name
 
@@ -138,7 +138,7 @@ def _take_record(joined: Union, store: Store, record: CellRecord) -> bool:
         if other.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
-        raise _error_of_hosts(joined.cells[key], store, what, place)
+        raise _hosts_error(joined.cells[key], store, what, place)
     if len(answered_keys(record)) > len(answered_keys(other)):
         joined.cells[key], joined.records[key] = store, record
     joined.compared[key] = joined.compared.get(key, 1) + 1
@@ -200,10 +200,10 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
     for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
         place = first_other(mine.calibrated[probe], other.calibrated[probe])
         if place:
-            raise _error_of_hosts(ours, theirs, f"the calibration of {probe}", place)
+            raise _hosts_error(ours, theirs, f"the calibration of {probe}", place)
 
 
-def _error_of_hosts(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
+def _hosts_error(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
     """The error for two folders of which *what* differs from *place* on."""
     return BadInput(
         source=f"{ours.folder} and {theirs.folder}",

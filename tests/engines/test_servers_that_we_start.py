@@ -83,7 +83,7 @@ def test_a_server_is_ready_and_has_ended_behind_the_block(started):
     states = (Readiness.SILENT, Readiness.LOADING, Readiness.READY)
     with started(WAITS, *states) as server:
         assert server.child.poll() is None
-        assert server.failure() is None
+        assert server.exit_error() is None
 
     assert server.child.poll() is not None
     assert (server.peak_rss_bytes() or 0) > 0

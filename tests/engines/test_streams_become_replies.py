@@ -17,7 +17,7 @@ from codeneedle.engines.messages import (
     passage_tokens,
     quote_beginning,
     reply_of,
-    stated_refusal,
+    stated_error,
 )
 from codeneedle.scores import LOWEST, ComputesNan
 
@@ -192,21 +192,21 @@ def test_invalid_utf8_and_nan_are_read():
 def test_an_error_in_a_stream_has_its_own_code():
     """The stream itself began with a 200."""
     data = b'{"error": {"code": 500, "message": "Compute error.", "type": "server"}}'
-    found = stated_refusal(data, code=200)
+    found = stated_error(data, code=200)
 
     assert (500, "server", "Compute error.") == (found.code, found.kind, found.message)
 
 
 def test_an_error_with_absurd_words_is_told_in_few():
     data = b'{"error": {"code": 1%b, "type": "%b"}}' % (b"0" * 400, b"x" * 5000)
-    found = stated_refusal(data, code=400)
+    found = stated_error(data, code=400)
 
     assert 400 == found.code
     assert len(str(found)) < 300
 
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
-    found = stated_refusal(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
+    found = stated_error(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
 
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)

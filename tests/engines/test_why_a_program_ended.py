@@ -16,7 +16,7 @@ from codeneedle.engines.exit_causes import (
     trouble_of_sigkill,
 )
 from codeneedle.engines.llama_cpp import log as llama_log
-from codeneedle.engines.reasons import LINE_CHARACTERS, MEMORY, most_telling_line
+from codeneedle.engines.reasons import LINE_CHARACTERS, MEMORY, trouble_in
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
 
@@ -215,7 +215,7 @@ def test_lines_without_a_complaint_are_no_reason_of_llama_cpp_and_the_last_of_ot
     log = tmp_path / "log"
     log.write_text(healthy)
 
-    assert most_telling_line(healthy.splitlines()) is None
+    assert trouble_in(healthy.splitlines()) is None
     assert exit_cause(-11) == llama_log.cause(healthy, -11)
     assert "0 errors: 0" == cause(log, -11).reason
     assert exit_cause(1) == cause(tmp_path / "none", 1)

@@ -232,7 +232,7 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
 
     more = [replace(each, variant=AGAIN) for each in (*others, again)]
     found = [
-        frames.noise_of_reference(
+        frames.noise_floor_of_reference(
             run.holding((*run.records, *variants)), MATCHED, cells
         )
         for variants in (more, more[:-1])
@@ -256,7 +256,7 @@ def test_differences_are_over_the_units_that_both_have() -> None:
     cells = frames.cells_frame(run, logp)
 
     assert -7 / 3 == pytest.approx(cells[0].value)
-    assert 0.0 == frames.noise_of_reference(run, logp, cells)
+    assert 0.0 == frames.noise_floor_of_reference(run, logp, cells)
 
 
 def test_the_spread_divides_by_the_number_of_cells() -> None:

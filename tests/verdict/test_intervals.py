@@ -399,7 +399,7 @@ def test_the_formula_of_the_documentation_gives_both_ends():
     """Skewed losses of a pair among two, asked once."""
     losses = tuple(0.02 * (at % 5 == 0) + 0.001 * at for at in range(16))
     run = losing_run({"q8_0/q8_0": losses, "q4_0/q4_0": BEYOND})
-    row = judge(run).result(Pair.parse("q8_0/q8_0")).leading_metric
+    row = judge(run).result(Pair.parse("q8_0/q8_0")).leading_result
 
     mean, spread, count = statistics.fmean(losses), statistics.stdev(losses), 16
     third = statistics.fmean((loss - mean) ** 3 for loss in losses)

@@ -196,7 +196,7 @@ def test_a_finer_pair_than_the_reference_may_gain():
     found = judge(losing_run(losses, setup=losing_setup(pairs), reference=""))
 
     (pair,) = found.compared
-    (doubt,) = pair.leading_metric.doubts
+    (doubt,) = pair.leading_result.doubts
     assert ({}, REFERENCE) != (found.doubts_by_metric, found.reference)
     assert (Decision.OPEN, RemarkKind.BETTER) == (pair.decision, doubt.kind)
     assert doubt.text.endswith("q8_0/q8_0 has a coarser K")
@@ -261,7 +261,7 @@ def of_some_texts(wins):
 @pytest.mark.parametrize("run", SEEMING.values(), ids=SEEMING)
 def test_a_gain_that_may_be_chance_is_told_as_one_and_no_units_decide_it(run):
     found = judge(run())
-    row = found.result(Pair.parse(GOOD)).leading_metric
+    row = found.result(Pair.parse(GOOD)).leading_result
 
     assert (Decision.OPEN, {}) == (row.decision, found.doubts_by_metric)
     assert RemarkKind.SEEMS_BETTER in {doubt.kind for doubt in row.doubts}
@@ -308,8 +308,8 @@ def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
 ):
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     result = found.result(Pair.parse(GOOD))
-    bounds = replace(result.leading_metric.bounds, mean=mean, high=high)
-    of_metrics = (replace(result.leading_metric, bounds=bounds),)
+    bounds = replace(result.leading_result.bounds, mean=mean, high=high)
+    of_metrics = (replace(result.leading_result, bounds=bounds),)
     found = replace(found, results=(replace(result, metric_results=of_metrics),))
 
     assert f"q8_0/q8_0 {shown}" == shown_on_badge(answer_of(found))

@@ -45,7 +45,7 @@ def result_of(verdict, text):
 
 def outcome_of(result):
     """What was decided of a candidate, and by which numbers."""
-    row = result.leading_metric
+    row = result.leading_result
     return (str(result.pair), result.decision, row and row.bounds, result.lacking)
 
 
@@ -85,7 +85,7 @@ class TestJudging:
         assert "Q8_0 f16/f16" == name(verdict.reference)
 
     def test_a_loss_is_beside_that_reference(self):
-        row = result_of(judged(three_runs()), "Q4_K_M q8_0/q8_0").leading_metric
+        row = result_of(judged(three_runs()), "Q4_K_M q8_0/q8_0").leading_result
 
         assert 0.021 == pytest.approx(row.bounds.mean)
 
@@ -115,8 +115,8 @@ class TestJudging:
         assert (None, Outcome.NOTHING_FITS) == (verdict.chosen, verdict.outcome)
 
     def test_the_error_is_shared_among_all_candidates(self):
-        alone = judge(three_runs()[0]).result(Pair.parse(GOOD)).leading_metric.bounds
-        among = result_of(judged(three_runs()), "Q8_0 q8_0/q8_0").leading_metric.bounds
+        alone = judge(three_runs()[0]).result(Pair.parse(GOOD)).leading_result.bounds
+        among = result_of(judged(three_runs()), "Q8_0 q8_0/q8_0").leading_result.bounds
 
         assert among.high > alone.high
 
@@ -152,7 +152,7 @@ class TestJudging:
 
         row = result_of(judged(runs), f"Q6_K {FULL}")
 
-        assert ("open", 6) == (row.decision, row.leading_metric.left_out)
+        assert ("open", 6) == (row.decision, row.leading_result.left_out)
 
     @pytest.mark.parametrize("files", [(0, 1), (0, 2), (1, 2), (0,)])
     @pytest.mark.parametrize("losses", [(0.0, 0.0), (0.0, 0.2), (0.2, 0.0)])

@@ -416,7 +416,7 @@ def test_a_lost_order_is_shared_by_all_of_the_grid():
 
     def high(sweep):
         row = judge(replace(run, sweep=sweep)).result(Pair.parse("q8_0/q8_0"))
-        return row.leading_metric.bounds.high
+        return row.leading_result.bounds.high
 
     assert high("decide = true\n") > high("") == high("decide = [")
 

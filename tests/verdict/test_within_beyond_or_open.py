@@ -548,9 +548,9 @@ def test_divergence_is_needed_where_it_was_measured():
         "q5_1/q5_1": "open",
     } == words(found)
     assert 0.03 == pytest.approx(of(found, GOOD).metric_result("kld").limit)
-    assert "kld" == of(found, COARSE).leading_metric.metric.name
-    assert "kld" == of(found, "q5_1/q5_1").leading_metric.metric.name
-    assert "recall-logp" == of(found, GOOD).leading_metric.metric.name
+    assert "kld" == of(found, COARSE).leading_result.metric.name
+    assert "kld" == of(found, "q5_1/q5_1").leading_result.metric.name
+    assert "recall-logp" == of(found, GOOD).leading_result.metric.name
     assert Pair.parse(GOOD) == found.chosen
 
 
@@ -560,7 +560,7 @@ def test_the_row_that_is_farthest_from_its_own_limit_decides():
     bounds = replace(row.bounds, high=2 * row.bounds.high)
     wide = replace(row, bounds=bounds, limit=10 * row.limit)
 
-    assert row is replace(result, metric_results=(wide, row)).leading_metric
+    assert row is replace(result, metric_results=(wide, row)).leading_result
 
 
 def test_divergence_alone_is_never_enough():
@@ -601,7 +601,7 @@ def test_within_takes_every_graded_metric_and_one_is_enough_for_beyond():
         "q5_1/q5_1": "beyond",
         "q4_0/q4_0": "beyond",
     } == words(found)
-    assert "retrieval-logp" == of(found, "q5_1/q5_1").leading_metric.metric.name
+    assert "retrieval-logp" == of(found, "q5_1/q5_1").leading_result.metric.name
     assert "within" == found.decision(Pair.parse("q5_1/q5_1"), "recall-logp")
     assert "beyond" == found.decision(Pair.parse("q5_1/q5_1"), "retrieval-logp")
 
@@ -738,7 +738,7 @@ def test_written_answers_beside_a_graded_metric_can_only_veto():
         words(clean)[GOOD],
     )
     assert "beyond" == words(lossy)[GOOD]
-    assert "matched" == of(lossy, GOOD).leading_metric.metric.name
+    assert "matched" == of(lossy, GOOD).leading_result.metric.name
 
 
 def test_a_pair_without_a_written_answer_is_judged_by_its_forced_lines():

@@ -180,7 +180,7 @@ class Bench:
             raise _too_slow_error(_current_phase(log), time.monotonic() - began, log)
         output = read_log(log)
         if returncode:
-            raise _failure(output, returncode=returncode, log=log)
+            raise _exit_error(output, returncode=returncode, log=log)
         return output
 
     def _verify(
@@ -387,7 +387,7 @@ def _row_of_test(
     return row
 
 
-def _failure(output: str, *, returncode: int, log: Path) -> CellError:
+def _exit_error(output: str, *, returncode: int, log: Path) -> CellError:
     """Why llama-bench failed; a type that it does not know is unsupported."""
     cause = logs.cause(output, returncode)
     if is_unknown_type(output):

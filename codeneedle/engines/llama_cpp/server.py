@@ -211,7 +211,7 @@ class LlamaServer(StartedServer):
         return (evidence if is_mismatch else last_lines)(read_log(self.log))
 
     @override
-    def failure(self) -> CellError | None:
+    def exit_error(self) -> CellError | None:
         """Why it cannot be used: it takes too much memory, or has ended."""
         return (
             self._too_large_error() if self.child.poll() is None else self.death_error()

@@ -258,7 +258,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
     own = list(_own_lines(log_text))
     if lack := reasons.first_sign(_LACKS, own):
         return lack
-    complaint = reasons.most_telling_line(own)
+    complaint = reasons.trouble_in(own)
     if complaint and _UNSUPPORTED.search(complaint.reason):
         complaint = replace(complaint, status=Status.UNSUPPORTED)
     return exit_causes.exit_cause(returncode, complaint)

@@ -31,7 +31,7 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
-from codeneedle.engines.openai.retries import WANTS_KEY, with_advice
+from codeneedle.engines.openai.retries import WANTS_KEY, advised_error
 from codeneedle.engines.openai.server import (
     CommandServer,
     OpenAiServer,
@@ -483,7 +483,7 @@ def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
     try:
         return client.models() or ()
     except Refused as error:
-        refused = with_advice(error)
+        refused = advised_error(error)
         if error.code in WANTS_KEY:
             raise BadInput(
                 source=f"--url {url}", reason=str(refused), hint=refused.hint

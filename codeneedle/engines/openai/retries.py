@@ -55,12 +55,12 @@ def ask_patiently(
             pause_s = wait_s if stated_s is None else stated_s
             is_busy = error.code in BUSY and wait_s is not None
             if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
-                raise with_advice(error) from error
+                raise advised_error(error) from error
             sleep(pause_s)
     raise AssertionError
 
 
-def with_advice(error: Refused) -> Refused:
+def advised_error(error: Refused) -> Refused:
     """The same *error*, its hint changed to what to do about it."""
     hints = {
         **dict.fromkeys(WANTS_KEY, KEY_HINT),

@@ -94,7 +94,7 @@ class _AtContext:
     is_compared: bool = True
     by_chunk: Callable[[ChunkValues], float] | None = None
     estimate: Callable[[Statistics], Estimate | None] | None = None
-    why_none: Callable[[ContextComparison, Statistics], str] | None = None
+    why_missing: Callable[[ContextComparison, Statistics], str] | None = None
     """Why a comparison has no such number, as a phrase; empty if it has one."""
 
     def at(self, context: int | None) -> Metric:
@@ -111,12 +111,12 @@ class _AtContext:
             else None,
             of="" if context is None else self.metric.name,
             facet="" if context is None else f"context={context}",
-            error=_error_of(self.estimate, context) if self.estimate else None,
-            gap=_gap_of(self.why_none, context) if self.why_none else None,
+            error=_standard_error_of(self.estimate, context) if self.estimate else None,
+            gap=_gap_of(self.why_missing, context) if self.why_missing else None,
         )
 
 
-def _error_of(
+def _standard_error_of(
     estimate: Callable[[Statistics], Estimate | None], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
     """Returns the standard error that a tool states of an *estimate*, None without."""
@@ -130,13 +130,13 @@ def _error_of(
 
 
 def _gap_of(
-    why_none: Callable[[ContextComparison, Statistics], str], context: int | None
+    why_missing: Callable[[ContextComparison, Statistics], str], context: int | None
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
-    """Returns why a finished record has no number, by *why_none*; None if it has."""
+    """Returns why a finished record has no number, by *why_missing*; None if it has."""
 
     def gap(record: CellRecord, setup: Setup) -> tuple[str, str] | None:
         compared = _whole_comparison_at(record, setup, context)
-        why = why_none(*compared) if compared else ""
+        why = why_missing(*compared) if compared else ""
         return (Status.FINISHED, why) if why else None
 
     return gap
@@ -148,7 +148,7 @@ def _stated_metric(
     *,
     is_compared: bool = True,
     by_chunk: Callable[[ChunkValues], float] | None = None,
-    why_none: Callable[[ContextComparison, Statistics], str] | None = None,
+    why_missing: Callable[[ContextComparison, Statistics], str] | None = None,
 ) -> _AtContext:
     """A number with its error; the perplexity is what llama-perplexity states."""
 
@@ -162,7 +162,7 @@ def _stated_metric(
         is_compared=is_compared,
         by_chunk=by_chunk,
         estimate=estimate,
-        why_none=why_none,
+        why_missing=why_missing,
     )
 
 
@@ -260,12 +260,12 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
-        why_none=why_no_perplexity,
+        why_missing=why_no_perplexity,
     ),
     _AtContext(
         _divergence(name="ppl-ratio", unit="", better="neither"),
         _ppl_ratio,
-        why_none=_why_no_ratio,
+        why_missing=_why_no_ratio,
     ),
 )
 

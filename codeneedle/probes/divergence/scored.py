@@ -78,7 +78,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
             failed[str(at)] = error
             every.append(Forced())
         if len(failed) > MOST_UNSCORED * len(chunks):
-            raise _failure(failed, is_scorer=any(each.logprobs for each in every))
+            raise _scoring_error(failed, is_scorer=any(each.logprobs for each in every))
     leads = [*chain.from_iterable(forced.leads for forced in every)]
     bounds = sum(len(forced.bounds) for forced in every)
     return ContextComparison(
@@ -98,7 +98,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
     )
 
 
-def _failure(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
+def _scoring_error(failed: Mapping[str, BadReply], *, is_scorer: bool) -> BadReply:
     """The first error; of a server that scores other chunks it is a crash."""
     error = next(iter(failed.values()))
     if is_scorer:

@@ -169,20 +169,20 @@ def run(
                     tell(f"evaluating for {duration(taken_s)}")
                     _refuse_excess(task, taken_s)
                     if not is_served():
-                        raise _failure(task, "lost its server, which has ended")
+                        raise _command_error(task, "lost its server, which has ended")
                 code = child.returncode
         except (ToolMissing, ToolFailed) as error:
-            raise _failure(task, f"could not run: {error}") from error
+            raise _command_error(task, f"could not run: {error}") from error
         if code:
             why = cause(task.log, code).reason if end_of(task.log) else _MUTE
-            raise _failure(task, f"ended with {exit_phrase(code)}: {why}")
+            raise _command_error(task, f"ended with {exit_phrase(code)}: {why}")
         _refuse_excess(task, 0.0)
 
 
 def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
     """Stop a command that took too long, or has written too much."""
     if taken_s > task.limit_s:
-        raise _failure(
+        raise _command_error(
             task,
             f"is not done after {duration(task.limit_s)}",
             status=Status.TIMED_OUT,
@@ -190,7 +190,7 @@ def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
         )
     written = sum(_file_sizes([task.log, task.out]))
     if written > OUT_LIMIT_BYTES:
-        raise _failure(
+        raise _command_error(
             task,
             f"has written more than {size(OUT_LIMIT_BYTES)}",
             hint="Have it keep less: results are small.",
@@ -211,7 +211,7 @@ def _file_sizes(paths: Sequence[Path]) -> Iterator[int]:
                 yield path.stat().st_size
 
 
-def _failure(
+def _command_error(
     task: EvaluationCommand,
     reason: str,
     *,

@@ -297,7 +297,7 @@ def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-def _parse_lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
+def _read_lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
     """Place and contents of each line that is not blank."""
     for number, line in enumerate(_read_bytes(path).split(b"\n"), start=1):
         if line.strip():
@@ -345,7 +345,7 @@ class _SampleLine(Struct, forbid_unknown_fields=True):
 
 def _results_of_lines(path: Path) -> Iterator[Result]:
     """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
-    for _, line in _parse_lines(path, _SampleLine):
+    for _, line in _read_lines(path, _SampleLine):
         sample = _storable_sample(
             line.id,
             line.score,
@@ -418,7 +418,7 @@ def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_error, path, task))
-    for place, raw in _parse_lines(path, dict[str, Any]):
+    for place, raw in _read_lines(path, dict[str, Any]):
         row = _check_shape(raw, _LmEvalRow, place=place)
         named = row.metrics[0] if row.metrics else "none"
         score = raw.get(named, "none")

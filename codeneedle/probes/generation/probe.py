@@ -192,7 +192,7 @@ class GenerationProbe(Probe):
         if NAME in run.setup.probes:
             stored = generation_layout(run.setup)
             if stored.sha256 != sha256:
-                raise _other_prompts(run, settings)
+                raise _other_prompts_error(run, settings)
             if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
                 return run.setup.probes[NAME]
         sent = _sent_in(run)
@@ -515,7 +515,7 @@ def _refuse_changed(run: RunContext) -> None:
         )
 
 
-def _other_prompts(run: RunContext, settings: GenerationSettings) -> OtherSetup:
+def _other_prompts_error(run: RunContext, settings: GenerationSettings) -> OtherSetup:
     wanted = str(settings.file) if settings.file else "those of the program"
     error = OtherSetup(
         folder=run.folder, key=NAME, stored="other prompts", wanted=wanted

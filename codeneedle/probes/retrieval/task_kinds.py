@@ -568,7 +568,7 @@ _RARE_WORDS = 30
 _ROW = 10
 
 
-def _common_words(spec: TextSpec) -> Material:
+def _make_common_words(spec: TextSpec) -> Material:
     """Words in random order, of which some occur several times as often as others."""
     chance, count, more = spec.chance, spec.level.count, spec.level.differ
     words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
@@ -725,7 +725,7 @@ TASKS: Mapping[str, Task] = {
                 )
             ),
             has_depth=False,
-            make=_common_words,
+            make=_make_common_words,
             per_text=lambda _: 1,
         ),
     )

@@ -179,7 +179,7 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.conversations_in(_decode_conversations(_decode(data, path)))
+    values = exports.conversations_in(_parse_conversations(_decode(data, path)))
     conversations = tuple(_whole_or_cut(value, line) for line, value in values)
     faulty = [conversation for conversation in conversations if conversation.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
@@ -248,20 +248,20 @@ class _Wrong(ValueError):  # noqa: N818 - named after the fact
 # --- JSON and JSON lines
 
 
-def _decode_conversations(text: str) -> Iterator[tuple[int, Any]]:
+def _parse_conversations(text: str) -> Iterator[tuple[int, Any]]:
     """Each conversation, decoded, with its first line; a `_Wrong` if it is no JSON."""
     try:
         whole = _parse_json(text)
     except (ValueError, RecursionError) as error:
-        yield from _decode_lines(text, error)
+        yield from _parse_lines(text, error)
         return
     if isinstance(whole, list) and not _is_messages(whole):
-        yield from _decode_members(text)
+        yield from _parse_members(text)
     else:
         yield _line_at(text, len(text) - len(text.lstrip())), whole
 
 
-def _decode_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
+def _parse_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
     """
     The value of each line that is not blank; a `_Wrong` if it is no JSON.
 
@@ -302,7 +302,7 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _decode_members(text: str) -> Iterator[tuple[int, Any]]:
+def _parse_members(text: str) -> Iterator[tuple[int, Any]]:
     """The members of *text*, a valid JSON list, each with its first line."""
     decoder, at = json.JSONDecoder(), text.index("[") + 1
     while True:
@@ -402,7 +402,11 @@ def _read_turn(value: Any, number: int) -> Turn:
     if not isinstance(value, dict):
         raise _Wrong(f"message {number} is no object")
     try:
-        return _share_gpt(value) if "from" in value else _read_open_ai_turn(value)
+        return (
+            _read_share_gpt_turn(value)
+            if "from" in value
+            else _read_open_ai_turn(value)
+        )
     except _Wrong as wrong:
         raise _Wrong(f"message {number} {wrong}") from wrong
 
@@ -443,7 +447,7 @@ def _read_open_ai_turn(value: Json) -> Turn:
     )
 
 
-def _share_gpt(value: Json) -> Turn:
+def _read_share_gpt_turn(value: Json) -> Turn:
     """A message of ShareGPT's form; a call is one of the assistant's without text."""
     name = value.get("from")
     role = SHARE_GPT_ROLES.get(name) if isinstance(name, str) else None

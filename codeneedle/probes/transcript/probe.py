@@ -145,7 +145,7 @@ class TranscriptProbe(Probe):
             if (stored.sha256, stored.tokens) == (sha256, settings.tokens):
                 return known
             if stored.sha256 != sha256:
-                raise _other_file(run.folder, _chosen_file(settings))
+                raise _other_file_error(run.folder, _chosen_file(settings))
         chosen = _layout_of_file(settings, run.engine, run.setup.context)
         if not chosen.turns:
             turns = _counted_turns(settings, run.engine, run.setup.context)
@@ -307,7 +307,7 @@ def _chosen_file(settings: TranscriptSettings) -> Path:
     return settings.file
 
 
-def _other_file(folder: Path, wanted: Path) -> OtherSetup:
+def _other_file_error(folder: Path, wanted: Path) -> OtherSetup:
     """The error that *folder* holds a run of another transcript than *wanted*."""
     kept = files.read_regular(folder / SWEEP) or b""
     stored = str(tomllib.loads(kept.decode()).get(NAME, {}).get("file", wanted))
