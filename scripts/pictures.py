@@ -16,6 +16,7 @@ import io
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -186,9 +187,9 @@ def draw_task(folder: Path, into: Path = ROOT / "docs" / "pictures") -> list[Pat
     rows = [row for row in humaneval.by_loss(folder) if row[1].solutions]
     return write_both(
         into / TASK,
-        lambda colours: chart(
+        partial(
+            chart,
             lambda left, right, theme: paint_task(left, right, rows, theme),
-            colours,
             panels=2,
         ),
     )
@@ -269,11 +270,11 @@ def draw_budget(
     frame = budget_frame(judge(join_runs(loaded, limits.at), limits))
     return write_both(
         folder / BUDGET,
-        lambda colours: chart(
+        partial(
+            chart,
             lambda axes, theme: paint_budget(
                 axes, frame, limits.max_memory_bytes, theme
             ),
-            colours,
         ),
     )
 
@@ -298,9 +299,7 @@ def draw_length(
             by_pair.setdefault(pair, {})[run.setup.corpus.tokens] = right
     return write_both(
         folder / LENGTH,
-        lambda colours: chart(
-            lambda axes, theme: paint_length(axes, by_pair, theme), colours
-        ),
+        partial(chart, lambda axes, theme: paint_length(axes, by_pair, theme)),
     )
 
 
@@ -331,14 +330,14 @@ def paint_length(
     theme: charts.Theme,
 ) -> None:
     """A line of right tokens for each pair, with intervals, over tokens."""
-    own = next(iter(by_pair.values()))
+    reference, own = next(iter(by_pair.items()))
     labels: list[tuple[int, float, str, str]] = []
     for pair, points in by_pair.items():
         tokens = sorted(points)
         means = [100 * points[at].mean for at in tokens]
         lost = max(own[at].mean - points[at].mean for at in tokens)
-        colour = theme.within if lost else theme.ink
-        colour = theme.beyond if lost > MUCH else colour
+        colour = theme.beyond if lost > MUCH else theme.within
+        colour = theme.ink if pair == reference else colour
         axes.plot(tokens, means, marker="o", color=colour)
         for at in tokens:
             ends = [100 * points[at].low, 100 * points[at].high]
