@@ -276,6 +276,10 @@ depends on none of these.
 """
 
 
+TOLD_BY_LOGS = frozenset({"ppl", "reference_ppl"})
+"""Names of what a repetition may lack, as a log has lost its end."""
+
+
 def first_other(ours: Json | None, theirs: Json | None) -> str:
     """
     The place of the first difference of two observations of a cell: ``rounds 3 reply``.
@@ -378,13 +382,22 @@ class _Answers(dict[str, Any]):
 
 def _comparable_part(observed: Json, other: Json) -> Json:
     """*observed* without times, and without answers that *other* does not have."""
-    kept = {k: v for k, v in observed.items() if not _CHANGING.fullmatch(k)}
+    kept = {
+        k: v
+        for k, v in observed.items()
+        if not _CHANGING.fullmatch(k) and not _is_untold(k, v, other)
+    }
     kept.pop("skipped", None)
     answers, theirs = (each.get("answers") for each in (observed, other))
     if isinstance(answers, dict) and isinstance(theirs, dict):
         common = answers.keys() & theirs.keys()
         kept["answers"] = _Answers({k: answers[k] for k in answers if k in common})
     return kept
+
+
+def _is_untold(name: str, value: object, other: Json) -> bool:
+    """Whether *name* is of `TOLD_BY_LOGS`, and one of both has no value of it."""
+    return name in TOLD_BY_LOGS and (value is None or other.get(name) is None)
 
 
 def _hash_of_facts(facts: object) -> str:

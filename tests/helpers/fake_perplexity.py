@@ -123,17 +123,22 @@ def write(fault, value, path, k, v, *, chunks, is_comparing):
         data = base()
         if fault == "cut-nan":
             data = data[:-528] + b"\xff" * 528
+        if fault == "cut-noise":
+            data = data[:-528] + b"\x2a" * 528
         path.write_bytes(data[: int(value)] if fault == "short-base" else data)
     told = log("base", k, v)
     if is_cut(fault, value, is_comparing):
-        told = told.partition("Final estimate")[0].rpartition("\n")[0]
+        end = "warming up" if fault == "cut-early" else "Final estimate"
+        told = told.partition(end)[0].rpartition("\n")[0]
     say(told)
 
 
 def is_cut(fault, value, is_comparing):
     """Whether the log lacks its end: so many times, where pairs or where bases are."""
-    if fault == "cut-nan":
+    if fault in {"cut-nan", "cut-noise"}:
         return not is_comparing
+    if fault == "cut-early":
+        return is_comparing
     is_meant = fault == ("cut" if is_comparing else "cut-base")
     return is_meant and was_asked("compare" if is_comparing else "write") <= int(value)
 

@@ -160,6 +160,20 @@ def test_answers_by_key_agree_as_far_as_both_were_asked():
     assert "answers 2 reply" == first_other(ours, other)
 
 
+@pytest.mark.parametrize(
+    ("theirs", "place"), [(None, ""), (2.5, ""), (2.6, "answers 256x3 statistics ppl")]
+)
+def test_a_perplexity_that_one_log_has_lost_is_no_difference(theirs, place):
+    """Hosts that compute alike may lose the ends of other logs."""
+    answers = [
+        {"answers": {"256x3": {"statistics": {"ppl": ppl}, "reference_ppl": ppl}}}
+        for ppl in (2.5, theirs)
+    ]
+
+    assert place == first_other(*answers)
+    assert place == first_other(*reversed(answers))
+
+
 def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
     ours, theirs = (
         {"answers": {"written count_tokens": {"reply": each, "wall_s": seconds}}}

@@ -460,25 +460,6 @@ def test_a_model_that_cannot_recall_has_nothing_to_lose():
     assert {GOOD} == words(speaking).keys()
 
 
-@pytest.mark.parametrize(
-    ("functions", "behind", "is_silent"),
-    [(8, [0], True), (7, [0], False), (8, [1, 2, 3], False)],
-    ids=["no first line", "of few functions", "first lines"],
-)
-def test_what_is_right_without_a_first_line_is_form_and_nothing_to_lose(
-    functions: int, behind: list[int], is_silent: bool
-):
-    """Qwen2.5-Coder-0.5B stretched to 125,547 tokens: half is right, no line is."""
-    setup = losing_setup([REFERENCE, GOOD], forced=functions)
-    reference = losing(setup, REFERENCE, [0.0] * functions, behind=behind)
-    run = losing_run({GOOD: [0.0] * functions}, reference="", setup=setup)
-
-    verdict = judge(replace(run, records=(*run.records, reference)))
-
-    assert is_silent == ("recall-logp" in verdict.silent)
-    assert is_silent == (verdict.compared == ())
-
-
 @pytest.mark.parametrize("loss", [0.02, -0.02])
 def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     run = losing_run({GOOD: WITHIN})

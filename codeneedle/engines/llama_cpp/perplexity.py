@@ -87,9 +87,8 @@ PERPLEXITY_RETRIES = 3
 Further runs if only the end of its log is missing: it tells the perplexity alone.
 
 Measured with the built-in model on two busy cores: 3 runs of 30; at a load of 25, nine
-of 36 cells, and one of them six times running. Four runs are cut one after the other in
-one cell of 256 at such a load, and all else is computed from rows, which have come. A
-large model takes longer to exit than its log to be written.
+of 36 cells, and one of them six times running. All else is computed from rows, which
+have come. A large model takes longer to exit than its log to be written.
 """
 
 FAILED_RETRIES = 8
@@ -477,7 +476,8 @@ def _most_retries(
     """
     if failure(log_text) is not None:
         return 0
-    if not has_results or not logs.read(log_text).kv:
+    # What the log says before the first chunk proves types, rotation and kernel.
+    if not has_results or not logs.read(log_text).kv or not chunks_done(log_text):
         return RETRIES
     return PERPLEXITY_RETRIES if is_estimated and ends_early(log_text) else 0
 
@@ -495,10 +495,12 @@ def _perplexity(job: Job, log_text: str) -> Estimate | None:
     The perplexity of *job*; None if its log was cut before it.
 
     Raises:
-        CellError: If the log has its end, and no perplexity that is a number.
+        CellError: If the log has its end, and no perplexity that is a number; or it was
+            cut before the first chunk, and proves nothing of the run.
     """
     found = final_perplexity(log_text)
-    if found is None and not ends_early(log_text):
+    is_proof = ends_early(log_text) and chunks_done(log_text)
+    if found is None and not is_proof:
         raise _incomplete_error(job, log_text)
     return found
 

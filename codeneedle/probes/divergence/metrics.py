@@ -204,7 +204,7 @@ def why_no_perplexity(compared: ContextComparison, statistics: Statistics) -> st
     if statistics.ppl is not None:
         return ""
     runs = plural(compared.retries + 1, "run")
-    return f"the end of the log, with the perplexity, was missing in {runs}"
+    return f"the end of the log, with the perplexity, is missing after {runs}"
 
 
 def _why_no_ratio(compared: ContextComparison, statistics: Statistics) -> str:

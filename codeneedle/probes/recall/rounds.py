@@ -120,6 +120,21 @@ class ForcedAnswer:
             lines = lines[: before.count("\n")]
         return sum(bool(line.strip()) for line in lines)
 
+    @property
+    def right_lines(self) -> tuple[bool, ...]:
+        """
+        Whether all tokens of each line that has some were first choices.
+
+        Right tokens stand before each of them, so that a line is right by itself.
+        """
+        text = "\n".join(self.needle.lines)
+        by_line: dict[int, bool] = {}
+        for end, lead in zip(self.scores.ends, self.scores.leads, strict=True):
+            # A line break belongs to the line that it ends.
+            line = text[: max(0, end - 1)].count("\n")
+            by_line[line] = by_line.get(line, True) and lead > 0
+        return tuple(by_line.values())
+
     @functools.cached_property
     def margins(self) -> Margins | None:
         """Margins of all right tokens, negative where another led; None without any."""

@@ -175,11 +175,26 @@ def test_a_reference_that_computes_nan_is_none_though_its_log_has_no_end(tmp_pat
     assert tool.reference(task) is None
 
 
-def test_rows_that_are_missing_beside_a_cut_log_are_a_failure(
-    tmp_path, run, monkeypatch
+def test_a_reference_whose_rows_are_noise_is_none_though_its_log_has_no_end(
+    tmp_path, run
 ):
+    tool, task = made_perplexity(tmp_path, "cut-noise"), divergence_task(run)
+    with pytest.raises(CellError) as caught:
+        compared(tool, task)
+
+    assert Status.CRASHED is caught.value.status
+    assert tool.reference(task) is None
+
+
+@pytest.mark.parametrize(
+    "fault", ["then-print=cut-at-exit", "cut-early"], ids=["rows", "all proofs"]
+)
+def test_what_is_missing_beside_the_end_of_a_log_is_a_failure(
+    tmp_path, run, monkeypatch, fault
+):
+    """Before the first chunk a log tells of rotation, and where attention runs."""
     monkeypatch.setattr(perplexity, "RETRIES", 4)
-    tool = made_perplexity(tmp_path, "then-print=cut-at-exit")
+    tool = made_perplexity(tmp_path, fault)
     task = divergence_task(run)
     with pytest.raises(CellError) as caught:
         compared(tool, task)

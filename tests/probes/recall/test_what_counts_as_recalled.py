@@ -1,5 +1,6 @@
 """The metrics of the recall probe."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -19,11 +20,13 @@ from made_records import (
     written_of,
 )
 
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import BadRecord, Setup
+from codeneedle.verdict.metric_results import why_too_little
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = written_of(SETUP)
@@ -205,6 +208,51 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     (value,) = FORCED[0].by_unit(record, SETUP).values()
 
     assert 0.8 == pytest.approx(value)
+
+
+def two_tokens_a_line(function: NeedleFacts, wrong: Sequence[int]) -> Answer:
+    """Right lines of *function*, of two tokens each; some are no first choice."""
+    begins = itertools.accumulate((len(line) + 1 for line in function.lines), initial=0)
+    ends = [
+        end
+        for begin, line in zip(begins, function.lines, strict=False)
+        for end in (begin + len(line) // 2, begin + len(line))
+    ]
+    leads = tuple(-1.0 if at in wrong else 3.0 for at in range(len(ends)))
+    return with_scores(
+        made_forced(function),
+        logprobs=tuple(-1.5 if lead < 0 else -0.5 for lead in leads),
+        leads=leads,
+        ends=tuple(ends),
+    )
+
+
+HALF = range(0, 10, 2)
+"""The first token of each line."""
+
+
+@pytest.mark.parametrize(
+    ("functions", "wrong", "whole", "is_form"),
+    [
+        (8, HALF, [], True),
+        (8, HALF, [0], True),  # one line of 40
+        (8, HALF, [0, 2], False),  # two
+        (3, HALF, [], False),  # 15 lines, which may all be wrong by chance
+        (8, [0, 2, 4], [], False),  # many right tokens
+        (8, [0], [], False),  # it begins otherwise, and goes on as it should
+    ],
+)
+def test_half_of_the_tokens_without_a_line_is_form_and_nothing_to_lose(
+    functions: int, wrong: Sequence[int], whole: Sequence[int], *, is_form: bool
+) -> None:
+    """Qwen2.5-Coder-0.5B stretched to 125,547 tokens: 52 of 100 tokens, no line."""
+    setup = made_setup(needles=functions)
+    first, *others = forced_of(setup)
+    answers = [two_tokens_a_line(each, wrong) for each in others]
+    begun = two_tokens_a_line(first, [at for at in wrong if at not in whole])
+    record = made_record("f16/f16", [], forced=[begun, *answers])
+
+    assert is_form == bool(why_too_little(FORCED[0].loss, record, setup))
 
 
 def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:
