@@ -60,6 +60,16 @@ def coarsest_borne(moved: Mapping[str, float]) -> str:
     return ["f16", *borne][-1] if moved else ""
 
 
+def unborne_types(weights: Weights, *, is_rotated: bool = True) -> tuple[str, ...]:
+    """
+    Types of K that *weights* are predicted not to bear: they lose more than 1 %.
+
+    Nothing where that is not predicted.
+    """
+    moved = attention_moved(weights) if is_rotated else {}
+    return tuple(name for name, share in moved.items() if share > MOST_MOVED)
+
+
 def attention_moved(weights: Weights) -> Mapping[str, float]:
     """
     The share of attention that types of K move in a rotated cache, most precise first.

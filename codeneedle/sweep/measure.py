@@ -422,6 +422,7 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
         pairs=plan.may_measure if decides else plan.pairs,
         without_kernel=frozenset(plan.without_kernel),
         decides=decides,
+        unborne=plan.unborne_types if decides else (),
         retries=options.retry_failed,
         may_extend=may_extend(plan, options),
         more=options.more,

@@ -203,8 +203,17 @@ class Plan:
     @property
     def notes_of_weights(self) -> tuple[str, ...]:
         """What the weights alone tell of losses."""
-        rotates = self.request.rotates and self.engine.rotates_caches
-        return (*sensitivity.warnings(self.weights, is_rotated=rotates),)
+        return (*sensitivity.warnings(self.weights, is_rotated=self.is_rotated),)
+
+    @property
+    def unborne_types(self) -> tuple[str, ...]:
+        """Types of K that the weights are predicted not to bear."""
+        return sensitivity.unborne_types(self.weights, is_rotated=self.is_rotated)
+
+    @property
+    def is_rotated(self) -> bool:
+        """Whether quantized caches are rotated."""
+        return self.request.rotates and self.engine.rotates_caches
 
     def _text_notes(self) -> Iterator[str]:
         """A note if ordinary text is not scored."""

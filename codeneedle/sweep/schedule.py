@@ -110,6 +110,9 @@ class Wanted:
     """Those that are measured last, behind the verdict on all others."""
 
     decides: bool = False  # whether outcomes choose the pair that is measured next
+    unborne: tuple[str, ...] = ()
+    """Types of K that are predicted to lose more than is allowed: they come last."""
+
     retries: bool = False  # whether cells that failed are measured again, once
     may_extend: bool = True  # whether open pairs may be asked for further units
     more: bool | None = None  # whether without regard to time; None: a share of it
@@ -571,8 +574,13 @@ class Schedule:
                 self.leave_out(probe.name, error)
         reference = reference_of(run, self.wanted)
         if reference is not None:
-            pairs, most_s = self.wanted.pairs, self.first_answer_s
-            fix_order(self.runner, reference, pairs, most_s=most_s)
+            fix_order(
+                self.runner,
+                reference,
+                self.wanted.pairs,
+                unborne=self.wanted.unborne,
+                most_s=self.first_answer_s,
+            )
 
     def leave_out(self, probe: str, error: NothingToLose) -> None:
         """

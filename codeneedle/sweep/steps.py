@@ -56,6 +56,7 @@ def fix_order(
     reference: Pair,
     pairs: Iterable[Pair],
     *,
+    unborne: tuple[str, ...] = (),
     most_s: float = FIRST_ANSWER_S,
 ) -> Order:
     """
@@ -68,6 +69,7 @@ def fix_order(
         runner: With the finished *reference* in its store.
         reference: The pair that all others are compared with.
         pairs: Those that may be measured.
+        unborne: Types of K that are predicted to lose more than is allowed.
         most_s: See `first_look`.
     """
     run = runner.read()
@@ -75,7 +77,8 @@ def fix_order(
     if stored is not None and {*wanted} <= {*stored.pairs}:
         return stored
     if stored is None:
-        stored = _new_order(run, reference, wanted, most_s)
+        new = Order(pairs=tuple(wanted), unborne=unborne)
+        stored = _with_looks(new, run, reference, most_s)
     return _keep_order(runner, stored, wanted)
 
 
@@ -107,15 +110,15 @@ def _keep_order(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
     return order
 
 
-def _new_order(run: Run, reference: Pair, pairs: Sequence[str], most_s: float) -> Order:
+def _with_looks(order: Order, run: Run, reference: Pair, most_s: float) -> Order:
     """
-    The order of a *run* that has none; of one that has other pairs, from look 0.
+    A new *order* with its looks; of a *run* that has other pairs, from look 0.
 
     Else from the look that is likely to come in *most_s* seconds.
     """
     ends = [*FURTHER.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
     own = next((r for r in run.records if is_asked(r) and r.pair == reference), None)
-    at, order = 0, Order(pairs=tuple(pairs), looks=tuple(ends))
+    at = 0
     if ends and own and all(r.pair == reference for r in run.records if is_asked(r)):
         others_s = _seconds_of_other_losses(run, reference)
         at = first_look(
@@ -156,7 +159,7 @@ def with_steps(plan: Plan) -> Plan:
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     """The steps that `with_steps` says, in the order in which they come."""
     reference, *others = plan.may_measure
-    order = Order(pairs=tuple(map(str, others)))
+    order = Order(pairs=tuple(map(str, others)), unborne=plan.unborne_types)
     ends = plan_looks(plan)
     at = _planned_look(plan, ends, cells=1 + len(order.first))
     look = ends[at] if ends else 0

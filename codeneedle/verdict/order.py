@@ -41,6 +41,9 @@ class Order:
     asked the same.
     """
 
+    unborne: tuple[str, ...] = ()
+    """Types of K that the weights alone are predicted not to bear: they come last."""
+
     skipped: int = 0
     """How many smaller numbers the probe has, at which no pair is judged."""
 
@@ -51,8 +54,9 @@ class Order:
 
     @property
     def first(self) -> tuple[Pair, ...]:
-        """The pairs of the first step: those of `FIRST` that may be measured."""
-        return tuple(pair for pair in FIRST if str(pair) in self.pairs)
+        """The pairs of the first step: those of `FIRST` whose K may be borne."""
+        pairs = (pair for pair in FIRST if str(pair) in self.pairs)
+        return tuple(pair for pair in pairs if pair.k not in self.unborne)
 
     def sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """
@@ -237,6 +241,7 @@ class Why(StrEnum):
     MORE = "further functions may decide it"
     SMALLER = "smaller than what is within the limit"
     UNLIKELY = "smaller, but less precise than a pair above the limit"
+    UNBORNE = "smaller, but the weights are predicted not to bear its K"
     CHECK = "ruled out, and measured as a check"
     BORDER = "fits, and nothing finer does"
     UNSURE = "fits, and the check says that finer ones do not rule it out"
@@ -293,15 +298,28 @@ def next_target(
         return _cheapest_extension(near, seen)
     far = {pair: late for pair, (_, late) in looks.items()}
     new = [pair for pair in smaller if pair not in seen and pair not in out]
-    unlikely = _unlikely_pairs(new, seen)
+    unborne = [pair for pair in new if pair.k in order.unborne]
+    unlikely = [pair for pair in _unlikely_pairs(new, seen) if pair not in unborne]
     ruled = [pair for pair in smaller if pair in out and pair not in seen]
-    likely = [pair for pair in new if pair not in unlikely]
-    if not likely and ruled and not _is_checked(order, decisions):
+    likely = [pair for pair in new if pair not in {*unlikely, *unborne}]
+    if likely:
+        return StepTarget((_most_settling(likely),), look, Why.SMALLER)
+    if ruled and not _is_checked(order, decisions):
         return StepTarget((max(ruled, key=_by_size),), look, Why.CHECK)
-    if not likely and far:
+    if far:
         return _cheapest_extension(far, seen)
-    why = Why.SMALLER if likely else Why.UNLIKELY
-    return StepTarget((_most_settling(likely or unlikely),), look, why) if new else None
+    return _least_likely_target(unlikely, unborne, look)
+
+
+def _least_likely_target(
+    unlikely: Collection[Pair], unborne: Collection[Pair], look: int
+) -> StepTarget | None:
+    """One of the pairs that hardly change the answer; None if there is none."""
+    if unlikely:
+        return StepTarget((_most_settling(unlikely),), look, Why.UNLIKELY)
+    if unborne:
+        return StepTarget((_most_covering(unborne),), look, Why.UNBORNE)
+    return None
 
 
 def _cheapest_extension(
@@ -364,6 +382,20 @@ def _most_settling(new: Collection[Pair]) -> Pair:
         return min(within, beyond), -pair.size_by_types, str(pair)
 
     return max(new, key=settles)
+
+
+def _most_covering(new: Collection[Pair]) -> Pair:
+    """
+    The pair of *new* that settles most of them by being beyond the limit.
+
+    Of several, the smallest.
+    """
+
+    def covered(pair: Pair) -> tuple[int, float, str]:
+        found = sum(covers(pair, other) for other in new)
+        return found, -pair.size_by_types, str(pair)
+
+    return max(new, key=covered)
 
 
 def _is_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:

@@ -12,7 +12,12 @@ from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.mlx.engine import Mlx
 from codeneedle.engines.openai.engine import Command, Endpoint
 from codeneedle.models import sensitivity
-from codeneedle.models.sensitivity import attention_moved, coarsest_borne, warnings
+from codeneedle.models.sensitivity import (
+    attention_moved,
+    coarsest_borne,
+    unborne_types,
+    warnings,
+)
 from codeneedle.models.weights import read_header
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request
@@ -74,9 +79,11 @@ def test_losses_are_predicted_for_engines_that_rotate_caches_alone(
 ):
     weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
     plan = SimpleNamespace(weights=weights, engine=engine, request=Request())
+    plan.is_rotated = Plan.is_rotated.fget(plan)
     notes = Plan.notes_of_weights.fget(plan)
 
     assert is_predicted == ("predicted" in " ".join(notes))
+    assert is_predicted == bool(Plan.unborne_types.fget(plan))
 
 
 @pytest.mark.parametrize(("name", "is_near"), [("llama", True), ("qwen2bias", False)])
@@ -118,6 +125,7 @@ def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
 
     assert "K q4_1, q4_0: predicted" in said(weights)
     assert "q5_0" == coarsest_borne(attention_moved(weights))
+    assert ("q4_1", "q4_0") == unborne_types(weights)
 
 
 @pytest.mark.parametrize(

@@ -570,6 +570,15 @@ def test_the_order_is_fixed_once_and_kept_with_the_run(world):
     assert order.looks == more.looks
 
 
+def test_types_that_the_weights_are_predicted_not_to_bear_are_kept_with_the_order(
+    world,
+):
+    _, order = ordered(world, GOOD, BAD, unborne=("q4_0",))
+
+    assert (("q4_0",), (GOOD,)) == (order.unborne, order.first)
+    assert order == fix_order(world.runner(), WHOLE, [GOOD, BAD])
+
+
 def test_quick_cells_are_asked_for_all_functions_at_once(world):
     _, order = ordered(world, GOOD, BAD)
 

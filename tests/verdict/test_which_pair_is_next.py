@@ -199,6 +199,29 @@ def test_an_open_pair_that_a_later_look_decides_comes_before_unlikely_ones():
     assert ("q5_1/q5_0", 12, Why.UNLIKELY) == asked(seen, order)
 
 
+def test_pairs_whose_k_is_predicted_to_lose_too_much_come_last():
+    few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q8_0/q4_1")
+    order = Order(pairs=few, looks=(12,), unborne=("q5_1", "q4_0"))
+
+    assert (EIGHT, MIXED) == order.first
+    assert ("q8_0/q8_0 q8_0/q4_0", 12, Why.FIRST) == asked({}, order)
+    seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND}
+    assert ("q8_0/q4_1", 12, Why.SMALLER) == asked(seen, order)
+    seen["q8_0/q4_1"] = BEYOND
+    assert Why.CHECK is asked(seen, order)[2]
+    seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": WITHIN}
+    assert ("q5_1/q4_0", 12, Why.UNBORNE) == asked(seen, order)
+
+
+def test_of_the_error_half_is_for_the_pairs_of_the_first_step_that_the_weights_bear():
+    order = replace(ORDER, unborne=("q4_0",))
+
+    assert 4 == order.sharing_count(EIGHT)
+    assert 2 * (len(OTHERS) - 2) == order.sharing_count(FOUR)
+    shares = [error_share(0, order.sharing_count(each)) for each in OTHERS]
+    assert ALPHA / 2 == pytest.approx(sum(shares))
+
+
 def by_sum(limit):
     """Words of a truth in which K carries the damage."""
     k_loss = dict(zip(DEFAULT_TYPES, (0, 1, 10, 20, 60, 110), strict=True))
@@ -214,10 +237,12 @@ def by_sum(limit):
     return word
 
 
+@pytest.mark.parametrize("unborne", [(), ("q4_1", "q4_0"), DEFAULT_TYPES[2:]])
 @pytest.mark.parametrize("limit", [0, 1, 2, 5, 9, 12, 30, 68, 150])
-def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit):
+def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit, unborne):
+    """Whether what is predicted of K is true or not."""
     truth = by_sum(limit)
-    seen, turns = run_through(truth)
+    seen, turns = run_through(truth, replace(ORDER, unborne=unborne))
     size = {each: _bits(each) for each in OTHERS}
     good = [each for each in OTHERS if truth(each) is Decision.WITHIN]
     found = [each for each, was in seen.items() if was.decision is Decision.WITHIN]
