@@ -11,7 +11,7 @@ SNAKEMAKE := $(VENV)/snakemake/bin/snakemake
 EVALUATIONS := $(VENV)/evaluations/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup llama sweep test quick coverage docs faults fuzz mutants truth bench cluster evaluations humaneval vulkan check fix
+.PHONY: help setup llama sweep test quick coverage map docs faults fuzz mutants truth bench cluster evaluations humaneval vulkan check fix
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
@@ -73,6 +73,9 @@ test quick: export PYTHONDONTWRITEBYTECODE :=
 quick: setup ## Run the tests that need no server, fault, picture or other program: minutes
 	@$(BIN)/pytest -m 'not real and not slow' --ignore tests/faults \
 	  -n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
+
+map: ## List every module of the package with what it holds, a line each
+	@$(PYTHON) scripts/module_map.py
 
 docs: setup ## Build the documentation into docs/_build, warnings as errors
 	@$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs docs/_build

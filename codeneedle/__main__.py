@@ -29,7 +29,7 @@ def main() -> None:
         os.putenv(_BLAS_THREADS, "1")
     most_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
     if resource.RLIM_INFINITY != most_bytes < LEAST_MEMORY_BYTES:
-        _refuse(
+        _exit_with_error(
             f"Cannot allocate memory: {most_bytes >> 20} MiB are allowed, and "
             f"{LEAST_MEMORY_BYTES >> 20} needed",
             "Raise the limit: ulimit -v unlimited",
@@ -48,7 +48,7 @@ def _load_and_run() -> None:
     try:
         from codeneedle.cli.main import main as run_command
     except (MemoryError, OSError, ImportError) as error:
-        _refuse(
+        _exit_with_error(
             f"codeneedle cannot be loaded: {str(error) or 'Cannot allocate memory'}",
             "Close other programs, or install it anew: "
             "pip install --force-reinstall codeneedle",
@@ -56,7 +56,7 @@ def _load_and_run() -> None:
     run_command()
 
 
-def _refuse(reason: str, hint: str) -> NoReturn:
+def _exit_with_error(reason: str, hint: str) -> NoReturn:
     """End the program with an error, written without any library."""
     os.write(2, f"error: {reason}\n hint: {hint}\n".encode(errors="replace"))
     sys.exit(CANNOT_RUN)

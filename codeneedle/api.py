@@ -20,11 +20,15 @@ from typing_extensions import override
 
 from codeneedle.cache_types import RUNS
 from codeneedle.probes import PROBES
-from codeneedle.probes.frames import axes, cells_frame
+from codeneedle.probes.frames import cells_frame, k_and_v_types
 from codeneedle.records.record import CellRecord, Run, Setup
-from codeneedle.report.selection import default_metric, one_run, probe_and_metric
+from codeneedle.report.chosen_runs import (
+    default_metric,
+    probe_and_metric,
+    read_single_run,
+)
 from codeneedle.report.tidy import data_frame, table_rows
-from codeneedle.text import plural, visible
+from codeneedle.text import escape_invisible, plural
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST, Limits
 
@@ -43,7 +47,7 @@ class LoadedRun:
         """Name, number of records, and metrics; not the records themselves."""
         counted = plural(len(self.records), "record")
         metrics = ", ".join(self.metrics)
-        return f"<LoadedRun {visible(self.run.name)}: {counted}; {metrics}>"
+        return f"<LoadedRun {escape_invisible(self.run.name)}: {counted}; {metrics}>"
 
     @property
     def setup(self) -> Setup:
@@ -120,9 +124,9 @@ class LoadedRun:
         run = self.run.of_probe(probe.name)
         if units:
             frame = _unit_frame(run, chosen.unit_values)
-            answers = _unit_frame(run, chosen.unit_answers)["value"].map(len)
+            answers = _unit_frame(run, chosen.values_of_each_unit)["value"].map(len)
             return frame.assign(answers=answers.astype(int))
-        down, across = axes(run)
+        down, across = k_and_v_types(run)
         values = [cell.value for cell in cells_frame(run, chosen)]
         return pd.DataFrame(
             np.reshape(values, (len(down), len(across))),
@@ -141,7 +145,7 @@ class LoadedRun:
         """
         import pandas as pd
 
-        down, across = axes(self.run)
+        down, across = k_and_v_types(self.run)
         ran = {
             (record.pair.k, record.pair.v): record.attention.value
             for record in sorted(self.records, key=lambda each: not each.in_kernel)
@@ -172,7 +176,7 @@ class LoadedRun:
         )
         run = self.run.of_probe(probe.name)
         return _unit_frame(
-            run if chosen.loss else replace(run, records=()), chosen.by_unit
+            run if chosen.loss else replace(run, records=()), chosen.loss_values_by_unit
         )
 
     def verdict(
@@ -234,4 +238,4 @@ def load(run: str | Path | None = None) -> LoadedRun:
         BadInput: If there is none of that name, or several.
         BadRecord: If its setup cannot be read or has another schema.
     """
-    return LoadedRun(one_run(RUNS, None if run is None else str(run)))
+    return LoadedRun(read_single_run(RUNS, None if run is None else str(run)))

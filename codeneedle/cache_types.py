@@ -12,7 +12,7 @@ from typing import TypeVar
 from typing_extensions import override
 
 from codeneedle.errors import BadInput
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 ENGINE = "llama.cpp"
 """Default engine."""
@@ -101,7 +101,7 @@ class Pair:
         return f"{_slug(self.k)}-{_slug(self.v)}"
 
     @property
-    def cache(self) -> "Pair":
+    def without_weights(self) -> "Pair":
         """The pair alone, without what it is a cache of."""
         return self
 
@@ -116,9 +116,9 @@ class Pair:
         return 0.0
 
     @property
-    def is_plain(self) -> bool:
+    def is_unquantized(self) -> bool:
         """Whether neither K nor V is quantized, by their names."""
-        return is_full(self.k) and is_full(self.v)
+        return is_full_precision(self.k) and is_full_precision(self.v)
 
     @property
     def size_by_types(self) -> float:
@@ -153,7 +153,7 @@ class Candidate(Pair):
 
     @property
     @override
-    def cache(self) -> Pair:
+    def without_weights(self) -> Pair:
         return Pair(self.k, self.v)
 
     @property
@@ -206,7 +206,7 @@ def _slug(cache_type: str) -> str:
     return f"{safe[:40]}~{digest[:12]}"
 
 
-def is_full(cache_type: str) -> bool:
+def is_full_precision(cache_type: str) -> bool:
     """Whether *cache_type* is known not to be quantized."""
     return (bits(cache_type) or 0.0) >= FULL_BITS
 
@@ -227,7 +227,7 @@ def bits(cache_type: str) -> float | None:
     return float(number[0]) if number and 0 < float(number[0]) <= FULL_BITS else None
 
 
-def precision(cache_type: str) -> tuple[float, int]:
+def precision_key(cache_type: str) -> tuple[float, int]:
     """
     Sort key of a cache type, most precise first; types of unknown `bits` come last.
 
@@ -240,7 +240,7 @@ def precision(cache_type: str) -> tuple[float, int]:
 
 def by_precision(types: Iterable[str]) -> list[str]:
     """The distinct *types*, most precise first."""
-    return sorted(dict.fromkeys(types), key=precision)
+    return sorted(dict.fromkeys(types), key=precision_key)
 
 
 def most_precise(pairs: Iterable[Pair]) -> Pair:
@@ -250,19 +250,19 @@ def most_precise(pairs: Iterable[Pair]) -> Pair:
     Raises:
         ValueError: If there are no pairs.
     """
-    return min(pairs, key=_pair_precision)
+    return min(pairs, key=_pair_precision_key)
 
 
 def most_precise_first(pairs: Iterable[Pair]) -> list[Pair]:
     """*pairs* from the most precise one on; see `most_precise`."""
-    return sorted(pairs, key=_pair_precision)
+    return sorted(pairs, key=_pair_precision_key)
 
 
-def _pair_precision(pair: Pair) -> tuple[object, ...]:
+def _pair_precision_key(pair: Pair) -> tuple[object, ...]:
     """Sort key, most precise first: weights, coarser type, finer type, name."""
     # A pair with 4-bit V loses what 4-bit V loses, however precise its K is. The name
     # decides between types of equal size: never the running order.
-    k, v = precision(pair.k), precision(pair.v)
+    k, v = precision_key(pair.k), precision_key(pair.v)
     return (-pair.weight_bits, max(k, v), min(k, v), k, pair.k, pair.v, str(pair))
 
 
@@ -274,12 +274,16 @@ def finer_axes(pair: Pair, reference: Pair) -> list[str]:
     ``weights``, too.
     """
     sides = {"K": (pair.k, reference.k), "V": (pair.v, reference.v)}
-    axes = [axis for axis, (one, other) in sides.items() if _bits(one) > _bits(other)]
+    axes = [
+        axis
+        for axis, (one, other) in sides.items()
+        if _capped_bits(one) > _capped_bits(other)
+    ]
     has_finer = pair.weight_bits > reference.weight_bits
     return ["weights", *axes] if has_finer else axes
 
 
-def _bits(cache_type: str) -> float:
+def _capped_bits(cache_type: str) -> float:
     """Bits of a type, at most `FULL_BITS`; 0 if unknown."""
     return min(bits(cache_type) or 0.0, FULL_BITS)
 
@@ -313,8 +317,8 @@ PAIRS_NAMED = 4
 """Pairs that a line of the legend names before it counts the others."""
 
 
-def named_pairs(pairs: Sequence[Pair]) -> str:
+def pairs_phrase(pairs: Sequence[Pair]) -> str:
     """The first `PAIRS_NAMED` of *pairs*, and how many more there are."""
-    named = ", ".join(visible(str(pair)) for pair in pairs[:PAIRS_NAMED])
+    named = ", ".join(escape_invisible(str(pair)) for pair in pairs[:PAIRS_NAMED])
     rest = len(pairs) - PAIRS_NAMED
     return named if rest <= 0 else f"{named} and {rest} more"

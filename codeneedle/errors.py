@@ -156,7 +156,7 @@ class FolderUnusable(MachineError):  # noqa: N818 - named after the fact
         self.folder = folder
 
 
-def refuse_unknown(
+def refuse_unknown_keys(
     table: Iterable[str], known: Collection[str], *, source: Path | str, key: str = ""
 ) -> None:
     """
@@ -191,7 +191,7 @@ def bad_value_error(option: str, text: str, kind: str, *examples: str) -> BadInp
     )
 
 
-def value_problem(reason: str, *, otherwise: str) -> tuple[str, str]:
+def reason_and_hint(reason: str, *, otherwise: str) -> tuple[str, str]:
     """
     Reason and hint for an invalid value, in words.
 

@@ -50,7 +50,7 @@ def parse_token_count(source: str, text: str) -> int:
     return int(count)
 
 
-def parse_time_span(source: str, text: str) -> float:
+def parse_seconds(source: str, text: str) -> float:
     """
     A duration in seconds: ``90m``, ``15min``, ``2h`` or ``1.5h``.
 
@@ -91,7 +91,7 @@ def parse_memory_size(source: str, text: str) -> int:
     return int(count)
 
 
-def memory_word(count: int) -> str:
+def memory_size_text(count: int) -> str:
     """*count* bytes, above 0, in the largest unit that divides it: ``2GiB``."""
     for unit in ("GiB", "GB", "MiB", "MB", "KiB", "KB"):
         if count % _BYTES[unit.lower()] == 0:
@@ -100,7 +100,7 @@ def memory_word(count: int) -> str:
     return f"{count // 1024}{str(count % 1024 / 1024)[1:]}KiB"
 
 
-def parse_percent(source: str, text: str) -> float:
+def parse_percent_as_share(source: str, text: str) -> float:
     """
     A share between 0 and 1: ``3%``, ``3`` and ``0.03`` are the same.
 

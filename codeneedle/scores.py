@@ -71,7 +71,7 @@ class ComputesNan(CellError):  # noqa: N818 - named after the fact
         )
 
 
-def log_probability(stated: float | None) -> float:
+def checked_log_probability(stated: float | None) -> float:
     """
     What is *stated* as a log-probability, within its range.
 
@@ -119,7 +119,10 @@ def why_contradictory(logprob: float, lead: float, *, is_bound: bool) -> str:
         is_bound: Whether they are bounds: the token may be far less likely.
     """
     try:
-        numbers = [log_probability(logprob), log_probability(logprob - lead)]
+        numbers = [
+            checked_log_probability(logprob),
+            checked_log_probability(logprob - lead),
+        ]
         refuse_contradiction(numbers[1:] if is_bound else numbers, slack=ROUNDING)
     except NoScore as error:
         return str(error)
@@ -152,7 +155,7 @@ def first_contradiction(
     return ""
 
 
-def share(stated: float) -> float:
+def checked_sample_score(stated: float) -> float:
     """
     What is *stated* as the score of a sample, from 0 to 1.
 

@@ -11,7 +11,7 @@ MIB = _KIB**2
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-def duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """``8.2 s``, ``3:07``, ``1:02:03``, or ``2 d 4 h`` from two days on."""
     if round(seconds, 1) < 60:  # noqa: PLR2004 - a minute, as it is printed
         return f"{seconds:.1f} s"
@@ -22,7 +22,7 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
-def size(count: float) -> str:
+def size_text(count: float) -> str:
     """Bytes as ``512 B``, ``1.7 MiB`` or ``15.9 GiB``."""
     unit = "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
@@ -33,7 +33,7 @@ def size(count: float) -> str:
     return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
 
 
-def mib(count: float) -> float:
+def mib_of_bytes(count: float) -> float:
     """Bytes in MiB."""
     return count / MIB
 
@@ -48,7 +48,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def harmless(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """*text* with lone surrogates, which UTF-8 cannot encode, replaced by U+FFFD."""
     return _SURROGATES.sub("\ufffd", text)
 
@@ -61,7 +61,7 @@ line and paragraph separators.
 """
 
 
-def visible(text: str) -> str:
+def escape_invisible(text: str) -> str:
     r"""
     Escape every invisible character of *text* as Python does: ``\x1b``, ``\u202e``.
 
@@ -70,16 +70,16 @@ def visible(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
-    return "".join(map(_visible, text))
+    return "".join(map(_escape_character, text))
 
 
-def visible_lines(text: str) -> str:
-    """*text* as `visible` writes it, with its line ends and tabs unchanged."""
-    return re.sub(r"[^\n\t]+", lambda part: visible(part[0]), text)
+def escape_invisible_in_lines(text: str) -> str:
+    """*text* as `escape_invisible` writes it, with its line ends and tabs unchanged."""
+    return re.sub(r"[^\n\t]+", lambda part: escape_invisible(part[0]), text)
 
 
 @functools.lru_cache(maxsize=4096)
-def _visible(character: str) -> str:
+def _escape_character(character: str) -> str:
     """*character*, escaped if it is hidden or an odd space."""
     category = unicodedata.category(character)
     is_odd_space = category == "Zs" and character != " "
@@ -90,7 +90,7 @@ def _visible(character: str) -> str:
 
 def sweep_command(folder: object, *options: str) -> str:
     """The command that resumes the run in *folder*, quoted for a shell."""
-    return visible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
+    return escape_invisible(shlex.join(["codeneedle", "sweep", str(folder), *options]))
 
 
 _FOLDERS = re.compile(
@@ -120,22 +120,24 @@ _MARKDOWN = re.compile(
 """What has a meaning in GitHub's Markdown, in the middle of a line."""
 
 
-def plain(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """
     *text* on one line, escaped for Markdown and HTML.
 
     A backslash before ``@`` and ``#`` does not keep GitHub from linking; an empty
     comment does.
     """
-    return _MARKDOWN.sub(_escape_match, visible(text))
+    return _MARKDOWN.sub(_escape_match, escape_invisible(text))
 
 
 def _escape_match(found: re.Match[str]) -> str:
     """What was *found*, with an empty comment behind it, or a backslash before it."""
-    return f"{found[0]}<!-- -->" if _is_linked(found) else f"\\{found[0]}"
+    return (
+        f"{found[0]}<!-- -->" if _is_link_despite_backslash(found) else f"\\{found[0]}"
+    )
 
 
-def _is_linked(found: re.Match[str]) -> bool:
+def _is_link_despite_backslash(found: re.Match[str]) -> bool:
     """Whether a backslash would not keep it from being a link."""
     return found[0] in "@#:.-" and found.string[found.end() :][:1] not in " #"
 
@@ -144,14 +146,14 @@ NO_VALUE_WORD = "-"
 """Shown where there is no value."""
 
 
-def number(value: float, *, digits: int, sign: bool = False) -> str:
+def number_text(value: float, *, digits: int, sign: bool = False) -> str:
     """*value* with *digits* decimals, never ``-0.00``; `NO_VALUE_WORD` for NaN."""
     if math.isnan(value):
         return NO_VALUE_WORD
     return f"{value:{'+' if sign and round(value, digits) else ''}z.{digits}f}"
 
 
-def in_words(value: object) -> str:
+def json_value_phrase(value: object) -> str:
     """
     A value of JSON as a phrase: ``on``, ``single, multikey``, ``4096``.
 
@@ -162,5 +164,5 @@ def in_words(value: object) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, list | tuple):
-        return ", ".join(map(in_words, value))
+        return ", ".join(map(json_value_phrase, value))
     return str(value)

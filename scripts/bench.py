@@ -46,13 +46,13 @@ from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
-from codeneedle.models.pretrained import built_in_model, path_of
+from codeneedle.models.pretrained import built_in_model, parse_model_path
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import answered_rounds
-from codeneedle.probes.recall.settings import functions_in
+from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import Json
 from codeneedle.records.store import Store, encode
 from codeneedle.sweep.merge import merge
@@ -61,7 +61,7 @@ from codeneedle.sweep.workers import Worker
 from codeneedle.system import files, machine
 from codeneedle.system.processes import running
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.text import duration, mib
+from codeneedle.text import duration_text, mib_of_bytes
 
 INTERRUPTED = 130
 WIDTH = 190
@@ -296,7 +296,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     assert setup is not None  # noqa: S101 - it has just been written
     questions = Questions(
         text=registry.load(str(path)).text,
-        needles=functions_in(setup).written,
+        needles=recall_layout(setup).written,
         context=CONTEXT,
         reply_tokens=bench.reply_tokens,
     )
@@ -495,7 +495,7 @@ def commands(
                 name.replace(f" {MADE}", ""),
                 f"{min(call.wall_s for call in calls):.3f}",
                 spread((call.wall_s for call in calls), 3),
-                spread((mib(call.peak_bytes) for call in calls), 0),
+                spread((mib_of_bytes(call.peak_bytes) for call in calls), 0),
             )
             for name, calls in found.items()
         ),
@@ -533,7 +533,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
         engine=ENGINES.FakeEngine(),
         weights=ENGINES.made_weights(),
         is_built_in=True,
-        setup=made.adopt(setup),
+        setup=made.check_and_merge_setup(setup),
         text="",
         settings={},
         folder=made.folder,
@@ -609,7 +609,7 @@ def _merge_s(bench: Bench) -> float:
     types = [record.pair.k, *(f"t{at}" for at in range(bench.merged - 1))]
     for at, name in enumerate("ab"):
         half = Store(made / name / MADE / "made-model")
-        half.adopt(replace(setup, types_k=tuple(types)))
+        half.check_and_merge_setup(replace(setup, types_k=tuple(types)))
         (half.folder / "cells").mkdir()
         for k in {types[0], *types[at::2]}:
             pair = Pair(k, record.pair.v)
@@ -735,7 +735,7 @@ def _measured(bench: Bench, names: Sequence[str], stdout: Console) -> Json:
             table.add_row(*row)
         stdout.print(table, crop=False)
         stdout.print(*section.notes, "", sep="\n", style="dim", markup=False)
-        bench.say(f"{name}: {duration(time.perf_counter() - began)}")
+        bench.say(f"{name}: {duration_text(time.perf_counter() - began)}")
         found[name] = section.raw
     return found
 
@@ -750,7 +750,7 @@ def main() -> int:
     stdout.width = max(stdout.width, WIDTH)
     say = functools.partial(screen.print, markup=False)
     # The folder of models is another one from here on.
-    settings["model"] = path_of(READ_MODEL)
+    settings["model"] = parse_model_path(READ_MODEL)
     try:
         with unwinding_on_signals(), own_cache() as folder:
             say(machine_line())

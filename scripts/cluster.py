@@ -29,10 +29,10 @@ from pathlib import Path
 import psutil
 
 from codeneedle.errors import CodeneedleError, MachineError, ToolFailed, ToolMissing
-from codeneedle.records.comparability import first_other
+from codeneedle.records.comparability import first_difference_path
 from codeneedle.records.store import Store
 from codeneedle.system.machine import usable_cores
-from codeneedle.system.processes import free_port, output_of, running
+from codeneedle.system.processes import free_port, run_for_output, running
 from codeneedle.system.signals import unwinding_on_signals
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo")
@@ -107,7 +107,7 @@ def asked(*argv: str) -> str:
     Raises:
         ToolFailed: If it fails.
     """
-    said = output_of(argv, timeout_s=PATIENCE_S, env=os.environ)
+    said = run_for_output(argv, timeout_s=PATIENCE_S, env=os.environ)
     if said.returncode:
         last = said.stderr.strip().splitlines()[-3:]
         raise ToolFailed(tool=argv[0], reason=" / ".join(last), hint=" ".join(argv))
@@ -177,7 +177,9 @@ def cluster(folder: Path) -> Iterator[None]:
 
 
 def _state() -> str:
-    said = output_of(("sinfo", "-N", "-h", "-o", "%t"), timeout_s=60.0, env=os.environ)
+    said = run_for_output(
+        ("sinfo", "-N", "-h", "-o", "%t"), timeout_s=60.0, env=os.environ
+    )
     return said.stdout.strip().rstrip("*")
 
 
@@ -253,7 +255,9 @@ def differences(plain: Store, merged: Store) -> list[str]:
     for key in ours.keys() & theirs.keys():
         if not (ours[key].has_numbers and theirs[key].has_numbers):
             found.append(f"{key[0]}: {ours[key].status}, {theirs[key].status}")
-        elif place := first_other(ours[key].observation, theirs[key].observation):
+        elif place := first_difference_path(
+            ours[key].observation, theirs[key].observation
+        ):
             found.append(f"{key[0]}: differs from {place} on")
     return found
 

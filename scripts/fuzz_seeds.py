@@ -16,7 +16,7 @@ import msgspec
 from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.reading import laid_out
+from codeneedle.probes.reading import lay_out_chunk
 from codeneedle.probes.recall.passages import passage_of
 from codeneedle.records.record import Status, as_json
 from codeneedle.report.receipt import Receipt
@@ -347,7 +347,7 @@ def chunks() -> list[bytes]:
         made("fake_engine").ByteTokenizer(),
         made("made_reading").HalfTool(),
     )
-    chunk = laid_out(tokenizer, tool, "a text\n", passages)
+    chunk = lay_out_chunk(tokenizer, tool, "a text\n", passages)
     return [msgspec.json.encode(chunk)]
 
 

@@ -34,8 +34,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
-    lacking_lengths,
-    nan_from,
+    first_nan_in_log,
+    short_text_lengths,
 )
 from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
@@ -44,41 +44,46 @@ from codeneedle.engines.tools import ReadTokens, SpeedTask
 from codeneedle.errors import CellError, CodeneedleError, MachineError, RequestError
 from codeneedle.models.kv_cache import (
     AvailableMemory,
-    plain_caches,
+    caches_of_plain_attention,
     predict_memory,
     why_misfit,
 )
-from codeneedle.models.moved_attention import moved_attention
+from codeneedle.models.moved_attention import compute_moved_shares
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
-from codeneedle.probes.evaluation.readers import read as read_results
+from codeneedle.probes.evaluation.readers import find_reader_and_samples as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_hash_and_prompts
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.reading import Chunk, laid_out
-from codeneedle.probes.recall.alignment import answer_end, answer_lines, score
+from codeneedle.probes.reading import Chunk, lay_out_chunk
+from codeneedle.probes.recall.alignment import align_reply, answer_end, answer_lines
 from codeneedle.probes.recall.asker import enough_for_needle
 from codeneedle.probes.recall.passages import passage_of
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.rendering import parts_and_dropped_fields
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
-from codeneedle.records.store import decode_record, decode_setup, encode, seal
+from codeneedle.records.store import (
+    append_checksum,
+    decode_record,
+    decode_setup,
+    encode,
+)
 from codeneedle.report.models import models_document, rows_in
 from codeneedle.report.receipt import (
     MOST_RECEIPTS,
-    compared_receipts,
+    parse_receipts,
     receipt_objects,
-    receipts_in,
+    receipts_document,
 )
 from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
 from codeneedle.system.secrets import (
-    are_in,
+    has_known_secret,
     know_secrets,
     mask_text,
     masked_values,
-    secret_in,
+    secret_name_in,
 )
 from codeneedle.verdict.trust import attention_on_cpu, suspect_cells
 
@@ -134,12 +139,12 @@ def read_gguf(data: bytes) -> None:
     pairs = [Pair("f16", "f16"), PAIR]
     predict_memory(
         weights,
-        plain_caches(weights, 4096),
+        caches_of_plain_attention(weights, 4096),
         pairs,
         AvailableMemory(1 << 30, "memory"),
         refusal=lambda pair: why_misfit(weights, pair) or "",
     )
-    moved = moved_attention(weights).values()
+    moved = compute_moved_shares(weights).values()
     claim(all(0 <= share <= 1 for share in moved), "a share is between 0 and 1")
 
 
@@ -158,10 +163,10 @@ def read_secrets(data: bytes) -> None:
     broken = f"{KEY[:cut]}{WHITE[white % len(WHITE)]}{KEY[cut:]}"
     told = f"{text[:at]}{broken}{text[at:]}"
     know_secrets(KEY)
-    secret_in(text)
+    secret_name_in(text)
     shown, stored = mask_text(told), msgspec.json.encode({told: [told]})
     claim(len(shown) == len(told), "places in a masked text are no longer valid")
-    claim(are_in(stored), "a key in JSON was not seen")
+    claim(has_known_secret(stored), "a key in JSON was not seen")
     ((name, (value,)),) = masked_values(msgspec.json.decode(stored)).items()
     for each in (shown, name, value):
         claim(KEY not in "".join(each.split()), "a key was told")
@@ -209,7 +214,7 @@ def read_rows(data: bytes) -> None:
     for at in range(1, len(data), size):
         rows.take(data[at : at + size])
     claim(rows.taken == max(0, len(data) - 1), "all bytes are taken")
-    claim(bool(rows.missing) != rows.is_whole, "what is not whole has a fault")
+    claim(bool(rows.final_fault) != rows.is_whole, "what is not whole has a fault")
     if rows.is_whole:
         found = rows.tokens()
         claim(all(LOWEST < each <= 0 for each in found.logprobs), "of a probability")
@@ -229,9 +234,9 @@ def read_prompts_file(data: bytes) -> None:
 def read_receipts(data: bytes) -> None:
     """Receipts in a text, side by side and as rows of the table of models."""
     text = data.decode(errors="replace")
-    found = list(receipts_in(text, source="x"))
+    found = list(parse_receipts(text, source="x"))
     receipt_objects(found)
-    list(compared_receipts(found[:MOST_RECEIPTS]))
+    list(receipts_document(found[:MOST_RECEIPTS]))
     path = _FOLDER / "row.md"
     path.write_bytes(data)
     list(models_document(rows_in(path)))
@@ -241,11 +246,11 @@ def read_chunk(data: bytes) -> None:
     """A chunk that the first cell of a run has laid out for all."""
     with contextlib.suppress(msgspec.MsgspecError, ValueError, RecursionError):
         chunk = msgspec.json.decode(data, type=Chunk)
-        if chunk.is_of(_FORCED, _HALF_TOOL):
-            count = len(chunk.wanted_places)
+        if chunk.has_passages_scored_by(_FORCED, _HALF_TOOL):
+            count = len(chunk.right_token_places)
             read = ReadTokens(logprobs=(0.0,) * count, leads=(0.0,) * count)
             for span in chunk.spans:
-                claim(chunk.own_tokens(span) > 0, "a function has tokens")
+                claim(chunk.passage_token_count(span) > 0, "a function has tokens")
                 _scores(chunk.scores_of(read, span, wall_s=0.0))
 
 
@@ -258,7 +263,7 @@ def read_corpus(data: bytes) -> None:
 
 def read_record(data: bytes) -> None:
     """A record or a setup, and all metrics of it; as it is, and with a seal of ours."""
-    forms = [data, seal(data)] if data.strip() else [data]
+    forms = [data, append_checksum(data)] if data.strip() else [data]
     for read in (_read_record, _read_setup):
         for form in forms:
             with contextlib.suppress(RequestError):
@@ -292,8 +297,8 @@ def _measured(record: CellRecord, setup: Setup) -> None:
 
 
 _SETUP_BYTES, *_RECORD_BYTES = seeds.records()
-_SETUP = decode_setup(seal(_SETUP_BYTES), file="x")
-_RECORDS = [decode_record(seal(data), file="x") for data in _RECORD_BYTES]
+_SETUP = decode_setup(append_checksum(_SETUP_BYTES), file="x")
+_RECORDS = [decode_record(append_checksum(data), file="x") for data in _RECORD_BYTES]
 
 
 # --- texts
@@ -312,7 +317,7 @@ def read_reply(data: bytes) -> None:
         more=tuple(lines[20:25]),
     )
     for strict in (False, True):
-        scored = score(needle, reply, strict_indent=strict)
+        scored = align_reply(needle, reply, strict_indent=strict)
         content = sum(bool(line.strip()) for line in needle.lines)
         claim(0 <= scored.matched <= content, "no more is matched than was asked")
     claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
@@ -337,7 +342,7 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
             _stands(function, lines)
         asked = needles.eligible_functions(text, found)
         for function in needles.choose_functions(asked, line_count=len(lines)):
-            forced = min(function.content_lines, needles.FORCED_LINES)
+            forced = min(function.content_line_count, needles.FORCED_LINES)
             needles.forced_needle(function, depth=0.0, lines=forced, seed=42)
         cuts = needles.cut_points(found)
         claim(cuts == sorted(set(cuts)), "cuts ascend")
@@ -353,7 +358,7 @@ def _stands(function: Function, lines: Sequence[str]) -> None:
         "\n".join(lines[start:opens]) == function.signature, "signatures are verbatim"
     )
     claim(tuple(lines[opens:ends]) == function.body, "bodies are verbatim")
-    claim(function.end <= len(lines), "functions end before their text")
+    claim(function.last_line_number <= len(lines), "functions end before their text")
 
 
 # --- answers and logs of servers, output of tools
@@ -416,7 +421,7 @@ _ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
 def _lay_out() -> None:
     """A chunk of tokens as a server tells them."""
     with contextlib.suppress(RequestError):
-        laid_out(_CLIENT, _HALF_TOOL, "a text\n", _FORCED)
+        lay_out_chunk(_CLIENT, _HALF_TOOL, "a text\n", _FORCED)
 
 
 _QUESTIONS: tuple[Callable[[], object], ...] = (
@@ -462,11 +467,11 @@ def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellReco
 def read_server_log(data: bytes) -> None:
     """The log of a server, and all that is concluded from it."""
     text = data.decode(errors="replace")
-    effective = log.read(text)
+    effective = log.effective_settings(text)
     asked = mismatch.RequestedSettings(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatch.differences(asked, effective)
     troubles = [log.trouble(text)]
-    lines = (*phrases, *log.evidence(text), *log.last_lines(text))
+    lines = (*phrases, *log.setting_lines(text), *log.last_lines(text))
     lines = (*lines, effective.attention_evidence)
     lines = (*lines, *(each.reason for each in troubles if each))
     claim(all("\n" not in line for line in lines), "lines are lines")
@@ -481,7 +486,13 @@ def read_perplexity(data: bytes) -> None:
     text = data.decode(errors="replace")
     found = final_perplexity(text)
     claim(found is None or failure(text) is None, "failures have no perplexity")
-    for read in (chunks_done, ends_early, nan_from, announced_size, lacking_lengths):
+    for read in (
+        chunks_done,
+        ends_early,
+        first_nan_in_log,
+        announced_size,
+        short_text_lengths,
+    ):
         read(text)
 
 

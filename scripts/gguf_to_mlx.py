@@ -20,7 +20,7 @@ import numpy.typing as npt
 from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models.weights import Weights, read_header, sha256, short_name
-from codeneedle.system.files import cache_folder, made_folder
+from codeneedle.system.files import cache_folder, ensure_whole_folder
 
 ARCHITECTURE = "llama"
 """The one that is converted here; `mlx_lm.convert` makes folders of others."""
@@ -85,7 +85,7 @@ def converted(weights: Weights) -> Path:
             weights.path, f"its architecture is {weights.architecture}, not llama"
         )
     folder = folder_of(weights)
-    return made_folder(
+    return ensure_whole_folder(
         folder,
         lambda draft: _convert(weights, draft / "model"),
         is_whole=(folder / CONFIG).is_file,

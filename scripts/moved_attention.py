@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from codeneedle.models.moved_attention import K_TYPES, moved_attention
+from codeneedle.models.moved_attention import K_TYPES, compute_moved_shares
 from codeneedle.models.weights import Weights, read_header
 
 UNTAKEN = ("GGUF.", "general.architecture")
@@ -71,7 +71,7 @@ def main() -> None:
     print(f"| model | {' | '.join(K_TYPES)} |")
     print(f"| --- |{' --: |' * len(K_TYPES)}")
     for path in asked.files:
-        moved = moved_attention(read_header(path))
+        moved = compute_moved_shares(read_header(path))
         shares = (f"{moved[name]:.4f}" if moved else "unknown" for name in K_TYPES)
         print(f"| {path.stem} | {' | '.join(shares)} |")
 

@@ -79,7 +79,7 @@ MODULES = (
     "verdict/noise_floor",
     "verdict/limits",
     "verdict/next",
-    "verdict/order",
+    "verdict/asking_order",
     "verdict/statistics",
     "verdict/trust",
 )

@@ -34,7 +34,7 @@ from matplotlib.spines import Spine
 from matplotlib.text import Text
 
 import codeneedle
-from codeneedle.cli.engines import asks_for
+from codeneedle.cli.engines import engine_pair_flags
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.probe import PROBE as RECALL
 from codeneedle.quantities import parse_memory_size, parse_token_count
@@ -125,7 +125,9 @@ def svg(figure: Figure) -> str:
 def loss(colours: Mapping[str, str]) -> str:
     """The loss of each pair."""
     losses = losses_of_run(SMOLLM2)
-    picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
+    picture = heatmap.loss_picture(
+        losses, engine_pair_flags(losses.verdict.run.setup.engine)
+    )
     with mpl.rc_context(heatmap._drawing_settings()):  # noqa: SLF001 - its font and its ids
         figure = without_text_below(heatmap.paint(picture))
         return svg(restyled(figure, colours))
@@ -134,7 +136,9 @@ def loss(colours: Mapping[str, str]) -> str:
 def draw_readme(run: Path, folder: Path = ROOT / ".github") -> list[Path]:
     """Write the pictures of the README, of the loss of each pair of *run*."""
     losses = losses_of_run(run)
-    picture = heatmap.loss_picture(losses, asks_for(losses.verdict.run.setup.engine))
+    picture = heatmap.loss_picture(
+        losses, engine_pair_flags(losses.verdict.run.setup.engine)
+    )
     written = []
     for end, colours in THEMES.items():
         file = folder / f"heatmap{end}.png"
@@ -314,10 +318,10 @@ def _right_tokens(run: Run) -> Iterator[tuple[str, Bounds]]:
     records = {each.pair: each for each in run.of_probe(RECALL.name).records}
     if verdict.reference is None:
         return
-    right = logp.by_unit(records[verdict.reference], run.setup)
+    right = logp.loss_values_by_unit(records[verdict.reference], run.setup)
     own = fmean(right.values())
     yield str(verdict.reference), Bounds(mean=own, low=own, high=own, units=len(right))
-    for result in verdict.compared:
+    for result in verdict.compared_results:
         if row := result.metric_result(logp.name):
             low, high = own - row.bounds.high, own - row.bounds.low
             mean = own - row.bounds.mean

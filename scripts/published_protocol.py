@@ -21,12 +21,12 @@ import httpx
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.errors import MachineError
-from codeneedle.probes.recall.alignment import score
+from codeneedle.probes.recall.alignment import align_reply
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.records.record import Json
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.processes import Child, running
-from codeneedle.system.variables import inherited_variables
 
 HOST = "127.0.0.1"
 POLL_S = 0.02
@@ -99,7 +99,7 @@ def measure(
         wall_s=wall_s,
         tokens=sum(reply["timings"]["predicted_n"] for reply in replies),
         prompt_tokens=sum(reply["timings"]["prompt_n"] for reply in replies),
-        matched=tuple(score(needle, text).matched for needle, text in scored),
+        matched=tuple(align_reply(needle, text).matched for needle, text in scored),
     )
 
 

@@ -84,7 +84,7 @@ def units_of(
 ) -> Mapping[str, float]:
     """The value of each unit, higher is better."""
     sign = -1 if column.metric.better == "lower" else 1
-    units = column.metric.by_unit(record, table.run.setup)
+    units = column.metric.loss_values_by_unit(record, table.run.setup)
     return {name: sign * value for name, value in units.items()}
 
 

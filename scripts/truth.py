@@ -33,7 +33,7 @@ from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.metrics import TEXT_LOGP
 from codeneedle.probes.divergence.probe import DEFAULT_CHUNKS, DEFAULT_CONTEXT
-from codeneedle.probes.divergence.record import divergence_of, sizes_of
+from codeneedle.probes.divergence.record import divergence_of, stored_chunks_by_context
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
 from codeneedle.probes.recall.metrics import FORCED
@@ -48,21 +48,21 @@ from codeneedle.probes.recall.settings import (
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.records.store import Store
 from codeneedle.sweep.steps import (
-    first_look,
+    first_look_index,
 )
-from codeneedle.verdict.budget_border import best_of as best_on_border
-from codeneedle.verdict.budget_border import dominated_pairs, next_on_border
-from codeneedle.verdict.judge import Verdict, judge_units
-from codeneedle.verdict.limits import MAX_LOSS, Limits
-from codeneedle.verdict.metric_results import MetricUnits
-from codeneedle.verdict.noise_floor import NoiseFloor
-from codeneedle.verdict.order import (
+from codeneedle.verdict.asking_order import (
     JointOrder,
     Order,
     PairState,
     next_target,
-    ruled_out,
+    pairs_ruled_out,
 )
+from codeneedle.verdict.budget_border import best_of as best_on_border
+from codeneedle.verdict.budget_border import dominated_pairs, next_budget_target
+from codeneedle.verdict.judge import Verdict, judge_units
+from codeneedle.verdict.limits import MAX_LOSS, Limits
+from codeneedle.verdict.metric_results import MetricUnits
+from codeneedle.verdict.noise_floor import NoiseFloor
 from codeneedle.verdict.remarks import KINDS_OF_TEXT
 from codeneedle.verdict.statistics import (
     Bounds,
@@ -367,10 +367,12 @@ class Machine:
         asked = functions - known
         pace = Pace(read_s=1 / self.pp, write_s=1 / self.tg)
         if self.way is Way.FORCE:
-            return pace.of(Price.of_cell([self.text], written=asked * OF_FUNCTION))
+            return pace.seconds_for(
+                Price.of_cell([self.text], written=asked * OF_FUNCTION)
+            )
         texts = 1 + sum(known < end < functions for end in self.ends)
         read = texts * self.text + asked * OF_QUESTION
-        return pace.of(Price(read=SCORING * read))
+        return pace.seconds_for(Price(read=SCORING * read))
 
     @property
     def ordinary_s(self) -> float:
@@ -386,9 +388,11 @@ class Machine:
 
     @property
     def first(self) -> int:
-        """Functions of the first step; see `sweep.steps.first_look`."""
+        """Functions of the first step; see `sweep.steps.first_look_index`."""
         spent_s = self.check_s + self.cell_s(self.ends[0]) + 4 * self.ordinary_s
-        return self.ends[first_look(self.ends, self.cell_s, cells=4, spent_s=spent_s)]
+        return self.ends[
+            first_look_index(self.ends, self.cell_s, cells=4, spent_s=spent_s)
+        ]
 
     @property
     def heading(self) -> str:
@@ -475,7 +479,7 @@ def decided(
             of_reference = asked.goal
         for pair in asked.pairs:
             before = seen[pair].units if pair in seen else 0
-            look, pairs = looks.index(asked.goal), order.sharing_count(pair)
+            look, pairs = looks.index(asked.goal), order.error_sharing_count(pair)
             values = losses[OTHERS.index(pair), : asked.goal].tolist()
             bounds = interval(values, error_share(look, pairs))
             seen[pair] = PairState(
@@ -537,7 +541,7 @@ def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
         words = {pair: each.decision for pair, each in seen.items() if each.decision}
         every = dict.fromkeys(OTHERS, Decision.OPEN) | words
         found.outcomes.add([every[pair] for pair in OTHERS], truth)
-        out = ruled_out(words, OTHERS)
+        out = pairs_ruled_out(words, OTHERS)
         found.inferred_wrong += any(not is_beyond[pair] for pair in out)
         found.turns.append(len(cells) + 2)
     return found
@@ -634,8 +638,8 @@ def losses_of_files(
         if scenario.independent:
             noise = drawn(lines, flat, design, chance)
         values = true_loss(scenario, candidate) + of_weights[candidate.weights]
-        if candidate.cache in OTHERS:
-            values = values + noise[OTHERS.index(candidate.cache)]
+        if candidate.without_weights in OTHERS:
+            values = values + noise[OTHERS.index(candidate.without_weights)]
         found[candidate] = values.tolist()
     return found
 
@@ -695,9 +699,9 @@ def asked_on_border(
     bounds: dict[Pair, Bounds] = {}
     if CANDIDATES[0].size <= most:
         return bounds
-    while asked := next_on_border(order, seen, bounds, fitting):
+    while asked := next_budget_target(order, seen, bounds, fitting):
         (pair,) = asked.pairs
-        look, pairs = looks.index(asked.goal), order.sharing_count(pair)
+        look, pairs = looks.index(asked.goal), order.error_sharing_count(pair)
         values = losses[pair][: asked.goal]
         bounds[pair] = interval(values, error_share(look, pairs))
         seen[pair] = PairState(
@@ -890,7 +894,7 @@ def table_of_attacks(lines: Lines, grids: int) -> None:
             spoilt = {"recall-logp": attack.spoil(whole, chance)}
             found = judged(spoilt, [*whole[PAIRS[0]]])
             wrong += found.chosen is not None and is_beyond[found.chosen]
-            doubted += bool(found.doubts_by_metric)
+            doubted += bool(found.reference_doubts_by_metric)
             answers += found.chosen is not None
         shares = (f"{100 * count / grids:.1f}" for count in (wrong, doubted, answers))
         print(f"| {attack.name} | {' | '.join(shares)} |", flush=True)
@@ -959,7 +963,7 @@ def coverage(folder: Path) -> None:
             record.pair: by_unit
             for record in run.records
             if record.probe == probe and record.has_numbers
-            if (by_unit := metric.by_unit(record, run.setup))
+            if (by_unit := metric.loss_values_by_unit(record, run.setup))
         }
         if len(units) > 1:
             _coverage_of(f"{folder}: {metric.noun}", units, counts)
@@ -1096,7 +1100,11 @@ def _correlation(rows: Numbers, lag: int) -> float:
 def _by_chunk(record: CellRecord, setup: Setup) -> Numbers:
     """Probabilities of right tokens: (chunks, tokens of each)."""
     answer = divergence_of(record)
-    compared = answer.at(None, sizes_of(setup.probes["divergence"])) if answer else None
+    compared = (
+        answer.at(None, stored_chunks_by_context(setup.probes["divergence"]))
+        if answer
+        else None
+    )
     if compared is None or not compared.logprobs:
         raise SystemExit(f"{record.pair} has no right tokens")
     found: Numbers = np.exp(np.array(compared.logprobs))

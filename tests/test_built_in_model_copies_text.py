@@ -13,13 +13,13 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.languages.python import functions
 from codeneedle.corpora.needles import NeedleFacts, choose_functions, written_needle
-from codeneedle.corpora.random_bodies import Knobs, text_of
+from codeneedle.corpora.random_bodies import Knobs, generate_text
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.messages import Completion, Message
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import pretrained
-from codeneedle.probes.recall.alignment import Mark, score
+from codeneedle.probes.recall.alignment import Mark, align_reply
 from codeneedle.probes.recall.prompts import completion_prompt
 
 sys.path.append(str(Path(__file__).parents[1] / "scripts"))
@@ -41,7 +41,7 @@ from built_in_model import (
     write_gguf,
 )
 
-TEXT = text_of(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
+TEXT = generate_text(Knobs(functions=2, value_length=6, name_length=5, seed=1009))
 UNSEEN_SEED = 20260101
 """Not used for training or tuning."""
 
@@ -218,14 +218,15 @@ def recalled(client: Client, corpus: str, needle: NeedleFacts) -> str:
 def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     # Writing costs 16 ms a token behind so many: short lines, half of each function.
     knobs = Knobs(functions=37, value_length=6, name_length=5, seed=UNSEEN_SEED)
-    corpus = text_of(knobs)
+    corpus = generate_text(knobs)
     found = functions(corpus)
     chosen = choose_functions(found, k=3, line_count=corpus.count("\n"))
     whole = [written_needle(function, depth=0.0) for function in chosen]
     asked = [replace(needle, lines=needle.lines[:10]) for needle in whole]
 
     matched = [
-        score(needle, recalled(client, corpus, needle)).matched for needle in asked
+        align_reply(needle, recalled(client, corpus, needle)).matched
+        for needle in asked
     ]
 
     assert 15_500 < len(corpus) < 17_000
@@ -246,9 +247,9 @@ def test_twins_break_it_where_they_share_its_window_and_nowhere_else(
         differ=differ,
         seed=UNSEEN_SEED,
     )
-    corpus = text_of(knobs)
+    corpus = generate_text(knobs)
     needles = [written_needle(each, depth=0.0) for each in functions(corpus)]
-    scores = [score(each, recalled(client, corpus, each)) for each in needles]
+    scores = [align_reply(each, recalled(client, corpus, each)) for each in needles]
     wrong = [
         row.produced
         for each in scores

@@ -252,7 +252,7 @@ ALLOWED = {
     ("cache_types.py", "mlx"): "types of all engines, whichever may be here",
     ("sweep/slurm.py", "llama_cpp"): "an option of ours is called like it",
     (
-        "system/variables.py",
+        "system/inherited_variables.py",
         "llama_cpp",
     ): "variables of drivers, and of what uses them",
 }

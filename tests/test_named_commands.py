@@ -12,7 +12,7 @@ from made_records import made_run, made_setup
 from named_commands import named, wrong_command
 
 from codeneedle.corpora.registry import BUILT_IN
-from codeneedle.report.captions import command_line, nothing_to_show
+from codeneedle.report.captions import command_line, nothing_to_show_error
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "RESULTS.md", "CONTRIBUTING.md", "corpora/README.md")
@@ -51,7 +51,7 @@ def test_results_say_how_to_measure_them_again(section):
 def test_the_hint_of_missing_numbers_asks_for_their_probe():
     run = replace(made_run(setup=made_setup(needles=1)), records=(), sweep="seed = 1")
 
-    hint = nothing_to_show(run, "tg", "throughput").hint
+    hint = nothing_to_show_error(run, "tg", "throughput").hint
 
     _, command = hint.split("Measure them: codeneedle ")
     assert ["--probe", "throughput"] == shlex.split(command)[-2:]

@@ -14,8 +14,8 @@ from codeneedle.cache_types import (
     finer_axes,
     most_precise,
     most_precise_first,
-    named_pairs,
     pairs_by,
+    pairs_phrase,
     shuffle_pairs,
     whole_grid,
 )
@@ -145,7 +145,7 @@ def test_a_smaller_grid_keeps_the_order_of_what_is_left():
     ],
 )
 def test_a_line_names_four_pairs_and_counts_those_beyond(count, named):
-    assert named == named_pairs([Pair(f"t{at}", "f16") for at in range(count)])
+    assert named == pairs_phrase([Pair(f"t{at}", "f16") for at in range(count)])
 
 
 def test_the_pairs_of_a_key_are_named_once_in_their_order():
@@ -185,7 +185,7 @@ def test_the_reference_is_in_a_kernel_if_any_pair_is(in_kernel, chosen):
     ],
 )
 def test_a_pair_without_quantized_types_is_plain(pair, is_plain):
-    assert is_plain == Pair.parse(pair).is_plain
+    assert is_plain == Pair.parse(pair).is_unquantized
 
 
 def test_a_pair_of_any_names_has_a_file_name_of_its_own():

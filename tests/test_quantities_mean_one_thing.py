@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from codeneedle.errors import BadInput
 from codeneedle.quantities import (
-    memory_word,
+    memory_size_text,
     parse_memory_size,
-    parse_percent,
-    parse_time_span,
+    parse_percent_as_share,
+    parse_seconds,
     parse_token_count,
 )
 from codeneedle.sweep.request import Request, decoded_request, with_options
@@ -36,13 +36,13 @@ def test_what_is_no_number_of_tokens_is_refused(text):
     [("90m", 5400.0), ("1.5h", 5400.0), ("2d", 172800.0), ("15 min", 900.0)],
 )
 def test_a_time_has_a_unit(text, seconds):
-    assert seconds == parse_time_span("--budget", text)
+    assert seconds == parse_seconds("--budget", text)
 
 
 @pytest.mark.parametrize("text", ["2", "h", "-1h", "0s", "soon", "infh", "", "1.2.3h"])
 def test_what_is_no_time_is_refused(text):
     with pytest.raises(BadInput, match="--budget"):
-        parse_time_span("--budget", text)
+        parse_seconds("--budget", text)
 
 
 @pytest.mark.parametrize(
@@ -71,12 +71,12 @@ def test_a_size_of_memory_is_binary_or_decimal(text, size):
     ],
 )
 def test_a_size_of_memory_is_written_so_that_it_can_be_read(size, word):
-    assert word == memory_word(size)
+    assert word == memory_size_text(size)
 
 
 @given(st.integers(min_value=1, max_value=1 << 50))
 def test_a_size_of_memory_is_read_as_it_was_written(size):
-    assert size == parse_memory_size("--max-memory", memory_word(size))
+    assert size == parse_memory_size("--max-memory", memory_size_text(size))
 
 
 @pytest.mark.parametrize("text", ["2", "2X", "GiB", "0GiB", "-1GiB", "nanGiB", ""])
@@ -94,13 +94,13 @@ def test_what_is_no_size_of_memory_is_refused(text):
     ],
 )
 def test_a_limit_is_a_percentage_or_a_share(text, share):
-    assert share == pytest.approx(parse_percent("--max-loss", text))
+    assert share == pytest.approx(parse_percent_as_share("--max-loss", text))
 
 
 @pytest.mark.parametrize(("text", "other"), [("0.5", "50%"), ("0.10", "10%")])
 def test_a_number_that_is_a_share_or_a_percentage_is_refused_with_both(text, other):
     with pytest.raises(BadInput, match="may mean") as caught:
-        parse_percent("--max-loss", text)
+        parse_percent_as_share("--max-loss", text)
     assert f"--max-loss {float(text):g}% or --max-loss {other}" in caught.value.hint
 
 
@@ -109,7 +109,7 @@ def test_a_number_that_is_a_share_or_a_percentage_is_refused_with_both(text, oth
 )
 def test_what_is_no_percentage_is_refused(text):
     with pytest.raises(BadInput, match="between 0% and 100%") as caught:
-        parse_percent("--max-loss", text)
+        parse_percent_as_share("--max-loss", text)
     assert "--max-loss 1%" in caught.value.hint
 
 

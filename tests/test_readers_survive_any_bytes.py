@@ -45,12 +45,15 @@ def test_a_number_without_end_in_a_server_log_is_no_number():
         cells=4, layers=7, k_type="q8_0", v_type="q4_0", k_mib=0.5, v_mib=0.5
     )
 
-    assert (good,) == serverlog.read(kv.format("4", "0.5")).kv
-    assert () == serverlog.read(kv.format("4", "1.2.3")).kv
-    assert () == serverlog.read(kv.format("4", "...")).kv
-    assert () == serverlog.read(kv.format("9" * 400, "0.5")).kv
-    assert serverlog.read(f"n_threads = {'9' * 400}").threads is None
-    assert serverlog.read("CPU compute buffer size = 1.2.3 MiB").compute_mib is None
+    assert (good,) == serverlog.effective_settings(kv.format("4", "0.5")).kv
+    assert () == serverlog.effective_settings(kv.format("4", "1.2.3")).kv
+    assert () == serverlog.effective_settings(kv.format("4", "...")).kv
+    assert () == serverlog.effective_settings(kv.format("9" * 400, "0.5")).kv
+    assert serverlog.effective_settings(f"n_threads = {'9' * 400}").threads is None
+    assert (
+        serverlog.effective_settings("CPU compute buffer size = 1.2.3 MiB").compute_mib
+        is None
+    )
 
 
 def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
@@ -59,7 +62,7 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
 
     assert 1 == perplexity.chunks_done(log)
     assert perplexity.announced_size(log) is None
-    assert perplexity.lacking_lengths(short) is None
+    assert perplexity.short_text_lengths(short) is None
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():

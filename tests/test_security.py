@@ -40,7 +40,7 @@ from codeneedle.engines.http import (
     REPLY_LIMIT_BYTES,
 )
 from codeneedle.engines.llama_cpp import build, installation
-from codeneedle.engines.llama_cpp.build import environment_of
+from codeneedle.engines.llama_cpp.build import build_tool_environment
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.openai import engine
 from codeneedle.engines.openai.client import (
@@ -54,13 +54,17 @@ from codeneedle.records.store import Store, find_runs, run_folder
 from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
 from codeneedle.system.files import cache_folder
+from codeneedle.system.inherited_variables import (
+    KEPT,
+    KEPT_PREFIXES,
+    inherited_variables,
+)
 from codeneedle.system.processes import (
     END_BYTES,
     FILE_LIMIT_BYTES,
 )
-from codeneedle.system.secrets import SECRET_WORDS, SHORTEST_IN_ANSWERS, secret_in
-from codeneedle.system.variables import KEPT, KEPT_PREFIXES, inherited_variables
-from codeneedle.text import size
+from codeneedle.system.secrets import SECRET_WORDS, SHORTEST_IN_ANSWERS, secret_name_in
+from codeneedle.text import size_text
 
 PACKAGE = Path(package.__file__).parent
 PROMISES = (Path(__file__).parents[1] / "SECURITY.md").read_text(encoding="utf-8")
@@ -126,7 +130,7 @@ class Watched:
         found = process.net_connections("inet")
         return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
 
-    def holding(self, secret):
+    def with_records(self, secret):
         """Everything of the sweep, arguments and screen included, with *secret*."""
         words = secret.encode()
         files = [path for path in self.folder.rglob("*") if path.is_file()]
@@ -155,9 +159,9 @@ def test_the_key_of_a_server_stands_nowhere(watched):
 
     assert len(key) > 40
     assert key.endswith("-end")
-    assert [] == watched.holding(key)
-    assert [] == watched.holding(key[: -len("-end")])
-    assert [] == watched.holding(key[-8:])
+    assert [] == watched.with_records(key)
+    assert [] == watched.with_records(key[: -len("-end")])
+    assert [] == watched.with_records(key[-8:])
 
 
 @pytest.mark.real
@@ -171,7 +175,7 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
         *("LLAMA_API_KEY", "OMP_WAIT_POLICY", orphans.VARIABLE),
     }
     for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:
-        assert [] == watched.holding(SECRETS[name])
+        assert [] == watched.with_records(SECRETS[name])
 
 
 @pytest.mark.real
@@ -397,10 +401,10 @@ def test_the_limits_in_the_document_are_those_of_the_code():
         2 * END_BYTES: "after it",
     }
     for limit, what in limits.items():
-        assert f"{size(limit).replace('.0', '')} {what}" in PROMISES, what
+        assert f"{size_text(limit).replace('.0', '')} {what}" in PROMISES, what
     assert f"{ECHO_BYTES} bytes for each character" in PROMISES
     assert f"have {SHORTEST_IN_ANSWERS} characters" in PROMISES
-    command_limit = size(engine.FILE_LIMIT_BYTES).replace(".0", "")
+    command_limit = size_text(engine.FILE_LIMIT_BYTES).replace(".0", "")
     assert f"may have {command_limit}" in PROMISES
 
 
@@ -413,14 +417,16 @@ def test_secrets_of_a_command_are_recognized_as_the_document_says():
     unknown = re.findall("`(.*?)`", PROMISES.partition("Not recognized")[2])
 
     assert 13 == len(names)
-    assert all(secret_in(f"serve --my-{name.strip('_')} x") for name in names)
-    assert all(map(secret_in, [*forms[:5], "http://user:pass@proxy"]))
-    assert not any(map(secret_in, unknown[:5])), unknown[:5]
+    assert all(secret_name_in(f"serve --my-{name.strip('_')} x") for name in names)
+    assert all(map(secret_name_in, [*forms[:5], "http://user:pass@proxy"]))
+    assert not any(map(secret_name_in, unknown[:5])), unknown[:5]
 
 
 def test_tools_of_a_build_inherit_no_secrets_either():
     secrets = SECRETS.keys() - {"HTTPS_PROXY", "DATABASE_URL"}
-    env = environment_of(os.environ | SECRETS | {"PIP_KEYRING_PROVIDER": "import"})
+    env = build_tool_environment(
+        os.environ | SECRETS | {"PIP_KEYRING_PROVIDER": "import"}
+    )
 
     assert not secrets & env.keys()
     assert {"HTTPS_PROXY", "PIP_KEYRING_PROVIDER"} <= env.keys()
@@ -503,7 +509,7 @@ def hostile(tmp_path):
     setup = asking_recall(setup, {HOSTILE_TEXT: HOSTILE_TEXT})
     setup = asking_for(setup, written=needles)
     store = Store(tmp_path / "sweeps" / setup.corpus.name / setup.weights.name)
-    store.adopt(setup)
+    store.check_and_merge_setup(setup)
     for record in run.records:
         store.add(replace(record, command=(HOSTILE_TEXT,), log_excerpt=(HOSTILE_TEXT,)))
 

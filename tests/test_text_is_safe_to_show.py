@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from codeneedle.text import (
-    duration,
-    in_words,
-    mib,
-    number,
-    plain,
+    duration_text,
+    escape_invisible,
+    escape_invisible_in_lines,
+    escape_markdown,
+    json_value_phrase,
+    mib_of_bytes,
+    number_text,
     plural,
-    size,
-    visible,
-    visible_lines,
+    size_text,
 )
 
 
@@ -38,7 +38,7 @@ from codeneedle.text import (
 )
 def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
     """Seconds, minutes, hours, days; no part of it ever reads 60."""
-    assert phrase == duration(seconds)
+    assert phrase == duration_text(seconds)
 
 
 @pytest.mark.parametrize(
@@ -54,11 +54,11 @@ def test_a_duration_is_as_long_as_it_needs_to_be(seconds, phrase):
     ],
 )
 def test_a_size_has_the_unit_that_suits_it(count, phrase):
-    assert phrase == size(count)
+    assert phrase == size_text(count)
 
 
 def test_mib_are_a_million_bytes_and_some():
-    assert 1.5 == mib(1_572_864)
+    assert 1.5 == mib_of_bytes(1_572_864)
 
 
 @pytest.mark.parametrize(
@@ -79,25 +79,27 @@ def test_nouns_follow_their_number(count, phrase):
     ],
 )
 def test_what_is_not_just_shown_becomes_visible(text, shown):
-    assert shown == visible(text)
+    assert shown == escape_invisible(text)
 
 
 def test_lines_and_tabs_of_a_longer_text_stay() -> None:
-    assert "a\n\tb\\x1b[2J\n\n\\r" == visible_lines("a\n\tb\x1b[2J\n\n\r")
+    assert "a\n\tb\\x1b[2J\n\n\\r" == escape_invisible_in_lines("a\n\tb\x1b[2J\n\n\r")
 
 
 @given(st.text())
 def test_nothing_invisible_is_left(text):
-    categories = {unicodedata.category(character) for character in visible(text)}
+    categories = {
+        unicodedata.category(character) for character in escape_invisible(text)
+    }
 
     assert not categories & {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 
 
 def test_zero_has_no_sign():
-    assert "0.00" == number(-0.001, digits=2)
-    assert "0.00" == number(0.001, digits=2, sign=True)
-    assert "+0.31" == number(0.3125, digits=2, sign=True)
-    assert "-" == number(math.nan, digits=2)
+    assert "0.00" == number_text(-0.001, digits=2)
+    assert "0.00" == number_text(0.001, digits=2, sign=True)
+    assert "+0.31" == number_text(0.3125, digits=2, sign=True)
+    assert "-" == number_text(math.nan, digits=2)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_zero_has_no_sign():
     ],
 )
 def test_text_has_no_meaning_in_markdown(text, expected):
-    assert expected == plain(text)
+    assert expected == escape_markdown(text)
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_text_has_no_meaning_in_markdown(text, expected):
     ],
 )
 def test_values_of_a_setup_are_shown_without_the_marks_of_python(value, shown):
-    assert shown == in_words(value)
+    assert shown == json_value_phrase(value)

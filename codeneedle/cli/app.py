@@ -16,7 +16,7 @@ from codeneedle.cli.command_line import (
     SlurmCommand,
     SweepCommand,
     TranscriptCommand,
-    refuse_lost_folder,
+    refuse_deleted_working_folder,
     request_of_cell,
 )
 from codeneedle.cli.options import (
@@ -60,10 +60,10 @@ from codeneedle.cli.streams import (
     show_document,
     stderr_console,
     stdout_console,
+    write_csv,
+    write_escaped_on_terminal,
     write_json,
-    write_rows,
     write_text,
-    write_verbatim,
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.exit_codes import BAD_REQUEST
@@ -98,7 +98,7 @@ app.add_typer(submit, name="submit")
 
 
 @app.callback(invoke_without_command=True)
-def common(
+def show_version_or_help(
     context: typer.Context,
     *,
     version: Annotated[
@@ -170,25 +170,25 @@ def plan(
 ) -> None:
     """Show what a sweep would do, without measuring anything."""
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.cli.progress import working
+    from codeneedle.cli.progress import show_task_progress
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.measure import with_next_task
-    from codeneedle.sweep.prepare import refuse_unfit, refuse_untrimmed
+    from codeneedle.sweep.prepare import refuse_too_long_corpus, refuse_unfit_folder
     from codeneedle.sweep.request import refuse_decided_share
     from codeneedle.sweep.steps import with_steps
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution, options = context.obj
     refuse_decided_share(request, execution)
-    with working(stderr_console(), "reading the corpus") as tell:
+    with show_task_progress(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
         plans = sweep_module.plans_of(request, execution, tell, pace)
-        sweep_module.refuse_requests(plans, options)
+        sweep_module.refuse_unstartable_plans(plans, options)
         for each in plans:
-            refuse_unfit(each)
+            refuse_unfit_folder(each)
         with unwinding_on_signals():
             for each in plans:
-                refuse_untrimmed(each)
+                refuse_too_long_corpus(each)
     plans = [with_next_task(with_steps(each), options) for each in plans]
     if json:
         write_json(list(map(plan_object, plans)))
@@ -206,12 +206,12 @@ def plan(
 def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
     """Show which pairs have a kernel here, and their memory."""
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.cli.progress import working
+    from codeneedle.cli.progress import show_task_progress
     from codeneedle.report.kernels import kernels_object
-    from codeneedle.report.plan import plan_survey
+    from codeneedle.report.plan import plan_survey_document
 
     request, execution = context.obj
-    with working(stderr_console(), "asking the engine") as tell:
+    with show_task_progress(stderr_console(), "asking the engine") as tell:
         plans = sweep_module.plans_of(request, execution, tell)
     surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
     if not surveyed:
@@ -224,7 +224,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
         write_json([kernels_object(survey) for _, survey in surveyed])
         return
     for plan, survey in surveyed:
-        show_document(plan_survey(plan, survey))
+        show_document(plan_survey_document(plan, survey))
 
 
 @app.command(cls=TranscriptCommand)
@@ -236,26 +236,30 @@ def transcript(context: typer.Context) -> None:
     """
     from msgspec.structs import replace
 
-    from codeneedle.cli.progress import end_left_behind
+    from codeneedle.cli.progress import end_and_report_orphans
     from codeneedle.cli.sweep import plans_of
-    from codeneedle.probes.transcript.answers import choice
-    from codeneedle.probes.transcript.probe import PROBE, turns_in_file, unread_lines
+    from codeneedle.probes.transcript.answers import turn_choice_document
+    from codeneedle.probes.transcript.probe import (
+        PROBE,
+        turns_in_file,
+        unread_transcript_lines,
+    )
     from codeneedle.system.signals import unwinding_on_signals
 
     request, execution = context.obj
-    end_left_behind(stderr_console())
+    end_and_report_orphans(stderr_console())
     with unwinding_on_signals(), stderr_console().status("rendering conversations"):
         plan = plans_of(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
         counted = turns_in_file(settings, plan.engine, plan.context)
     command = shlex.join(["codeneedle", "sweep", *context.meta[SWEEP_WORDS]])
     show_document(
-        choice(
+        turn_choice_document(
             str(settings.file),
             counted,
             context=plan.context,
             command=command,
-            unread=unread_lines(settings),
+            unread=unread_transcript_lines(settings),
         )
     )
 
@@ -294,16 +298,16 @@ def slurm(
     Each task has a run folder of its own; sent again, it resumes.
     """
     from codeneedle.cli import sweep as sweep_module
-    from codeneedle.cli.progress import note_lines
+    from codeneedle.cli.progress import print_notes
     from codeneedle.sweep.slurm import SlurmArray
 
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
-    array.write(script, sweep_module.plans_of(*context.obj))
+    array.write_script_and_sweeps(script, sweep_module.plans_of(*context.obj))
     if not send:
-        note_lines(
+        print_notes(
             stderr_console(), [f"send it with: sbatch {shlex.quote(str(script))}"]
         )
-    write_verbatim(f"{array.send(script) if send else script}\n")
+    write_escaped_on_terminal(f"{array.submit_script(script) if send else script}\n")
 
 
 @app.command(cls=ServeCommand)
@@ -359,7 +363,7 @@ def ask(
     from codeneedle.cli.ask import ask as ask_pairs
     from codeneedle.cli.ask import read_prompt
     from codeneedle.cli.options import parse_distinct_words
-    from codeneedle.report.answers import side_by_side
+    from codeneedle.report.answers import replies_document
 
     request, execution = request_of_cell(
         model, context, engine, llama_server, arguments.obj, env=env
@@ -369,7 +373,7 @@ def ask(
     answers = ask_pairs(
         chosen, text, request, execution, stderr_console(), tokens=tokens
     )
-    show_document(side_by_side(answers))
+    show_document(replies_document(answers))
     return int(any(isinstance(answer, str) for _, answer in answers))
 
 
@@ -391,11 +395,11 @@ def grid(
 
     Of several runs it also shows what each sets, and losses side by side.
     """
-    from codeneedle.cli.engines import asks_for
+    from codeneedle.cli.engines import engine_pair_flags
     from codeneedle.report import captions
+    from codeneedle.report.chosen_runs import select_runs
     from codeneedle.report.data import run_tables
     from codeneedle.report.grid import grid_report, loss_report
-    from codeneedle.report.selection import select_runs
     from codeneedle.report.tidy import cell_rows
 
     form = chosen_report_form(csv=csv, json=json, markdown=markdown)
@@ -404,28 +408,31 @@ def grid(
     if form in {"csv", "json"}:
         rows = cell_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
         if form == "csv":
-            write_rows(rows)
+            write_csv(rows)
         else:
             write_json(run_tables(chosen.whole, rows))
     elif chosen.asks_loss:
         losses = (
             chosen.runs,
             chosen.shown_metrics,
-            chosen.also,
+            chosen.summary_metrics,
             chosen.verdicts,
-            asks_for,
+            engine_pair_flags,
         )
         show_document(loss_report(*losses), form)
     else:
         show_document(
             grid_report(
-                chosen.runs, chosen.shown_metrics, chosen.also, chosen.verdicts
+                chosen.runs,
+                chosen.shown_metrics,
+                chosen.summary_metrics,
+                chosen.verdicts,
             ),
             form,
         )
     if not (chosen.asks_loss or chosen.has_values):
         run, metric_name = chosen.whole[0], chosen.metric.name
-        raise captions.nothing_to_show(run, metric_name, chosen.probe.name)
+        raise captions.nothing_to_show_error(run, metric_name, chosen.probe.name)
 
 
 @app.command()
@@ -453,12 +460,12 @@ def heatmap(
 
     For a speed (pp, tg), draw its curves by depth, too.
     """
-    from codeneedle.cli.engines import asks_for
+    from codeneedle.cli.engines import engine_pair_flags
     from codeneedle.errors import NothingToShow
+    from codeneedle.report.chosen_runs import select_runs
     from codeneedle.report.heatmap import Files
     from codeneedle.report.panel_pictures import draw_panels
     from codeneedle.report.pictures import draw_metric
-    from codeneedle.report.selection import select_runs
 
     wanted = metric or ("retrieval" if panels else None)
     limits = limits_of(max_loss, max_lost, max_eval_lost)
@@ -468,7 +475,7 @@ def heatmap(
         files = Files(
             folder=run.folder, forms=cast("tuple[str, ...]", forms), is_plain=plain
         )
-        pair_flags = asks_for(run.setup.engine)
+        pair_flags = engine_pair_flags(run.setup.engine)
         try:
             pictures = (
                 draw_panels(run, chosen.metric, difference=difference, files=files)
@@ -481,7 +488,7 @@ def heatmap(
             empty = error
             continue
         for picture in pictures:
-            write_verbatim(f"{picture}\n")
+            write_escaped_on_terminal(f"{picture}\n")
     if empty:
         raise empty
 
@@ -500,13 +507,13 @@ def panels(
     out: OutOption = RUNS,
 ) -> None:
     """Show answers to tasks by length and depth."""
+    from codeneedle.report.chosen_runs import select_runs
     from codeneedle.report.panels import panel_objects, panel_rows, panels_document
-    from codeneedle.report.selection import select_runs
 
     chosen_report_form(csv=csv, json=json, difference=difference)
     chosen = select_runs(out, name, metric=metric)
     if csv:
-        write_rows(panel_rows(chosen.runs, chosen.metric))
+        write_csv(panel_rows(chosen.runs, chosen.metric))
     elif json:
         write_json(panel_objects(chosen.runs, chosen.metric))
     else:
@@ -544,8 +551,8 @@ def table(
     out: OutOption = RUNS,
 ) -> None:
     """Show one row per pair with the metrics of all probes."""
-    from codeneedle.cli.engines import asks_for
-    from codeneedle.report.selection import pair_tables
+    from codeneedle.cli.engines import engine_pair_flags
+    from codeneedle.report.chosen_runs import pair_tables
     from codeneedle.report.table import pair_table_rows, table_objects, tables_document
 
     chosen = chosen_report_form(
@@ -567,16 +574,18 @@ def table(
         return
     tables = pair_tables(out, name, sort=sort, limits=limits)
     if csv:
-        write_rows(pair_table_rows(tables))
+        write_csv(pair_table_rows(tables))
     elif json:
         write_json(table_objects(tables))
     else:
-        show_document(tables_document(tables, asks_for if markdown else None), chosen)
+        show_document(
+            tables_document(tables, engine_pair_flags if markdown else None), chosen
+        )
 
 
 def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, for the runs that have any."""
-    from codeneedle.report.selection import read_runs
+    from codeneedle.report.chosen_runs import read_runs
     from codeneedle.report.speeds import (
         speed_objects,
         speed_rows,
@@ -586,7 +595,7 @@ def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
 
     tables = speed_tables(read_runs(out, name), test)
     if form == "csv":
-        write_rows(speed_rows(tables))
+        write_csv(speed_rows(tables))
     elif form == "json":
         write_json(speed_objects(tables))
     else:
@@ -602,26 +611,26 @@ def _documents_in_form(
     Raises:
         UnknownName: If there is no such form.
     """
-    from codeneedle.report.llama_form import llama_form
-    from codeneedle.report.selection import read_runs
+    from codeneedle.report.chosen_runs import read_runs
+    from codeneedle.report.llama_form import divergence_document
     from codeneedle.verdict.judge import judge
 
     if form != ENGINE:
         raise UnknownName(kind="form", name=form, known=[ENGINE])
-    runs, dialect = read_runs(out, name), _dialect()
-    return [llama_form(judge(run, limits), dialect) for run in runs]
+    runs, dialect = read_runs(out, name), _llama_cpp_dialect()
+    return [divergence_document(judge(run, limits), dialect) for run in runs]
 
 
-def _dialect() -> "Dialect":
+def _llama_cpp_dialect() -> "Dialect":
     """The words of llama.cpp's tools."""
     from codeneedle.engines.llama_cpp import arguments
     from codeneedle.report.llama_form import Dialect
 
     return Dialect(
-        base=arguments.base_command,
+        base=arguments.base_file_command,
         compares=arguments.comparison_command,
-        text=arguments.text_of,
-        build=arguments.build_option,
+        text=arguments.text_file_in,
+        build=arguments.cuda_kernels_option,
     )
 
 
@@ -633,20 +642,20 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     For an issue or a gist; 'compare' reads them. They hold no text, no reply and no
     path.
     """
+    from codeneedle.report.chosen_runs import read_single_run
     from codeneedle.report.receipt import receipt_markdown
-    from codeneedle.report.selection import one_run
 
-    write_text(receipt_markdown(one_run(out, name)))
+    write_text(receipt_markdown(read_single_run(out, name)))
 
 
 @app.command()
 def weights(*, json: JsonOption = False) -> None:
     """Show models that Hugging Face, LM Studio and Ollama keep here."""
     from codeneedle.cli.engines import stored_headers
-    from codeneedle.cli.progress import working
+    from codeneedle.cli.progress import show_task_progress
     from codeneedle.report.weights import weights_document, weights_rows
 
-    with working(stderr_console(), "reading headers") as tell:
+    with show_task_progress(stderr_console(), "reading headers") as tell:
         rows = weights_rows(stored_headers(tell))
     if json:
         write_json(rows)
@@ -675,7 +684,7 @@ def models(
     rows = rows_of_models.shipped_rows()
     if named:
         own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
-        rows = rows_of_models.rows_beside(own, rows)
+        rows = rows_of_models.with_rows_of_same_weights(own, rows)
     if json:
         write_json(rows_of_models.model_objects(rows))
     else:
@@ -714,7 +723,7 @@ def verdict(
     """
     from codeneedle.cache_types import Pair
     from codeneedle.report.check import check_pair
-    from codeneedle.report.selection import one_run, read_runs
+    from codeneedle.report.chosen_runs import read_runs, read_single_run
     from codeneedle.verdict.judge import judge
 
     form = chosen_report_form(
@@ -725,12 +734,12 @@ def verdict(
     )
     limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
     if names and names[1:]:
-        _refuse_several(names, check=check, answer=answer)
-        return _show_budget(read_runs(out, *names), limits, form)
+        _refuse_several_runs(names, check=check, answer=answer)
+        return _show_joint_verdict(read_runs(out, *names), limits, form)
     name = names[0] if names else None
     if check:
         pair = Pair.parse(check)
-        code, line = check_pair(judge(one_run(out, name), limits), pair)
+        code, line = check_pair(judge(read_single_run(out, name), limits), pair)
         write_text(f"{line}\n")
         return code
     every = [judge(run, limits) for run in read_runs(out, name)]
@@ -740,7 +749,7 @@ def verdict(
     return _show_verdicts(every, form)
 
 
-def _refuse_several(
+def _refuse_several_runs(
     names: "Sequence[str]", *, check: str | None, answer: str | None
 ) -> None:
     """Stop at several *names* where what is asked for is about one run."""
@@ -754,55 +763,62 @@ def _refuse_several(
 
 def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
     """Print the verdict on each run; the exit code is 1 if one has no numbers."""
-    from codeneedle.cli.engines import asks_for
-    from codeneedle.report.verdict import closing_document, verdicts_document
+    from codeneedle.cli.engines import engine_pair_flags
+    from codeneedle.report.verdict import first_lines_document, verdicts_document
     from codeneedle.report.verdict_data import verdict_objects
 
     if form == "json":
-        objects = verdict_objects(every, asks_for)
+        objects = verdict_objects(every, engine_pair_flags)
         write_json(objects if objects[1:] else objects[0])
     else:
         show_document(
-            verdicts_document(every, asks_for), form, closing_document(every, asks_for)
+            verdicts_document(every, engine_pair_flags),
+            form,
+            first_lines_document(every, engine_pair_flags),
         )
     runs = [verdict.run for verdict in every]
     are_measured = all(any(r.has_numbers for r in run.records) for run in runs)
     return 0 if are_measured else 1
 
 
-def _show_budget(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
+def _show_joint_verdict(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
     """Print which of several files to set with which pair; 1 without a reference."""
-    from codeneedle.cli.engines import asks_for
-    from codeneedle.report.budget import budget_closing, whole_document
+    from codeneedle.cli.engines import engine_pair_flags
+    from codeneedle.report.budget import budget_closing_line, whole_budget_document
     from codeneedle.report.verdict_data import verdict_objects
     from codeneedle.verdict.joint import join_runs
     from codeneedle.verdict.judge import judge
 
     found = judge(join_runs(runs, limits.at), limits)
-    flags = asks_for(found.run.setup.engine)
+    flags = engine_pair_flags(found.run.setup.engine)
     if form == "json":
-        write_json(verdict_objects([found], asks_for)[0])
+        write_json(verdict_objects([found], engine_pair_flags)[0])
     else:
-        document, closing = whole_document(found, flags), budget_closing(found, flags)
+        document, closing = (
+            whole_budget_document(found, flags),
+            budget_closing_line(found, flags),
+        )
         show_document(document, form, closing)
     return 0 if found.reference else 1
 
 
 def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:
     """Print what each of *verdicts* sets, in a *form* of `report.answer`."""
-    from codeneedle.cli.engines import words_of
+    from codeneedle.cli.engines import launch_words
     from codeneedle.report import answer as report
 
     answers = [report.answer_of(verdict) for verdict in verdicts]
     if form == "json":
-        of_engines = [(answer, words_of(answer.run.setup.engine)) for answer in answers]
+        of_engines = [
+            (answer, launch_words(answer.run.setup.engine)) for answer in answers
+        ]
         objects = [report.answer_object(answer, words) for answer, words in of_engines]
         write_json(objects if objects[1:] else objects[0])
     elif form == "badge":
-        write_verbatim("".join(map(report.answer_badge, answers)))
+        write_escaped_on_terminal("".join(map(report.answer_badge_svg, answers)))
     else:
-        lines = report.answer_lines(answers, form, words_of)
-        write_verbatim("".join(f"{line}\n" for line in lines))
+        lines = report.answer_lines(answers, form, launch_words)
+        write_escaped_on_terminal("".join(f"{line}\n" for line in lines))
 
 
 @app.command()
@@ -817,21 +833,21 @@ def page(
     out: OutOption = RUNS,
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
-    from codeneedle.cli.engines import asks_for
+    from codeneedle.cli.engines import engine_pair_flags
+    from codeneedle.report.chosen_runs import runs_and_output_folder
     from codeneedle.report.page import page as html_page
-    from codeneedle.report.selection import runs_and_folder
-    from codeneedle.system.files import write_whole
+    from codeneedle.system.files import write_atomically
 
-    runs, folder = runs_and_folder(out, names or ())
+    runs, folder = runs_and_output_folder(out, names or ())
     html = html_page(
         runs,
         limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
-        asks_for,
+        engine_pair_flags,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(file, html.encode())
-    write_verbatim(f"{file}\n")
+    write_atomically(file, html.encode())
+    write_escaped_on_terminal(f"{file}\n")
 
 
 @app.command()
@@ -852,11 +868,11 @@ def compare(
     Where a text with receipts is named, all stand side by side, and nothing is tested.
     """
     from codeneedle.report import compare as comparison
-    from codeneedle.report.receipt import is_text
-    from codeneedle.report.selection import one_run
+    from codeneedle.report.chosen_runs import read_single_run
+    from codeneedle.report.receipt import is_text_source
 
     names = [first, *(others or ())]
-    if any(map(is_text, names)):
+    if any(map(is_text_source, names)):
         _show_receipts(names, out, json=json)
         return
     if not others:
@@ -865,8 +881,10 @@ def compare(
             reason="names a single run",
             hint="Name another run beside it, or a text with receipts.",
         )
-    base = one_run(out, first)
-    compared = [comparison.compare(base, one_run(out, other)) for other in others]
+    base = read_single_run(out, first)
+    compared = [
+        comparison.compare(base, read_single_run(out, other)) for other in others
+    ]
     if json:
         write_json([*map(comparison.comparison_object, compared)])
     else:
@@ -876,13 +894,13 @@ def compare(
 def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
     """Print texts with receipts, and runs, side by side."""
     from codeneedle.report import receipt
-    from codeneedle.report.selection import one_run
+    from codeneedle.report.chosen_runs import read_single_run
 
-    found = receipt.receipts_named(names, lambda name: one_run(out, name))
+    found = receipt.receipts_from_names(names, lambda name: read_single_run(out, name))
     if json:
         write_json(receipt.receipt_objects(found))
     else:
-        show_document(receipt.compared_receipts(found))
+        show_document(receipt.receipts_document(found))
 
 
 @app.command()
@@ -900,20 +918,20 @@ def merge(
     It copies records; reports read shares as one without it. Setups that differ, also
     in processor or build, are refused: see 'compare'.
     """
-    from codeneedle.cli.progress import note_lines, working
+    from codeneedle.cli.progress import print_notes, show_task_progress
     from codeneedle.sweep.merge import merge as joined
     from codeneedle.text import plural
 
-    with working(stderr_console(), "merging") as tell:
+    with show_task_progress(stderr_console(), "merging") as tell:
         runs = joined([Path(folder) for folder in folders], out, tell=tell)
     for folder, run in runs:
-        note_lines(
+        print_notes(
             stderr_console(), (f"left out of {reason}" for reason in run.left_out)
         )
         alike = plural(len(run.compared), "cell")
         taken = f"{plural(len(run.cells), 'record')} of {len(run.stores)} folders"
-        note_lines(stderr_console(), [f"{taken}; {alike} of several, the same in all"])
-        write_verbatim(f"{folder}\n")
+        print_notes(stderr_console(), [f"{taken}; {alike} of several, the same in all"])
+        write_escaped_on_terminal(f"{folder}\n")
 
 
 @app.command()
@@ -921,15 +939,15 @@ def memory(
     name: OnlyRunName = None, *, json: JsonOption = False, out: OutOption = RUNS
 ) -> None:
     """Show the memory of each pair, as it was measured."""
-    from codeneedle.report.plan import measured_memory, memory_objects
-    from codeneedle.report.selection import read_runs
+    from codeneedle.report.chosen_runs import read_runs
+    from codeneedle.report.plan import measured_memory_document, memory_objects
 
     runs = read_runs(out, name)
     if json:
         write_json(memory_objects(runs))
         return
     for run in runs:
-        show_document(measured_memory(run))
+        show_document(measured_memory_document(run))
 
 
 @app.command()
@@ -958,24 +976,24 @@ def show(
 ) -> None:
     """Show the answers of a pair and its failures, or one answer."""
     from codeneedle.probes.answers import View
-    from codeneedle.report.answers import answers, run_pair_and_function
-    from codeneedle.report.selection import read_runs
+    from codeneedle.report.answers import answers_document, parse_run_pair_function
+    from codeneedle.report.chosen_runs import read_runs
 
-    name, pair, function = run_pair_and_function(named)
+    name, pair, function = parse_run_pair_function(named)
     view = View(answers_width(), transcript)
-    show_document(answers(read_runs(out, name), pair, function, view))
+    show_document(answers_document(read_runs(out, name), pair, function, view))
 
 
 @corpora.command("list")
 def list_corpora(*, json: JsonOption = False) -> None:
     """List the corpora by name."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import corpora_table, listing_objects
+    from codeneedle.report.corpus import corpora_objects, corpora_table
 
     if json:
-        write_json(listing_objects(registry.names()))
+        write_json(corpora_objects(registry.named_corpora()))
     else:
-        show_document([corpora_table(registry.names())])
+        show_document([corpora_table(registry.named_corpora())])
 
 
 @corpora.command("show")
@@ -992,7 +1010,7 @@ def show_corpus(
     if function is None:
         show_document(corpus_overview(loaded))
     else:
-        write_verbatim(f"{truth_lines(loaded, function)}\n")
+        write_escaped_on_terminal(f"{truth_lines(loaded, function)}\n")
 
 
 @app.command("gen-corpus")
@@ -1017,8 +1035,8 @@ def gen_corpus(
     ] = None,
 ) -> None:
     """Write a seeded corpus that nothing can compress."""
-    refuse_lost_folder()
-    from codeneedle.corpora.random_bodies import Knobs, write
+    refuse_deleted_working_folder()
+    from codeneedle.corpora.random_bodies import Knobs, write_generated_corpus
     from codeneedle.corpora.registry import generated_path
 
     knobs = Knobs(
@@ -1029,7 +1047,9 @@ def gen_corpus(
         twins=twins,
         differ=differ,
     )
-    write_verbatim(f"{write(knobs, generated_path(knobs, out))}\n")
+    write_escaped_on_terminal(
+        f"{write_generated_corpus(knobs, generated_path(knobs, out))}\n"
+    )
 
 
 @app.command()
@@ -1043,10 +1063,13 @@ def doctor(
 ) -> int:
     """Show what would run here, what is missing, and how to fix it."""
     from codeneedle.cli.doctor import diagnose, doctor_document, doctor_object
-    from codeneedle.cli.progress import working
-    from codeneedle.engines.survey import telling_calls
+    from codeneedle.cli.progress import show_task_progress
+    from codeneedle.engines.survey import reporting_survey_progress
 
-    with working(stderr_console(), "planning a sweep") as tell, telling_calls(tell):
+    with (
+        show_task_progress(stderr_console(), "planning a sweep") as tell,
+        reporting_survey_progress(tell),
+    ):
         diagnosis = diagnose(
             engine=engine, llama_server=llama_server, model=model, env=env or ()
         )
@@ -1062,14 +1085,14 @@ def fetch(
     name: Annotated[str, argument("MODEL", "A model by name: smollm2.")],
 ) -> None:
     """Fetch a model by name, and print its path."""
-    from codeneedle.cli.progress import ensure_models
+    from codeneedle.cli.progress import fetch_missing_models
     from codeneedle.models import pretrained
 
     if name not in pretrained.NAMES:
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
-    path = pretrained.path_of(name)
-    ensure_models(stderr_console(), [path])
-    write_verbatim(f"{path or pretrained.built_in_model()}\n")
+    path = pretrained.parse_model_path(name)
+    fetch_missing_models(stderr_console(), [path])
+    write_escaped_on_terminal(f"{path or pretrained.built_in_model()}\n")
 
 
 @app.command()
@@ -1091,7 +1114,7 @@ def llama(
     ] = None,
 ) -> None:
     """Build llama.cpp into the cache folder if none is installed."""
-    from codeneedle.cli.progress import ensure_llama
+    from codeneedle.cli.progress import build_llama_if_missing
 
-    where = ensure_llama(stderr_console(), anyway=anyway, backend=backend)
-    write_verbatim(f"{where}\n")
+    where = build_llama_if_missing(stderr_console(), anyway=anyway, backend=backend)
+    write_escaped_on_terminal(f"{where}\n")

@@ -10,19 +10,19 @@ from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.progress import end_left_behind, ensure_models, say
+from codeneedle.cli.progress import end_and_report_orphans, fetch_missing_models, say
 from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.engines.mismatch import mismatch_error
-from codeneedle.engines.started_servers import telling
+from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.pretrained import path_of
+from codeneedle.models.pretrained import parse_model_path
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.runner import refuse_pair
+from codeneedle.sweep.runner import refuse_impossible_pair
 from codeneedle.system.files import cache_folder, reason_of
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, mask_text
 from codeneedle.system.signals import unwinding_on_signals
@@ -58,32 +58,32 @@ def ask(
         CodeneedleError: If no server can be started for any of them.
     """
     request = structs.replace(request, pairs=tuple(map(str, pairs)), probes=())
-    ensure_models(notes, map(path_of, request.models))
+    fetch_missing_models(notes, map(parse_model_path, request.models))
     (plan,) = plans_of(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
-    with unwinding_on_signals(), telling(partial(say, notes)):
-        end_left_behind(notes)
+    with unwinding_on_signals(), reporting_waits(partial(say, notes)):
+        end_and_report_orphans(notes)
         for pair in pairs:
             say(notes, f"asking {pair}")
             try:
-                answers.append((pair, _answer(plan, pair, prompt, tokens)))
+                answers.append((pair, _ask_fresh_server(plan, pair, prompt, tokens)))
             except CellError as error:
                 answers.append((pair, mask_text(f"{error.status}: {error}")))
     return answers
 
 
-def _answer(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
+def _ask_fresh_server(plan: Plan, pair: Pair, prompt: str, tokens: int) -> Reply:
     """
     The greedy answer of *pair* to *prompt*, without what may be secret.
 
     Its log stays if that fails.
     """
-    refuse_pair(plan.survey, plan.weights, pair)
+    refuse_impossible_pair(plan.survey, plan.weights, pair)
     cell = CellSpec(pair, plan.context)
     log = cache_folder() / "asking" / f"{plan.model}.{pair.slug}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     with plan.engine.serving(cell, log=log) as served:
-        if differences := served.verify(cell):
+        if differences := served.differences_from_cell(cell):
             raise mismatch_error(differences)
         if plan.prompt_form is PromptForm.COMPLETION:
             text = Completion(prompt=prompt, max_tokens=tokens)

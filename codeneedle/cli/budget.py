@@ -6,20 +6,20 @@ from dataclasses import dataclass, field
 
 from rich.console import Console
 
-from codeneedle.cli.engines import asks_for
-from codeneedle.cli.progress import note_lines, say
+from codeneedle.cli.engines import engine_pair_flags
+from codeneedle.cli.progress import print_notes, say
 from codeneedle.cli.sweep import Page, duration_phrase, step_phrase
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.probes.cell import RunContext
 from codeneedle.sweep.joint import JointLoop
 from codeneedle.sweep.measure import TaskLoop
-from codeneedle.sweep.schedule import Task, Turn
-from codeneedle.system.signals import stop_request
-from codeneedle.text import duration, visible
+from codeneedle.sweep.schedule import JudgedTask, Task
+from codeneedle.system.signals import catching_stop_request
+from codeneedle.text import duration_text, escape_invisible
+from codeneedle.verdict.asking_order import StepTarget
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.next import NextStep, limit_options
-from codeneedle.verdict.order import StepTarget
 from codeneedle.verdict.trust import trusted_run
 
 
@@ -47,21 +47,21 @@ class JointSweep:
             BadInput: If the runs do not stand on one scale.
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
-        with stop_request() as stop:
+        with catching_stop_request() as stop:
             for page, run in zip(self.pages, runs, strict=True):
-                page.begin(run, stop)
+                page.set_up_loop(run, stop)
             joint = JointLoop(loops=[page.loop for page in self.pages], observer=self)
             ending = joint.measure()
             if ending.missing:
                 self._say_time_is_up(ending.missing.task)
-            alone = self._page_alone(joint)
+            alone = self._only_running_page(joint)
             ended = alone.measure() if alone else None
         if alone and ended:
-            return max(alone.finish(ended), UNFINISHED)
+            return max(alone.show_ending(ended), UNFINISHED)
         self._show_verdict(joint.loops)
         return 0 if ending.is_whole else UNFINISHED
 
-    def _page_alone(self, joint: JointLoop) -> Page | None:
+    def _only_running_page(self, joint: JointLoop) -> Page | None:
         """The page of the only weights that run; None of several, or of none."""
         pages = [page for page in self.pages if page.loop in joint.loops]
         return pages[0] if len(pages) == 1 else None
@@ -77,29 +77,31 @@ class JointSweep:
 
     # --- what is told while it measures
 
-    def begin_reference(self, weights: str, task: Task) -> None:
+    def report_reference_task(self, weights: str, task: Task) -> None:
         """Say that *task* of these *weights* is to measure the reference."""
         pairs = ", ".join(map(str, task.pairs))
-        say(self._console, f"the reference: {visible(f'{weights} {pairs}')}")
+        say(self._console, f"the reference: {escape_invisible(f'{weights} {pairs}')}")
 
-    def begin_task(self, turn: Turn) -> None:
+    def begin_task(self, judged: JudgedTask) -> None:
         """Say which step the task of *turn* is a part of, where that is not said."""
-        step = turn.task.step
+        step = judged.task.step
         if step and step.asked != self.stepped:
             self.stepped = step.asked
-            self._say_step(step, turn.verdict)
+            self._say_step(step, judged.verdict)
 
-    def leave_out(self, loop: TaskLoop, reason: str) -> None:
+    def report_weights_left_out(self, loop: TaskLoop, reason: str) -> None:
         """Say that the weights of *loop* are measured no further."""
-        note_lines(self._console, [f"{visible(loop.plan.model)}: {reason}: left out"])
+        print_notes(
+            self._console, [f"{escape_invisible(loop.plan.model)}: {reason}: left out"]
+        )
 
     def _say_step(self, step: NextStep, verdict: Verdict) -> None:
         """Say the answer so far, once there is one, and what *step* measures."""
         from codeneedle.report.budget import budget_headline
 
-        if verdict.compared:
-            flags = asks_for(verdict.run.setup.engine)
-            spent = duration(self._first_page.loop.limit.spent_s)
+        if verdict.compared_results:
+            flags = engine_pair_flags(verdict.run.setup.engine)
+            spent = duration_text(self._first_page.loop.limit.spent_s)
             so_far = budget_headline(verdict, flags)[0]
             say(self._console, f"so far, after {spent}: {so_far}")
         about = duration_phrase(step.time_s)
@@ -110,7 +112,7 @@ class JointSweep:
     def _say_time_is_up(self, task: Task) -> None:
         """Say that the time is up, and which pairs of *task* are missing."""
         pairs = task.step.asked.pairs if task.step else task.pairs
-        names = visible(", ".join(map(str, pairs)))
+        names = escape_invisible(", ".join(map(str, pairs)))
         say(self._console, f"The time is up. Missing: {names}. Run it again to go on.")
 
     def _show_verdict(self, loops: Sequence[TaskLoop]) -> None:
@@ -119,7 +121,7 @@ class JointSweep:
 
         Nothing is shown of a single run.
         """
-        from codeneedle.report.budget import budget_closing, budget_document
+        from codeneedle.report.budget import budget_closing_line, budget_document
         from codeneedle.report.terminal import print_report
 
         stored = [loop.plan.store.read() for loop in loops]
@@ -128,12 +130,14 @@ class JointSweep:
             return
         limits = self._first_page.options.limits
         verdict = judge(join_runs(runs, limits.at), limits)
-        flags = asks_for(verdict.run.setup.engine)
+        flags = engine_pair_flags(verdict.run.setup.engine)
         document = budget_document(verdict, flags)
-        print_report(self._first_page.shown, document, budget_closing(verdict, flags))
+        print_report(
+            self._first_page.shown, document, budget_closing_line(verdict, flags)
+        )
         words = ["codeneedle", "verdict", *(str(run.folder) for run in runs)]
         words += limit_options(verdict)
-        say(self._console, f"look again: {visible(shlex.join(words))}")
+        say(self._console, f"look again: {escape_invisible(shlex.join(words))}")
 
 
 def sweep_together(pages: Sequence[tuple[Page, RunContext]]) -> int:

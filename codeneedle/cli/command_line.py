@@ -89,7 +89,10 @@ class SweepCommand(TyperCommand):
         }
         shared = _typer_parameters(SWEEP_OPTIONS | settings)
         known = (f"{probe.name} ({probe.purpose})" for probe in PROBES.values())
-        words = {"probes": ", ".join(known), "languages": languages.titles()}
+        words = {
+            "probes": ", ".join(known),
+            "languages": languages.language_names_phrase(),
+        }
         for param in shared:
             if param.name in {"corpus", "probes"}:
                 param.help = param.help.format(**words)
@@ -100,12 +103,12 @@ class SweepCommand(TyperCommand):
         """Parse, and make the request of all values that are not the command's own."""
         ours, theirs = split_server_args(args)
         if not ctx.resilient_parsing:
-            refuse_lost_folder()
+            refuse_deleted_working_folder()
         try:
             rest = super().parse_args(ctx, [*ours])  # it takes words out
         except USAGE_ERROR as error:
             if unknown := getattr(error, "option_name", ""):
-                _refuse_unknown(unknown, ours, options_of(self.get_params(ctx)))
+                _refuse_unknown_option(unknown, ours, options_of(self.get_params(ctx)))
             raise
         of_command = {"help", *(param.name for param in self.params)}
         given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
@@ -133,7 +136,7 @@ class SweepCommand(TyperCommand):
         params = self.get_params(ctx)
         if self.usual:
             params = [param for param in params if param.name in self.usual]
-        for title, rows in _texts_by_group(params, ctx).items():
+        for title, rows in _help_rows_by_group(params, ctx).items():
             with formatter.section(title):
                 formatter.write_dl(rows)
 
@@ -210,7 +213,7 @@ class TranscriptCommand(SweepCommand):
         rest = super().parse_args(ctx, args)
         if not ctx.resilient_parsing:
             file = ctx.obj[0].transcript.file
-            ctx.meta[SWEEP_WORDS] = _words_of_sweep(given, file)
+            ctx.meta[SWEEP_WORDS] = _add_transcript_option(given, file)
         return rest
 
     @override
@@ -227,7 +230,7 @@ SWEEP_WORDS = "codeneedle.sweep_words"
 """Where a `TranscriptCommand` keeps the words of the sweep that measures the same."""
 
 
-def _words_of_sweep(words: Sequence[str], file: Path) -> list[str]:
+def _add_transcript_option(words: Sequence[str], file: Path) -> list[str]:
     """*words* of a `TranscriptCommand`, its *file* behind the option of a sweep."""
     from codeneedle.system.files import expand_home
 
@@ -238,7 +241,7 @@ def _words_of_sweep(words: Sequence[str], file: Path) -> list[str]:
     return [*words[:at], "--transcript", *words[at:]]
 
 
-def _texts_by_group(
+def _help_rows_by_group(
     params: Iterable[Any], ctx: Any
 ) -> dict[str, list[tuple[str, str]]]:
     """Names and texts of *params* for a help text, by the title of their group."""
@@ -256,7 +259,7 @@ def _texts_by_group(
         if param.param_type_name == "argument":
             groups["Arguments"].append((label, text))
         elif "__" in name:
-            for owner, description in _texts_of_owners(name, text).items():
+            for owner, description in _help_texts_by_table(name, text).items():
                 groups[_group_title(owner)].append((label, description))
         else:
             groups[known[name]].append((label, text))
@@ -275,7 +278,7 @@ def _choosing_option(table: str) -> str:
     return f"--{'probe' if table in PROBES else 'engine'} {table}"
 
 
-def _texts_of_owners(name: str, text: str) -> dict[str, str]:
+def _help_texts_by_table(name: str, text: str) -> dict[str, str]:
     """
     The help text of an option of `_settings_metadata`, by the table that it is for.
 
@@ -359,7 +362,9 @@ def options_of(params: Iterable[Any]) -> list[str]:
     return [option for option in options if option.startswith("--")]
 
 
-def _refuse_unknown(unknown: str, given: Sequence[str], known: Collection[str]) -> None:
+def _refuse_unknown_option(
+    unknown: str, given: Sequence[str], known: Collection[str]
+) -> None:
     """
     Stop at an *unknown* option, if it is among *given*, with what to write instead.
 
@@ -391,7 +396,7 @@ def near_option(option: str, known: Iterable[str]) -> str:
     return by_word.get(nearest_name(option.lstrip("-"), by_word), "")
 
 
-def refuse_lost_folder() -> None:
+def refuse_deleted_working_folder() -> None:
     """
     Stop in a working folder that has been deleted.
 

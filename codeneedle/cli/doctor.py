@@ -11,7 +11,7 @@ from rich.text import Text
 
 from codeneedle import __version__
 from codeneedle.cache_types import BITS_PER_ELEMENT, ENGINE
-from codeneedle.cli.engines import EngineEntry, engine_entry
+from codeneedle.cli.engines import EngineEntry, prepare_engine_entry
 from codeneedle.document import Document, Facts, Lines
 from codeneedle.engines.engine import Ability, Engine, ModelSpec
 from codeneedle.engines.llama_cpp import installation
@@ -33,7 +33,12 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes
 from codeneedle.system.machine import MachineFacts
-from codeneedle.text import plural, size, visible, visible_lines
+from codeneedle.text import (
+    escape_invisible,
+    escape_invisible_in_lines,
+    plural,
+    size_text,
+)
 
 _Value = TypeVar("_Value")
 
@@ -88,7 +93,9 @@ class _Steps:
     execution: Execution
     problems: list[Problem] = field(default_factory=list)
 
-    def value(self, step: Callable[[], _Value], *, stops: bool = True) -> _Value | None:
+    def value_or_problem(
+        self, step: Callable[[], _Value], *, stops: bool = True
+    ) -> _Value | None:
         """The value of *step*; None if it raises: then that is one more problem."""
         try:
             return step()
@@ -97,13 +104,15 @@ class _Steps:
             self.problems.append(Problem(what=what, hint=error.hint, stops=stops))
             return None
 
-    def engine_for(self, entry: EngineEntry) -> EngineFor | None:
+    def engine_factory(self, entry: EngineEntry) -> EngineFor | None:
         """What makes engines; None if their programs do not answer."""
-        return self.value(lambda: entry.engine_for(self.request, self.execution))
+        return self.value_or_problem(
+            lambda: entry.engine_for(self.request, self.execution)
+        )
 
     def plan(self, entry: EngineEntry, engine_for: EngineFor) -> Plan | None:
         """The plan; None if a step of it fails."""
-        return self.value(
+        return self.value_or_problem(
             lambda: planning.plan(
                 self.request,
                 self.execution,
@@ -137,18 +146,18 @@ def diagnose(
     models = (str(model),) if model else ()
     request = Request(engine=engine, env=env, models=models)
     steps = _Steps(request, Execution(llama_server=llama_server))
-    entry = engine_entry(request, steps.execution)
-    programs = steps.value(lambda: entry.find(request, steps.execution))
+    entry = prepare_engine_entry(request, steps.execution)
+    programs = steps.value_or_problem(lambda: entry.find(request, steps.execution))
     has_programs = not steps.problems
-    unset = _lacking_settings(entry, request)
-    engine_for = steps.engine_for(entry) if has_programs and not unset else None
-    header = steps.value(lambda: _header(entry, model))
-    steps.value(lambda: refuse_unusable_folder(steps.execution.out))
+    unset = _lacking_settings_phrase(entry, request)
+    engine_for = steps.engine_factory(entry) if has_programs and not unset else None
+    header = steps.value_or_problem(lambda: _read_weights_header(entry, model))
+    steps.value_or_problem(lambda: refuse_unusable_folder(steps.execution.out))
     served = _engine_of(engine_for, header)
     is_whole = engine_for is not None and not steps.problems
     plan = steps.plan(entry, engine_for) if engine_for and is_whole else None
     if served:
-        steps.problems += _absent_tools(served)
+        steps.problems += _absent_tool_problems(served)
     steps.problems += _orphan_problems()
     return Diagnosis(
         machine=machine.facts(),
@@ -166,7 +175,7 @@ def diagnose(
     )
 
 
-def _lacking_settings(entry: EngineEntry, request: Request) -> str:
+def _lacking_settings_phrase(entry: EngineEntry, request: Request) -> str:
     """What the engine must be told by options of a sweep, as a phrase; empty if all."""
     try:
         entry.adapted(request)
@@ -175,7 +184,7 @@ def _lacking_settings(entry: EngineEntry, request: Request) -> str:
     return ""
 
 
-def _header(entry: EngineEntry, model: Path | None) -> Weights:
+def _read_weights_header(entry: EngineEntry, model: Path | None) -> Weights:
     return entry.weights(model) if model else read_header(pretrained.built_in_model())
 
 
@@ -187,7 +196,7 @@ def _engine_of(engine_for: EngineFor | None, header: Weights | None) -> Engine |
     return engine_for(ModelSpec(weights=weights, name=pretrained.BUILT_IN))
 
 
-def _absent_tools(engine: Engine) -> Iterator[Problem]:
+def _absent_tool_problems(engine: Engine) -> Iterator[Problem]:
     """What probes need that were not asked for: programs beside that of the server."""
     if not isinstance(engine, LlamaCpp):
         return
@@ -220,7 +229,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "programs": _programs_object(diagnosis.tools, diagnosis.served),
         "model": _model_facts(diagnosis),
         "kept_models": diagnosis.kept,
-        "models": [_known_model_facts(model) for model in pretrained.MODELS.values()],
+        "models": [_registry_facts(model) for model in pretrained.MODELS.values()],
         "kernels": kernels_object(plan.survey) if plan and plan.survey else None,
         "notes": plan.notes if plan else (),
         "left_out": diagnosis.left_out,
@@ -266,7 +275,7 @@ def _model_facts(diagnosis: Diagnosis) -> dict[str, Any] | None:
     }
 
 
-def _known_model_facts(model: Pretrained) -> dict[str, Any]:
+def _registry_facts(model: Pretrained) -> dict[str, Any]:
     return {
         **attributes(model, "name", "title", "licence", "path", "size_bytes"),
         "download_bytes": model.package_bytes,
@@ -281,7 +290,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis),
         *_known_model_lines(),
-        *_kept_lines(diagnosis.kept),
+        *_stored_model_lines(diagnosis.kept),
     )
     yield Facts(
         [
@@ -294,7 +303,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         yield from grid_document(diagnosis.plan)
         yield note_block(diagnosis.plan.notes)
     elif diagnosis.left_out:
-        yield Lines([f"no plan of a sweep: {visible(diagnosis.left_out)}"])
+        yield Lines([f"no plan of a sweep: {escape_invisible(diagnosis.left_out)}"])
     yield Lines(list(_problem_lines(diagnosis)))
 
 
@@ -315,12 +324,12 @@ def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield installation.BENCH, str(tools.bench or MISSING)
         yield installation.FIT_PARAMS, str(tools.fit_params or MISSING)
     if engine:
-        yield from _type_lines(engine)
+        yield from _cache_type_lines(engine)
         devices = "; ".join(engine.identity().devices)
         yield "devices", devices or "none: runs on the CPU"
 
 
-def _type_lines(engine: Engine) -> Iterator[tuple[str, str]]:
+def _cache_type_lines(engine: Engine) -> Iterator[tuple[str, str]]:
     types = engine.cache_types()
     yield "cache types", ", ".join(types.k) or "not stated"
     if types.v != types.k:
@@ -334,12 +343,15 @@ def _type_lines(engine: Engine) -> Iterator[tuple[str, str]]:
 def _machine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     facts = diagnosis.machine
     yield "machine", facts.phrase()
-    free, whole = size(facts.available_bytes), size(facts.memory_bytes)
+    free, whole = size_text(facts.available_bytes), size_text(facts.memory_bytes)
     yield "memory", f"{free} free of {whole}"
     threads = f"{facts.usable_cores} usable of {facts.logical_cores}"
     yield "threads", f"{threads}, on {plural(facts.physical_cores, 'core')}"
     yield "python", f"{facts.python}, codeneedle {__version__}"
-    yield "cache folder", f"{diagnosis.cache} ({size(diagnosis.cache_free_bytes)} free)"
+    yield (
+        "cache folder",
+        f"{diagnosis.cache} ({size_text(diagnosis.cache_free_bytes)} free)",
+    )
 
 
 def _model_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
@@ -362,7 +374,7 @@ def _known_model_lines() -> Iterator[tuple[str, str]]:
         yield f"--model {model.name}", f"{state}: {model.offer}"
 
 
-def _kept_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def _stored_model_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:
     shown = ", ".join(f"{count} of {store}" for store, count in kept.items())
     if shown:
         yield "models here", f"{shown} (codeneedle weights)"
@@ -374,5 +386,5 @@ def _problem_lines(diagnosis: Diagnosis) -> Iterator[Text]:
         yield Text(f"{nothing} is missing.", style="green")
     for problem in diagnosis.problems:
         label = ("error: ", "bold red") if problem.stops else ("note: ", "bold yellow")
-        yield Text.assemble(label, visible_lines(problem.what))
-        yield Text.assemble(("  hint: ", "bold cyan"), visible(problem.hint))
+        yield Text.assemble(label, escape_invisible_in_lines(problem.what))
+        yield Text.assemble(("  hint: ", "bold cyan"), escape_invisible(problem.hint))

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from codeneedle.cache_types import ENGINE, Pair, PairFlags, by_precision
 from codeneedle.engines.llama_cpp import installation, launching
-from codeneedle.engines.llama_cpp.arguments import build_option, cache_flags
+from codeneedle.engines.llama_cpp.arguments import cache_flags, cuda_kernels_option
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
@@ -36,11 +36,11 @@ from codeneedle.errors import (
     WeightsUnusable,
 )
 from codeneedle.models import pretrained, stores
-from codeneedle.models.headers import HeaderFacts, headers_of
+from codeneedle.models.headers import HeaderFacts, read_facts_of_models
 from codeneedle.models.stores import StoredModel
-from codeneedle.models.weights import Weights, known_by_name, read_header
+from codeneedle.models.weights import Weights, read_header, weights_of_name_alone
 from codeneedle.system.files import expand_home
-from codeneedle.system.variables import UNROTATED, pass_on
+from codeneedle.system.inherited_variables import UNROTATED, pass_on
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
@@ -62,14 +62,14 @@ def _read_gguf(path: Path) -> Weights:
         WeightsUnusable: If it is none; of a folder for MLX, with that as a hint.
     """
     try:
-        return read_header(_path_in_store(path))
+        return read_header(_resolve_model_path(path))
     except WeightsUnusable as error:
         if is_folder_of_mlx(expand_home(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
 
 
-def _path_in_store(path: Path, *, folder: bool = False) -> Path:
+def _resolve_model_path(path: Path, *, folder: bool = False) -> Path:
     """*path*, or where the model is kept of which it is the name."""
     if not stores.is_asked_by_name(path):
         return path
@@ -79,7 +79,7 @@ def _path_in_store(path: Path, *, folder: bool = False) -> Path:
 def stored_headers(tell: "Tell") -> dict[StoredModel, HeaderFacts]:
     """What is known of all models that other programs keep here."""
     models = list(stores.stored_models())
-    return headers_of(
+    return read_facts_of_models(
         models,
         lambda model: read_folder(model.path),
         lambda at: tell("headers", at, len(models)),
@@ -117,7 +117,7 @@ def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     return installation.find_tools(llama_server=execution.llama_server)
 
 
-def _llama_engine_for(request: "Request", execution: "Execution") -> "EngineFor":
+def _llama_engine_factory(request: "Request", execution: "Execution") -> "EngineFor":
     """What makes engines of llama.cpp, whose server is asked for its facts once."""
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
@@ -139,8 +139,8 @@ def _launch_of_answer(answer: "Answer") -> launching.Launch:
 def _model_for_server(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
-        return str(pretrained.path_of(word))
-    if stores.is_name(word) and stores.is_asked_by_name(expand_home(word)):
+        return str(pretrained.parse_model_path(word))
+    if stores.is_model_name(word) and stores.is_asked_by_name(expand_home(word)):
         with contextlib.suppress(WeightsUnusable):
             located = stores.locate_model(word)
             is_cached = "snapshots" in located.parts and word.count("/") == 1
@@ -149,12 +149,12 @@ def _model_for_server(word: str) -> str:
     return str(expand_home(word)) if word.startswith("~") else word
 
 
-def _llama_lines(answer: "Answer", form: str) -> list[str]:
+def _llama_launch_lines(answer: "Answer", form: str) -> list[str]:
     """The lines of *form* that start llama-server with *answer*."""
     forms = {
-        "command": launching.command,
-        "env": launching.environment,
-        "preset": launching.preset,
+        "command": launching.command_lines,
+        "env": launching.environment_lines,
+        "preset": launching.preset_lines,
     }
     return forms[form](_launch_of_answer(answer))
 
@@ -163,18 +163,18 @@ def _find_mlx(_request: "Request", _execution: "Execution") -> object:
     """The versions of MLX that are installed."""
     from codeneedle.engines.mlx import engine
 
-    return engine.find_packages()
+    return engine.package_versions()
 
 
-def _mlx_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
-    from codeneedle.engines.mlx.engine import Mlx, find_packages
+def _mlx_engine_factory(request: "Request", _execution: "Execution") -> "EngineFor":
+    from codeneedle.engines.mlx.engine import Mlx, package_versions
 
-    settings = request.chosen(MLX, MlxSettings)
-    versions = find_packages()
+    settings = request.settings_by_name(MLX, MlxSettings)
+    versions = package_versions()
     return lambda model: Mlx(versions=versions, model=model, settings=settings)
 
 
-def _adapt_mlx_request(request: "Request") -> "Request":
+def _check_mlx_request(request: "Request") -> "Request":
     """*request* itself; stops where it names no model, or a built-in GGUF file."""
     from codeneedle.engines.mlx.engine import FOLDERS
 
@@ -191,13 +191,13 @@ def _read_mlx_folder(path: Path) -> Weights:
     """The weights in the folder at *path*, or of a model that other programs keep."""
     from codeneedle.engines.mlx.engine import read_weights
 
-    return read_weights(_path_in_store(path, folder=True))
+    return read_weights(_resolve_model_path(path, folder=True))
 
 
 def _read_or_name_weights(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
     is_gguf = path.suffix.lower() == ".gguf" or path.is_file()
-    return read_header(path) if is_gguf else known_by_name(path)
+    return read_header(path) if is_gguf else weights_of_name_alone(path)
 
 
 def _adapt_command_request(request: "Request") -> "Request":
@@ -206,10 +206,12 @@ def _adapt_command_request(request: "Request") -> "Request":
 
     Refuses types that one placeholder cannot give.
     """
-    settings = request.chosen(COMMAND, CommandSettings)
+    settings = request.settings_by_name(COMMAND, CommandSettings)
     template = command_template(settings)
-    fixed = request.columns if "k" in template.placeholders else request.rows
-    is_apart = template.is_diagonal and request.rows != request.columns
+    fixed = (
+        request.grid_v_types if "k" in template.placeholders else request.grid_k_types
+    )
+    is_apart = template.is_diagonal and request.grid_k_types != request.grid_v_types
     if is_apart and len(fixed) != 1:
         raise BadInput(
             source="--k-types, --v-types",
@@ -236,23 +238,23 @@ def _name_as_path(name: str) -> str:
 
 def _find_command(request: "Request", _execution: "Execution") -> object:
     """The program of the command that is set; None without one."""
-    from codeneedle.system.commands import program_at
+    from codeneedle.system.commands import find_program
 
-    settings = request.chosen(COMMAND, CommandSettings)
+    settings = request.settings_by_name(COMMAND, CommandSettings)
     if not settings.command:
         return None
-    return program_at(command_template(settings).words[0], option="--command")
+    return find_program(command_template(settings).words[0], option="--command")
 
 
-def _command_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
-    from codeneedle.engines.openai.engine import command_of
+def _command_engine_factory(request: "Request", _execution: "Execution") -> "EngineFor":
+    from codeneedle.engines.openai.engine import command_engine_factory
 
-    types = by_precision((*request.rows, *request.columns))
-    return command_of(
-        request.chosen(COMMAND, CommandSettings),
+    types = by_precision((*request.grid_k_types, *request.grid_v_types))
+    return command_engine_factory(
+        request.settings_by_name(COMMAND, CommandSettings),
         types=types,
         environment=os.environ,
-        is_fixed=request.rows != request.columns,
+        is_fixed=request.grid_k_types != request.grid_v_types,
     )
 
 
@@ -262,10 +264,13 @@ def _adapt_endpoint_request(request: "Request") -> "Request":
 
     Other types than those of the cell are refused.
     """
-    settings = request.chosen(ENDPOINT, EndpointSettings)
+    settings = request.settings_by_name(ENDPOINT, EndpointSettings)
     checked_url(settings.url)
     pair = checked_pair(settings.pair)
-    if (request.rows, request.columns) not in {((), ()), ((pair.k,), (pair.v,))}:
+    if (request.grid_k_types, request.grid_v_types) not in {
+        ((), ()),
+        ((pair.k,), (pair.v,)),
+    }:
         raise BadInput(
             source="--types",
             reason="an endpoint has the one pair that it runs with",
@@ -281,72 +286,80 @@ def _adapt_endpoint_request(request: "Request") -> "Request":
     return replace(request, models=models, k_types=(pair.k,), v_types=(pair.v,))
 
 
-def _endpoint_engine_for(request: "Request", _execution: "Execution") -> "EngineFor":
-    from codeneedle.engines.openai.engine import endpoint_of
+def _endpoint_engine_factory(
+    request: "Request", _execution: "Execution"
+) -> "EngineFor":
+    from codeneedle.engines.openai.engine import endpoint_engine_factory
 
-    return endpoint_of(
-        request.chosen(ENDPOINT, EndpointSettings), environment=os.environ
+    return endpoint_engine_factory(
+        request.settings_by_name(ENDPOINT, EndpointSettings), environment=os.environ
     )
 
 
 ENGINES: Mapping[str, EngineEntry] = {
     ENGINE: EngineEntry(
         find=_find_llama_cpp,
-        engine_for=_llama_engine_for,
-        pair_flags=PairFlags(cache_flags, build_option, model="-m"),
+        engine_for=_llama_engine_factory,
+        pair_flags=PairFlags(cache_flags, cuda_kernels_option, model="-m"),
     ),
     MLX: EngineEntry(
         find=_find_mlx,
-        engine_for=_mlx_engine_for,
-        adapted=_adapt_mlx_request,
+        engine_for=_mlx_engine_factory,
+        adapted=_check_mlx_request,
         weights=_read_mlx_folder,
     ),
     COMMAND: EngineEntry(
         find=_find_command,
-        engine_for=_command_engine_for,
+        engine_for=_command_engine_factory,
         adapted=_adapt_command_request,
         weights=_read_or_name_weights,
     ),
     ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,
-        engine_for=_endpoint_engine_for,
+        engine_for=_endpoint_engine_factory,
         adapted=_adapt_endpoint_request,
-        weights=known_by_name,
+        weights=weights_of_name_alone,
     ),
 }
 """All engines, by the name that ``--engine`` takes."""
 
 
-def asks_for(engine: str) -> PairFlags:
+def engine_pair_flags(engine: str) -> PairFlags:
     """How *engine* is asked for pairs; of an unknown engine, by their names."""
     return ENGINES[engine].pair_flags if engine in ENGINES else PairFlags()
 
 
-def _mlx_words(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
+def _mlx_launch_arguments(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
     return answer.pair, answer.model, answer.run.setup.server_args
 
 
-def words_of(engine: str) -> "Words | None":
+def launch_words(engine: str) -> "Words | None":
     """The answer in the words of what starts *engine*; None without any."""
     from codeneedle.report.answer import Words
 
     if engine == MLX:
         return Words(
-            arguments=lambda answer: mlx_launching.options(*_mlx_words(answer)),
+            arguments=lambda answer: mlx_launching.mlx_lm_options(
+                *_mlx_launch_arguments(answer)
+            ),
             environment=lambda _answer: {},
-            lines=lambda answer, _form: mlx_launching.command(*_mlx_words(answer)),
+            lines=lambda answer, _form: mlx_launching.mlx_lm_command_lines(
+                *_mlx_launch_arguments(answer)
+            ),
             forms=("command",),
         )
     if engine != ENGINE:
         return None
     return Words(
         arguments=lambda answer: launching.options(_launch_of_answer(answer)),
-        environment=lambda answer: launching.every_variable(_launch_of_answer(answer)),
-        lines=_llama_lines,
+        environment=lambda answer: launching.environment_variables(
+            _launch_of_answer(answer)
+        ),
+        lines=_llama_launch_lines,
     )
 
 
-def engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
+def prepare_engine_entry(request: "Request", execution: "Execution") -> EngineEntry:
     """
     The engine of *request*, which is asked nothing yet.
 

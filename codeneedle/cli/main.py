@@ -10,17 +10,17 @@ from typer.main import get_command
 from codeneedle.cli.app import app
 from codeneedle.cli.command_line import near_option, options_of
 from codeneedle.cli.options import USAGE_ERROR
-from codeneedle.cli.streams import refuse_closed_stdout, reliable_streams
+from codeneedle.cli.streams import refuse_closed_stdout, tolerate_stderr_errors
 from codeneedle.errors import BadInput, CodeneedleError, system_refusal
 from codeneedle.exit_codes import INTERRUPTED, UNFINISHED
 from codeneedle.system.secrets import mask_error
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 
 def main() -> None:
     """Run the command of ``sys.argv``, and end the program with its exit code."""
     try:
-        with reliable_streams():
+        with tolerate_stderr_errors():
             if sys.argv[1:2] != ["sweep"]:  # it goes on without
                 refuse_closed_stdout()
             command = get_command(app)
@@ -80,5 +80,5 @@ def _show_error(error: CodeneedleError) -> int:
     ):
         styled = label if is_plain else f"\x1b[1;{colour}m{label}\x1b[0m"
         if sys.stderr:
-            sys.stderr.write(f"{styled}{visible(text)}\n")
+            sys.stderr.write(f"{styled}{escape_invisible(text)}\n")
     return error.exit_code

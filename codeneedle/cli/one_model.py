@@ -8,7 +8,7 @@ from msgspec import structs
 from rich.console import Console
 
 from codeneedle.cache_types import ENGINE
-from codeneedle.cli.progress import note_lines
+from codeneedle.cli.progress import print_notes
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.models.weights import Weights, read_header, sha256
 from codeneedle.records.store import SWEEP
@@ -16,12 +16,12 @@ from codeneedle.report.captions import root_options
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import facts_of_model
 from codeneedle.sweep.request import Request
-from codeneedle.text import sweep_command, visible
+from codeneedle.text import escape_invisible, sweep_command
 from codeneedle.verdict.joint import why_other_model
 from codeneedle.verdict.next import PROBE
 
 
-def request_of_one_budget(request: Request) -> Request:
+def restrict_to_deciding_probe(request: Request) -> Request:
     """
     *request*, which decides; among several files of weights, by recall alone.
 
@@ -32,7 +32,7 @@ def request_of_one_budget(request: Request) -> Request:
     return structs.replace(request, probes=(PROBE.name,))
 
 
-def is_one_question(plans: Sequence[Plan], console: Console) -> bool:
+def can_share_budget(plans: Sequence[Plan], console: Console) -> bool:
     """
     Whether *plans* are of several files of weights that stand on one scale.
 
@@ -46,8 +46,8 @@ def is_one_question(plans: Sequence[Plan], console: Console) -> bool:
     first, *others = plans
     refuse_same_file(plans)
     for other in others:
-        if reason := why_apart(first, other):
-            note_lines(console, [f"each by itself, not one budget: {reason}"])
+        if reason := why_not_one_budget(first, other):
+            print_notes(console, [f"each by itself, not one budget: {reason}"])
             return False
     return True
 
@@ -70,17 +70,17 @@ def refuse_same_file(plans: Sequence[Plan]) -> None:
             )
 
 
-def why_apart(first: Plan, other: Plan) -> str:
+def why_not_one_budget(first: Plan, other: Plan) -> str:
     """Why two plans are not one question, as a phrase; empty if they may be."""
-    asked, told = (_besides_model(each) for each in (first, other))
+    asked, told = (_request_without_models(each) for each in (first, other))
     if asked != told:
         return "they differ by more than their weights"
-    both = f"{visible(first.model)} and {visible(other.model)}"
-    reason = _why_other_weights(first.weights, other.weights)
+    both = f"{escape_invisible(first.model)} and {escape_invisible(other.model)}"
+    reason = _why_not_one_model(first.weights, other.weights)
     return f"{both} {reason}" if reason else ""
 
 
-def _why_other_weights(ours: Weights, theirs: Weights) -> str:
+def _why_not_one_model(ours: Weights, theirs: Weights) -> str:
     """Why both are not known to be of one model; empty if they are."""
     if not (ours.tokenizer and theirs.tokenizer):
         return "do not both say what their tokenizer is"
@@ -88,7 +88,7 @@ def _why_other_weights(ours: Weights, theirs: Weights) -> str:
     return why_other_model(facts_of_model(ours), facts_of_model(theirs), architectures)
 
 
-def _besides_model(plan: Plan) -> Request:
+def _request_without_models(plan: Plan) -> Request:
     return structs.replace(plan.request, models=())
 
 
@@ -96,7 +96,7 @@ MOST_BESIDE = 50
 """Files of a folder whose headers are read."""
 
 
-def other_weights(weights: Weights) -> Path | None:
+def find_sibling_weights(weights: Weights) -> Path | None:
     """
     Another file of the same model in the folder of *weights*; None without one.
 
@@ -111,18 +111,18 @@ def other_weights(weights: Weights) -> Path | None:
             continue
         with contextlib.suppress(CodeneedleError):
             other = read_header(path)
-            if not _why_other_weights(weights, other):
+            if not _why_not_one_model(weights, other):
                 return other.path
     return None
 
 
-def cache_beside_weights_line(plan: Plan) -> str:
+def weights_comparison_line(plan: Plan) -> str:
     """
     What would tell how large the loss of a cache is beside that of weights.
 
     Empty without another file of the model in its folder.
     """
-    other = other_weights(plan.weights)
+    other = find_sibling_weights(plan.weights)
     if other is None or plan.request.engine != ENGINE:
         return ""
     models = [*("--model", str(plan.weights.path)), *("--model", str(other))]
@@ -131,6 +131,7 @@ def cache_beside_weights_line(plan: Plan) -> str:
     # All else that was asked for stands in its sweep file.
     command = sweep_command(folder / SWEEP, "--decide", *models, *where)
     return (
-        f"{visible(other.name)} lies beside it: how large this loss is beside that of "
+        f"{escape_invisible(other.name)} lies beside it: how large this loss is "
+        "beside that of "
         f"weights, tells {command} --max-memory SIZE --at TOKENS"
     )

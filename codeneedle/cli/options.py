@@ -11,8 +11,8 @@ from codeneedle.cache_types import DEFAULT_TYPES, ENGINE, RUNS
 from codeneedle.errors import BadInput, UnknownName, bad_value_error
 from codeneedle.quantities import (
     parse_memory_size,
-    parse_percent,
-    parse_time_span,
+    parse_percent_as_share,
+    parse_seconds,
     parse_token_count,
 )
 
@@ -112,7 +112,7 @@ PICTURE_FORMS = ("png", "svg", "pdf")
 
 def _parse_share(_name: str, text: str) -> Any:
     """The share that *text* names: ``3/8``."""
-    from codeneedle.sweep.workers import Share
+    from codeneedle.sweep.grid_shares import Share
 
     return Share.parse(text)
 
@@ -154,9 +154,9 @@ def _parse_model_word(name: str, text: str) -> str:
 def _model_names(incomplete: str) -> list[str]:
     """Names that begin with *incomplete*; without any, shells complete paths."""
     from codeneedle.models.pretrained import NAMES
-    from codeneedle.models.stores import stored_models, words
+    from codeneedle.models.stores import shortest_names, stored_models
 
-    kept = words([model for model in stored_models() if not model.problem])
+    kept = shortest_names([model for model in stored_models() if not model.problem])
     return _completions(incomplete, dict.fromkeys((*NAMES, *kept.values())))
 
 
@@ -178,9 +178,9 @@ def sweep_names(incomplete: str) -> list[str]:
 
 def corpus_names(incomplete: str) -> list[str]:
     """Corpora by name that begin with *incomplete*; shells complete paths, too."""
-    from codeneedle.corpora.registry import names
+    from codeneedle.corpora.registry import named_corpora
 
-    return _completions(incomplete, (named.name for named in names()))
+    return _completions(incomplete, (named.name for named in named_corpora()))
 
 
 def metric_names(incomplete: str) -> list[str]:
@@ -295,7 +295,7 @@ MaxLoss = Annotated[
     option(
         "--max-loss",
         "PERCENT",
-        parse_percent,
+        parse_percent_as_share,
         "Largest share of right tokens that may be lost; divergence may be three times "
         "as large, in nats.",
         "1%, about what 4-bit weights cost an 8B of text",
@@ -306,7 +306,7 @@ MaxLost = Annotated[
     option(
         "--max-lost",
         "PERCENT",
-        parse_percent,
+        parse_percent_as_share,
         "Largest share of answers that may be lost, if only answers are measured.",
         "10%",
     ),
@@ -316,7 +316,7 @@ MaxEvalLost = Annotated[
     option(
         "--max-eval-lost",
         "PERCENT",
-        parse_percent,
+        parse_percent_as_share,
         "Largest loss of the mean score of an evaluation.",
         "2%",
     ),
@@ -363,7 +363,7 @@ BudgetOption = Annotated[
     option(
         "--budget",
         "TIME",
-        parse_time_span,
+        parse_seconds,
         "Stop starting cells after this time (2h, 90m). Run again to resume.",
         "none",
     ),

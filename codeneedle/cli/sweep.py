@@ -19,48 +19,49 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.cache_types import Pair
-from codeneedle.cli.engines import asks_for, engine_entry
+from codeneedle.cli.engines import engine_pair_flags, prepare_engine_entry
 from codeneedle.cli.one_model import (
-    cache_beside_weights_line,
-    is_one_question,
-    request_of_one_budget,
+    can_share_budget,
+    restrict_to_deciding_probe,
+    weights_comparison_line,
 )
 from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
     Tell,
-    end_left_behind,
-    ensure_models,
-    note_lines,
+    end_and_report_orphans,
+    fetch_missing_models,
+    print_line,
+    print_notes,
     probe_phrase,
     say,
-    show_words,
-    working,
+    show_task_progress,
 )
 from codeneedle.corpora.registry import load
 from codeneedle.engines.pace import Pace
-from codeneedle.engines.started_servers import telling
-from codeneedle.engines.survey import telling_calls
+from codeneedle.engines.started_servers import reporting_waits
+from codeneedle.engines.survey import reporting_survey_progress
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
-from codeneedle.models.pretrained import path_of
+from codeneedle.models.pretrained import parse_model_path
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report.captions import root_options
-from codeneedle.report.plan import time_phrase
-from codeneedle.report.selection import default_metric
+from codeneedle.report.chosen_runs import default_metric
+from codeneedle.report.plan import sweep_time_phrase
 from codeneedle.report.verdict import headline_sentences
 from codeneedle.sweep import plan as planning
+from codeneedle.sweep.grid_shares import slurm_task_share
 from codeneedle.sweep.measure import (
     CellTally,
     Ending,
     Options,
     TaskLoop,
     TimeLimit,
-    may_extend,
+    may_extend_pairs,
     task_loop,
 )
 from codeneedle.sweep.plan import Plan
@@ -82,26 +83,25 @@ from codeneedle.sweep.runner import (
     Runner,
 )
 from codeneedle.sweep.schedule import (
+    JudgedTask,
     Stage,
     Task,
-    Turn,
     Variant,
     reference_of,
 )
-from codeneedle.sweep.workers import share_of_array
 from codeneedle.system.machine import present_load
 from codeneedle.system.signals import (
     StopRequest,
-    stop_request,
+    catching_stop_request,
     unwinding_on_signals,
 )
-from codeneedle.text import duration, plural, sweep_command, visible
+from codeneedle.text import duration_text, escape_invisible, plural, sweep_command
+from codeneedle.verdict.asking_order import StepTarget, Why
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.next import (
     NextStep,
     pairs_to_extend,
 )
-from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.statistics import Decision
 from codeneedle.verdict.trust import trusted_run
 
@@ -135,29 +135,29 @@ def sweep(
         CodeneedleError: If it cannot start, or cannot go on.
         KeyboardInterrupt: By Ctrl-C, once it is said how to go on.
     """
-    execution = replace(execution, shard=execution.shard or share_of_array())
+    execution = replace(execution, shard=execution.shard or slurm_task_share())
     refuse_decided_share(request, execution)
     asked = request
     if together and request.decide:
-        request = request_of_one_budget(request)
+        request = restrict_to_deciding_probe(request)
     began = time.monotonic()
     try:
         with unwinding_on_signals():
             if options.budget_s is not None:
                 ends = end_time(TimeLimit(began, options.budget_s))
-                budget = f"budget {duration(options.budget_s)}"
+                budget = f"budget {duration_text(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
-            plans = check_plans(request, execution, console, options)
+            plans = make_checked_plans(request, execution, console, options)
             with contextlib.ExitStack() as stack:
-                if together and request.decide and is_one_question(plans, console):
-                    runs = [*_set_up_any(plans, console, stack)]
+                if together and request.decide and can_share_budget(plans, console):
+                    runs = [*_set_up_possible_plans(plans, console, stack)]
                     code = together(
                         _pages_of_runs(runs, plans, console, shown, options, began)
                     )
                     return code or int(len(runs) < len(plans))
                 if request != asked:  # each by itself after all, by all of its probes
-                    plans = check_plans(asked, execution, console, options)
-                runs = [(plan, _set_up(plan, console, stack)) for plan in plans]
+                    plans = make_checked_plans(asked, execution, console, options)
+                runs = [(plan, _set_up_run(plan, console, stack)) for plan in plans]
                 pages = _pages_of_runs(runs, plans, console, shown, options, began)
                 return max(page.sweep(run) for page, run in pages)
     except KeyboardInterrupt:
@@ -177,7 +177,7 @@ def _pages_of_runs(
     began: float,
 ) -> list[tuple["Page", RunContext]]:
     """*runs* as pages; what all of *plans* take is told first."""
-    if phrase := time_phrase(plans):
+    if phrase := sweep_time_phrase(plans):
         say(console, phrase)
     return [
         (
@@ -196,7 +196,7 @@ def _pages_of_runs(
     ]
 
 
-def _set_up_any(
+def _set_up_possible_plans(
     plans: Sequence[Plan], console: Console, stack: contextlib.ExitStack
 ) -> Iterator[tuple[Plan, RunContext]]:
     """
@@ -207,14 +207,16 @@ def _set_up_any(
     """
     for plan in plans:
         try:
-            yield plan, _set_up(plan, console, stack)
+            yield plan, _set_up_run(plan, console, stack)
         except BadInput:
             raise
         except CodeneedleError as error:
-            note_lines(console, [f"{visible(plan.model)}: {error}: left out"])
+            print_notes(console, [f"{escape_invisible(plan.model)}: {error}: left out"])
 
 
-def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunContext:
+def _set_up_run(
+    plan: Plan, console: Console, stack: contextlib.ExitStack
+) -> RunContext:
     """
     The run of *plan*: its folder locked, the corpus fitted, the setup stored.
 
@@ -222,16 +224,16 @@ def _set_up(plan: Plan, console: Console, stack: contextlib.ExitStack) -> RunCon
     are told.
     """
     stack.enter_context(plan.store.lock())
-    end_left_behind(console)
+    end_and_report_orphans(console)
     if damaged := plan.store.set_damaged_setup_aside():
         kept = f"it is kept as {damaged}, and made anew"
-        note_lines(console, [f"the setup could not be read: {kept}"])
+        print_notes(console, [f"the setup could not be read: {kept}"])
     if stored := plan.store.setup():
         refuse_impossible_settings(stored)
-    waits = telling(lambda what: note_lines(console, [what]))
-    with working(console, "fitting the corpus to the context"), waits:
+    waits = reporting_waits(lambda what: print_notes(console, [what]))
+    with show_task_progress(console, "fitting the corpus to the context"), waits:
         run = prepare(plan)
-    note_lines(console, run.notes)
+    print_notes(console, run.notes)
     return run
 
 
@@ -268,7 +270,7 @@ def plans_of(
         BadInput: If there are several, and one run folder is named.
         CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
-    entry = engine_entry(request, execution)
+    entry = prepare_engine_entry(request, execution)
     engine_for = entry.engine_for(entry.adapted(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
@@ -283,7 +285,7 @@ def plans_of(
     plans = []
     for at, (name, page) in enumerate(by_name):
         tell(f"planning {plural(len(by_name), 'grid')}", at, len(by_name))
-        with telling_calls(tell):
+        with reporting_survey_progress(tell):
             plan = planning.plan(
                 page,
                 replace(execution, page=name),
@@ -297,7 +299,7 @@ def plans_of(
     return plans
 
 
-def refuse_requests(plans: Sequence[Plan], options: Options) -> None:
+def refuse_unstartable_plans(plans: Sequence[Plan], options: Options) -> None:
     """
     Stop at what no sweep can begin with.
 
@@ -310,7 +312,7 @@ def refuse_requests(plans: Sequence[Plan], options: Options) -> None:
     refuse_shared_folders(plans)
 
 
-def check_plans(
+def make_checked_plans(
     request: Request, execution: Execution, console: Console, options: Options
 ) -> list[Plan]:
     """
@@ -322,18 +324,21 @@ def check_plans(
         CodeneedleError: If the sweep cannot start.
     """
     # Before a download: a missing program would end the sweep, too.
-    entry = engine_entry(request, execution)
+    entry = prepare_engine_entry(request, execution)
     adapted = entry.adapted(request)
     entry.find(adapted, execution)
-    ensure_models(console, map(path_of, adapted.models))
-    with working(console, f"checking {request.engine}, weights and corpus") as tell:
+    fetch_missing_models(console, map(parse_model_path, adapted.models))
+    with show_task_progress(
+        console, f"checking {request.engine}, weights and corpus"
+    ) as tell:
         plans = plans_of(request, execution, tell)
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
-        refuse_requests(plans, options)
+        refuse_unstartable_plans(plans, options)
     notes = (n for plan in plans for n in plan.notes)
-    note_lines(
-        console, dict.fromkeys(filter(None, (*notes, present_load().overload())))
+    print_notes(
+        console,
+        dict.fromkeys(filter(None, (*notes, present_load().overload_warning()))),
     )
     return plans
 
@@ -381,13 +386,13 @@ class Page:
         plan = self.plan
         if (shard := plan.execution.shard) is not None:
             cells = plural(len(plan.pairs), "cell")
-            note_lines(self.console, [f"share {shard} of the grid: {cells}"])
-        with stop_request() as stop:
-            self.begin(run, stop)
+            print_notes(self.console, [f"share {shard} of the grid: {cells}"])
+        with catching_stop_request() as stop:
+            self.set_up_loop(run, stop)
             ending = self.measure()
-        return self.finish(ending)
+        return self.show_ending(ending)
 
-    def begin(self, run: RunContext, stop: StopRequest) -> None:
+    def set_up_loop(self, run: RunContext, stop: StopRequest) -> None:
         """
         Get ready to measure *run*, until the user asks to *stop*.
 
@@ -409,10 +414,10 @@ class Page:
         if self.plan.request.decide and ending.missing:
             self._say_task_is_left_out(ending.missing)
         elif self.plan.request.decide and not self.runner.asked_to_stop():
-            self._say_end(ending)
+            self._say_why_it_ended(ending)
         return ending
 
-    def finish(self, ending: Ending) -> int:
+    def show_ending(self, ending: Ending) -> int:
         """
         Show the verdict, and what follows from *ending*; the exit code.
 
@@ -423,12 +428,12 @@ class Page:
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         is_over = self.loop.limit.is_over and not plan.request.decide
-        if is_over and (code or self._is_open()):
-            self._say_spent()
+        if is_over and (code or self._has_open_pairs()):
+            self._say_cells_are_left()
         self._show_verdict()
         if plan.request.receipt:
             self._show_receipt()
-        if self.is_alone and (line := cache_beside_weights_line(plan)):
+        if self.is_alone and (line := weights_comparison_line(plan)):
             say(self.console, line)
         return code
 
@@ -442,25 +447,25 @@ class Page:
         stored = self.plan.store.read()
         return trusted_run(stored) if stored else None
 
-    def _is_open(self) -> bool:
+    def _has_open_pairs(self) -> bool:
         """Whether the same command would measure pairs with further functions."""
         run = self._read_run()
         return bool(
-            may_extend(self.plan, self.options)
+            may_extend_pairs(self.plan, self.options)
             and run
             and pairs_to_extend(judge(run, self.options.limits))
         )
 
     # --- what is told while it measures
 
-    def begin_task(self, turn: Turn) -> None:
+    def begin_task(self, judged: JudgedTask) -> None:
         """Say what the task of *turn* is a part of, where that is not said yet."""
-        task, stage = turn.task, turn.task.stage
+        task, stage = judged.task, judged.task.stage
         if task.step and task.step.asked != self.stepped:
             self.stepped = task.step.asked
-            self._say_so_far(turn.verdict)
+            self._say_so_far(judged.verdict)
             about = duration_phrase(task.step.time_s)
-            phrase = step_phrase(task.step, turn.verdict)
+            phrase = step_phrase(task.step, judged.verdict)
             say(self.console, f"next: {phrase}{about}")
             self.has_stepped = True
         if stage is Stage.FURTHER and task.units != self.further:
@@ -469,18 +474,21 @@ class Page:
             say(self.console, f"open pairs, up to {functions} each:")
         if stage is Stage.WITHOUT_KERNEL and not self.is_last_stage:
             self.is_last_stage = True
-            last = set(self.plan.without_kernel)
+            last = set(self.plan.pairs_without_kernel)
             self._show_verdict(apart=last)
             cells = plural(len(last), "pair")
-            say(self.console, f"now {cells} without a kernel here{self._time_of(last)}")
+            say(
+                self.console,
+                f"now {cells} without a kernel here{self._time_estimate_phrase(last)}",
+            )
 
-    def _time_of(self, pairs: Collection[Pair]) -> str:
+    def _time_estimate_phrase(self, pairs: Collection[Pair]) -> str:
         """What cells of *pairs* take, about, as a phrase; empty if unknown."""
         known = [self.plan.cell_s(probe) for probe in self.plan.probes]
         times = [each for each in known if each is not None]
         if len(times) < len(known):
             return ""
-        return f", about {duration(math.fsum(times) * len(pairs))}"
+        return f", about {duration_text(math.fsum(times) * len(pairs))}"
 
     @contextlib.contextmanager
     def watch_cells(
@@ -492,7 +500,7 @@ class Page:
         Of a task that asks more, only what is measured now.
         """
         if task.variant is Variant.CHECK:
-            names = visible(", ".join(map(str, task.pairs)))
+            names = escape_invisible(", ".join(map(str, task.pairs)))
             say(self.console, f"checking what was read: {names}, forced token by token")
         progress = self._sweep_progress(queue)
         if task.asks_more:
@@ -509,20 +517,22 @@ class Page:
     ) -> Callable[[Event], None]:
         """What shows an event in *display*, and notes what the reference calibrates."""
         calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
-        known = {*calibrating.settled_lines(runner.run.setup)}
+        known = {*calibrating.calibration_lines(runner.run.setup)}
 
         def show(event: Event) -> None:
             display.progress.setup = runner.run.setup
             display.show(event)
             if isinstance(event, CellEnded):
-                told = calibrating.settled_lines(runner.run.setup)
+                told = calibrating.calibration_lines(runner.run.setup)
                 if {*told} - known:
                     known.update(told)
-                    note_lines(self.console, told)
+                    print_notes(self.console, told)
 
         return show
 
-    def end_cells(self, queue: CellQueue, tally: CellTally, *, is_old: bool) -> None:
+    def report_cells_ended(
+        self, queue: CellQueue, tally: CellTally, *, is_old: bool
+    ) -> None:
         """Show a summary of the cells of *queue*; of a sweep that decides, nothing."""
         if self.plan.request.decide:
             return
@@ -531,9 +541,9 @@ class Page:
         if not is_old:
             finished = tally.done - tally.failures
             result = f"{finished} of {len(tally.pairs)} cells finished"
-        self._summarize(queue, tally, result)
+        self._say_probe_summary(queue, tally, result)
 
-    def note_short(self, task: Task, records: Sequence[CellRecord]) -> None:
+    def report_short_records(self, task: Task, records: Sequence[CellRecord]) -> None:
         """
         Show why *records* lack what *task* has asked for.
 
@@ -541,7 +551,7 @@ class Page:
         """
         is_check = task.variant is Variant.CHECK
         what = "checked" if is_check else "measured further"
-        note_lines(
+        print_notes(
             self.console,
             (
                 f"{r.pair} was not {what}: {r.reason}"
@@ -550,17 +560,17 @@ class Page:
             ),
         )
 
-    def note(self, what: str) -> None:
+    def report_sentence(self, what: str) -> None:
         """Show a sentence on the numbers."""
-        note_lines(self.console, [what])
+        print_notes(self.console, [what])
 
-    def leave_out(self, error: NothingToLose) -> None:
+    def report_probe_left_out(self, error: NothingToLose) -> None:
         """Show that a probe is asked no further."""
         say(self.console, f"{error}: left out")
 
     # --- what is said once nothing is left, or the time is up
 
-    def _say_end(self, ending: Ending) -> None:
+    def _say_why_it_ended(self, ending: Ending) -> None:
         """Say why a sweep that decides has ended, where its time is not up."""
         if ending.lacks_reference:
             again = sweep_command(self.plan.store.folder, "--retry-failed")
@@ -581,35 +591,43 @@ class Page:
             over = f"{reference} was not measured further, so nothing else was"
         queue = self.loop.queue_of(telling[0], tried)
         cells = plural(len(tried), "pair")
-        self._summarize(queue, self.loop.tally_of(queue), f"{over}: {cells} asked")
+        self._say_probe_summary(
+            queue, self.loop.tally_of(queue), f"{over}: {cells} asked"
+        )
 
-    def _say_task_is_left_out(self, turn: Turn) -> None:
+    def _say_task_is_left_out(self, judged: JudgedTask) -> None:
         """Say that the time is up before the task of *turn*."""
-        task, verdict = turn.task, turn.verdict
+        task, verdict = judged.task, judged.verdict
         if task.step:
             self._say_so_far(verdict)
             self._say_time_is_up(step_phrase(task.step, verdict), task.step.time_s)
         elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
-            self._say_time_is_up(f"{self.plan.may_measure[0]}, the reference", math.nan)
+            self._say_time_is_up(
+                f"{self.plan.measurable_pairs[0]}, the reference", math.nan
+            )
 
     def _say_so_far(self, verdict: Verdict) -> None:
         """Show the verdict so far in a line or two, once a loss was measured."""
-        if not verdict.compared:
+        if not verdict.compared_results:
             return
-        first, *rest = headline_sentences(verdict, asks_for(verdict.run.setup.engine))
-        spent = duration(self.loop.limit.spent_s)
+        first, *rest = headline_sentences(
+            verdict, engine_pair_flags(verdict.run.setup.engine)
+        )
+        spent = duration_text(self.loop.limit.spent_s)
         when = f"after {spent}" if self.has_stepped else "by what is stored"
         say(self.console, f"so far, {when}: {first}")
         for line in rest[:1]:
-            show_words(self.console, Text(visible(line.strip())))
+            print_line(self.console, Text(escape_invisible(line.strip())))
 
     @property
     def _has_answer(self) -> bool:
         """Whether a pair was compared with the reference."""
         run = self._read_run()
-        return run is not None and bool(judge(run, self.options.limits).compared)
+        return run is not None and bool(
+            judge(run, self.options.limits).compared_results
+        )
 
-    def _say_spent(self) -> None:
+    def _say_cells_are_left(self) -> None:
         """Say that the time is up and cells are left; without a loss, as verdict."""
         if self._has_answer:
             say(self.console, "The time is up; run the same command to continue.")
@@ -634,7 +652,7 @@ class Page:
             pairs=queue.pairs,
             probe=probe,
             variant=queue.variant,
-            records=queue.done,
+            records=queue.done_records,
             workers=1 if probe.is_timed else len(self.plan.workers),
             is_first=probe is self.plan.probes[0] and not self.is_described,
             cell_s=self.plan.cell_s(probe),
@@ -643,19 +661,21 @@ class Page:
             until=end_time(self.loop.limit),
         )
 
-    def _summarize(self, queue: CellQueue, tally: CellTally, result: str) -> None:
+    def _say_probe_summary(
+        self, queue: CellQueue, tally: CellTally, result: str
+    ) -> None:
         """Show the *result* of a probe, and the commands that follow."""
         folder = self.plan.store.folder
         phrase = probe_phrase(queue.probe.name, queue.variant)
         lines = [f"{phrase}: {result}", "look at them:"]
-        metric = self._metric_to_name(queue.probe)
+        metric = self._metric_for_commands(queue.probe)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
         if tally.failures:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
 
-    def _metric_to_name(self, probe: Probe) -> str:
+    def _metric_for_commands(self, probe: Probe) -> str:
         """The headline; empty if reports show it by default, also once all is done."""
         metric = probe.metrics_of(self.runner.run.setup)[0].name
         names = {probe.name for probe in self.plan.probes}
@@ -673,13 +693,13 @@ class Page:
         Pairs that are set *apart* have no kernel: they are no choice here.
         """
         run = self._read_run()
-        if run is None or not _is_comparable(run):
+        if run is None or not _has_several_measured_pairs(run):
             return
         if apart:
             choices = [str(pair) for pair in run.setup.grid if pair not in apart]
             run = replace(run, setup=replace(run.setup, pairs=tuple(choices)))
         from codeneedle.report.terminal import print_report
-        from codeneedle.report.verdict import brief_document, closing_document
+        from codeneedle.report.verdict import brief_document, first_lines_document
 
         try:
             verdict = judge(run, self.options.limits)
@@ -687,8 +707,10 @@ class Page:
             # The records are kept; 'codeneedle verdict' fails alike, with its code.
             say(self.console, f"no verdict: {error}")
             return
-        answer = brief_document(verdict, asks_for(run.setup.engine))
-        print_report(self.shown, answer, closing_document([verdict], asks_for))
+        answer = brief_document(verdict, engine_pair_flags(run.setup.engine))
+        print_report(
+            self.shown, answer, first_lines_document([verdict], engine_pair_flags)
+        )
 
     def _show_receipt(self) -> None:
         """Print the receipt of the run so far, for the table of models."""
@@ -704,7 +726,7 @@ class Page:
 def step_phrase(step: NextStep, verdict: Verdict) -> str:
     """What *step* measures, and why, given the *verdict* so far."""
     pairs, goal = step.asked.pairs, step.asked.goal
-    names = visible(", ".join(map(str, pairs)))
+    names = escape_invisible(", ".join(map(str, pairs)))
     each = f"{plural(goal, 'function')}{' each' if pairs[1:] else ''}" if goal else ""
     asked = f"{names}, {each}" if each else names
     if step.asked.why is Why.FIRST:
@@ -712,7 +734,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     if step.asked.why is Why.MORE:
         return f"{asked}, which may decide it"
     if step.asked.why is Why.CHECK:
-        finer = visible(str(verdict.inferred_pairs.get(pairs[0], "")))
+        finer = escape_invisible(str(verdict.inferred_pairs.get(pairs[0], "")))
         return f"{asked}, ruled out by {finer}: a check"
     phrase = {
         Why.BORDER: "which fits as nothing finer does",
@@ -721,7 +743,9 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     }.get(step.asked.why)
     if phrase:
         return f"{asked}, {phrase}"
-    has_within = any(result.decision is Decision.WITHIN for result in verdict.compared)
+    has_within = any(
+        result.decision is Decision.WITHIN for result in verdict.compared_results
+    )
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 
 
@@ -734,10 +758,10 @@ def end_time(limit: TimeLimit) -> str:
 
 def duration_phrase(seconds: float) -> str:
     """``, about 1:20``; empty if nothing is known."""
-    return f", about {duration(seconds)}" if math.isfinite(seconds) else ""
+    return f", about {duration_text(seconds)}" if math.isfinite(seconds) else ""
 
 
-def _is_comparable(run: Run) -> bool:
+def _has_several_measured_pairs(run: Run) -> bool:
     """Whether a pair beside the reference has numbers."""
     return len({record.pair for record in run.records if record.has_numbers}) > 1
 

@@ -65,19 +65,21 @@ class Corpus:
         """Number of lines of *text* that an editor shows."""
         return self.text.count("\n") + (not self.text.endswith("\n"))
 
-    def left_out(self) -> list[str]:
+    def skipped_file_lines(self) -> list[str]:
         """Lines on the first files in `skipped`, and one on all others."""
-        return _lines_of_unread(self.skipped)
+        return _unread_file_lines(self.skipped)
 
-    def doubts(self) -> list[str]:
+    def doubtful_file_lines(self) -> list[str]:
         """Lines on the files in which a second parser does not find the functions."""
         doubts = [(file, check()) for file, check in self.checks]
-        return _lines_of_unread([(file, doubt) for file, doubt in doubts if doubt])
+        return _unread_file_lines([(file, doubt) for file, doubt in doubts if doubt])
 
-    def functions_of_length(self, lines: int) -> list[Function]:
+    def long_enough_functions(self, lines: int) -> list[Function]:
         """The functions with *lines* lines or more that are not blank."""
         return [
-            function for function in self.functions if function.content_lines >= lines
+            function
+            for function in self.functions
+            if function.content_line_count >= lines
         ]
 
     def shortest_beginning(self, lines: int, functions: int = 1) -> str:
@@ -86,21 +88,23 @@ class Corpus:
 
         Cut where the corpus may be cut; there must be so many.
         """
-        ends = sorted(function.end for function in self.functions_of_length(lines))
+        ends = sorted(
+            function.last_line_number for function in self.long_enough_functions(lines)
+        )
         end = ends[functions - 1]
         cut = next((cut for cut in self.cuts if cut >= end), self.line_count)
         return "\n".join([*self.text.split("\n")[:cut], ""])
 
-    def functions_to_write(self) -> list[Function]:
+    def written_recall_functions(self) -> list[Function]:
         """The functions of written recall, at most `sample_k`, in order of lines."""
         return needles.choose_functions(
-            self.functions_of_length(WRITTEN_LINES),
+            self.long_enough_functions(WRITTEN_LINES),
             k=self.sample_k,
             seed=self.sample_seed,
             line_count=self.line_count,
         )
 
-    def functions_to_force(self, first: int, lines: int) -> list[Function]:
+    def forced_recall_functions(self, first: int, lines: int) -> list[Function]:
         """
         The functions of forced recall, at most `LIMIT`, in asking order.
 
@@ -109,7 +113,7 @@ class Corpus:
             lines: Least number of their lines that are not blank.
         """
         return needles.choose_in_blocks(
-            self.functions_of_length(lines),
+            self.long_enough_functions(lines),
             first=first,
             limit=max(first, LIMIT),
             seed=self.sample_seed,
@@ -117,7 +121,7 @@ class Corpus:
         )
 
 
-def _lines_of_unread(files: Sequence[tuple[str, str]]) -> list[str]:
+def _unread_file_lines(files: Sequence[tuple[str, str]]) -> list[str]:
     """Lines on the first of *files* with their reasons, and one on all others."""
     lines = [f"{_shorten_path(file)}: {reason}" for file, reason in files[:NAMED_FILES]]
     more = len(files) - len(lines)
@@ -151,9 +155,11 @@ def longest_beginning(
         return corpus
     cuts = corpus.cuts[:fitting]
     functions = [
-        function for function in corpus.functions if cuts and function.end <= cuts[-1]
+        function
+        for function in corpus.functions
+        if cuts and function.last_line_number <= cuts[-1]
     ]
-    if not any(function.content_lines >= lines for function in functions):
+    if not any(function.content_line_count >= lines for function in functions):
         return None
     text = corpus.text[: ends[fitting - 1]]
     return replace(corpus, text=text, functions=tuple(functions), cuts=cuts)

@@ -56,7 +56,7 @@ def text_in(data: bytes) -> str:
     if b"\0" in data and encoding not in {"utf-16", "utf-32"}:
         raise Undecodable("binary, or UTF-16 without a byte order mark")
     try:
-        return _sound_text(
+        return _check_decoded_text(
             data.decode(encoding or _known_encoding(declared) or "utf-8"), declared
         )
     except UnicodeError as error:
@@ -93,7 +93,7 @@ def _known_encoding(declared: str) -> str:
         return ""
 
 
-def _sound_text(text: str, declared: str) -> str:
+def _check_decoded_text(text: str, declared: str) -> str:
     """
     *text*, if it can be sent and still has what declared its encoding.
 

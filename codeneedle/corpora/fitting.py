@@ -95,7 +95,9 @@ def cut_to_text(corpus: Corpus, text: str) -> Corpus:
     return replace(
         shorter,
         functions=tuple(
-            function for function in corpus.functions if function.end <= end
+            function
+            for function in corpus.functions
+            if function.last_line_number <= end
         ),
     )
 
@@ -136,10 +138,10 @@ class TooLong(BadInput):
             source=source,
             reason=f"it needs {needed:,} tokens with {beside}, the context has "
             f"{context:,}",
-            hint=self._way_out(trained),
+            hint=self._hint_text(trained),
         )
 
-    def _way_out(self, trained: int | None) -> str:
+    def _hint_text(self, trained: int | None) -> str:
         """What to do: a longer context, if weights allow it, or one of `ways`."""
         longer = [f"--context {self.larger} or more"] if self.larger else []
         ways = ", or ".join([*longer, *self.ways])
@@ -209,7 +211,7 @@ LONG_CORPUS = "random-bodies"
 """The built-in text that fills long contexts."""
 
 
-def fills(tokens: int, context: int) -> bool:
+def is_context_filled(tokens: int, context: int) -> bool:
     """Whether a text of so many *tokens* fills its *context*; True without a text."""
     return not 0 < tokens < MOSTLY_FILLED * context
 
@@ -217,7 +219,7 @@ def fills(tokens: int, context: int) -> bool:
 def filled_phrase(tokens: int, context: int) -> str:
     """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
     phrase = plural(context, "token")
-    return phrase if fills(tokens, context) else f"{tokens:,} of {phrase}"
+    return phrase if is_context_filled(tokens, context) else f"{tokens:,} of {phrase}"
 
 
 def unmeasured_beyond_phrase(corpus: str, filled: str) -> str:

@@ -67,17 +67,17 @@ class Function:
     closing_lines: int = 0  # number of lines of only the closing brace: 1 or 0
 
     @property
-    def content(self) -> list[int]:
+    def content_indices(self) -> list[int]:
         """Indices in `body` of the lines that are not blank."""
         return [at for at, line in enumerate(self.body) if line.strip()]
 
     @property
-    def content_lines(self) -> int:
+    def content_line_count(self) -> int:
         """Number of body lines that are not blank."""
-        return len(self.content)
+        return len(self.content_indices)
 
     @property
-    def end(self) -> int:
+    def last_line_number(self) -> int:
         """Number of its last line, including a closing brace."""
         opened = self.line + self.signature.count("\n")
         return opened + len(self.body) + self.closing_lines
@@ -94,11 +94,11 @@ def eligible_functions(text: str, functions: Iterable[Function]) -> list[Functio
     those with equal bodies, the first: copies tell nothing of other functions. Equal
     names get their line numbers added.
     """
-    long_enough = _long_enough(functions)
+    long_enough = _long_outermost_functions(functions)
     unique = occurring_once(
-        text, (_signature_in_question(function) for function in long_enough)
+        text, (_stripped_signature(function) for function in long_enough)
     )
-    with_own = [f for f in long_enough if _signature_in_question(f) in unique]
+    with_own = [f for f in long_enough if _stripped_signature(f) in unique]
     return _with_distinct_names(_without_repeated_bodies(with_own))
 
 
@@ -106,16 +106,16 @@ def _without_repeated_bodies(functions: Iterable[Function]) -> list[Function]:
     """*functions*, without those whose body is that of an earlier one."""
     firsts: dict[tuple[str, ...], Function] = {}
     for function in functions:
-        firsts.setdefault(body_of(function), function)
+        firsts.setdefault(stripped_body_lines(function), function)
     return list(firsts.values())
 
 
-def body_of(function: Function) -> tuple[str, ...]:
+def stripped_body_lines(function: Function) -> tuple[str, ...]:
     """The lines of its body that are not blank, without white space around them."""
-    return tuple(function.body[at].strip() for at in function.content)
+    return tuple(function.body[at].strip() for at in function.content_indices)
 
 
-def _long_enough(functions: Iterable[Function]) -> list[Function]:
+def _long_outermost_functions(functions: Iterable[Function]) -> list[Function]:
     """
     Functions with at least `FORCED_LINES`, in order of lines.
 
@@ -123,14 +123,14 @@ def _long_enough(functions: Iterable[Function]) -> list[Function]:
     """
     by_line: dict[int, Function] = {}
     for function in functions:
-        if function.content_lines >= FORCED_LINES:
+        if function.content_line_count >= FORCED_LINES:
             known = by_line.setdefault(function.line, function)
-            if function.end > known.end:
+            if function.last_line_number > known.last_line_number:
                 by_line[function.line] = function
     return [by_line[line] for line in sorted(by_line)]
 
 
-def _signature_in_question(function: Function) -> str:
+def _stripped_signature(function: Function) -> str:
     return function.signature.strip()
 
 
@@ -248,7 +248,7 @@ def written_needle(function: Function, *, depth: float) -> NeedleFacts:
         function: It has at least 20 such lines.
         depth: Its place in the corpus, from 0 to 1; see `depth_of`.
     """
-    end = function.content[WRITTEN_LINES - 1] + 1
+    end = function.content_indices[WRITTEN_LINES - 1] + 1
     return NeedleFacts(
         name=function.name,
         signature=function.signature,
@@ -274,7 +274,7 @@ def forced_needle(
         lines: Number of lines that are not blank.
         seed: Determines the first line.
     """
-    content = function.content[:WRITTEN_LINES]
+    content = function.content_indices[:WRITTEN_LINES]
     places = len(content) - lines + 1
     at = int.from_bytes(_random_key(function, seed)) % places
     begin, end = content[at], content[at + lines - 1] + 1
@@ -304,10 +304,10 @@ def cut_points(functions: Iterable[Function]) -> list[int]:
     """
     ends: list[int] = []
     for function in sorted(
-        functions, key=lambda function: (function.line, -function.end)
+        functions, key=lambda function: (function.line, -function.last_line_number)
     ):
         if not ends or function.line > ends[-1]:
-            ends.append(function.end)
+            ends.append(function.last_line_number)
     return ends
 
 

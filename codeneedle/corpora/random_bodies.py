@@ -12,8 +12,8 @@ from typing_extensions import override
 from codeneedle.corpora.needles import FORCED_LINES, WRITTEN_LINES
 from codeneedle.corpora.reading import MAX_BYTES
 from codeneedle.errors import BadInput, FolderUnusable
-from codeneedle.system.files import write_whole
-from codeneedle.text import plural, size
+from codeneedle.system.files import write_atomically
+from codeneedle.text import plural, size_text
 
 ALPHABET = ascii_letters + digits
 """Characters of literals and of names after the first: 62."""
@@ -152,7 +152,7 @@ MANY = replace(SHORT, functions=96)
 """As many of them as open pairs may be asked for: 4,632 tokens of SmolLM2."""
 
 
-def text_of(knobs: Knobs) -> str:
+def generate_text(knobs: Knobs) -> str:
     """
     Python functions whose bodies are ``<random name> = "<random literal>"`` lines.
 
@@ -237,13 +237,13 @@ def _draw_line(
 
 
 def random_bytes(seed: int | str) -> Iterator[int]:
-    """The bytes of step 1 of `text_of`, endlessly."""
+    """The bytes of step 1 of `generate_text`, endlessly."""
     for counter in itertools.count():
         yield from hashlib.sha256(f"{seed}:{counter}".encode()).digest()
 
 
 def _draw_text(stream: Iterator[int], alphabet: str, length: int) -> str:
-    """So many characters of *alphabet*, by step 2 of `text_of`."""
+    """So many characters of *alphabet*, by step 2 of `generate_text`."""
     fair = 256 - 256 % len(alphabet)
     bytes_ = itertools.islice((byte for byte in stream if byte < fair), length)
     return "".join(alphabet[byte % len(alphabet)] for byte in bytes_)
@@ -261,7 +261,7 @@ def _draw_names(stream: Iterator[int], *, length: int) -> Iterator[str]:
             yield name
 
 
-def write(knobs: Knobs, path: Path) -> str:
+def write_generated_corpus(knobs: Knobs, path: Path) -> str:
     """
     Write the text of *knobs* to *path*, replacing an earlier generated text.
 
@@ -272,7 +272,7 @@ def write(knobs: Knobs, path: Path) -> str:
         BadInput: If *path* is a file that was not generated.
         FolderUnusable: If it cannot be written.
     """
-    data = text_of(knobs).encode()
+    data = generate_text(knobs).encode()
     try:
         if path.exists() and not is_generated(path):
             raise BadInput(
@@ -280,15 +280,15 @@ def write(knobs: Knobs, path: Path) -> str:
                 reason="exists already and is not a generated corpus",
                 hint="Choose another --out, or move that file away.",
             )
-        write_whole(path, data)
+        write_atomically(path, data)
     except OSError as error:
         raise FolderUnusable(folder=path.parent, reason=str(error)) from error
     functions, sha256 = plural(knobs.functions, "function"), hashlib.sha256(data)
-    return f"{path}: {functions}, {size(len(data))}, sha256 {sha256.hexdigest()}"
+    return f"{path}: {functions}, {size_text(len(data))}, sha256 {sha256.hexdigest()}"
 
 
 def is_generated(path: Path) -> bool:
-    """Whether *path* is a regular file that begins as texts of `write` do."""
+    """Whether *path* is a file that begins as those of `write_generated_corpus` do."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

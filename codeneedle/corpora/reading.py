@@ -11,7 +11,7 @@ from codeneedle.corpora import encodings, languages
 from codeneedle.corpora.needles import Function
 from codeneedle.errors import BadInput
 from codeneedle.system.files import open_regular
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 MAX_BYTES = 16_000_000
 """
@@ -132,7 +132,7 @@ def read_files(
     left_out: list[tuple[str, str]] = []
     size = 0
     for path in paths:
-        label = visible(Path(os.path.relpath(path, root)).as_posix())
+        label = escape_invisible(Path(os.path.relpath(path, root)).as_posix())
         if size <= MAX_BYTES:
             try:
                 text = read_text(path, label=label)
@@ -156,7 +156,7 @@ _LIMIT = f"{MAX_BYTES // 1_000_000} MB"
 # --- finding files
 
 
-def files_in(folder: Path) -> Iterator[Path]:
+def source_files_below(folder: Path) -> Iterator[Path]:
     """
     The files below *folder* in a known language, sorted by name in each folder.
 
@@ -209,7 +209,9 @@ def unusable_path_error(path: Path) -> BadInput:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or str(error)
         if os.path.islink(path):  # noqa: PTH114 - Path.is_symlink raises
-            reason = f"a symbolic link to {visible(os.readlink(path))}: {reason}"  # noqa: PTH115
+            reason = (
+                f"a symbolic link to {escape_invisible(os.readlink(path))}: {reason}"  # noqa: PTH115
+            )
             hint = "Remove the link, or let it point to a file or folder of code."
     else:
         kind = _KINDS.get(stat.filemode(mode)[0], "a special file")
@@ -217,7 +219,7 @@ def unusable_path_error(path: Path) -> BadInput:
         hint = "Name a file or folder of source code."
         if stat.S_ISFIFO(mode):
             hint = "Save what is written to it to a file, and name that file."
-    return BadInput(source=visible(str(path)), reason=reason, hint=hint)
+    return BadInput(source=escape_invisible(str(path)), reason=reason, hint=hint)
 
 
 _KINDS = {"p": "a named pipe", "c": "a device", "b": "a device", "s": "a socket"}

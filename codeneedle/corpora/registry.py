@@ -23,19 +23,19 @@ from codeneedle.corpora.random_bodies import (
     MINI,
     SHORT,
     Knobs,
+    generate_text,
     is_generated,
-    text_of,
 )
 from codeneedle.corpora.reading import JoinedText, Source
 from codeneedle.errors import (
     BadInput,
     RequestError,
     UnknownName,
-    refuse_unknown,
-    value_problem,
+    reason_and_hint,
+    refuse_unknown_keys,
 )
 from codeneedle.system.files import expand_home
-from codeneedle.text import plural, visible
+from codeneedle.text import escape_invisible, plural
 
 FOLDER = Path("corpora")
 """Folder of named corpora, below the working folder."""
@@ -79,7 +79,7 @@ class CorpusFile:
         """The source of the text, given the *path* of the corpus file."""
         if self.generate is not None:
             return f"generated, {self.generate}"
-        return visible(f"{path}: {', '.join((*self.files, *self.glob))}")
+        return escape_invisible(f"{path}: {', '.join((*self.files, *self.glob))}")
 
 
 def read_corpus_file(path: Path) -> CorpusFile:
@@ -92,15 +92,15 @@ def read_corpus_file(path: Path) -> CorpusFile:
         UnknownName: If it names an unknown language.
     """
     table = _read_table(path)
-    refuse_unknown(table, _layout_keys(CorpusFile), source=path)
+    refuse_unknown_keys(table, _layout_keys(CorpusFile), source=path)
     if isinstance(table.get("generate"), dict):
-        refuse_unknown(table["generate"], _layout_keys(Knobs), source=path)
+        refuse_unknown_keys(table["generate"], _layout_keys(Knobs), source=path)
     if isinstance(table.get("glob"), str):
         table["glob"] = [table["glob"]]
     try:
         read = msgspec.convert(table, type=CorpusFile)
     except msgspec.ValidationError as error:
-        reason, hint = value_problem(
+        reason, hint = reason_and_hint(
             str(error), otherwise="Give that key another value."
         )
         raise BadInput(source=path, reason=reason, hint=hint) from error
@@ -108,7 +108,7 @@ def read_corpus_file(path: Path) -> CorpusFile:
     return read
 
 
-def read_files_of(read: CorpusFile, *, file: Path) -> JoinedText:
+def read_named_files(read: CorpusFile, *, file: Path) -> JoinedText:
     """
     The text of the files that corpus file *file* names, in its order, each file once.
 
@@ -141,7 +141,7 @@ def _named_paths(read: CorpusFile, file: Path) -> list[Path]:
         path = file.parent / expand_home(name)
         if not reading.is_file_or_folder(path):
             raise reading.unusable_path_error(path)
-        paths += reading.files_in(path) if path.is_dir() else [path]
+        paths += reading.source_files_below(path) if path.is_dir() else [path]
     for pattern in read.glob:
         matches = _matching_files(
             pattern, file=file, any_suffix=read.language is not None
@@ -247,7 +247,7 @@ def slug(name: str) -> str:
 
 
 def _random_bodies(knobs: Knobs) -> Source:
-    return Source(label="random_bodies.py", suffix=".py", text=text_of(knobs))
+    return Source(label="random_bodies.py", suffix=".py", text=generate_text(knobs))
 
 
 def _built_in_corpus(knobs: Knobs) -> BuiltIn:
@@ -259,7 +259,7 @@ def _built_in_corpus(knobs: Knobs) -> BuiltIn:
     )
 
 
-def _http_server() -> Source:
+def _http_server_source() -> Source:
     """``http/server.py`` of this Python."""
     # Read as a resource instead of imported: this works in a zip and runs nothing.
     file = importlib.resources.files("http") / "server.py"
@@ -319,7 +319,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
     "http_server": BuiltIn(
         kind="memorised",
         origin=lambda: f"http/server.py of Python {platform.python_version()}",
-        source=_http_server,
+        source=_http_server_source,
     ),
     "jquery": BuiltIn(kind="memorised", origin=_jquery_origin, source=_jquery_source),
 }
@@ -363,9 +363,9 @@ def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
 # --- loading
 
 
-def refuse_missing(name_or_path: str) -> None:
+def refuse_missing_corpus(name_or_path: str) -> None:
     """Stop as `load` does if there is nothing of that name or path."""
-    is_there = is_name(name_or_path) or os.path.lexists(expand_home(name_or_path))
+    is_there = is_known_name(name_or_path) or os.path.lexists(expand_home(name_or_path))
     if not is_there:
         load(name_or_path)
 
@@ -387,7 +387,7 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
         BadInput: If the path leads nowhere, or the text cannot be read or holds no
             function that can be a needle.
     """
-    if is_name(name_or_path, folder):
+    if is_known_name(name_or_path, folder):
         file = _file_of(name_or_path, folder)
         if file is not None:
             return _corpus_from_file(file, name=slug(name_or_path))
@@ -400,18 +400,18 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
     # Not exists(): a link that leads nowhere has an error of its own.
     if is_path or (name_or_path and os.path.lexists(path)):
         return _corpus_from_path(path)
-    known = [named.name for named in names(folder)]
+    known = [named.name for named in named_corpora(folder)]
     raise UnknownName(kind="corpus", name=name_or_path, known=known)
 
 
-def is_name(name_or_path: str, folder: Path = FOLDER) -> bool:
+def is_known_name(name_or_path: str, folder: Path = FOLDER) -> bool:
     """Whether a corpus has that name, in *folder* or built in."""
     can_be = NAME.fullmatch(name_or_path)
     is_known = name_or_path in BUILT_IN
     return bool(can_be and (is_known or _file_of(name_or_path, folder)))
 
 
-def names(folder: Path = FOLDER) -> list[Named]:
+def named_corpora(folder: Path = FOLDER) -> list[Named]:
     """
     All named corpora: those in *folder*, then the built-in ones.
 
@@ -469,8 +469,8 @@ def _corpus_from_path(path: Path) -> Corpus:
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
         return _corpus_from_file(path, name=name)
-    read = reading.read_files(reading.files_in(path), root=path)
-    label = visible(str(path))
+    read = reading.read_files(reading.source_files_below(path), root=path)
+    label = escape_invisible(str(path))
     origin = f"{label}, files: {read.files}" if read.files else label
     return _corpus_of_text(read, name=name, origin=origin, kind="unseen")
 
@@ -479,11 +479,11 @@ def _corpus_from_file(path: Path, *, name: str) -> Corpus:
     """The corpus of a corpus file or a source file, in a known language."""
     if path.suffix.lower() == ".toml":
         return _corpus_from_corpus_file(path, name=name.removesuffix(".toml"))
-    label = visible(str(path))
+    label = escape_invisible(str(path))
     languages.language_of_suffix(path.suffix, source=label)
     text = reading.read_text(path, label=label)
     kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
-    source = Source(label=visible(path.name), suffix=path.suffix, text=text)
+    source = Source(label=escape_invisible(path.name), suffix=path.suffix, text=text)
     return _corpus_of_text(
         reading.joined_sources([source]), name=name, origin=label, kind=kind
     )
@@ -492,7 +492,7 @@ def _corpus_from_file(path: Path, *, name: str) -> Corpus:
 def _corpus_from_corpus_file(path: Path, *, name: str) -> Corpus:
     """The corpus that a corpus file describes, cut to its limit of bytes."""
     described = read_corpus_file(path)
-    read = read_files_of(described, file=path)
+    read = read_named_files(described, file=path)
     origin, kind = described.origin(path), described.known_kind
     whole = replace(
         _corpus_of_text(read, name=name, origin=origin, kind=kind),
@@ -528,17 +528,19 @@ def _corpus_of_text(read: JoinedText, *, name: str, origin: str, kind: Kind) -> 
         kind=kind,
         functions=tuple(functions),
         cuts=tuple(needles.cut_points(read.functions)),
-        skipped=(*read.left_out, *_copied_functions(read, functions)),
+        skipped=(*read.left_out, *_copied_functions_notes(read, functions)),
         checks=read.checks,
     )
 
 
-def _copied_functions(
+def _copied_functions_notes(
     read: JoinedText, functions: Sequence[Function]
 ) -> Iterator[tuple[str, str]]:
     """The functions of a text whose bodies are those of *functions* once more."""
-    bodies = {needles.body_of(function) for function in functions}
-    every = sum(needles.body_of(function) in bodies for function in read.functions)
+    bodies = {needles.stripped_body_lines(function) for function in functions}
+    every = sum(
+        needles.stripped_body_lines(function) in bodies for function in read.functions
+    )
     if every > len(functions):
         count = plural(every - len(functions), "function")
         yield count, "equal bodies: copies of functions that are asked for"
@@ -555,7 +557,7 @@ def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
 def _nothing_to_ask_error(read: JoinedText, *, name: str) -> BadInput:
     """The error for a text without a function to ask for, with what it lacks."""
     count = len(read.functions)
-    lines = max((function.content_lines for function in read.functions), default=0)
+    lines = max((function.content_line_count for function in read.functions), default=0)
     if read.left_out and not lines:
         label, reason = read.left_out[0]
         hint = f"Not all could be read. {label}: {reason}."

@@ -99,7 +99,7 @@ class Sums:
     right: list[bool] = field(default_factory=list)
     """Whether the most probable token is the right one."""
 
-    def add(self, row: Row, base: Row, right: int) -> None:
+    def add_token(self, row: Row, base: Row, right: int) -> None:
         """
         Compare *row* with *base* at a place where *right* comes.
 

@@ -38,7 +38,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.system import machine
 from codeneedle.system.processes import Child, ends_within, process_tree
-from codeneedle.text import size
+from codeneedle.text import size_text
 
 HOST = "127.0.0.1"
 """Where servers that we start listen."""
@@ -164,7 +164,7 @@ class Tokenizer(Protocol):
         """Length of *text* in tokens; with the special one that begins a prompt."""
         ...
 
-    def counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
         """The lengths of *texts* in tokens, without special ones."""
         ...
 
@@ -310,7 +310,7 @@ class Served:
         """What runs, as far as the engine tells by now; by default nothing."""
         return Effective()
 
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - for those that tell
+    def differences_from_cell(self, cell: CellSpec) -> tuple[str, ...]:  # noqa: ARG002 - for those that tell
         """
         In what it differs from *cell*, one phrase each.
 
@@ -322,7 +322,7 @@ class Served:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
 
-    def program(self) -> str:
+    def program_hash(self) -> str:
         """
         A hash of what really runs: its program, its libraries, and words of its command
         line that are not ours. Empty where nothing tells it.
@@ -355,11 +355,15 @@ class Served:
 
     def _resident_bytes(self) -> int | None:
         """Resident size of its processes now; None if they are not ours, or unknown."""
-        return machine.tree_rss_bytes(self.child.pid) if self.child else None
+        return machine.tree_peak_rss_bytes(self.child.pid) if self.child else None
 
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that is unknown."""
-        return machine.used_bytes(*process_tree(self.child.pid)) if self.child else None
+        return (
+            machine.nvidia_memory_bytes(*process_tree(self.child.pid))
+            if self.child
+            else None
+        )
 
     def device_peak_bytes(self) -> int | None:
         """The most that it held there so far; None if that is unknown."""
@@ -501,7 +505,7 @@ class Engine(ABC):
         """What a user should know before a sweep starts, one sentence each."""
         return ()
 
-    def programs(self) -> Mapping[str, str]:
+    def hashes_by_program(self) -> Mapping[str, str]:
         """
         Hashes of the programs that it starts, with their libraries, by name.
 
@@ -509,7 +513,7 @@ class Engine(ABC):
         """
         return {}
 
-    def files(self) -> Mapping[str, str]:
+    def hashes_by_file(self) -> Mapping[str, str]:
         """Hashes of the files that the user's arguments name, by name of the file."""
         return {}
 
@@ -523,7 +527,7 @@ class Engine(ABC):
         return None
 
     @property
-    def has_usual_sizes(self) -> bool:
+    def has_usual_cache_sizes(self) -> bool:
         """Whether its caches take what their types say: no limit, no other groups."""
         return True
 
@@ -558,11 +562,11 @@ class Engine(ABC):
         return bool(self.identity().devices)
 
     @property
-    def is_on_cpu(self) -> bool:
-        """Whether it is what `on_cpu` made."""
+    def has_attention_on_cpu(self) -> bool:
+        """Whether it is what `with_attention_on_cpu` made."""
         return False
 
-    def on_cpu(
+    def with_attention_on_cpu(
         self,
         pair: Pair,  # noqa: ARG002 - for those that can
     ) -> "Engine | None":
@@ -570,7 +574,7 @@ class Engine(ABC):
         return None
 
     @property
-    def text_ability(self) -> Ability:
+    def text_scoring_ability(self) -> Ability:
         """By which it scores the right tokens of a text: a tool's, or a server's."""
         return Ability.DIVERGENCE
 
@@ -627,7 +631,7 @@ class Engine(ABC):
         self.require(Ability.READING)
         raise NotImplementedError
 
-    def unread(self, context: int, *, workers: int = 1) -> str:
+    def why_it_cannot_read(self, context: int, *, workers: int = 1) -> str:
         """
         Why it cannot read right tokens of a text, as a phrase; empty if it can.
 
@@ -646,8 +650,9 @@ class Engine(ABC):
             return ""
         beside = f" in each of {workers} cells" if workers > 1 else ""
         return (
-            f"reading {context:,} tokens{beside} takes {size(needed)} of main memory "
-            f"beside the model, and {size(there)} are free"
+            f"reading {context:,} tokens{beside} takes {size_text(needed)} of main "
+            "memory "
+            f"beside the model, and {size_text(there)} are free"
         )
 
     def speed_tool(self) -> SpeedTool:

@@ -15,7 +15,7 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
 from codeneedle.system.files import tail
-from codeneedle.text import one_line, visible
+from codeneedle.text import escape_invisible, one_line
 
 LAST_LINES = 12
 """Of the log of a program that failed, in its record."""
@@ -146,7 +146,7 @@ def trouble_of_sigkill() -> Trouble:
     return Trouble(Status.CRASHED, reason)
 
 
-def end_of(log: Path) -> tuple[str, ...]:
+def last_log_lines(log: Path) -> tuple[str, ...]:
     """The last `LAST_LINES` of *log* that are not blank, safe to show."""
     return last_lines(tail(log, END_BYTES).splitlines())
 
@@ -154,4 +154,4 @@ def end_of(log: Path) -> tuple[str, ...]:
 def last_lines(lines: Iterable[str]) -> tuple[str, ...]:
     """The last `LAST_LINES` of *lines* that are not blank, safe to show."""
     shown = [line for line in lines if line.strip()][-LAST_LINES:]
-    return tuple(visible(each.rstrip())[:LINE_CHARACTERS] for each in shown)
+    return tuple(escape_invisible(each.rstrip())[:LINE_CHARACTERS] for each in shown)

@@ -28,7 +28,7 @@ from codeneedle.engines.messages import (
 from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.records.record import Json
 from codeneedle.system.secrets import know_secrets, masking_errors
-from codeneedle.text import harmless
+from codeneedle.text import replace_surrogates
 
 SHORT_S = 5.0
 """Time limit for connecting on loopback, and for one question about readiness."""
@@ -65,7 +65,7 @@ _Layout = TypeVar("_Layout")
 _Event = TypeVar("_Event", bound=StreamEvent)
 
 
-def can_be_asked(url: str) -> bool:
+def has_valid_host(url: str) -> bool:
     """Whether *url* has a host that a header and a socket can name."""
     try:
         known = httpx.URL(url)
@@ -76,7 +76,7 @@ def can_be_asked(url: str) -> bool:
     return True
 
 
-def never(_so_far: str) -> bool:
+def never_enough(_so_far: str) -> bool:
     """A reply is never long enough: read until the model ends it."""
     return False
 
@@ -151,7 +151,7 @@ class Connection:
         Comments, which servers send as pings, are none. A reply that has ended is whole
         if nothing else comes within `ENDED_S`.
         """
-        self._note_event()
+        self._extend_deadline()
         for line in self._lines(response, limit_bytes):
             kind, _, data = line.partition(b":")
             if kind in _NO_EVENTS:
@@ -162,7 +162,7 @@ class Connection:
             if data.strip() == b"[DONE]":
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
-            self._note_event()
+            self._extend_deadline()
             event = json_object(data, expected="an event")
             if kind == b"error" or event.get("error"):
                 raise stated_error(data, code=response.status_code)
@@ -176,13 +176,13 @@ class Connection:
             if not self._deadline.is_last:
                 raise
 
-    def _note_end(self, event: _Event) -> _Event:
+    def _shorten_deadline_at_end(self, event: _Event) -> _Event:
         """*event*; if it ends a reply, little may follow."""
         if event.finish is not None and not self._deadline.is_last:
-            self._deadline.last(ENDED_S)
+            self._deadline.end_within(ENDED_S)
         return event
 
-    def _note_event(self) -> None:
+    def _extend_deadline(self) -> None:
         """Grant the server its time again; `silence_limit` learns how long it took."""
         self._deadline.extend()
         self.silence_limit.note_event()
@@ -210,7 +210,7 @@ class Connection:
         """
         expected = f"what {path} should say"
         with self._response_to(method, path, body, limit_s=limit_s) as response:
-            data = whole(response.iter_raw(), limit_bytes=limit_bytes)
+            data = join_chunks(response.iter_raw(), limit_bytes=limit_bytes)
             return check_shape(
                 json_object(data, expected=expected), layout, expected=expected
             )
@@ -266,7 +266,9 @@ def _refuse_error(answer: httpx.Response) -> None:
         return
     if answer.is_redirect:
         where = answer.headers.get("location", "nowhere")
-        raise Refused(code=answer.status_code, kind="redirect", message=harmless(where))
+        raise Refused(
+            code=answer.status_code, kind="redirect", message=replace_surrogates(where)
+        )
     error = stated_error(error_beginning(answer.iter_raw()), code=answer.status_code)
     error.retry_after = answer.headers.get("retry-after", "")
     raise error
@@ -310,7 +312,7 @@ def lines(
         refuse_beyond(limit_bytes, total)
 
 
-def whole(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
+def join_chunks(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
     """
     All *chunks* of an answer, joined.
 
@@ -355,7 +357,7 @@ class _Deadline:
         if not self.is_last:
             self._until_s = time.monotonic() + self._limit_s
 
-    def last(self, limit_s: float) -> None:
+    def end_within(self, limit_s: float) -> None:
         """Grant *limit_s* seconds at most, and no more."""
         self._until_s = min(self._until_s, time.monotonic() + limit_s)
         self.is_last = True

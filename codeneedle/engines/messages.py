@@ -18,11 +18,11 @@ from codeneedle.scores import (
     ComputesNan,
     NoScore,
     NotANumber,
+    checked_log_probability,
     first_contradiction,
-    log_probability,
     refuse_contradiction,
 )
-from codeneedle.text import harmless, size
+from codeneedle.text import replace_surrogates, size_text
 
 Finish = Literal["stop", "length", "cut"]
 """Why a reply ended: an end token, the token limit, or we closed the stream."""
@@ -105,7 +105,7 @@ class Forced:
     """From the first request to the last answer, in seconds, by our clock."""
 
     @property
-    def is_even(self) -> bool:
+    def has_matching_lengths(self) -> bool:
         """Whether there is a score, and all of them are of the same tokens."""
         tokens = len(self.logprobs)
         is_bound = all(at < tokens for at in self.bounds)
@@ -114,27 +114,27 @@ class Forced:
     @property
     def fault(self) -> str:
         """Why these are no scores; empty if they are."""
-        if not self.is_even:
+        if not self.has_matching_lengths:
             return "they are not of the same tokens, or there is none"
         return first_contradiction(self.logprobs, self.leads, {*self.bounds})
 
     @property
-    def logp(self) -> float:
+    def mean_logprob(self) -> float:
         """Mean log-probability of a token, in nats; at most 0."""
         return fmean(self.logprobs)
 
     @property
-    def probability(self) -> float:
+    def mean_probability(self) -> float:
         """Mean probability of a token, from 0 to 1."""
         return fmean(map(math.exp, self.logprobs))
 
     @property
-    def first_choices(self) -> float:
+    def first_choice_share(self) -> float:
         """Share of tokens that were the first choice, from 0 to 1."""
         return fmean(lead > 0 for lead in self.leads)
 
     @property
-    def kept_tokens(self) -> int:
+    def leading_first_choices(self) -> int:
         """
         Tokens before the first that was no first choice; all of them without one.
 
@@ -267,7 +267,7 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         self, *, expected: str = "", answer: str = "", limit_bytes: int = 0
     ) -> None:
         super().__init__(
-            f"the server's answer is longer than {size(limit_bytes)}"
+            f"the server's answer is longer than {size_text(limit_bytes)}"
             if limit_bytes
             else f"the server did not answer with {expected}: "
             f"{quote_beginning(answer)}",
@@ -345,7 +345,7 @@ class TokenPiece:
     """The part; its bytes, where they are no valid UTF-8."""
 
     @property
-    def size(self) -> int:
+    def utf8_size(self) -> int:
         """Length of the part, in bytes of UTF-8."""
         if isinstance(self.piece, str):
             # Lone surrogates cannot be encoded; no vocabulary has them.
@@ -393,7 +393,10 @@ def stated_error(data: bytes, *, code: int) -> Refused:
     # An error in the middle of a stream comes after a 200, and has its own code.
     if isinstance(stated.code, int) and stated.code in CODES:
         code = stated.code
-    kind, message = harmless(stated.type[:QUOTE_CHARACTERS]), harmless(stated.message)
+    kind, message = (
+        replace_surrogates(stated.type[:QUOTE_CHARACTERS]),
+        replace_surrogates(stated.message),
+    )
     numbers = {key: n for key, n in answer["error"].items() if isinstance(n, int)}
     return Refused(code=code, kind=kind, message=message, counts=numbers)
 
@@ -414,7 +417,7 @@ def check_shape(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout
 
 def quote_beginning(text: str) -> str:
     """The beginning of *text*, in one line and without control characters."""
-    start = harmless(text[:QUOTE_CHARACTERS])
+    start = replace_surrogates(text[:QUOTE_CHARACTERS])
     line = " ".join("".join(c if c.isprintable() else " " for c in start).split())
     return f"'{line}…'" if len(text) > QUOTE_CHARACTERS else f"'{line}'"
 
@@ -554,8 +557,8 @@ class _PartialReply:
     unscored: str = ""
 
     def add(self, event: StreamEvent) -> None:
-        self.texts.append(harmless(event.text))
-        self.reasonings.append(harmless(event.reasoning))
+        self.texts.append(replace_surrogates(event.text))
+        self.reasonings.append(replace_surrogates(event.reasoning))
         self.characters += len(event.text) + len(event.reasoning)
         self.timings = event.timings or self.timings
         self.finish = self.finish or event.finish
@@ -623,9 +626,9 @@ def listed_logprobs(token: Token) -> dict[int, float]:
         NotANumber: If one is NaN.
         NoScore: If one is none, or they contradict each other: a token is there twice.
     """
-    own = log_probability(token.logprob)
+    own = checked_log_probability(token.logprob)
     stated = [
-        (top_logprob.id, log_probability(top_logprob.logprob))
+        (top_logprob.id, checked_log_probability(top_logprob.logprob))
         for top_logprob in token.top_logprobs
     ]
     listed = dict(stated)

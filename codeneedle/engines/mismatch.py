@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from codeneedle.cache_types import Pair, is_full
+from codeneedle.cache_types import Pair, is_full_precision
 from codeneedle.errors import CellError
 from codeneedle.models.kv_cache import pad_context
 from codeneedle.records.record import Attention, Effective, Status
@@ -69,7 +69,7 @@ def refuse_without_flash(pair: Pair | None, effective: Effective) -> None:
         CellError: With the line of the log that says so.
     """
     is_plain = effective.attention is Attention.PLAIN
-    if pair and is_plain and not is_full(pair.v):
+    if pair and is_plain and not is_full_precision(pair.v):
         raise CellError(
             f"a quantized V needs flash attention: {effective.attention_evidence}",
             hint="Sweep pairs whose V is f16, bf16 or f32.",

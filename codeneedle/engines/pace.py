@@ -75,7 +75,7 @@ class Pace:
         """Pace of cells that took so many seconds, and are alike: the price `CELL`."""
         return cls(start_s=fmean(times))
 
-    def of(self, price: Price) -> float:
+    def seconds_for(self, price: Price) -> float:
         """Seconds that *price* takes."""
         return (
             price.starts * self.start_s

@@ -126,12 +126,16 @@ def trouble_in(lines: Iterable[str]) -> Trouble | None:
     if none says what, or denies something right before it.
     """
     ending = _without_usage(lines)[-LAST_COMPLAINTS:]
-    block = _last_block(ending)
+    block = _last_error_lines(ending)
     firm = [line for line in block if not _WARNING.search(line)]
     causes = [line for line in firm if not _CONSEQUENCE.search(line)]
     raised = [line for line in causes if _RAISED.search(line)]
     found = (
-        raised[-1:] or causes[:1] or _lines_of_denial(ending) or firm[:1] or block[:1]
+        raised[-1:]
+        or causes[:1]
+        or _denial_line_before_error(ending)
+        or firm[:1]
+        or block[:1]
     )
     if not found:
         return None
@@ -152,7 +156,7 @@ def _without_usage(lines: Iterable[str]) -> list[str]:
     return kept
 
 
-def _last_block(lines: Sequence[str]) -> list[str]:
+def _last_error_lines(lines: Sequence[str]) -> list[str]:
     """The complaints that belong to the last one."""
     at = [at for at, line in enumerate(lines) if _ERROR.search(line)]
     begin = len(at)
@@ -161,7 +165,7 @@ def _last_block(lines: Sequence[str]) -> list[str]:
     return [lines[each] for each in at[begin:]]
 
 
-def _lines_of_denial(lines: Sequence[str]) -> list[str]:
+def _denial_line_before_error(lines: Sequence[str]) -> list[str]:
     """The line that denies something right before the first that says it failed."""
     first = next((n for n, line in enumerate(lines) if _ERROR.search(line)), 0)
     return [

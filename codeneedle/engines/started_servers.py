@@ -16,7 +16,7 @@ from codeneedle.errors import CellError
 from codeneedle.records.record import Status
 from codeneedle.system.files import tail
 from codeneedle.system.processes import Child, ends_within, free_port, is_stopped
-from codeneedle.text import duration
+from codeneedle.text import duration_text
 
 PORT_ATTEMPTS = 5
 """Another program may take the port before the server binds it."""
@@ -45,7 +45,7 @@ _TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=Non
 
 
 @contextlib.contextmanager
-def telling(tell: Callable[[str], None]) -> Iterator[None]:
+def reporting_waits(tell: Callable[[str], None]) -> Iterator[None]:
     """Have *tell* called with what a server that starts in the block waits for."""
     token = _TELL.set(tell)
     try:
@@ -175,9 +175,9 @@ def _wait_for(server: StartedServer) -> Readiness:
         if waited_s >= tell_at_s:
             is_halted = is_stopped(server.child.pid)
             state = STOPPED if is_halted else server.state(best)
-            _tell_wait(state, waited_s, left_s)
+            _report_wait(state, waited_s, left_s)
             tell_at_s = 2 * waited_s
-        time.sleep(min(nap_after(time.monotonic() - began_s), left_s))
+        time.sleep(min(nap_seconds(time.monotonic() - began_s), left_s))
         waited_s = time.monotonic() - began_s
     return Readiness.SILENT if best is Readiness.READY else best
 
@@ -197,13 +197,13 @@ def _stopped_server_error(server: StartedServer, error: CellError) -> CellError 
     )
 
 
-def _tell_wait(state: str, waited_s: float, left_s: float) -> None:
-    """Tell what `telling` asked to hear: the *state*, and how long it may go on."""
+def _report_wait(state: str, waited_s: float, left_s: float) -> None:
+    """Tell whom `reporting_waits` named the *state*, and how long it may go on."""
     if tell := _TELL.get():
-        known = f"{state}; it is given up in {duration(left_s)}"
-        tell(f"waiting for the server for {duration(waited_s)}: {known}")
+        known = f"{state}; it is given up in {duration_text(left_s)}"
+        tell(f"waiting for the server for {duration_text(waited_s)}: {known}")
 
 
-def nap_after(waited_s: float) -> float:
+def nap_seconds(waited_s: float) -> float:
     """How long to sleep before the next poll, after *waited_s* seconds; in seconds."""
     return min(max(FIRST_NAP_S, NAP_SHARE * waited_s), LONGEST_NAP_S)

@@ -96,21 +96,23 @@ class Gain:
     per_token: float  # KV cache of a further token, of the pair
 
     @property
-    def share(self) -> float:
+    def saved_share(self) -> float:
         """What the pair saves of all memory with the reference."""
         whole = self.weights + self.reference + self.recurrent + self.compute
         return (self.reference - self.kv) / whole
 
     @property
-    def tokens(self) -> int:
+    def further_tokens(self) -> int:
         """Further tokens that the memory of the reference would hold with the pair."""
         saved = self.reference - self.kv
         return int(saved / self.per_token) if self.per_token else 0
 
 
-def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain | None:
+def gain_by_survey(
+    survey: Survey, pair: Pair, *, reference: Pair, weights: int
+) -> Gain | None:
     """
-    The memory of *pair* beside that of *reference*; see `gain_of`.
+    The memory of *pair* beside that of *reference*; see `memory_gain`.
 
     Args:
         survey: Has both pairs, at the context in question.
@@ -124,12 +126,12 @@ def gain(survey: Survey, pair: Pair, *, reference: Pair, weights: int) -> Gain |
     theirs, ours = survey.caches(reference), survey.caches(pair)
     if theirs is None or ours is None:
         return None
-    return gain_of(
+    return memory_gain(
         pair, ours, theirs, survey.pairs[reference], at=survey.context, weights=weights
     )
 
 
-def gain_of(
+def memory_gain(
     pair: Pair,
     ours: Caches,
     theirs: Caches,
@@ -164,7 +166,7 @@ def gain_of(
         recurrent=told.recurrent_bytes,
         compute=sum(device.compute for device in told.memory),
         is_least=at > theirs.context,
-        per_token=ours.per_token,
+        per_token=ours.added_bytes_per_token,
     )
 
 
@@ -196,7 +198,7 @@ def with_attention(
     if effective.attention is None and splits is not None:
         surveyed = survey.whole_splits if survey else None
         whole = max(WHOLE_SPLITS, surveyed or 0)
-        attention = _by_splits(effective, splits, whole)
+        attention = _attention_by_splits(effective, splits, whole)
         if attention is Attention.CPU and is_split and surveyed is None:
             attention = None
         evidence = f"{splits} graph splits, {whole} with attention in a kernel"
@@ -222,7 +224,9 @@ def with_attention(
     return replace(effective, attention_evidence=told)
 
 
-def _by_splits(effective: Effective, splits: int, whole: int) -> Attention | None:
+def _attention_by_splits(
+    effective: Effective, splits: int, whole: int
+) -> Attention | None:
     """
     A kernel without further splits, the CPU with one or more for each layer.
 
@@ -247,7 +251,9 @@ _TELL: ContextVar[Callable[[str, int, int], object] | None] = ContextVar(
 
 
 @contextlib.contextmanager
-def telling_calls(tell: Callable[[str, int, int], object]) -> Iterator[None]:
+def reporting_survey_progress(
+    tell: Callable[[str, int, int], object],
+) -> Iterator[None]:
     """Have *tell* called with what surveys in the block ask, and how far that is."""
     token = _TELL.set(tell)
     try:
@@ -256,7 +262,7 @@ def telling_calls(tell: Callable[[str, int, int], object]) -> Iterator[None]:
         _TELL.reset(token)
 
 
-def tell_call(done: int, total: int) -> None:
+def report_survey_progress(done: int, total: int) -> None:
     """Tell that so many pairs of a survey were answered."""
     if tell := _TELL.get():
         tell(f"asking the engine about {plural(total, 'pair')}", done, total)

@@ -182,7 +182,7 @@ class DivergenceTool(Protocol):
         """
         ...
 
-    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
+    def bytes_to_write(self, folder: Path, *, context: int, chunks: int) -> int:
         """What the distributions of the reference would add to *folder*, in bytes."""
         ...
 
@@ -245,7 +245,7 @@ class ReadingTask:
     wanted: tuple[int, ...]
     """
     Places of the right tokens among these, from 0, ascending; each of
-    `ReadingTool.places`.
+    `ReadingTool.scorable_places`.
     """
 
     text: bytes  # the text; it has twice as many tokens as are read
@@ -275,7 +275,7 @@ class ReadingTool(Protocol):
         """The version that the tool states."""
         ...
 
-    def places(self, tokens: int) -> range:
+    def scorable_places(self, tokens: int) -> range:
         """Places of a text of so many *tokens*, from 0, whose tokens are scored."""
         ...
 
@@ -283,7 +283,7 @@ class ReadingTool(Protocol):
         """What it takes in main memory for a text of *tokens*, beside the model."""
         ...
 
-    def read(
+    def read_and_score(
         self, task: ReadingTask, *, log: Path, note: Callable[[ToolRun], None]
     ) -> ReadTokens:
         """
@@ -362,7 +362,7 @@ class SpeedTool(Protocol):
         ...
 
 
-def first_equals(chunks: Iterable[Hashable]) -> tuple[int, ...]:
+def indices_of_first_equals(chunks: Iterable[Hashable]) -> tuple[int, ...]:
     """For each of *chunks*, the number of the first one that is equal to it."""
     first: dict[Hashable, int] = {}
     return tuple(first.setdefault(each, at) for at, each in enumerate(chunks))

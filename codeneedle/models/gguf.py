@@ -135,8 +135,8 @@ def parse(data: Buffer) -> Header:
         BadHeader: If it is no GGUF, of another version, or damaged.
     """
     reader = _ByteCursor(data)
-    _refuse_version(reader)
-    tensors, keys = reader.count(), reader.count()
+    _check_magic_and_version(reader)
+    tensors, keys = reader.next_u64(), reader.next_u64()
     if keys > MOST_KEYS or tensors > MOST_TENSORS:
         raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
     values: dict[str, Value] = {}
@@ -147,7 +147,7 @@ def parse(data: Buffer) -> Header:
         if TOKENIZER.fullmatch(name):
             hashes[name] = reader.hash_from(start)
     kept: dict[str, Tensor] = {}
-    extent, elements, expert_bytes = _data_extent(reader, tensors, kept)
+    extent, elements, expert_bytes = _read_tensors(reader, tensors, kept)
     start = _align(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
@@ -204,33 +204,33 @@ class _ByteCursor:
         """A hash of the bytes from *start* up to here."""
         return hashlib.sha256(self._data[start : self.at]).digest()
 
-    def number(self, layout: struct.Struct) -> int | float | bool:
+    def next_number(self, layout: struct.Struct) -> int | float | bool:
         start = self.skip(layout.size)
         value: int | float | bool = layout.unpack_from(self._data, start)[0]
         return value
 
-    def count(self) -> int:
+    def next_u64(self) -> int:
         """The next number of 64 bits, without a sign."""
-        return int(self.number(_U64))
+        return int(self.next_number(_U64))
 
-    def small(self) -> int:
+    def next_u32(self) -> int:
         """The next number of 32 bits, without a sign."""
-        return int(self.number(_U32))
+        return int(self.next_number(_U32))
 
-    def take(self, size: int) -> bytes:
+    def next_bytes(self, size: int) -> bytes:
         """The next *size* bytes, copied."""
         start = self.skip(size)
         return bytes(self._data[start : start + size])
 
-    def text(self) -> str | None:
+    def next_text(self) -> str | None:
         """The next string; None if it is too long to be kept."""
-        size = self.count()
-        if not self.keeps(size):
+        size = self.next_u64()
+        if not self.reserve_bytes(size):
             self.skip(size)
             return None
-        return self.take(size).decode(errors="replace")
+        return self.next_bytes(size).decode(errors="replace")
 
-    def keeps(self, size: int) -> bool:
+    def reserve_bytes(self, size: int) -> bool:
         """Whether *size* more bytes may be kept; they are counted if so."""
         if size > self._room:
             return False
@@ -248,7 +248,7 @@ class _ByteCursor:
         self.at = at
         self.skip(0)
 
-    def numbers(
+    def next_numbers(
         self, layout: struct.Struct, count: int
     ) -> tuple[int | float | bool, ...]:
         start = self.skip(layout.size * count)
@@ -256,11 +256,11 @@ class _ByteCursor:
         return struct.unpack_from(f"<{count}{code}", self._data, start)
 
 
-def _refuse_version(reader: _ByteCursor) -> None:
+def _check_magic_and_version(reader: _ByteCursor) -> None:
     """Stop at what is no GGUF, or one of another byte order or version."""
-    if reader.take(len(MAGIC)) != MAGIC:
+    if reader.next_bytes(len(MAGIC)) != MAGIC:
         raise BadHeader("it does not begin with the letters GGUF")
-    version = reader.small()
+    version = reader.next_u32()
     # A big-endian 3 reads as 3 << 24.
     if version and not version & 0xFFFF:
         raise BadHeader("it was written for a machine with another byte order")
@@ -281,19 +281,19 @@ def _read_key(
     Raises:
         BadHeader: If its name is empty or known, or its value of no known kind.
     """
-    name = reader.text()
+    name = reader.next_text()
     # Zeros would otherwise parse as millions of keys with an empty name.
     if not name or name in values or name in lengths:
         raise BadHeader("its list of keys is damaged")
     start = reader.at
-    kind = reader.small()
+    kind = reader.next_u32()
     if kind == _STRING:
-        text = reader.text()
+        text = reader.next_text()
         values[name] = "" if text is None else text
     elif kind == _ARRAY:
         _read_array(reader, name, values, lengths)
     else:
-        values[name] = reader.number(_scalar_layout(kind))
+        values[name] = reader.next_number(_scalar_layout(kind))
     return name, start
 
 
@@ -301,7 +301,7 @@ def _read_array(
     reader: _ByteCursor, name: str, values: dict[str, Value], lengths: dict[str, int]
 ) -> None:
     """Read a list: its length, and its numbers if it is short; never strings."""
-    kind, count = reader.small(), reader.count()
+    kind, count = reader.next_u32(), reader.next_u64()
     if count > MOST_ELEMENTS:
         raise BadHeader(f"a list in it claims to have {count} elements")
     lengths[name] = count
@@ -309,10 +309,10 @@ def _read_array(
         reader.skip_texts(count)
         return
     layout = _scalar_layout(kind)
-    if count > LONGEST_ARRAY or not reader.keeps(layout.size * count):
+    if count > LONGEST_ARRAY or not reader.reserve_bytes(layout.size * count):
         reader.skip(layout.size * count)
     else:
-        values[name] = reader.numbers(layout, count)
+        values[name] = reader.next_numbers(layout, count)
 
 
 def _scalar_layout(kind: int) -> struct.Struct:
@@ -323,7 +323,7 @@ def _scalar_layout(kind: int) -> struct.Struct:
     return layout
 
 
-def _data_extent(
+def _read_tensors(
     reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]
 ) -> tuple[int, int, int]:
     """
@@ -332,10 +332,10 @@ def _data_extent(
     """
     extent = elements = expert_bytes = 0
     for _ in range(tensors):
-        length = reader.count()
+        length = reader.next_u64()
         if not 0 < length <= LONGEST_NAME:
             raise BadHeader("its list of tensors is damaged")
-        name = reader.take(length)
+        name = reader.next_bytes(length)
         tensor, size = _read_tensor(reader)
         extent = max(extent, tensor.start + size)
         elements += tensor.elements
@@ -349,17 +349,17 @@ def _data_extent(
 
 def _read_tensor(reader: _ByteCursor) -> tuple[Tensor, int]:
     """The next tensor, its start counted from that of all data, and its bytes."""
-    dimensions = reader.small()
+    dimensions = reader.next_u32()
     if dimensions > MOST_DIMENSIONS:
         raise BadHeader(f"it holds a tensor of {dimensions} dimensions")
-    lengths = [reader.count() for _ in range(dimensions)]
+    lengths = [reader.next_u64() for _ in range(dimensions)]
     elements, row = math.prod(lengths), lengths[0] if lengths else 1
-    kind = reader.small()
-    values, size = blocks_of(kind)
-    return Tensor(kind, elements, reader.count(), row), elements // values * size
+    kind = reader.next_u32()
+    values, size = block_values_and_bytes(kind)
+    return Tensor(kind, elements, reader.next_u64(), row), elements // values * size
 
 
-def blocks_of(kind: int) -> tuple[int, int]:
+def block_values_and_bytes(kind: int) -> tuple[int, int]:
     """
     Values and bytes of a block of tensors of *kind*, by ``enum ggml_type``.
 

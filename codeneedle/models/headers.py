@@ -10,11 +10,14 @@ import msgspec
 from codeneedle import __version__
 from codeneedle.cache_types import Pair
 from codeneedle.errors import CodeneedleError
-from codeneedle.models.kv_cache import plain_caches
-from codeneedle.models.sensitivity import attention_moved, coarsest_borne
+from codeneedle.models.kv_cache import caches_of_plain_attention
+from codeneedle.models.sensitivity import (
+    attention_moved_by_k_type,
+    coarsest_safe_k_type,
+)
 from codeneedle.models.stores import StoredModel
 from codeneedle.models.weights import Weights, read_header
-from codeneedle.system.files import cache_folder, identity, read_note, write_note
+from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
 
 AT = 32_768
 """Context at which caches are compared, in tokens."""
@@ -57,7 +60,7 @@ class _KeptFacts(msgspec.Struct, frozen=True):
 def facts_of(weights: Weights) -> HeaderFacts:
     """What is shown of *weights*."""
     at = min(AT, weights.training_context or AT)
-    caches = plain_caches(weights, at)
+    caches = caches_of_plain_attention(weights, at)
     full, less = (caches.size(at, p) if caches else None for p in (FULL, SAVING))
     norms = [n for _, n in weights.k_bias_norms if math.isfinite(n)]
     return HeaderFacts(
@@ -67,14 +70,14 @@ def facts_of(weights: Weights) -> HeaderFacts:
         at=at,
         cache_bytes=None if full is None else round(full),
         saved_bytes=None if full is None or less is None else round(full - less),
-        coarsest_k=coarsest_borne(attention_moved(weights)),
+        coarsest_k=coarsest_safe_k_type(attention_moved_by_k_type(weights)),
         k_bias=max(norms, default=0.0),
         k_bias_median=statistics.median_low(norms) if norms else 0.0,
         has_sinks=weights.has_sinks,
     )
 
 
-def headers_of(
+def read_facts_of_models(
     models: Iterable[StoredModel],
     read_folder: Callable[[StoredModel], Weights],
     progress: Callable[[int], None] = lambda _: None,
@@ -89,7 +92,7 @@ def headers_of(
         read_folder: Reads a model that is a folder.
         progress: Called with the number of models that are known.
     """
-    kept = _read_cache()
+    kept = _read_kept_facts()
     known: dict[str, HeaderFacts] = {}
     facts = {}
     for at, model in enumerate(models):
@@ -117,7 +120,7 @@ def _read_facts(
     return facts_of(weights)
 
 
-def _read_cache() -> dict[str, HeaderFacts]:
+def _read_kept_facts() -> dict[str, HeaderFacts]:
     """Facts that are kept, by `_model_key`; none of another version."""
     note = read_note(_facts_file(), _KeptFacts)
     return note.facts if note and note.kind == KIND else {}
@@ -130,6 +133,6 @@ def _facts_file() -> Path:
 def _model_key(model: StoredModel) -> str:
     """Identity of the first file of *model*, and the size of all; empty without it."""
     try:
-        return f"{identity(model.path)} {model.size_bytes}"
+        return f"{file_state_text(model.path)} {model.size_bytes}"
     except OSError:
         return ""

@@ -42,12 +42,12 @@ _NAMES = ("mmproj", "imatrix", "mtp-", "eagle3-", "dflash-", "dspark-")
 """In names of files beside a model (``gguf_filename_is_model`` of llama.cpp)."""
 
 
-def is_called_other(name: str) -> bool:
+def has_non_model_name(name: str) -> bool:
     """Whether a file is called like one that lies beside a language model."""
     return any(word in name.lower() for word in _NAMES)
 
 
-def other_kind(*headers: Header) -> str:
+def non_model_kind(*headers: Header) -> str:
     """
     What a file is, as a phrase; empty if it may be a language model.
 

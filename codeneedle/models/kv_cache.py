@@ -12,10 +12,10 @@ from functools import partial
 from itertools import groupby
 from operator import itemgetter
 
-from codeneedle.cache_types import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision
+from codeneedle.cache_types import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision_key
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import KvBuffer
-from codeneedle.text import MIB, mib
+from codeneedle.text import MIB, mib_of_bytes
 
 CONTEXT_STEP = 256
 """Tokens; see `pad_context`."""
@@ -64,7 +64,7 @@ class Caches:
         return total if math.isfinite(total) else None
 
     @property
-    def per_token(self) -> float:
+    def added_bytes_per_token(self) -> float:
         """Size of a further token, in bytes: a sliding window does not grow."""
         return math.fsum(_cell_bytes(buffer, None) for buffer in self._growing_buffers)
 
@@ -110,7 +110,7 @@ def _bits_ratio(wanted: str, known: str) -> float:
     return bits(wanted, math.nan) / bits(known, math.nan)
 
 
-def plain_caches(weights: Weights, context: int) -> Caches | None:
+def caches_of_plain_attention(weights: Weights, context: int) -> Caches | None:
     """
     The cache of a model of which each layer keeps K and V of the whole context.
 
@@ -127,15 +127,15 @@ def plain_caches(weights: Weights, context: int) -> Caches | None:
         layers=weights.layers,
         k_type="f16",
         v_type="f16",
-        k_mib=mib(2 * cells * heads * weights.key_length),
-        v_mib=mib(2 * cells * heads * values),
+        k_mib=mib_of_bytes(2 * cells * heads * weights.key_length),
+        v_mib=mib_of_bytes(2 * cells * heads * values),
     )
     return Caches((buffer,), context, is_by_header=True)
 
 
 def why_misfit(weights: Weights, pair: Pair) -> str | None:
     """Why llama-server would refuse *pair* for this model, as a phrase; else None."""
-    if weights.has_equal_types and pair.k != pair.v:
+    if weights.needs_equal_types and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so both types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
     return _block_misfit(pair.k, k_sizes) or _block_misfit(pair.v, v_sizes)
@@ -194,7 +194,7 @@ MOST_ROUNDED = 0.002
 """Share of a size: a type of 4.25 bits is told from one of 4.5."""
 
 
-def stored_bits(caches: Iterable[KvBuffer]) -> dict[str, float]:
+def bits_by_cache_type(caches: Iterable[KvBuffer]) -> dict[str, float]:
     """
     Bits of a value of each cache type: known, or else measured.
 
@@ -380,13 +380,15 @@ def allowance_bytes(
     several devices, which buffers told of a more precise pair do not have.
     `RESERVE_BYTES` come on top.
     """
-    computed = buffers.size(context) if buffers else _computed_bytes(weights, context)
+    computed = (
+        buffers.size(context) if buffers else _compute_buffer_bytes(weights, context)
+    )
     heads = max(weights.kv_heads, default=0)
     layer = 2 * context * heads * (weights.key_length + weights.value_length)
     return computed + layer + RESERVE_BYTES
 
 
-def _computed_bytes(weights: Weights, context: int) -> int:
+def _compute_buffer_bytes(weights: Weights, context: int) -> int:
     """
     Compute buffers by the header alone, in bytes: an estimate.
 
@@ -428,7 +430,7 @@ def longest_context(
     )
 
 
-def room_of(devices: Iterable[str], memory_bytes: int) -> AvailableMemory:
+def available_memory(devices: Iterable[str], memory_bytes: int) -> AvailableMemory:
     """
     The memory of the accelerators, or of the machine if there is none.
 
@@ -439,7 +441,7 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> AvailableMemory:
         devices: As llama-server lists them: ``CUDA0 NVIDIA L4 (22563 MiB)``.
         memory_bytes: Memory of the machine.
     """
-    sizes = sorted(filter(None, map(_device_size, devices)))
+    sizes = sorted(filter(None, map(_backend_and_bytes, devices)))
     kinds = [
         (sum(size for _, size in kind), backend)
         for backend, kind in groupby(sizes, key=itemgetter(0))
@@ -453,7 +455,7 @@ def room_of(devices: Iterable[str], memory_bytes: int) -> AvailableMemory:
     )
 
 
-def _device_size(device: str) -> tuple[str, int] | None:
+def _backend_and_bytes(device: str) -> tuple[str, int] | None:
     """The backend of a device and its memory in bytes; None without a size."""
     match = _DEVICE.fullmatch(device)
     if match is None or not int(match["mib"]):
@@ -465,4 +467,4 @@ def _largest_first(memory: PairMemory) -> tuple[float, ...]:
     """Sort key: by size at the longest context, unknown ones last, then by types."""
     size_bytes = memory.kv_bytes[-1]
     size = math.inf if size_bytes is None else -size_bytes
-    return (size, *precision(memory.pair.k), *precision(memory.pair.v))
+    return (size, *precision_key(memory.pair.k), *precision_key(memory.pair.v))

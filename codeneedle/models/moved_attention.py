@@ -21,7 +21,7 @@ from gguf import GGMLQuantizationType
 from gguf.quants import dequantize, quantize
 
 from codeneedle.errors import CodeneedleError
-from codeneedle.models.gguf import Tensor, Value, blocks_of
+from codeneedle.models.gguf import Tensor, Value, block_values_and_bytes
 from codeneedle.models.weights import Weights, header_of
 
 Array = npt.NDArray[np.float32]
@@ -80,7 +80,7 @@ class _UnknownShape(Exception):  # noqa: N818 - named after the fact
 
 
 @functools.lru_cache(maxsize=8)
-def moved_attention(weights: Weights) -> Mapping[str, float]:
+def compute_moved_shares(weights: Weights) -> Mapping[str, float]:
     """
     The share of attention that rounding K moves, by K type; empty if unknown.
 
@@ -88,13 +88,13 @@ def moved_attention(weights: Weights) -> Mapping[str, float]:
     """
     try:
         with np.errstate(all="ignore"):
-            moved = _mean_of_layers(weights)
+            moved = _mean_moved_shares(weights)
     except (_UnknownShape, CodeneedleError, OSError, NotImplementedError):
         return {}
     return moved if all(map(math.isfinite, moved.values())) else {}
 
 
-def _mean_of_layers(weights: Weights) -> dict[str, float]:
+def _mean_moved_shares(weights: Weights) -> dict[str, float]:
     """Share of attention that moves by K type, mean of some heads of all layers."""
     attention = _attention_of(weights)
     chance = np.random.default_rng(0)
@@ -229,7 +229,7 @@ class _Tensors:
     ) -> Array:
         """So many numbers of a tensor from each of *starts* on, each in a row."""
         path, tensor = place
-        values, size = blocks_of(tensor.kind)
+        values, size = block_values_and_bytes(tensor.kind)
         if not size or any(number % values for number in (*starts, count)):
             raise _UnknownShape
         if max(starts) + count > tensor.elements:
@@ -281,14 +281,14 @@ class _Attention:
         group = heads // kv_heads
         for head in chance.choice(kv_heads, min(HEADS, kv_heads), replace=False):
             query = int(head) * group + int(chance.integers(group))
-            k = self._vectors(f"blk.{layer}.attn_k", int(head), kv_heads, keys)
-            q = self._vectors(f"blk.{layer}.attn_q", query, heads, queries)
+            k = self._project_tokens(f"blk.{layer}.attn_k", int(head), kv_heads, keys)
+            q = self._project_tokens(f"blk.{layer}.attn_q", query, heads, queries)
             yield _moved_shares(
                 self.rope.turn(q, behind) @ self.mixing,
                 self.rope.turn(k, positions) @ self.mixing,
             )
 
-    def _vectors(self, name: str, head: int, heads: int, tokens: Array) -> Array:
+    def _project_tokens(self, name: str, head: int, heads: int, tokens: Array) -> Array:
         """What a *head* of so many makes of *tokens*, one a row, before positions."""
         part = slice(head * self.size, (head + 1) * self.size)
         rows = range(part.start, part.stop)

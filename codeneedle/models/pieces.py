@@ -94,7 +94,7 @@ def pieces_of(whole: Path) -> list[Piece]:
     return sorted(pieces, key=Piece.order)[:MOST_PIECES]
 
 
-def place_of(piece: Piece) -> str:
+def place_phrase(piece: Piece) -> str:
     """Which one *piece* is, as a phrase: ``part 1 of 2``."""
     here = [found.path for found in pieces_of(piece.whole)]
     if piece.count:

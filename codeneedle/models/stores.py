@@ -17,10 +17,10 @@ from typing import Any
 
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
-from codeneedle.models.kinds import is_called_other
+from codeneedle.models.kinds import has_non_model_name
 from codeneedle.models.weights import UNFINISHED
 from codeneedle.system.files import exists, open_regular, reason_of
-from codeneedle.text import size as size_phrase
+from codeneedle.text import size_text as size_phrase
 
 HUGGING_FACE, LM_STUDIO, OLLAMA = "Hugging Face", "LM Studio", "Ollama"
 
@@ -92,7 +92,7 @@ def stored_models() -> Iterator[StoredModel]:
             yield replace(kept, size_bytes=model.size_bytes)
 
 
-def words(models: Sequence[StoredModel]) -> dict[StoredModel, str]:
+def shortest_names(models: Sequence[StoredModel]) -> dict[StoredModel, str]:
     """The shortest word for each of *models* that ``--model`` takes for it alone."""
     by_name: dict[tuple[str, str], list[StoredModel]] = {}
     for model in models:
@@ -169,8 +169,8 @@ def _models_of_hugging_face(cache: Path) -> Iterator[StoredModel]:
             continue
         name = match["repo"].replace("--", "/")
         for snapshot in _snapshots(folder):
-            found = [*_files_below(snapshot, HUGGING_FACE, name, within=cache)]
-            yield from found or _model_folder(snapshot, HUGGING_FACE, name)
+            found = [*_gguf_models_below(snapshot, HUGGING_FACE, name, within=cache)]
+            yield from found or _mlx_model_in(snapshot, HUGGING_FACE, name)
             if found:
                 break
 
@@ -187,8 +187,8 @@ def _models_of_lm_studio(folder: Path) -> Iterator[StoredModel]:
     for publisher in _folders_in(folder):
         for model in _folders_in(publisher):
             name = f"{publisher.name}/{model.name}"
-            found = [*_files_below(model, LM_STUDIO, name, within=folder)]
-            yield from found or _model_folder(model, LM_STUDIO, name)
+            found = [*_gguf_models_below(model, LM_STUDIO, name, within=folder)]
+            yield from found or _mlx_model_in(model, LM_STUDIO, name)
 
 
 def _models_of_ollama(folder: Path) -> Iterator[StoredModel]:
@@ -222,13 +222,13 @@ def _ollama_model(name: str, manifest: Path, folder: Path) -> StoredModel:
     return _with_size(replace(missing, path=blob), (blob,), within=folder)
 
 
-def _files_below(
+def _gguf_models_below(
     folder: Path, store: str, name: str, *, within: Path
 ) -> Iterator[StoredModel]:
     """The GGUF files of models below *folder*, one for each model."""
     by_stem: dict[str, list[Path]] = {}
     for path in _files_in(folder, depth=MOST_DEPTH, ending=".gguf"):
-        if is_called_other(path.name):
+        if has_non_model_name(path.name):
             continue
         part = _PART.fullmatch(path.name)
         stem = str(path.with_name(part["stem"])) if part else str(path)
@@ -244,7 +244,7 @@ def _files_below(
         yield _with_size(model, parts, within=within)
 
 
-def _model_folder(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
+def _mlx_model_in(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
     """*folder*, if it is a model for MLX: its size is that of its tensors."""
     tensors = [*_files_in(folder, depth=1, ending=".safetensors")]
     if (folder / "config.json").is_file() and tensors:
@@ -352,11 +352,11 @@ def weights_path(text: str, *, source: str = "--model") -> Path | None:
     Raises:
         BadInput: If it is no name, and neither is nor looks like a path.
     """
-    path = pretrained.path_of(text)
+    path = pretrained.parse_model_path(text)
     is_path = path and (
         os.sep in text or path.suffix.lower() == ".gguf" or exists(path)
     )
-    if text in pretrained.NAMES or is_path or (":" in text and is_name(text)):
+    if text in pretrained.NAMES or is_path or (":" in text and is_model_name(text)):
         return path
     kept = [model.name.removesuffix(":latest") for model in stored_models()]
     if any(name.partition(":")[0] == text for name in kept):
@@ -376,10 +376,10 @@ def is_asked_by_name(path: Path) -> bool:
 
     A link that leads nowhere, or to itself, does.
     """
-    return is_name(str(path)) and not os.path.lexists(path)
+    return is_model_name(str(path)) and not os.path.lexists(path)
 
 
-def is_name(text: str) -> bool:
+def is_model_name(text: str) -> bool:
     """Whether *text* may be the name of a model in a store, and is no path."""
     parts = text.partition(":")[0].split("/")
     is_file = text.lower().endswith(".gguf") and len(parts) < len(("org", "repo", "x"))
@@ -394,7 +394,7 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     A name in its own case wins, and of several stores the first.
 
     Args:
-        text: A name; see `is_name`.
+        text: A name; see `is_model_name`.
         folder: Whether a folder for MLX is wanted, not a GGUF file.
 
     Raises:
@@ -433,7 +433,7 @@ def _in_lower_case(model: StoredModel) -> StoredModel:
 
 def _ambiguous_name_error(text: str, models: Sequence[StoredModel]) -> WeightsUnusable:
     """The error for a name of several models, which offers a word for each."""
-    chosen = words(models)
+    chosen = shortest_names(models)
     offered = [
         f"{chosen[model]} ({size_phrase(model.size_bytes)})"
         for model in models[:_OFFERED]
@@ -485,11 +485,11 @@ def unknown_model_error(text: str, *, folder: bool = False) -> WeightsUnusable:
 def _unreadable_stores_note() -> str:
     """Stores that may not be read, in parentheses to end a hint with; or empty."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
-    closed = [str(folder) for folder in folders if _is_closed(folder)]
+    closed = [str(folder) for folder in folders if _is_unreadable(folder)]
     return f" (not readable for you: {', '.join(closed)})" if closed else ""
 
 
-def _is_closed(folder: Path) -> bool:
+def _is_unreadable(folder: Path) -> bool:
     """Whether *folder* is there and may not be read."""
     try:
         with os.scandir(folder):

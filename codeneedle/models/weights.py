@@ -29,17 +29,17 @@ from codeneedle.models.gguf import (
     looks_like,
     parse,
 )
-from codeneedle.models.kinds import is_called_other, other_kind
+from codeneedle.models.kinds import has_non_model_name, non_model_kind
 from codeneedle.system.files import (
     cache_folder,
     expand_home,
-    identity,
+    file_state_text,
     read_note,
     reason_of,
     write_note,
 )
-from codeneedle.text import harmless
-from codeneedle.text import size as size_phrase
+from codeneedle.text import replace_surrogates
+from codeneedle.text import size_text as size_phrase
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
@@ -105,12 +105,12 @@ class Weights:
     unused_bytes: int = 0  # of experts of a mixture that a token does not pass through
 
     @property
-    def has_equal_types(self) -> bool:
+    def needs_equal_types(self) -> bool:
         """Whether llama.cpp refuses two types, as K and V are one."""
         return self.is_mla or self.architecture in _EQUAL_TYPES
 
     @property
-    def shape(self) -> str:
+    def shape_phrase(self) -> str:
         """Architecture and size of the model, whatever its quantization; or empty."""
         if not self.is_read:
             return ""
@@ -165,8 +165,8 @@ def weights_of(
     heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
     kv_heads = keys.per_layer("attention.head_count_kv", layers, heads)
     head_size = embedding // heads[0] if heads[0] else 0
-    key_length = keys.whole("attention.key_length", head_size)
-    value_length = keys.whole("attention.value_length", head_size)
+    key_length = keys.number_or_default("attention.key_length", head_size)
+    value_length = keys.number_or_default("attention.value_length", head_size)
     return Weights(
         files=tuple(files),
         size_bytes=size_bytes,
@@ -179,15 +179,17 @@ def weights_of(
         kv_heads=kv_heads,
         key_length=key_length,
         value_length=value_length,
-        key_length_swa=keys.whole("attention.key_length_swa", key_length),
-        value_length_swa=keys.whole("attention.value_length_swa", value_length),
-        is_mla=keys.whole("attention.key_length_mla", 0) > 0
-        and keys.whole("attention.value_length_mla", 0) > 0,
+        key_length_swa=keys.number_or_default("attention.key_length_swa", key_length),
+        value_length_swa=keys.number_or_default(
+            "attention.value_length_swa", value_length
+        ),
+        is_mla=keys.number_or_default("attention.key_length_mla", 0) > 0
+        and keys.number_or_default("attention.value_length_mla", 0) > 0,
         has_plain_attention=all(kv_heads) and not any(map(keys.has_any, _OTHER_CACHES)),
-        is_causal=keys.whole("attention.causal", 1) > 0,
-        training_context=keys.whole("context_length", 0),
+        is_causal=keys.number_or_default("attention.causal", 1) > 0,
+        training_context=keys.number_or_default("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
-        or keys.whole("vocab_size", 0),
+        or keys.number_or_default("vocab_size", 0),
         chat_template=keys.text("tokenizer.chat_template") or None,
         identity=identity,
         tokenizer=header.tokenizer,
@@ -229,7 +231,7 @@ class _Keys:
             value = value[0] if value else None
         return _whole_number(value) if isinstance(value, (int, float)) else None
 
-    def whole(self, name: str, default: int) -> int:
+    def number_or_default(self, name: str, default: int) -> int:
         """The number at key *name*; *default* if there is none, or one below 0."""
         value = self.number_or_none(name)
         return default if value is None or value < 0 else value
@@ -251,7 +253,7 @@ class _Keys:
         blocks = self.positive_number("block_count")
         if blocks > MOST_LAYERS:
             raise BadHeader(f"it claims to have {blocks} layers")
-        return max(blocks - self.whole("nextn_predict_layers", 0), 1)
+        return max(blocks - self.number_or_default("nextn_predict_layers", 0), 1)
 
     def per_layer(
         self, name: str, layers: int, default: tuple[int, ...]
@@ -286,7 +288,7 @@ def read_header(path: Path) -> Weights:
     # Before they are read, so that a change from here on is noticed.
     identity = identity_of(files)
     headers = [header_of(file) for file in files]
-    _refuse_other_kinds(files, headers)
+    _refuse_non_models(files, headers)
     size_bytes = sum(map(_file_size, files))
     try:
         weights = weights_of(
@@ -300,20 +302,23 @@ def read_header(path: Path) -> Weights:
             ),
             # A damaged header may claim more than can be stored.
             parameters=min(sum(header.elements for header in headers), MOST_PARAMETERS),
-            unused_bytes=_unused_bytes(headers, size_bytes),
+            unused_bytes=_unused_expert_bytes(headers, size_bytes),
         )
     except BadHeader as error:
         raise _no_support_error(files[0], str(error)) from error
 
 
-def _unused_bytes(headers: Sequence[Header], size_bytes: int) -> int:
+def _unused_expert_bytes(headers: Sequence[Header], size_bytes: int) -> int:
     """
     Bytes of the experts that a token does not pass through; 0 where there are none.
 
     At most *size_bytes*, whatever a damaged header claims.
     """
     keys, stored = _Keys(headers[0]), sum(header.expert_bytes for header in headers)
-    experts, used = keys.whole("expert_count", 0), keys.whole("expert_used_count", 0)
+    experts, used = (
+        keys.number_or_default("expert_count", 0),
+        keys.number_or_default("expert_used_count", 0),
+    )
     if not 0 < used < experts:
         return 0
     return min(stored, size_bytes) * (experts - used) // experts
@@ -345,13 +350,13 @@ def _k_bias_norms(
 
 def identity_of(files: Sequence[Path]) -> str:
     """
-    `files.identity` of each of *files*, one a line.
+    `files.file_state_text` of each of *files*, one a line.
 
     Raises:
         WeightsUnusable: If one of them is gone, or its folder cannot be searched.
     """
     try:
-        return "\n".join(map(identity, files))
+        return "\n".join(map(file_state_text, files))
     except FileNotFoundError as error:
         raise _missing_file_error(Path(error.filename)) from error
     except OSError as error:
@@ -385,7 +390,7 @@ def run_name(weights: Weights) -> str:
     return short_name(Path("-".join(words).replace("/", "-") or name[:_SHORT_HASH]))
 
 
-def known_by_name(path: Path) -> Weights:
+def weights_of_name_alone(path: Path) -> Weights:
     """Weights that only their server can read: all that is known is their name."""
     return Weights(files=(path,), name=str(path))
 
@@ -463,14 +468,15 @@ def _check_file(path: Path) -> Path:
             reason="is a folder, not a GGUF file",
             hint=f"In it: {inside}."
             if inside
-            else _advice_in(path) or "It holds no GGUF file of a language model.",
+            else _advice_on_pieces(path)
+            or "It holds no GGUF file of a language model.",
         )
     if not stat.S_ISREG(mode):
         raise _not_gguf_error(path, "no regular file")
     return path
 
 
-def _advice_in(folder: Path) -> str:
+def _advice_on_pieces(folder: Path) -> str:
     """What to do with the pieces of a file in *folder*; empty if there are none."""
     try:
         named = [pieces.piece_at(path) for path in sorted(folder.iterdir())]
@@ -495,10 +501,10 @@ def _models_in(folder: Path) -> list[str]:
 
 def _may_be_model(path: Path) -> bool:
     """Whether the header of the file at *path* is that of a language model."""
-    if is_called_other(path.name) or not path.is_file():
+    if has_non_model_name(path.name) or not path.is_file():
         return False
     try:
-        return not other_kind(header_of(path))
+        return not non_model_kind(header_of(path))
     except WeightsUnusable:
         return False
 
@@ -603,14 +609,14 @@ def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | Non
         return None
     return WeightsUnusable(
         path=path,
-        reason=f"is {pieces.place_of(piece)}, which was cut by size",
+        reason=f"is {pieces.place_phrase(piece)}, which was cut by size",
         hint=pieces.advice(pieces.pieces_of(piece.whole)),
     )
 
 
-def _refuse_other_kinds(files: Sequence[Path], headers: Sequence[Header]) -> None:
+def _refuse_non_models(files: Sequence[Path], headers: Sequence[Header]) -> None:
     """Stop at what is no language model, and at a renamed part of one."""
-    if kind := other_kind(*headers):
+    if kind := non_model_kind(*headers):
         others = [n for n in _models_in(files[0].parent) if n != files[0].name]
         raise WeightsUnusable(
             path=files[0],
@@ -644,7 +650,7 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
     The hash of the file, or of all parts in order, as hexadecimal digits; that of
     the name where only that is known.
 
-    Kept in the cache folder, for as long as `files.identity` is the same.
+    Kept in the cache folder, for as long as `files.file_state_text` is the same.
 
     Args:
         weights: The model.
@@ -706,7 +712,7 @@ def _unchanged_sha256(weights: Weights, progress: Progress | None) -> str:
         # Repeated: making a link or a backup meanwhile changes the identity, too.
         if identity_of(weights.files) == identity:
             if not known:
-                write_note(note, _Hash(harmless(str(weights.path)), digest))
+                write_note(note, _Hash(replace_surrogates(str(weights.path)), digest))
             return digest
     raise _changing_error(weights.path)
 

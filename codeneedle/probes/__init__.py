@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from codeneedle.cache_types import Pair, most_precise_first, named_pairs, pairs_by
+from codeneedle.cache_types import Pair, most_precise_first, pairs_by, pairs_phrase
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import CodeneedleError, UnknownName
 from codeneedle.probes.answers import ScoredAnswer
@@ -24,7 +24,7 @@ from codeneedle.records.record import (
     Setup,
     from_json,
 )
-from codeneedle.text import plural, visible
+from codeneedle.text import escape_invisible, plural
 
 NAMES = re.compile(r"[a-z]+")
 """
@@ -136,7 +136,7 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
     return [PROBES[name] for name in dict.fromkeys(names)]
 
 
-def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
+def answers_of_several_lengths(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     """Answers of each pair of *run* about texts, of which there are several lengths."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
@@ -147,7 +147,7 @@ def answers_by_length(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     return {**by_pair}
 
 
-def missing_parts(run: Run) -> list[tuple[str, list[Pair]]]:
+def gap_phrases_with_pairs(run: Run) -> list[tuple[str, list[Pair]]]:
     """
     Parts of probes that *run* was asked for and has nothing of, with the reason.
 
@@ -159,7 +159,7 @@ def missing_parts(run: Run) -> list[tuple[str, list[Pair]]]:
         probe = PROBES.get(record.probe)
         if record.has_numbers and probe:
             phrases = (*probe.gaps_in(record, run.setup), *_unscored_phrases(record))
-            found += [(visible(phrase), record.pair) for phrase in phrases]
+            found += [(escape_invisible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
     return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
 
@@ -188,10 +188,10 @@ def _numbers_of(name: str, stored: object) -> Iterator[int]:
 
 
 def gap_lines(run: Run) -> list[str]:
-    """A line for each of `missing_parts`, with its pairs unless all measured ones."""
+    """A line of each of `gap_phrases_with_pairs`, with its pairs if not all have it."""
     lines = []
-    for phrase, pairs in missing_parts(run):
+    for phrase, pairs in gap_phrases_with_pairs(run):
         measured = {record.pair for record in run.records if record.has_numbers}
-        of = "" if measured <= {*pairs} else f" ({named_pairs(pairs)})"
+        of = "" if measured <= {*pairs} else f" ({pairs_phrase(pairs)})"
         lines.append(f"{phrase}{of}")
     return lines

@@ -40,7 +40,7 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.records.store import LOGS
-from codeneedle.system.files import made_own, make_empty
+from codeneedle.system.files import make_empty, make_unlinked_folder
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -104,7 +104,7 @@ def tokenizing(engine: Engine, folder: Path) -> Iterator[Tokenizer]:
         FolderUnusable: If the log cannot be written.
         ToolFailed: If it fails otherwise.
     """
-    log = made_own(folder / LOGS) / "counting.log"
+    log = make_unlinked_folder(folder / LOGS) / "counting.log"
     with engine.tokenizing(log=log) as tokenizer:
         yield tokenizer
 
@@ -123,7 +123,7 @@ class Step:
     """Whether nothing is done, and users should know even without a terminal."""
 
     @property
-    def part(self) -> float:
+    def share_done(self) -> float:
         """
         Share of all steps that is done, from 0 to 1.
 
@@ -226,20 +226,20 @@ class ProbeContext:
         """What the server is asked for."""
         return CellSpec(self.pair, self.run.setup.context)
 
-    def step(self, done: int, total: int, what: str) -> None:
+    def report_step(self, done: int, total: int, what: str) -> None:
         """Tell how far the probe is."""
         self._now = Step(done, total, what)
         self.tell(self._now)
 
-    def wait(self, what: str) -> None:
+    def report_wait(self, what: str) -> None:
         """Tell that nothing is done but to wait for something, *what* as a phrase."""
         self.tell(Step(0, 1, what, is_wait=True))
 
-    def substep(self, what: str) -> None:
+    def report_substep(self, what: str) -> None:
         """Tell *what* is done now of the same step."""
-        self.step(self._now.done, self._now.total, what)
+        self.report_step(self._now.done, self._now.total, what)
 
-    def set_for_all(self, probe: str, facts: Json) -> None:
+    def keep_calibration(self, probe: str, facts: Json) -> None:
         """
         Keep the *facts* that this cell, the reference, sets for all.
 
@@ -251,11 +251,11 @@ class ProbeContext:
             self.run, setup=replace(self.run.setup, calibrated=calibrated)
         )
 
-    def _tell_progress(self, within: Progress) -> None:
+    def _report_progress(self, within: Progress) -> None:
         """Tell the present step again, with how far the request *within* it is."""
         self.tell(replace(self._now, within=within))
 
-    def log(self, name: str = "") -> Path:
+    def cell_log_path(self, name: str = "") -> Path:
         """
         Path of a log of this cell, which may not exist.
 
@@ -277,7 +277,7 @@ class ProbeContext:
             FolderUnusable: If the folder cannot be made.
         """
         # Reports know probes, and do not wait for what asks servers.
-        from codeneedle.engines.started_servers import telling
+        from codeneedle.engines.started_servers import reporting_waits
 
         moments: list[float | None] = [self.previous_end, self.clock()]
         self._forget_requests()
@@ -285,17 +285,17 @@ class ProbeContext:
             with contextlib.ExitStack() as stack:
                 slots = stack.enter_context(self._slot_folder()) if saves else None
                 cell = replace(self.cell, slots=slots, thinks=thinks)
-                stack.enter_context(telling(self.wait))
-                serving = self.run.engine.serving(cell, log=self.log())
+                stack.enter_context(reporting_waits(self.report_wait))
+                serving = self.run.engine.serving(cell, log=self.cell_log_path())
                 served = stack.enter_context(serving)
-                differences = served.verify(self.cell)
+                differences = served.differences_from_cell(self.cell)
                 self._observe_server(served)
                 if differences:
                     raise mismatch_error(differences)
-                if program := served.program():
+                if program := served.program_hash():
                     self.identify(program)
                 moments.append(self.clock())
-                served.client.tell = self._tell_progress
+                served.client.tell = self._report_progress
                 try:
                     with self.silence_limit() as served.client.silence_limit:
                         yield served
@@ -310,7 +310,9 @@ class ProbeContext:
             self.previous_end = self.clock()
             phases = _phases_between(moments, end=self.previous_end)
             tools = Phases(measure_s=self._measured_s)
-            self.phases = phases.after(tools) if self._measured_s else phases
+            self.phases = (
+                phases.with_previous_added(tools) if self._measured_s else phases
+            )
 
     def _forget_requests(self) -> None:
         """Forget the requests of an earlier server of the cell, before one starts."""
@@ -320,7 +322,7 @@ class ProbeContext:
     def _slot_folder(self) -> Iterator[Path]:
         """A folder for the cache, which is deleted later: it holds the text."""
         # There may be one of a program that was killed.
-        folder = make_empty(self.log().with_suffix(".slots"), mode=0o700)
+        folder = make_empty(self.cell_log_path().with_suffix(".slots"), mode=0o700)
         try:
             yield folder
         finally:
@@ -348,7 +350,7 @@ class ProbeContext:
             self.silence_s = round(max(self.silence_s or 0.0, chosen.longest_s), 3)
 
     @contextlib.contextmanager
-    def asking(self) -> Iterator[None]:
+    def timing_requests(self) -> Iterator[None]:
         """
         Note when the first request of the server begins, and when the last one ended.
 
@@ -359,7 +361,7 @@ class ProbeContext:
         self._last_reply = self.clock()
 
     @contextlib.contextmanager
-    def measuring(self) -> Iterator[None]:
+    def timing_tool(self) -> Iterator[None]:
         """Count the time of the block as measured: that of a tool, not a server."""
         began = self.clock()
         try:
@@ -374,12 +376,12 @@ class ProbeContext:
         """Keep the command of a tool, and what runs once it is known."""
         self.command = run.command
         if run.effective:
-            self.effective = self._with_place(run.effective)
+            self.effective = self._with_attention_place(run.effective)
 
-    def _with_place(self, effective: Effective) -> Effective:
+    def _with_attention_place(self, effective: Effective) -> Effective:
         """*effective* with where attention ran, by engine, splits or survey."""
         run = self.run
-        if run.engine.is_on_cpu:
+        if run.engine.has_attention_on_cpu:
             evidence = "attention was put on the CPU, without flash attention"
             return replace(
                 effective, attention=Attention.CPU, attention_evidence=evidence
@@ -390,7 +392,7 @@ class ProbeContext:
     def _observe_server(self, served: Served) -> None:
         """Keep the command, what runs, and the largest resident size of *served*."""
         self.command = served.command
-        self.effective = self._with_place(served.effective())
+        self.effective = self._with_attention_place(served.effective())
         seen = served.peak_rss_bytes()
         self.peak_rss_bytes = max(seen or 0, self.peak_rss_bytes or 0) or None
 

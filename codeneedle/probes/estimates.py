@@ -48,25 +48,25 @@ class Estimates:
 
     pace: Pace | None = None  # how fast the model is; None if that is unknown
     unread: str = "the engine was not asked"
-    """See `Engine.unread`."""
+    """See `Engine.why_it_cannot_read`."""
 
     workers: int = 1  # cells that are measured side by side
     functions: int | None = None
     """Functions of a cell, in place of those that were chosen; None for these."""
 
     @property
-    def trained_tokens(self) -> int | None:
+    def trained_context_limit(self) -> int | None:
         """Tokens that the weights were trained for; None if that does not bind."""
         if self.engine.stretches_context:
             return None
         return self.weights.training_context or None
 
     @property
-    def can_read(self) -> bool:
+    def can_read_right_tokens(self) -> bool:
         """Whether the engine reads right tokens of a text here."""
         return not self.unread
 
-    def knows(self, probe: str) -> bool:
+    def has_asked_probe(self, probe: str) -> bool:
         """Whether the run folder has been asked *probe* before."""
         return self.setup is not None and probe in self.setup.probes
 
@@ -86,7 +86,7 @@ class Estimates:
         return math.ceil(characters / each)
 
     @property
-    def share(self) -> float:
+    def sent_corpus_share(self) -> float:
         """
         About how much of the corpus is sent, from 0 to 1.
 
@@ -103,7 +103,7 @@ class Estimates:
     @property
     def text_tokens(self) -> int:
         """About how many tokens of the corpus are sent."""
-        return self.tokens(self.share * len(self.corpus.text))
+        return self.tokens(self.sent_corpus_share * len(self.corpus.text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,12 @@ from codeneedle.engines.messages import Forced
 from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.reference import reference_among
-from codeneedle.text import NO_VALUE_WORD, number, plural, visible_lines
+from codeneedle.text import (
+    NO_VALUE_WORD,
+    escape_invisible_in_lines,
+    number_text,
+    plural,
+)
 
 UNKNOWN = "·"
 """Stands for a character that a template adds, and for text that is not known."""
@@ -72,7 +77,9 @@ def scored_answers(
 
     def show(name: str, _view: View) -> Document:
         text = text_of(name)
-        return document(tokens_beside_reference(run, record, name, scored, text=text))
+        return compared_tokens_document(
+            tokens_beside_reference(run, record, name, scored, text=text)
+        )
 
     for name in scored(record):
         yield ScoredAnswer(name=name, show=partial(show, name))
@@ -93,14 +100,14 @@ def tokens_beside_reference(
         record: A finished one.
         name: Of the answer.
         scored: The scores of a record, by the name of the answer.
-        shown: The text and its classes; see `tokens_of`.
+        shown: The text and its classes; see `compare_right_tokens`.
     """
     reference = reference_record(run, record.probe)
     theirs = scored(reference).get(name) if reference else None
-    return tokens_of(ours=scored(record)[name], theirs=theirs, **shown)
+    return compare_right_tokens(ours=scored(record)[name], theirs=theirs, **shown)
 
 
-def tokens_of(
+def compare_right_tokens(
     text: str,
     ours: Forced,
     theirs: Forced | None,
@@ -133,7 +140,7 @@ def tokens_of(
     ]
 
 
-def document(
+def compared_tokens_document(
     tokens: Sequence[ComparedToken], *, hint: str = "", most: int | None = None
 ) -> Document:
     """
@@ -148,9 +155,9 @@ def document(
     text = Text()
     for token in tokens:
         shown = token.text if token.text.strip(UNKNOWN) else UNKNOWN
-        text.append(visible_lines(shown), style=_loss_style(token.lost))
+        text.append(escape_invisible_in_lines(shown), style=_loss_style(token.lost))
     yield Lines([hint or text])
-    yield Lines([_worst_tokens(tokens)])
+    yield Lines([_worst_tokens_line(tokens)])
     listed = list(tokens)
     if most is not None:
         lost = (each for each in tokens if each.lost > 0)
@@ -161,8 +168,8 @@ def document(
         ("token", [f"'{each.text}'" for each in listed], True),
         ("class", [each.kind for each in listed], has_kinds),
         ("probability", list(map(_probability_text, listed)), True),
-        ("reference", list(map(_reference_text, listed)), True),
-        ("lost", [number(100 * each.lost, digits=1) for each in listed], True),
+        ("reference", list(map(_reference_probability_text, listed)), True),
+        ("lost", [number_text(100 * each.lost, digits=1) for each in listed], True),
         ("first choice", ["yes" if e.is_first else "no" for e in listed], True),
     ]
     heading = [name for name, _, is_shown in columns if is_shown]
@@ -181,13 +188,13 @@ def _probability_text(token: ComparedToken) -> str:
     return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
 
 
-def _reference_text(token: ComparedToken) -> str:
+def _reference_probability_text(token: ComparedToken) -> str:
     """The probability of *token* with the reference; `NO_VALUE_WORD` without one."""
     reference = token.chance + token.lost
     return f"{reference:.1%}" if math.isfinite(reference) else NO_VALUE_WORD
 
 
-def _worst_tokens(tokens: Sequence[ComparedToken]) -> str:
+def _worst_tokens_line(tokens: Sequence[ComparedToken]) -> str:
     """The `WORST` tokens that lost most, with the mean of all; or why none is named."""
     if any(math.isnan(token.lost) for token in tokens):
         return "nothing to compare with: the reference has no scores of these tokens"

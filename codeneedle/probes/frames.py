@@ -72,7 +72,7 @@ class CellValue:
         return self.attention is None or self.attention.is_usual
 
     @property
-    def n(self) -> int:
+    def observation_count(self) -> int:
         """Number of observations."""
         return len(self.observations)
 
@@ -86,7 +86,7 @@ Cells = Sequence[CellValue]
 """Every pair of a grid, K slowest, most precise first."""
 
 
-def axes(run: Run) -> tuple[list[str], list[str]]:
+def k_and_v_types(run: Run) -> tuple[list[str], list[str]]:
     """K types and V types that were requested or recorded, most precise first."""
     pairs = [record.pair for record in run.records]
     k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
@@ -106,9 +106,9 @@ def cells_frame(run: Run, metric: Metric) -> Cells:
 
 def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
     """A `cells_frame` for each of *metrics*, by name; faster than one by one."""
-    recorded = _by_pair(run.records)
-    down, across = axes(run)
-    elsewhere, asked = pairs_elsewhere(run), frozenset(run.setup.grid)
+    recorded = _records_by_pair(run.records)
+    down, across = k_and_v_types(run)
+    elsewhere, asked = pairs_on_other_device(run), frozenset(run.setup.grid)
     frames: dict[str, list[CellValue]] = {metric.name: [] for metric in metrics}
     distinct = {metric.name: metric for metric in metrics}
     # Records outermost: metrics share cached computations on a record.
@@ -125,12 +125,12 @@ def cells_frames(run: Run, metrics: Sequence[Metric]) -> dict[str, Cells]:
                 )
             frames[metric.name].append(cell)
     return {
-        name: _cells_over_floor(metric, frames[name])
+        name: _cells_relative_to_floor(metric, frames[name])
         for name, metric in distinct.items()
     }
 
 
-def _cells_over_floor(metric: Metric, cells: Cells) -> Cells:
+def _cells_relative_to_floor(metric: Metric, cells: Cells) -> Cells:
     """*cells* as `Metric.over_floor` makes them; without values if there is none."""
     if metric.over_floor is None:
         return cells
@@ -176,7 +176,7 @@ def value_spread(cells: Cells) -> Spread:
 
 def largest_observation_count(cells: Cells) -> int:
     """The largest number of observations behind a value; 0 without cells."""
-    return max((cell.n for cell in cells), default=0)
+    return max((cell.observation_count for cell in cells), default=0)
 
 
 def reference(cells: Cells) -> Pair | None:
@@ -233,7 +233,7 @@ def noise_floor_of_reference(
     return math.nan
 
 
-def change(cell: CellValue, other: CellValue) -> CellValue:
+def cell_with_change(cell: CellValue, other: CellValue) -> CellValue:
     """
     *cell* with its `difference` from *other*, over the units that both have.
 
@@ -296,7 +296,7 @@ def standard_error(values: Sequence[float]) -> float:
     return statistics.stdev(values) / math.sqrt(len(values))
 
 
-def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
+def _records_by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
     """*records* by pair; stops at a second one of a pair."""
     recorded: dict[Pair, CellRecord] = {}
     for record in records:
@@ -306,7 +306,7 @@ def _by_pair(records: Iterable[CellRecord]) -> dict[Pair, CellRecord]:
     return recorded
 
 
-def pairs_elsewhere(run: Run) -> set[Pair]:
+def pairs_on_other_device(run: Run) -> set[Pair]:
     """
     The pairs measured on another device than the reference; speeds are not ranked.
 
@@ -345,7 +345,7 @@ def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         error=_standard_error(metric, record, run.setup, units, len(values)),
         units=len(units),
         by_unit=by_unit if metric.names else {},
-        against=metric.against(record),
+        against=metric.pair_measured_against(record),
         lacking=metric.loss.lacking(record) if metric.loss else "",
         attention=record.attention,
         evidence=record.effective.attention_evidence,

@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from codeneedle.models.kv_cache import Caches, cache_bytes
 from codeneedle.records.record import CellRecord, Effective, Setup
-from codeneedle.text import mib
+from codeneedle.text import mib_of_bytes
 
 Values = Callable[[CellRecord, Setup], Sequence[float]]
 """Returns the observations of a metric in a finished record."""
@@ -36,7 +36,7 @@ class LossKind(StrEnum):
     SCORE = "score"
 
     @property
-    def is_graded(self) -> bool:
+    def is_of_right_tokens(self) -> bool:
         """True if a loss is a share of right tokens."""
         return self in {LossKind.PROBABILITY, LossKind.NATS}
 
@@ -109,7 +109,7 @@ class Loss:
     if there is no other way.
     """
 
-    def of(self, value: float, reference: float) -> float:
+    def unit_loss(self, value: float, reference: float) -> float:
         """
         The loss of a unit with *value*, against that of the *reference*.
 
@@ -125,10 +125,10 @@ class Loss:
             case LossKind.PROBABILITY | LossKind.SCORE:
                 return reference - value
 
-    def between(self, reference: Units, other: Units) -> list[float]:
+    def unit_losses(self, reference: Units, other: Units) -> list[float]:
         """The losses of the *other*, of the units that both have."""
         both = (name for name in reference if name in other)
-        return [self.of(other[name], reference[name]) for name in both]
+        return [self.unit_loss(other[name], reference[name]) for name in both]
 
 
 ABLE = 0.2
@@ -280,11 +280,11 @@ class Metric:
         is_compared = self.reference is not None and self.noun != "samples"
         return is_compared and kind is LossKind.CHANGE
 
-    def against(self, record: CellRecord) -> str:
+    def pair_measured_against(self, record: CellRecord) -> str:
         """Name of the pair that *record* was measured against; empty for none."""
         return (self.reference(record) or "") if self.reference else ""
 
-    def by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+    def loss_values_by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """The number of each unit of a finished record that losses are computed of."""
         if self.loss and self.loss.by_unit:
             return self.loss.by_unit(record, setup)
@@ -301,10 +301,12 @@ class Metric:
         Values of the same name are averaged: questions of one text share its
         difficulty. Units without names are numbered.
         """
-        answers = self.unit_answers(record, setup)
+        answers = self.values_of_each_unit(record, setup)
         return {name: fmean(values) for name, values in answers.items()}
 
-    def unit_answers(self, record: CellRecord, setup: Setup) -> dict[str, list[float]]:
+    def values_of_each_unit(
+        self, record: CellRecord, setup: Setup
+    ) -> dict[str, list[float]]:
         """
         The values of each unit, by name; several of questions of one text.
 
@@ -361,25 +363,27 @@ def metric_by_unit(
             for name, item in found(record, setup)
         ]
 
-    def lacking(of: Iterable[tuple[str, float | None]]) -> frozenset[str]:
+    def units_without_number(of: Iterable[tuple[str, float | None]]) -> frozenset[str]:
         return frozenset(name for name, value in of if value is None)
 
-    def whole(record: CellRecord, setup: Setup) -> Iterator[tuple[str, float]]:
+    def values_of_whole_units(
+        record: CellRecord, setup: Setup
+    ) -> Iterator[tuple[str, float]]:
         every = numbers(record, setup)
-        without = lacking(every)
+        without = units_without_number(every)
         for name, value in every:
             if value is not None and name not in without:
                 yield name, float(value)
 
     return partial(
         Metric,
-        values=lambda *of: [value for _, value in whole(*of)],
-        names=lambda *of: [name for name, _ in whole(*of)],
-        lacks=lambda *of: lacking(numbers(*of)),
+        values=lambda *of: [value for _, value in values_of_whole_units(*of)],
+        names=lambda *of: [name for name, _ in values_of_whole_units(*of)],
+        lacks=lambda *of: units_without_number(numbers(*of)),
     )
 
 
-def values_of_cell(number: Callable[[CellRecord], float | None]) -> Values:
+def values_from_number(number: Callable[[CellRecord], float | None]) -> Values:
     """The values of a metric that has one *number* per cell, or none."""
 
     def values(record: CellRecord, _setup: Setup) -> list[float]:
@@ -391,20 +395,20 @@ def values_of_cell(number: Callable[[CellRecord], float | None]) -> Values:
 
 def _kv_mib(record: CellRecord) -> float | None:
     """Size of K and V of all caches; None if the log has none."""
-    return _exact_mib(record, sum)
+    return _cache_part_mib(record, sum)
 
 
 def _k_mib(record: CellRecord) -> float | None:
     """Size of K of all caches; None if the log has none."""
-    return _exact_mib(record, itemgetter(0))
+    return _cache_part_mib(record, itemgetter(0))
 
 
 def _v_mib(record: CellRecord) -> float | None:
     """Size of V of all caches; None if the log has none."""
-    return _exact_mib(record, itemgetter(1))
+    return _cache_part_mib(record, itemgetter(1))
 
 
-def _exact_mib(
+def _cache_part_mib(
     record: CellRecord, part: Callable[[tuple[float, float]], float]
 ) -> float | None:
     """
@@ -413,13 +417,13 @@ def _exact_mib(
     None if the log has none.
     """
     sizes = [part(cache_bytes(buffer)) for buffer in record.effective.kv]
-    return mib(math.fsum(sizes)) if sizes else None
+    return mib_of_bytes(math.fsum(sizes)) if sizes else None
 
 
 def _mib_per_1k(record: CellRecord) -> float | None:
     """MiB that 1,000 further tokens take; a sliding window does not grow."""
     caches = caches_of(record.effective)
-    return mib(1000 * caches.per_token) if caches.buffers else None
+    return mib_of_bytes(1000 * caches.added_bytes_per_token) if caches.buffers else None
 
 
 def caches_of(effective: Effective) -> Caches:
@@ -436,7 +440,7 @@ def context_of(effective: Effective) -> int:
 def _rss_mib(record: CellRecord) -> float | None:
     """Largest resident size of the server; None if it was not measured."""
     peak = record.peak_rss_bytes
-    return None if peak is None else mib(peak)
+    return None if peak is None else mib_of_bytes(peak)
 
 
 def _device_mib(record: CellRecord) -> float | None:
@@ -448,13 +452,13 @@ def _device_mib(record: CellRecord) -> float | None:
             for each in record.effective.memory
             if not each.is_host
         )
-    return mib(held) if held else None
+    return mib_of_bytes(held) if held else None
 
 
 def _device_peak_mib(record: CellRecord) -> float | None:
     """The most memory on devices; None if the engine does not tell."""
     peak = record.device_peak_bytes
-    return None if peak is None else mib(peak)
+    return None if peak is None else mib_of_bytes(peak)
 
 
 _memory = partial(Metric, unit="MiB", better="lower", quantity="memory")
@@ -464,38 +468,38 @@ _seconds = partial(Metric, unit="s", better="lower", quantity="speed")
 METRICS: tuple[Metric, ...] = (
     _memory(
         name="kv",
-        values=values_of_cell(_kv_mib),
+        values=values_from_number(_kv_mib),
     ),
-    _memory(name="kv-k", values=values_of_cell(_k_mib)),
-    _memory(name="kv-v", values=values_of_cell(_v_mib)),
+    _memory(name="kv-k", values=values_from_number(_k_mib)),
+    _memory(name="kv-v", values=values_from_number(_v_mib)),
     _memory(
         name="kv-per-1k",
-        values=values_of_cell(_mib_per_1k),
+        values=values_from_number(_mib_per_1k),
     ),
     _memory(
         name="compute",
-        values=values_of_cell(lambda record: record.effective.compute_mib),
+        values=values_from_number(lambda record: record.effective.compute_mib),
     ),
     _memory(
         name="state",
-        values=values_of_cell(
-            lambda record: mib(record.effective.recurrent_bytes) or None
+        values=values_from_number(
+            lambda record: mib_of_bytes(record.effective.recurrent_bytes) or None
         ),
     ),
-    _memory(name="rss", values=values_of_cell(_rss_mib)),
-    _memory(name="device", values=values_of_cell(_device_mib)),
-    _memory(name="device-peak", values=values_of_cell(_device_peak_mib)),
+    _memory(name="rss", values=values_from_number(_rss_mib)),
+    _memory(name="device", values=values_from_number(_device_mib)),
+    _memory(name="device-peak", values=values_from_number(_device_peak_mib)),
     _seconds(
         name="ready",
-        values=values_of_cell(lambda record: record.phases.ready_s),
+        values=values_from_number(lambda record: record.phases.ready_s),
     ),
     _seconds(
         name="time",
-        values=values_of_cell(lambda record: record.phases.total_s or None),
+        values=values_from_number(lambda record: record.phases.total_s or None),
     ),
     _seconds(
         name="waiting",
-        values=values_of_cell(lambda record: record.phases.waiting_s or None),
+        values=values_from_number(lambda record: record.phases.waiting_s or None),
     ),
 )
 """

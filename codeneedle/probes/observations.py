@@ -157,7 +157,7 @@ def keep_results(
     return decorate
 
 
-def file_of(record: CellRecord) -> str:
+def file_name_of(record: CellRecord) -> str:
     """Name of the file of *record*, for errors."""
     what = "-".join(filter(None, (record.probe, record.variant)))
     return f"{record.pair.slug}.{what}.json"
@@ -170,7 +170,7 @@ def observation_of(record: CellRecord, layout: type[_Layout]) -> _Layout:
     Raises:
         BadRecord: If it has another layout.
     """
-    return from_json(record.observation or {}, layout, file=file_of(record))
+    return from_json(record.observation or {}, layout, file=file_name_of(record))
 
 
 def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
@@ -193,7 +193,7 @@ def answers_of(record: CellRecord) -> dict[str, AnswerGroup]:
     Raises:
         BadRecord: See `groups_in`.
     """
-    return groups_in(observation_of(record, Observed), file=file_of(record))
+    return groups_in(observation_of(record, Observed), file=file_name_of(record))
 
 
 def groups_in(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
@@ -226,7 +226,7 @@ def settings_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout:
     return from_json(setup.probes.get(probe, {}), layout, file=SETUP)
 
 
-def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
+def merge_chosen_settings(known: _Settings, chosen: _Settings) -> _Settings:
     """The *known* settings of a run folder; what was *chosen*, not None or (), wins."""
     given = {
         name: value
@@ -236,7 +236,7 @@ def chosen_over(known: _Settings, chosen: _Settings) -> _Settings:
     return structs.replace(known, **given)
 
 
-def calibrated_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:
+def calibration_in(setup: Setup, probe: str, layout: type[_Layout]) -> _Layout | None:
     """
     What the reference has set for all cells of *probe*; None before it has.
 

@@ -121,11 +121,11 @@ class Asker(Answering):
     def ask(self, question: Question) -> object:
         raise NotImplementedError
 
-    def settle(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until the server is idle, before it is stopped; asks again, too."""
-        self.ask_again(self.served.client.wait_idle)
+        self.ask_with_retries(self.served.client.wait_idle)
 
-    def ask_after_priming(
+    def ask_and_refuse_cut_prompt(
         self, text: str, tokens: int, ask: Callable[[], _Read]
     ) -> _Read:
         """
@@ -158,12 +158,12 @@ class Asker(Answering):
             )
         return ask() if tokens else reply
 
-    def write_reply(
+    def request_reply(
         self, question: Chat | Completion, enough: Callable[[str], bool]
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
-        with self.context.asking():
-            return self.ask_again(lambda: self.send(question, enough))
+        with self.context.timing_requests():
+            return self.ask_with_retries(lambda: self.send(question, enough))
 
     def score_reply(self, name: str, question: Chat | Completion, right: str) -> Answer:
         """
@@ -176,8 +176,8 @@ class Asker(Answering):
         """
         blank = Answer(name=name, prompt_sha256=prompt_sha256(question))
         try:
-            with self.context.asking():
-                scores = self.ask_again(
+            with self.context.timing_requests():
+                scores = self.ask_with_retries(
                     lambda: self.served.client.force(question, right)
                 )
         except BadReply as error:
@@ -220,10 +220,10 @@ class Asker(Answering):
         seed = self.context.run.setup.seed
         question = Completion(prompt=prompt, seed=seed, max_tokens=1)
         client = cast("PromptScorer", self.served.client)
-        with self.context.asking():
-            return self.ask_again(lambda: client.force_each(question, passages))
+        with self.context.timing_requests():
+            return self.ask_with_retries(lambda: client.force_each(question, passages))
 
-    def ask_again(self, ask: Callable[[], _Answer]) -> _Answer:
+    def ask_with_retries(self, ask: Callable[[], _Answer]) -> _Answer:
         """
         What *ask* returns; again after each of `BACK_OFF_S` if the connection breaks.
 
@@ -257,7 +257,7 @@ class Further(ABC):
     setting: str  # name of the setting that says how many units every sweep asks for
 
     @abstractmethod
-    def unit_ends(self, setup: Setup) -> Sequence[int]:
+    def units_at_looks(self, setup: Setup) -> Sequence[int]:
         """
         After how many units a pair is judged, ascending: those of every sweep first.
 
@@ -265,9 +265,11 @@ class Further(ABC):
         """
 
     @abstractmethod
-    def planned_ends(self, settings: Any, estimates: Estimates) -> Sequence[int]:
+    def planned_units_at_looks(
+        self, settings: Any, estimates: Estimates
+    ) -> Sequence[int]:
         """
-        `unit_ends`, estimated before any unit was counted.
+        `units_at_looks`, estimated before any unit was counted.
 
         Numbers of units, what every pair is asked first; empty where nothing fits.
         """
@@ -300,9 +302,9 @@ class Further(ABC):
         """Whether *record* lacks an answer to one of `checks`."""
         return not {check.key for check in self.checks(setup)} <= answered_keys(record)
 
-    def look(self, record: CellRecord, setup: Setup) -> int:
+    def look_number(self, record: CellRecord, setup: Setup) -> int:
         """How many looks *record* is beyond what every sweep asks: 0 for that."""
-        return bisect.bisect_left(self.unit_ends(setup), self.units(record))
+        return bisect.bisect_left(self.units_at_looks(setup), self.units(record))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,11 +317,11 @@ class Calibrating:
     decides: bool = True
     """Whether it decides what is asked or counts; else what a tool compares with."""
 
-    def settled_lines(self, _setup: Setup) -> tuple[str, ...]:
+    def calibration_lines(self, _setup: Setup) -> tuple[str, ...]:
         """What it has set that users should know while a sweep runs, a line each."""
         return ()
 
-    def recover(self, _records: Sequence[CellRecord]) -> Json | None:
+    def recover_calibration(self, _records: Sequence[CellRecord]) -> Json | None:
         """What *records* of the probe tell of it after a loss; None if nothing."""
         return None
 
@@ -432,7 +434,7 @@ class Probe:
         adapted: Struct = settings
         return adapted
 
-    def own_text(self, _settings: Any, _engine: Engine) -> str | None:
+    def own_text_name(self, _settings: Any, _engine: Engine) -> str | None:
         """
         What it reads in place of the corpus: a name; empty if that has none.
 
@@ -482,7 +484,7 @@ class Probe:
             CellError: If the server fails, or no answer can be used.
         """
         observed = previous_answers(context)
-        ask(
+        start_server_and_ask(
             self,
             context,
             observed,
@@ -523,7 +525,9 @@ class Probe:
         """Those of `shown_settings` that decide answers, not how many there are."""
         return self.shown_settings(setup)
 
-    def phrases(self, _setup: Setup, _units: Sequence[int] = ()) -> tuple[str, ...]:
+    def asked_phrases(
+        self, _setup: Setup, _units: Sequence[int] = ()
+    ) -> tuple[str, ...]:
         """
         What it asks under a setup, a phrase each, beside the text and the context.
 
@@ -534,9 +538,9 @@ class Probe:
 
     def remarks(self, run: Run) -> tuple[str, ...]:
         """What its records of a run say in words, a line each."""
-        return self.left_out(run)
+        return self.left_out_lines(run)
 
-    def left_out(self, _run: Run) -> tuple[str, ...]:
+    def left_out_lines(self, _run: Run) -> tuple[str, ...]:
         """
         What of its units is in no number of a run, and why, a line each: copies, and
         units an answer of which has no score. Verdicts say it, too.
@@ -551,7 +555,7 @@ class Probe:
         """What its numbers say nothing about, though it was asked for, a line each."""
         return ()
 
-    def refusal(self, _first: Setup, _second: Setup) -> str:
+    def why_incomparable(self, _first: Setup, _second: Setup) -> str:
         """
         Why answers under equal settings are not compared; empty if they are.
 
@@ -578,7 +582,7 @@ def previous_answers(context: ProbeContext) -> Observed:
     return Observed(answers={})
 
 
-def ask(
+def start_server_and_ask(
     probe: Probe,
     context: ProbeContext,
     observed: Observed,
@@ -597,12 +601,12 @@ def ask(
         CellError: If the server fails.
     """
     observed.starts += 1
-    context.step(0, 1, "loading")
+    context.report_step(0, 1, "loading")
     with context.serving(saves=probe.saves_cache, thinks=probe.thinks) as served:
         asker = probe.asker(served, context, observed)
         ask_each(probe, context, observed, questions, asker)
-        asker.settle()
-        context.step(1, 1, "stopping")
+        asker.wait_until_idle()
+        context.report_step(1, 1, "stopping")
 
 
 def ask_each(
@@ -615,7 +619,8 @@ def ask_each(
     """
     Have *asker* answer all *questions* without an answer, or skip pointless ones.
 
-    Each is kept once one answer can be used; other arguments are those of `ask`.
+    Each is kept once one answer can be used; other arguments are those of
+    `start_server_and_ask`.
 
     Raises:
         CellError: If what answers fails.
@@ -623,7 +628,7 @@ def ask_each(
     done, is_useful = 0, False
     while left := [each for each in questions() if observed.lacks(each.key)]:
         question, *_ = left
-        context.step(done, done + len(left), question.phrase)
+        context.report_step(done, done + len(left), question.phrase)
         if reason := asker.why_pointless(question):
             observed.skipped[question.key] = reason
         else:

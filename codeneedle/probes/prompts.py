@@ -168,7 +168,7 @@ class SteadyTemplate:
         return text
 
 
-def steady_template(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
+def template_with_past_date(template: ChatTemplate, then: Frame | None) -> ChatTemplate:
     """
     *template* as it rendered when it gave *then*.
 
@@ -194,15 +194,15 @@ def _changed_words(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
     for one, two in zip(before.pieces, after.pieces, strict=False):
         words, others = (re.findall(r"\w+|\W+", piece) for piece in (one, two))
         if words != others:
-            first = _count_common_words(words, others)
-            last = _count_common_words(words[first:][::-1], others[first:][::-1])
+            first = _common_prefix_length(words, others)
+            last = _common_prefix_length(words[first:][::-1], others[first:][::-1])
             last = max(0, last - CONTEXT_WORDS)
             yield tuple(  # type: ignore[misc]
                 "".join(word[first : len(word) - last]) for word in (words, others)
             )
 
 
-def _count_common_words(words: Sequence[str], others: Sequence[str]) -> int:
+def _common_prefix_length(words: Sequence[str], others: Sequence[str]) -> int:
     """How many words two lists begin with alike."""
     both = zip(words, others, strict=False)
     return len(list(itertools.takewhile(lambda two: two[0] == two[1], both)))
@@ -214,7 +214,7 @@ def roles_of(messages: Sequence[Message]) -> str:
     return " ".join(roles[:-1] if roles[-1] == "assistant" else roles)
 
 
-def request(
+def build_request(
     setup: Setup, *, prompt: str, messages: tuple[Message, ...], tokens: int
 ) -> Chat | Completion:
     """

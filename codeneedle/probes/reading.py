@@ -23,7 +23,7 @@ from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.probe import Answering, Asker, Probe, Question, ask_each
-from codeneedle.system.files import own_folder, read_note, write_note
+from codeneedle.system.files import read_note, refuse_linked_folder, write_note
 
 LAYOUT_VERSION = 1
 """Raised with every change of how texts and questions are laid out."""
@@ -49,7 +49,7 @@ def questions_room(text: int, context: int) -> int:
     return max(0, min(context - text, context // 2))
 
 
-def chunks_read(
+def chunk_lengths(
     text: int, questions: float, functions: int, context: int
 ) -> tuple[int, ...]:
     """
@@ -120,9 +120,11 @@ class Chunk:
     spans: tuple[Span, ...]
     """The right tokens of each function, in the order of the text."""
 
-    def is_of(self, passages: Sequence[Passage], tool: ReadingTool) -> bool:
+    def has_passages_scored_by(
+        self, passages: Sequence[Passage], tool: ReadingTool
+    ) -> bool:
         """Whether it has these *passages*, at places that *tool* scores."""
-        wanted, scored = self.wanted_places, tool.places(len(self.ids))
+        wanted, scored = self.right_token_places, tool.scorable_places(len(self.ids))
         return (
             [span.name for span in self.spans] == [passage.name for passage in passages]
             and all(0 < len(span.places) == len(span.ends) for span in self.spans)
@@ -131,11 +133,11 @@ class Chunk:
         )
 
     @property
-    def wanted_places(self) -> tuple[int, ...]:
+    def right_token_places(self) -> tuple[int, ...]:
         """Places of all right tokens."""
         return tuple(place for span in self.spans for place in span.places)
 
-    def own_tokens(self, span: Span) -> int:
+    def passage_token_count(self, span: Span) -> int:
         """
         Tokens of the question of *span* and of its lines.
 
@@ -147,7 +149,7 @@ class Chunk:
 
     def scores_of(self, read: ReadTokens, span: Span, *, wall_s: float) -> Forced:
         """The scores of *span*, as a server that forces tokens gives them."""
-        at = self.wanted_places.index(span.places[0])
+        at = self.right_token_places.index(span.places[0])
         end = at + len(span.places)
         return Forced(
             logprobs=read.logprobs[at:end],
@@ -159,7 +161,7 @@ class Chunk:
         )
 
 
-def laid_out(
+def lay_out_chunk(
     tokenizer: Tokenizer, tool: ReadingTool, text: str, passages: Sequence[Passage]
 ) -> Chunk:
     """
@@ -183,9 +185,9 @@ def laid_out(
         last = spans[-1].places[-1]
         length = pad_context(last + 2)
         first = spans[0].places[0]
-        if first not in tool.places(length):
+        if first not in tool.scorable_places(length):
             # Half of what is missing is in the other half of the chunk.
-            missing = tool.places(length).start - first
+            missing = tool.scorable_places(length).start - first
             front += (
                 2 * math.ceil(missing * len(whole) / len(pieces)) + len(whole) // 64
             )
@@ -249,7 +251,7 @@ def _token_ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
     end, ends = len(data), []
     for piece in reversed(pieces):
         ends.append(end)
-        end -= piece.size
+        end -= piece.utf8_size
     return ends[::-1]
 
 
@@ -263,7 +265,7 @@ Read = Callable[[Group, str], AnswerGroup]
 """Has a group read behind a text."""
 
 
-def read_each(
+def answer_by_reading(
     probe: Probe,
     context: ProbeContext,
     observed: Observed,
@@ -284,12 +286,12 @@ def read_each(
         CellError: If the tool fails, or the server.
     """
     if any(observed.lacks(question.key) for question in questions()):
-        with reader(context) as read:
+        with start_reader(context) as read:
             ask_each(probe, context, observed, questions, answering(read))
 
 
 @contextlib.contextmanager
-def reader(context: ProbeContext) -> Iterator[Read]:
+def start_reader(context: ProbeContext) -> Iterator[Read]:
     """
     What reads the groups of a cell: a tool, or a server that scores its prompts.
 
@@ -297,21 +299,21 @@ def reader(context: ProbeContext) -> Iterator[Read]:
         CellError: If the server does not get ready, or is not what was asked for.
     """
     if not context.run.engine.scores_prompts:
-        yield partial(read, context)
+        yield partial(read_group_by_tool, context)
         return
     before, began = context.phases, context.clock()
     with context.serving() as served:
         starts_s = [context.clock() - began]
 
-        def read_there(group: Group, text: str) -> AnswerGroup:
+        def read_group_by_server(group: Group, text: str) -> AnswerGroup:
             found = _read_by_echo(context, served, group, text)
             # The first text has waited for the server, as that of a tool has.
             waited_s = starts_s.pop() if starts_s else 0.0
             return replace(found, text_s=round(found.text_s + waited_s, 4))
 
-        yield read_there
+        yield read_group_by_server
     if before.ready_s is not None:
-        context.phases = context.phases.after(before)
+        context.phases = context.phases.with_previous_added(before)
 
 
 def _read_by_echo(
@@ -329,35 +331,37 @@ def _read_by_echo(
     return AnswerGroup(answers=answers, text_s=max(0.0, whole_s - own_s))
 
 
-def read(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
+def read_group_by_tool(context: ProbeContext, group: Group, text: str) -> AnswerGroup:
     """
     The answers of *group*, read by a tool behind *text*.
 
     Raises:
-        BadInput: See `laid_out`.
+        BadInput: See `lay_out_chunk`.
         CellError: If the tool fails.
     """
     run = context.run
     tool = run.engine.reading_tool()
     chunk = _find_or_lay_out_chunk(context, tool, group, text)
-    with context.measuring(), context.silence_limit() as silence_limit:
+    with context.timing_tool(), context.silence_limit() as silence_limit:
         task = ReadingTask(
             pair=context.pair,
             ids=chunk.ids,
-            wanted=chunk.wanted_places,
+            wanted=chunk.right_token_places,
             text=chunk.text.encode(errors="replace"),
             text_name=run.setup.corpus.name,
             folder=run.folder,
             silence_limit=silence_limit,
         )
-        log, started = context.log("reading"), context.clock()
-        tokens = tool.read(task, log=log, note=context.observe_tool)
+        log, started = context.cell_log_path("reading"), context.clock()
+        tokens = tool.read_and_score(task, log=log, note=context.observe_tool)
         token_s = (context.clock() - started) / len(chunk.ids)
     # A passage took the share of its question and its answer, the text the rest.
-    own = sum(map(chunk.own_tokens, chunk.spans))
+    own = sum(map(chunk.passage_token_count, chunk.spans))
     text_s = round(token_s * (len(chunk.ids) - own), 4)
     every = [
-        chunk.scores_of(tokens, span, wall_s=round(token_s * chunk.own_tokens(span), 6))
+        chunk.scores_of(
+            tokens, span, wall_s=round(token_s * chunk.passage_token_count(span), 6)
+        )
         for span in chunk.spans
     ]
     return AnswerGroup(
@@ -383,11 +387,11 @@ def _find_or_lay_out_chunk(
 ) -> Chunk:
     """The chunk of *group*, as stored in the run folder, else laid out and stored."""
     run = context.run
-    path = own_folder(run.folder / "base") / f"{group.key}.chunk.json"
+    path = refuse_linked_folder(run.folder / "base") / f"{group.key}.chunk.json"
     chunk = read_note(path, Chunk)
-    if chunk is None or not chunk.is_of(group.passages, tool):
-        with run.engine.tokenizing(log=context.log("counting")) as tokenizer:
-            chunk = laid_out(tokenizer, tool, text, group.passages)
+    if chunk is None or not chunk.has_passages_scored_by(group.passages, tool):
+        with run.engine.tokenizing(log=context.cell_log_path("counting")) as tokenizer:
+            chunk = lay_out_chunk(tokenizer, tool, text, group.passages)
         write_note(path, chunk)
     return chunk
 

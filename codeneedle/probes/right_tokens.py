@@ -21,19 +21,21 @@ class RightTokens:
     found: Found[Forced]
     """The scores of each unit; None for what was asked for and has none."""
 
-    def logp(self, **facts: Any) -> partial[Metric]:
+    def log_probability_metric(self, **facts: Any) -> partial[Metric]:
         """The metric of their mean log-probability, with further *facts* of it."""
-        metric = metric_by_unit(self.found, lambda scores: scores.logp)
+        metric = metric_by_unit(self.found, lambda scores: scores.mean_logprob)
         return partial(metric, unit="nats", better="higher", **facts)
 
-    def right(self, **facts: Any) -> partial[Metric]:
+    def first_choices_metric(self, **facts: Any) -> partial[Metric]:
         """The metric of the percentage of first choices, with further *facts* of it."""
-        metric = metric_by_unit(self.found, lambda scores: 100 * scores.first_choices)
+        metric = metric_by_unit(
+            self.found, lambda scores: 100 * scores.first_choice_share
+        )
         return partial(metric, unit="%", better="higher", **facts)
 
-    def breaks_at(self, **facts: Any) -> partial[Metric]:
+    def kept_tokens_metric(self, **facts: Any) -> partial[Metric]:
         """The metric of tokens before the first that is no first choice."""
-        metric = metric_by_unit(self.found, lambda scores: scores.kept_tokens)
+        metric = metric_by_unit(self.found, lambda scores: scores.leading_first_choices)
         return partial(metric, unit="tokens", better="higher", **facts)
 
     def loss(
@@ -50,27 +52,29 @@ class RightTokens:
             kind=LossKind.PROBABILITY,
             by_unit=self._unit_probabilities,
             units=self._unit_names,
-            able=self._first_choices,
-            bounded=lambda record: bounded_share(every(record)),
+            able=self._first_choice_share,
+            bounded=lambda record: bounded_token_share(every(record)),
             **facts,
         )
 
     def _unit_probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """Mean probability of the right tokens of each unit that has scores."""
         found = self.found(record, setup)
-        return {name: scores.probability for name, scores in found if scores}
+        return {name: scores.mean_probability for name, scores in found if scores}
 
     def _unit_names(self, record: CellRecord, setup: Setup) -> list[str]:
         """The names of all units, those without scores among them."""
         return [name for name, _ in self.found(record, setup)]
 
-    def _first_choices(self, record: CellRecord, setup: Setup) -> float:
+    def _first_choice_share(self, record: CellRecord, setup: Setup) -> float:
         """Mean share of first choices of units with scores; 0 without any."""
         found = self.found(record, setup)
-        return fmean([scores.first_choices for _, scores in found if scores] or [0])
+        return fmean(
+            [scores.first_choice_share for _, scores in found if scores] or [0]
+        )
 
 
-def bounded_share(scores: Iterable[Forced | None]) -> float:
+def bounded_token_share(scores: Iterable[Forced | None]) -> float:
     """
     Share of the tokens of *scores* whose log-probability is only an upper bound.
 

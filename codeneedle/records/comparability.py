@@ -23,7 +23,7 @@ from codeneedle.records.record import (
     as_json,
     key_of,
 )
-from codeneedle.text import in_words, sweep_command
+from codeneedle.text import json_value_phrase, sweep_command
 
 _NOT_COMPARED = frozenset(
     {
@@ -69,8 +69,8 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     def __init__(self, *, folder: Path, key: str, stored: Any, wanted: Any) -> None:
         name = key.replace("_", " ")
         super().__init__(
-            f"{folder} holds a run with another {name}: {in_words(stored)}, "
-            f"now {in_words(wanted)}",
+            f"{folder} holds a run with another {name}: {json_value_phrase(stored)}, "
+            f"now {json_value_phrase(wanted)}",
             hint=f"Go on with the {name} of that run: {sweep_command(folder)}. Or "
             "choose another folder with --out, or move that one away.",
         )
@@ -93,7 +93,7 @@ def with_types_and_probes_of(stored: Setup, wanted: Setup) -> Setup:
     if stored.pairs or wanted.pairs:
         pairs = dict.fromkeys((*stored.grid, *wanted.grid))
     return replace(
-        _with_counts_of(stored, wanted),
+        _with_corpus_counts_of(stored, wanted),
         programs={**stored.programs, **wanted.programs},
         frames={**wanted.frames, **stored.frames},
         refused=_refused_probes(stored, wanted),
@@ -114,7 +114,7 @@ def _refused_probes(stored: Setup, wanted: Setup) -> dict[str, str]:
     return {name: refused[name] for name in refused if name not in measured}
 
 
-def _with_counts_of(stored: Setup, wanted: Setup) -> Setup:
+def _with_corpus_counts_of(stored: Setup, wanted: Setup) -> Setup:
     """*stored* with the counts of *wanted*, if it has none itself."""
     if stored.corpus.is_counted:
         return stored
@@ -134,13 +134,15 @@ def refuse_difference(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     Raises:
         OtherSetup: With the first difference and both values.
     """
-    for key, was, now in setup_differences(_with_counts_of(stored, wanted), wanted):
+    for key, was, now in setup_differences(
+        _with_corpus_counts_of(stored, wanted), wanted
+    ):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
-def refuse_other_settings(stored: Setup, wanted: Setup, *, folder: Path) -> None:
+def refuse_other_probe_settings(stored: Setup, wanted: Setup, *, folder: Path) -> None:
     """Like `refuse_difference`, but only the settings of probes count."""
-    for key, was, now in _settings_differences(stored, wanted):
+    for key, was, now in _probe_settings_differences(stored, wanted):
         raise OtherSetup(folder=folder, key=key, stored=was, wanted=now)
 
 
@@ -167,17 +169,21 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
         if hashes.get(name) != now_hashed.get(name):
             was, now = (each.get(name, "") for each in (hashes, now_hashed))
             yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
-    yield from _other_programs(ours, theirs)
-    yield from _settings_differences(ours, theirs)
+    yield from _program_differences(ours, theirs)
+    yield from _probe_settings_differences(ours, theirs)
 
 
-def _settings_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
+def _probe_settings_differences(
+    ours: Setup, theirs: Setup
+) -> Iterator[tuple[str, Any, Any]]:
     """The settings that differ of probes that both have, by probe."""
     for probe in sorted(ours.probes.keys() & theirs.probes.keys()):
-        yield from _other_settings(probe, ours.probes[probe], theirs.probes[probe])
+        yield from _differences_of_one_probe(
+            probe, ours.probes[probe], theirs.probes[probe]
+        )
 
 
-def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
+def _program_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
     """
     Programs that differ, and the first piece of rendered chats.
 
@@ -193,7 +199,7 @@ def _other_programs(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]
             yield "rendered chat", before.pieces[0], after.pieces[0]
 
 
-def _other_settings(
+def _differences_of_one_probe(
     probe: str, ours: Json, theirs: Json
 ) -> Iterator[tuple[str, Any, Any]]:
     """
@@ -206,7 +212,7 @@ def _other_settings(
         before, after = ours.get(key), theirs.get(key)
         if before == after:
             continue
-        if _are_objects(before) or _are_objects(after):
+        if _is_list_with_objects(before) or _is_list_with_objects(after):
             lists.append((key, before, after))
         else:
             yield f"{probe} {key}", before, after
@@ -215,7 +221,7 @@ def _other_settings(
         yield f"{probe} {key} {path}".rstrip(), was, now
 
 
-def _are_objects(value: object) -> bool:
+def _is_list_with_objects(value: object) -> bool:
     """Whether *value* is a list with an object in it, such as functions."""
     return isinstance(value, list) and any(isinstance(each, dict) for each in value)
 
@@ -280,7 +286,7 @@ TOLD_BY_LOGS = frozenset({"ppl", "reference_ppl"})
 """Names of what a repetition may lack, as a log has lost its end."""
 
 
-def first_other(ours: Json | None, theirs: Json | None) -> str:
+def first_difference_path(ours: Json | None, theirs: Json | None) -> str:
     """
     The place of the first difference of two observations of a cell: ``rounds 3 reply``.
 
@@ -334,7 +340,9 @@ ASKED_OTHERWISE = "asked otherwise than"
 """Begins the reason of a finished record that lacks answers for that."""
 
 
-def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) -> str:
+def question_difference_phrase(
+    ours: Json, theirs: Json, *, names: frozenset[str] = ASKED
+) -> str:
     """
     In what two answers to one question were asked another thing; empty if in nothing.
 
@@ -355,7 +363,7 @@ def asked_otherwise(ours: Json, theirs: Json, *, names: frozenset[str] = ASKED) 
                 return _difference_phrase(key, mine, other)
             continue
         for one, two in _objects_at_same_place(mine, other):
-            if phrase := asked_otherwise(one, two, names=names):
+            if phrase := question_difference_phrase(one, two, names=names):
                 return phrase
     return ""
 

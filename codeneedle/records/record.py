@@ -219,7 +219,7 @@ class Phases:
         waits = (self.between_s, self.ready_s, self.start_s, self.stop_s)
         return sum(phase or 0.0 for phase in waits)
 
-    def after(self, previous: "Phases") -> "Phases":
+    def with_previous_added(self, previous: "Phases") -> "Phases":
         """
         These phases, with those of an earlier server of the cell added.
 
@@ -578,7 +578,7 @@ class Run:
         """Its records, those of variants included."""
         return (*self.records, *self.variants)
 
-    def holding(self, records: Iterable[CellRecord]) -> Self:
+    def with_records(self, records: Iterable[CellRecord]) -> Self:
         """This run with *records* in place of its own, variants among them."""
         records = tuple(records)
         return replace(
@@ -589,7 +589,7 @@ class Run:
 
     def of_probe(self, probe: str) -> Self:
         """This run with only the records of *probe*."""
-        return self.holding(r for r in self.every_record if r.probe == probe)
+        return self.with_records(r for r in self.every_record if r.probe == probe)
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact
@@ -632,7 +632,7 @@ class BadSetup(BadRecord):
 _Layout = TypeVar("_Layout")
 
 
-def shared_with(value: object, layout: type) -> dict[str, Any]:
+def shared_field_values(value: object, layout: type) -> dict[str, Any]:
     """The values of *value* for the fields of *layout*, a dataclass, by name."""
     return {each.name: getattr(value, each.name) for each in fields(layout)}
 

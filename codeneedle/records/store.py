@@ -41,18 +41,18 @@ from codeneedle.system.files import (
     free_disk_bytes,
     holding_lock,
     lock_holder,
-    made_own,
+    make_unlinked_folder,
     move_aside,
     nearest_folder,
-    own_folder,
     read_regular,
     reason_of,
+    refuse_linked_folder,
     refuse_unreadable,
     unused_name,
-    write_whole,
+    write_atomically,
 )
-from codeneedle.system.secrets import are_in, masked_values
-from codeneedle.text import harmless
+from codeneedle.system.secrets import has_known_secret, masked_values
+from codeneedle.text import replace_surrogates
 
 SETUP = "setup.json"
 SETTLED = "settled.json"
@@ -62,7 +62,7 @@ CELLS = "cells"
 LOGS = "logs"
 LOCK = "lock"
 FORMER = "former"
-"""Subfolder for the records of a former setup, see `Store.set_aside`."""
+"""Subfolder for the records of a former setup, see `Store.set_run_aside`."""
 
 _CELL_NAME = re.compile(
     r"(?P<k>[^-]+)-(?P<v>[^-]+)\.(?P<probe>[a-z]+)(?:-(?P<variant>[a-z0-9-]+))?\.json"
@@ -170,7 +170,7 @@ class Store:
     is_void: bool = False
     """
     Whether its setup and records do not count: they are of a former setup, and the next
-    sweep will `set_aside` them.
+    sweep will `set_run_aside` them.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -268,7 +268,7 @@ class Store:
             return setup
         return replace(setup, calibrated=settled.calibrated, order=settled.order)
 
-    def adopt(self, setup: Setup) -> Setup:
+    def check_and_merge_setup(self, setup: Setup) -> Setup:
         """
         Store *setup*, or add it to the stored one.
 
@@ -279,9 +279,9 @@ class Store:
             OtherSetup: If the stored one differs.
             FolderUnusable: If it cannot be written to.
         """
-        return self.widen(self.compare(setup), setup)
+        return self.merge_setup(self.check_setup(setup), setup)
 
-    def widen(self, stored: Setup | None, setup: Setup) -> Setup:
+    def merge_setup(self, stored: Setup | None, setup: Setup) -> Setup:
         """
         Store *setup*, or add it to the *stored* one, from which it does not differ.
 
@@ -297,8 +297,10 @@ class Store:
             setup = replace(setup, identity=setup_identity(setup))
         if not (setup.calibrated or setup.order):
             setup = self._with_settled(setup)
-        if stored is None or _setup_facts(setup) != _setup_facts(stored):
-            self._write(self.folder / SETUP, encode(_setup_facts(setup)))
+        if stored is None or _setup_without_settled(setup) != _setup_without_settled(
+            stored
+        ):
+            self._write(self.folder / SETUP, encode(_setup_without_settled(setup)))
         if setup.calibrated or setup.order:
             self._store_settled(setup)
         self._setup = setup
@@ -313,7 +315,7 @@ class Store:
             self._write(self.folder / SETTLED, encode(settled))
         self._setup = setup
 
-    def compare(self, setup: Setup) -> Setup | None:
+    def check_setup(self, setup: Setup) -> Setup | None:
         """
         The stored setup, if *setup* does not differ from it; None if there is none.
 
@@ -324,7 +326,7 @@ class Store:
         stored = self.setup()
         if stored is not None:
             refuse_difference(stored, setup, folder=self.folder)
-        elif not self._identities() <= {setup_identity(setup)}:
+        elif not self._setup_identities() <= {setup_identity(setup)}:
             raise BadInput(
                 source=self.folder,
                 reason=f"it holds records, but no {SETUP} that says what they are of",
@@ -338,7 +340,7 @@ class Store:
             self.setup()
         return self._setup.calibrated if self._setup else {}
 
-    def calibrate(self, probe: str, facts: Json) -> None:
+    def store_calibration(self, probe: str, facts: Json) -> None:
         """
         Add the *facts* that the reference sets for all cells of *probe*.
 
@@ -398,7 +400,7 @@ class Store:
                 moved = move_aside(self.folder / name, "damaged")
         return moved
 
-    def set_aside(self) -> Path:
+    def set_run_aside(self) -> Path:
         """
         Move everything but the lock into a subfolder, and return its path.
 
@@ -417,7 +419,7 @@ class Store:
         self._setup = None
         return folder
 
-    def sweep_file(self) -> str:
+    def sweep_file_text(self) -> str:
         """The text of its sweep file; empty if there is none, or it is unreadable."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (read_regular(self.folder / SWEEP) or b"").decode()
@@ -430,8 +432,8 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written.
         """
-        if text != self.sweep_file():
-            self._write(self.folder / SWEEP, harmless(text).encode())
+        if text != self.sweep_file_text():
+            self._write(self.folder / SWEEP, replace_surrogates(text).encode())
 
     # Records
 
@@ -455,9 +457,9 @@ class Store:
             setup=setup,
             records=(),
             root=self.folder.parent.parent,
-            sweep=self.sweep_file(),
+            sweep=self.sweep_file_text(),
         )
-        return run.holding(self.records())
+        return run.with_records(self.records())
 
     def records(self, probe: str = "") -> Iterator[CellRecord]:
         """
@@ -517,7 +519,7 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
         """
-        path, setup = self._path_for(key_of(record)), self._setup_or_none()
+        path, setup = self._clear_record_path(key_of(record)), self._setup_or_none()
         if setup is not None and not record.setup:
             record = replace(record, setup=setup_stamp(setup, record.probe))
         self._write(path, encode(record))
@@ -525,7 +527,7 @@ class Store:
             self._written[path] = _state_of_file(path)
         return record
 
-    def copy(self, other: "Store", key: Key) -> None:
+    def copy_record_from(self, other: "Store", key: Key) -> None:
         """
         Copy the record of *key* from *other*, if it has one.
 
@@ -537,13 +539,13 @@ class Store:
         with _translating_errors(other.folder):
             data = read_regular(other._record_path(key))  # noqa: SLF001 - our class
         if data is not None:
-            path = self._path_for(key)
+            path = self._clear_record_path(key)
             with _translating_errors(path.parent):
-                write_whole(path, data, is_lasting=False)
+                write_atomically(path, data, is_lasting=False)
 
-    def _path_for(self, key: Key) -> Path:
+    def _clear_record_path(self, key: Key) -> Path:
         """The path of a record; a file there that is none of it is moved aside."""
-        self._refuse_lost()
+        self._refuse_lost_folder()
         path = self._record_path(key)
         if path in self._written and _state_of_file(path) == self._written[path]:
             return path
@@ -557,10 +559,10 @@ class Store:
                     move_aside(path, "damaged")
         return path
 
-    def logs(self) -> Path:
+    def make_log_folder(self) -> Path:
         """The folder of the servers' logs, which exists."""
-        self._refuse_lost()
-        return made_own(self.folder / LOGS)
+        self._refuse_lost_folder()
+        return make_unlinked_folder(self.folder / LOGS)
 
     def _record_files(self, probe: str = "") -> list[Path]:
         """
@@ -569,7 +571,7 @@ class Store:
         Raises:
             BadInput: If their folder may not be read; a grid must not lack them.
         """
-        folder = own_folder(self.folder / CELLS)
+        folder = refuse_linked_folder(self.folder / CELLS)
         try:
             paths = [] if self.is_void else list(folder.iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -587,7 +589,9 @@ class Store:
     def _record_path(self, key: Key) -> Path:
         """The path of the record of *key*, which may not exist."""
         what = "-".join(filter(None, (key.probe, key.variant)))
-        return own_folder(self.folder / CELLS) / f"{key.pair.slug}.{what}.json"
+        return (
+            refuse_linked_folder(self.folder / CELLS) / f"{key.pair.slug}.{what}.json"
+        )
 
     def _read_own_record(self, path: Path, key: Key) -> CellRecord:
         """
@@ -601,7 +605,7 @@ class Store:
         refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
         return record
 
-    def _identities(self) -> set[str]:
+    def _setup_identities(self) -> set[str]:
         """The identities of setups in records that can be read."""
         identities = set()
         for path in self._record_files():
@@ -616,7 +620,7 @@ class Store:
                 self.setup()
         return self._setup
 
-    def _refuse_lost(self) -> None:
+    def _refuse_lost_folder(self) -> None:
         """Stop if the folder that this process has locked is gone."""
         if self._lock is not None and self._lock.is_lost():
             raise FolderUnusable(
@@ -628,7 +632,7 @@ class Store:
     @staticmethod
     def _write(path: Path, data: bytes) -> None:
         with _translating_errors(path.parent):
-            write_whole(path, data)
+            write_atomically(path, data)
 
 
 def _state_of_file(path: Path) -> tuple[int, ...]:
@@ -661,7 +665,7 @@ def _interrupted_record(key: Key, error: OSError | BadRecord) -> CellRecord:
     )
 
 
-def _setup_facts(setup: Setup) -> Json:
+def _setup_without_settled(setup: Setup) -> Json:
     """What the file of *setup* holds: all but what is settled later."""
     facts: Json = msgspec.to_builtins(setup)
     del facts["calibrated"], facts["order"]
@@ -685,7 +689,7 @@ _LONGEST_BYTES = 64
 """A seal is far shorter; the rest is room for the white space of an editor."""
 
 
-def seal(data: bytes) -> bytes:
+def append_checksum(data: bytes) -> bytes:
     """
     The JSON object *data*, which is not empty, with a seal as its last key.
 
@@ -718,11 +722,13 @@ def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
     try:
         data = msgspec.json.encode(stored)
     except UnicodeEncodeError:
-        data = msgspec.json.encode(_harmless_value(msgspec.to_builtins(stored)))
-    if are_in(data):
+        data = msgspec.json.encode(_utf8_safe_value(msgspec.to_builtins(stored)))
+    if has_known_secret(data):
         data = msgspec.json.encode(masked_values(msgspec.json.decode(data)))
     indented = msgspec.json.format(data, indent=1)
-    return seal(_NUMBERS.sub(lambda found: b"".join(found[0].split()), indented))
+    return append_checksum(
+        _NUMBERS.sub(lambda found: b"".join(found[0].split()), indented)
+    )
 
 
 _NUMBERS = re.compile(rb"\[\n *-?\d[^][{}\"]*\]")
@@ -773,16 +779,17 @@ def decode_settled(data: bytes, *, file: str) -> Settled:
         raise BadSetup(file=file, reason=error.reason) from error
 
 
-def _harmless_value(value: Any) -> Any:
+def _utf8_safe_value(value: Any) -> Any:
     """*value* with all texts in it, keys too, as UTF-8 can hold them."""
     if isinstance(value, str):
-        return harmless(value)
+        return replace_surrogates(value)
     if isinstance(value, dict):
         return {
-            _harmless_value(key): _harmless_value(inner) for key, inner in value.items()
+            _utf8_safe_value(key): _utf8_safe_value(inner)
+            for key, inner in value.items()
         }
     is_list = isinstance(value, (list, tuple))
-    return [_harmless_value(each) for each in value] if is_list else value
+    return [_utf8_safe_value(each) for each in value] if is_list else value
 
 
 def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:

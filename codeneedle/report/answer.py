@@ -15,9 +15,9 @@ from codeneedle.errors import NothingToShow
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
 from codeneedle.report import captions
-from codeneedle.report.badge import badge
+from codeneedle.report.badge import badge_svg
 from codeneedle.report.verdict import answer_phrase
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import (
@@ -125,14 +125,16 @@ def answer_of(verdict: Verdict) -> Answer:
     Raises:
         NothingToShow: If it does neither: nobody is told to start that.
     """
-    is_kept = verdict.outcome is Outcome.KEEP and not verdict.is_instrument
-    is_set = verdict.outcome is Outcome.SET and not verdict.is_instrument
+    is_kept = verdict.outcome is Outcome.KEEP and not verdict.is_of_built_in_model
+    is_set = verdict.outcome is Outcome.SET and not verdict.is_of_built_in_model
     pair = verdict.reference if is_kept else verdict.chosen if is_set else None
     if pair is None:
-        answer = "is built in" if verdict.is_instrument else answer_phrase(verdict)
-        folder = shlex.quote(visible(str(verdict.run.folder)))
+        answer = (
+            "is built in" if verdict.is_of_built_in_model else answer_phrase(verdict)
+        )
+        folder = shlex.quote(escape_invisible(str(verdict.run.folder)))
         raise NothingToShow(
-            run=visible(verdict.run.name),
+            run=escape_invisible(verdict.run.name),
             what=f"a pair to set ({answer})",
             hint=f"See why: codeneedle verdict {folder}",
         )
@@ -154,8 +156,8 @@ def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
         is_kept=result is None,
         memory=result.memory if result else 1.0,
         metric=leading.metric.name if leading else "",
-        loss=_number_or_none(leading.bounds.mean) if leading else 0.0,
-        at_most=_number_or_none(leading.bounds.high) if leading else 0.0,
+        loss=_finite_or_none(leading.bounds.mean) if leading else 0.0,
+        at_most=_finite_or_none(leading.bounds.high) if leading else 0.0,
         limit=leading.limit if leading else None,
         units=leading.bounds.units if leading else 0,
         noun=leading.metric.noun if leading else "",
@@ -181,26 +183,26 @@ def answer_lines(
         words = words_of(answer.run.setup.engine)
         if words is None or form not in words.forms:
             raise NothingToShow(
-                run=visible(answer.run.name),
+                run=escape_invisible(answer.run.name),
                 what=f"words for {form}: the engine {answer.run.setup.engine} is asked "
-                f"for {visible(str(answer.pair))}",
+                f"for {escape_invisible(str(answer.pair))}",
                 hint="--form json and --form badge say it for every engine.",
             )
         told = f"{answer.pair} {answer.sentence}; {_measured_on_phrase(answer)}"
         between = [""] if lines else []
         lines += [*between, f"{mark} {told}", *words.lines(answer, form)]
     # A run folder may come from anywhere.
-    return [visible(line) for line in lines]
+    return [escape_invisible(line) for line in lines]
 
 
-def answer_badge(answer: Answer) -> str:
+def answer_badge_svg(answer: Answer) -> str:
     """An SVG for a model card: the pair and what it loses, or what to keep."""
     leading = answer.result.leading_result if answer.result else None
     value = f"keep {answer.pair}"
     if leading:
         value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
     title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on_phrase(answer)}"
-    return badge("KV cache", visible(value), title=visible(title))
+    return badge_svg("KV cache", escape_invisible(value), title=escape_invisible(title))
 
 
 _LOST = {
@@ -230,13 +232,13 @@ def _measured_on_phrase(answer: Answer) -> str:
     """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
     setup, result = answer.run.setup, answer.result
     leading = result.leading_result if result else None
-    rows = result.by_kind_of_text if result else []
+    rows = result.right_token_results if result else []
     told = rows if leading in rows else [leading] if leading else []
     of = f"of {' and '.join(map(units_phrase, told))}, " if told else ""
     model = f"{setup.weights.name} at {setup.context:,} tokens"
     return f"{of}{model}, {setup.engine}, {captions.dates_phrase(answer.run)}"
 
 
-def _number_or_none(value: float | None) -> Number:
+def _finite_or_none(value: float | None) -> Number:
     """*value*; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None

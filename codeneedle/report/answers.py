@@ -14,13 +14,15 @@ from codeneedle.probes.probe import Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.records.store import LOGS
 from codeneedle.report import captions
-from codeneedle.text import plural, visible
+from codeneedle.text import escape_invisible, plural
 
 MOST_WORDS = 3
-"""Of what `run_pair_and_function` reads: run, pair, function."""
+"""Of what `parse_run_pair_function` reads: run, pair, function."""
 
 
-def run_pair_and_function(words: Sequence[str]) -> tuple[str | None, Pair, str | None]:
+def parse_run_pair_function(
+    words: Sequence[str],
+) -> tuple[str | None, Pair, str | None]:
     """
     The run, the pair and the function that *words* name; None for what they leave out.
 
@@ -47,7 +49,7 @@ def run_pair_and_function(words: Sequence[str]) -> tuple[str | None, Pair, str |
     return name, Pair.parse(rest[0]), rest[1] if rest[1:] else None
 
 
-def answers(
+def answers_document(
     runs: Sequence[Run], pair: Pair, function: str | None, view: View
 ) -> Document:
     """
@@ -70,7 +72,8 @@ def answers(
         raise BadInput(
             source=pair,
             reason=f"no record in {', '.join(run.name for run in runs)}",
-            hint=f"See which pairs it has: {captions.run_command('grid', runs[0])}",
+            hint="See which pairs it has: "
+            f"{captions.run_command_text('grid', runs[0])}",
         )
     if function is None:
         return _overviews_document(measured)
@@ -104,7 +107,7 @@ def scored_answers_of(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         yield from PROBES[record.probe].answers(run, record)
 
 
-def side_by_side(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
+def replies_document(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
     """
     Answers to one prompt: the first in full, others from where they differ from it.
 
@@ -118,18 +121,18 @@ def side_by_side(answers: Sequence[tuple[Pair, Reply | str]]) -> Document:
             yield Lines([reply])
             continue
         first_pair, first = said[0]
-        same = _common_length(first.text, reply.text)
+        same = _common_prefix_length(first.text, reply.text)
         if reply is first:
-            yield Lines([_ending_phrase(reply)], style="dim")
+            yield Lines([_reply_length_phrase(reply)], style="dim")
             yield Lines(reply.text.split("\n"))
         elif same == len(first.text) == len(reply.text):
             yield Lines([f"the same as {first_pair}"])
         else:
-            lead = _lead_at(first, same)
+            lead = _lead_at_character(first, same)
             close = "" if lead is None else f", where its lead was {lead:.2f} nats"
             alike = plural(same, "character") if same else "no character"
             yield Lines([f"the same as {first_pair} for {alike}{close}"])
-            yield Lines([_ending_phrase(reply)], style="dim")
+            yield Lines([_reply_length_phrase(reply)], style="dim")
             yield Lines(reply.text[reply.text.rfind("\n", 0, same) + 1 :].split("\n"))
     if len(said) > 1:
         yield Lines([ONE_PROMPT])
@@ -141,20 +144,20 @@ ONE_PROMPT = (
 )
 
 
-def _common_length(first: str, second: str) -> int:
+def _common_prefix_length(first: str, second: str) -> int:
     """How many characters two texts have in common from the beginning on."""
     pairs = enumerate(zip(first, second, strict=False))
     shortest = min(len(first), len(second))
     return next((at for at, (one, other) in pairs if one != other), shortest)
 
 
-def _ending_phrase(reply: Reply) -> str:
+def _reply_length_phrase(reply: Reply) -> str:
     """How long *reply* is, and whether it came to an end."""
     cut = ", cut there" if reply.finish == "length" else ""
     return f"{plural(reply.predicted_tokens, 'token')}{cut}:"
 
 
-def _lead_at(reply: Reply, at: int) -> float | None:
+def _lead_at_character(reply: Reply, at: int) -> float | None:
     """Lead of the token of *reply* at its character *at*; None if it is not known."""
     ends = list(itertools.accumulate(reply.lengths))
     token = bisect.bisect_right(ends, at)
@@ -183,7 +186,7 @@ def _overviews_document(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
                 probe = PROBES[record.probe]
                 yield from probe.overview(run, record)
                 gaps = probe.gaps_in(record, run.setup)
-                yield Lines([visible(gap) for gap in gaps], style="bold")
+                yield Lines([escape_invisible(gap) for gap in gaps], style="bold")
 
 
 def _evidence_facts(run: Run, record: CellRecord) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ PADDING, HEIGHT = 7, 20
 LABEL_COLOUR, VALUE_COLOUR = "#555555", "#2e7d32"
 
 
-def badge(label: str, value: str, *, title: str) -> str:
+def badge_svg(label: str, value: str, *, title: str) -> str:
     """
     An SVG of *label* and *value* side by side, with *title* for who points at it.
 

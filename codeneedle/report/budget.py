@@ -10,13 +10,13 @@ from pathlib import Path
 
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, PairFlags, named_pairs
+from codeneedle.cache_types import Pair, PairFlags, pairs_phrase
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Run
 from codeneedle.records.store import SWEEP
 from codeneedle.report import captions
-from codeneedle.report.losses import shown_row
+from codeneedle.report.losses import shown_loss_row
 from codeneedle.report.shown import (
     REFERENCE,
     SET,
@@ -30,22 +30,22 @@ from codeneedle.report.shown import (
 )
 from codeneedle.report.verdict import first_line_style
 from codeneedle.text import (
-    number,
+    escape_invisible,
+    number_text,
     plural,
-    size,
+    size_text,
     sweep_command,
-    visible,
 )
+from codeneedle.verdict.asking_order import JointOrder, JointRun, order_of
 from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
     amount_phrase,
+    decision_phrase,
     loss_phrase,
-    mean_amount,
-    word_phrase,
+    mean_loss_phrase,
 )
 from codeneedle.verdict.next import limit_options
-from codeneedle.verdict.order import JointOrder, JointRun, order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
 
@@ -55,31 +55,31 @@ MARK = "*"
 
 def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set of all candidates, and a row for each of them."""
-    yield budget_lines(verdict, pair_flags)
+    yield budget_headline_lines(verdict, pair_flags)
     yield from candidate_blocks(verdict)
     yield Lines([budget_remark.text for budget_remark in budget_remarks(verdict)])
     yield Facts(weight_facts(verdict), is_quiet=True)
 
 
-def whole_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def whole_budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """A `budget_document` with what it was measured on."""
     yield Heading(f"{verdict.run.name}: one budget")
     yield from budget_document(verdict, pair_flags)
     yield Facts(captions.run_facts(verdict.run), is_quiet=True)
 
 
-def budget_closing(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def budget_closing_line(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """The first line of the answer, for the end of a long table."""
     first, *_ = budget_headline(verdict, pair_flags)
-    yield Lines([Text(visible(first), first_line_style(verdict))])
+    yield Lines([Text(escape_invisible(first), first_line_style(verdict))])
 
 
-def budget_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
+def budget_headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """The `budget_headline`, its first line coloured."""
     first, *rest = budget_headline(verdict, pair_flags)
     lines: list[ShownText] = [
-        Text(visible(first), first_line_style(verdict)),
-        *map(visible, rest),
+        Text(escape_invisible(first), first_line_style(verdict)),
+        *map(escape_invisible, rest),
     ]
     return Lines(lines)
 
@@ -92,38 +92,39 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     reference = verdict.reference
     if reference is None:
         return ["No verdict: no candidate has numbers that can show a loss."]
-    if not verdict.keeps_reference and (why := [*_why_nothing_is_set(verdict)]):
+    if not verdict.has_fitting_reference and (why := [*_why_nothing_is_set(verdict)]):
         return why
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is not None:
         taken = memory_phrase(verdict, chosen)
         return [
             f"Set: {flags_of(verdict, chosen.pair, pair_flags)}   ({taken})",
-            f"     {loss_beside_sentence(verdict, chosen)}",
-            *_weights_alone(verdict, chosen),
+            f"     {loss_to_reference_sentence(verdict, chosen)}",
+            *_loss_of_weights_line(verdict, chosen),
         ]
     return [*_why_reference_stays(verdict, reference, pair_flags)]
 
 
 def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
-    name = visible(str(verdict.reference))
-    if verdict.doubts_by_metric:
+    name = escape_invisible(str(verdict.reference))
+    if verdict.reference_doubts_by_metric:
         why = "; ".join(
-            f"{text} ({metric})" for metric, text in verdict.doubts_by_metric.items()
+            f"{text} ({metric})"
+            for metric, text in verdict.reference_doubts_by_metric.items()
         )
         yield f"No answer: beside {name} {why}."
-    elif verdict.finer_pairs:
-        finer = visible(str(verdict.finer_pairs[0]))
+    elif verdict.pairs_finer_than_reference:
+        finer = escape_invisible(str(verdict.pairs_finer_than_reference[0]))
         yield (
             f"No answer: {finer} has a finer K or V than {name}, the reference, whose "
             "own loss is unknown. Measure its weights with that pair, too."
         )
     elif verdict.outcome is Outcome.NOTHING_FITS:
         return
-    elif not verdict.compared:
+    elif not verdict.compared_results:
         yield f"No answer yet: nothing was compared with {name}."
-    elif not verdict.has_mean_loss and not verdict.main_results:
+    elif not verdict.has_mean_loss and not verdict.results_of_main_metric:
         yield "No answer yet: losses were not measured."
 
 
@@ -133,16 +134,18 @@ def _why_reference_stays(
     """Why nothing is set: the reference fits, nothing does, or nothing is within."""
     most = verdict.limits.max_memory_bytes
     flags = flags_of(verdict, reference, pair_flags)
-    own = verdict.result(reference) if verdict.keeps_reference else None
+    own = verdict.result(reference) if verdict.has_fitting_reference else None
     if not any(result.memory_bytes for result in verdict.results):
         yield "No answer yet: no log of these runs tells the size of a cache."
         return
     if most is None:
-        loss = verdict.limits.phrase(LossKind.PROBABILITY, verdict.limits.max_loss)
+        loss = verdict.limits.loss_amount_text(
+            LossKind.PROBABILITY, verdict.limits.max_loss
+        )
         yield f"Keep: {flags}. Nothing smaller is shown to lose less than {loss}."
         yield "     What loses least of what fits: --max-memory SIZE --at TOKENS"
         return
-    where = f"{size(most)} at {_memory_context(verdict):,} tokens"
+    where = f"{size_text(most)} at {_memory_context(verdict):,} tokens"
     sizes = {r.pair: r.memory_bytes for r in verdict.results if r.memory_bytes}
     order = order_of(verdict.run)
     if isinstance(order, JointOrder):
@@ -162,18 +165,18 @@ def _nothing_fits_lines(
 ) -> Iterator[str]:
     """What is nearest, and what context would fit."""
     least = min(sizes, key=lambda pair: (sizes[pair], str(pair)))
-    takes = f"{visible(str(least))} takes {size(sizes[least])}"
+    takes = f"{escape_invisible(str(least))} takes {size_text(sizes[least])}"
     yield f"Nothing fits into {where}: the nearest, {takes}."
     run = run_of(verdict, least)
-    memory = memory_of(run, least.cache)
-    if context := memory.context(most, least.cache):
+    memory = memory_of(run, least.without_weights)
+    if context := memory.longest_fitting_context(most, least.without_weights):
         yield f"     It would fit at about {context:,} tokens: --at {context}"
     else:
-        without = size(memory.fixed_bytes)
+        without = size_text(memory.fixed_bytes)
         yield f"     Without any cache it takes {without}: smaller weights would fit."
 
 
-def loss_beside_sentence(verdict: Verdict, result: PairResult) -> str:
+def loss_to_reference_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
     what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
     return (
@@ -186,11 +189,11 @@ def loss_beside_sentence(verdict: Verdict, result: PairResult) -> str:
 def _weights_with_pair(pair: Pair | None) -> str:
     """``Q8_0 with f16/f16``."""
     if pair and pair.weights:
-        return visible(f"{pair.weights} with {pair.cache}")
-    return visible(str(pair))
+        return escape_invisible(f"{pair.weights} with {pair.without_weights}")
+    return escape_invisible(str(pair))
 
 
-def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
+def _loss_of_weights_line(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
     """
     How much of the loss is that of the weights, where that was measured.
 
@@ -200,29 +203,29 @@ def _weights_alone(verdict: Verdict, chosen: PairResult) -> Iterator[str]:
     if (
         reference is None
         or pair.weights == reference.weights
-        or pair.cache == reference.cache
+        or pair.without_weights == reference.without_weights
     ):
         return
     alone = next(
         (
             row
-            for result in verdict.compared
-            if (result.pair.weights, result.pair.cache)
-            == (pair.weights, reference.cache)
-            if (row := shown_row(verdict, result))
+            for result in verdict.compared_results
+            if (result.pair.weights, result.pair.without_weights)
+            == (pair.weights, reference.without_weights)
+            if (row := shown_loss_row(verdict, result))
         ),
         None,
     )
     if alone:
-        loss = mean_amount(verdict.limits, alone)
-        yield f"     The weights alone, with {reference.cache}, lose {loss}."
+        loss = mean_loss_phrase(verdict.limits, alone)
+        yield f"     The weights alone, with {reference.without_weights}, lose {loss}."
 
 
 def memory_phrase(verdict: Verdict, result: PairResult) -> str:
     """``7.4 GiB at 32,768 tokens``."""
     if result.memory_bytes is None:
         return "memory unknown"
-    return f"{size(result.memory_bytes)} at {_memory_context(verdict):,} tokens"
+    return f"{size_text(result.memory_bytes)} at {_memory_context(verdict):,} tokens"
 
 
 def _memory_context(verdict: Verdict) -> int:
@@ -233,7 +236,10 @@ def _memory_context(verdict: Verdict) -> int:
 def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
     """``-m qwen-Q6_K.gguf -ctk q8_0 -ctv q5_1``."""
     run = run_of(verdict, pair)
-    return f"{pair_flags.model} {shlex.quote(file_name(run))} {pair_flags(pair.cache)}"
+    return (
+        f"{pair_flags.model} {shlex.quote(weights_file_name(run))} "
+        f"{pair_flags(pair.without_weights)}"
+    )
 
 
 def run_of(verdict: Verdict, pair: Pair) -> Run:
@@ -245,12 +251,12 @@ def run_of(verdict: Verdict, pair: Pair) -> Run:
     return run.runs[names.index(pair.weights)]
 
 
-def file_name(run: Run) -> str:
+def weights_file_name(run: Run) -> str:
     """The name of the file of weights, without folders, as its sweep has named it."""
-    return Path(_named_file(run)).name
+    return Path(_weights_as_named(run)).name
 
 
-def _named_file(run: Run) -> str:
+def _weights_as_named(run: Run) -> str:
     """The file of weights as its sweep has named it; what it is called without that."""
     try:
         named = tomllib.loads(run.sweep).get("models")
@@ -269,7 +275,7 @@ def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
 
     Nothing where nothing was compared.
     """
-    if not verdict.compared:
+    if not verdict.compared_results:
         return
     heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
     rows = [
@@ -294,20 +300,23 @@ def _row_order(result: PairResult) -> tuple[float, str, float, str]:
 
 def _candidate_row(verdict: Verdict, result: PairResult) -> list[Shown]:
     """A candidate with its memory, loss, interval and verdict."""
-    pair, row = result.pair, shown_row(verdict, result)
+    pair, row = result.pair, shown_loss_row(verdict, result)
     memory, limits = result.memory_bytes, verdict.limits
     bounds = ["", "", ""]
     if row:
         ends = (row.bounds.low, row.bounds.high)
         bounds = [
-            mean_amount(limits, row),
+            mean_loss_phrase(limits, row),
             *(amount_phrase(limits, row, end) for end in ends),
         ]
-    said = [*_row_words(verdict, result)]
-    texts = [visible(pair.weights), visible(str(pair.cache))]
+    said = [*_verdict_words_with_marks(verdict, result)]
+    texts = [
+        escape_invisible(pair.weights),
+        escape_invisible(str(pair.without_weights)),
+    ]
     return [
         *(Shown(pair=pair, text=text) for text in texts),
-        Shown(pair=pair, text=size(memory))
+        Shown(pair=pair, text=size_text(memory))
         if memory is not None
         else Shown(pair=pair, text=UNTOLD_SIZE.sign, marks=(UNTOLD_SIZE,)),
         *(Shown(pair=pair, text=text) for text in bounds),
@@ -319,7 +328,7 @@ def _candidate_row(verdict: Verdict, result: PairResult) -> list[Shown]:
     ]
 
 
-def _row_words(
+def _verdict_words_with_marks(
     verdict: Verdict, result: PairResult
 ) -> Iterator[tuple[str, NumberMark]]:
     """The words of a row, with marks: ``reference``, ``does not fit``, ``* set``."""
@@ -331,7 +340,10 @@ def _row_words(
         mark = trouble_mark(result.trouble or "not compared")
         yield mark.sign, mark
     elif result.leading_result:
-        yield word_phrase(result, result.leading_result), decision_mark(result.decision)
+        yield (
+            decision_phrase(result, result.leading_result),
+            decision_mark(result.decision),
+        )
     if not verdict.fits(result):
         yield UNFIT.sign, UNFIT
 
@@ -345,20 +357,20 @@ def budget_remarks(verdict: Verdict) -> list[Remark]:
         *_remark_on_fitting_now(verdict),
         *joint_remarks(verdict),
         *_remark_on_buffers(verdict),
-        *_remarks_on_names(verdict),
+        *_remarks_on_model_identity(verdict),
     ]
 
 
 def _remark_on_fitting_now(verdict: Verdict) -> Iterator[Remark]:
     """A remark on candidates that fit only now, with the command that measures them."""
-    pairs, runs = verdict.candidates_fitting_now, _judged_runs(verdict)
+    pairs, runs = verdict.newly_fitting_candidates, _judged_runs(verdict)
     if pairs:
-        models = [word for run in runs for word in ("--model", _named_file(run))]
+        models = [word for run in runs for word in ("--model", _weights_as_named(run))]
         where = captions.root_options(runs[0].root)
         options = [*models, *limit_options(verdict), *where]
         command = sweep_command(runs[0].folder / SWEEP, "--decide", *options)
         text = (
-            f"Not measured, and too large before: {named_pairs(pairs)}. To ask what "
+            f"Not measured, and too large before: {pairs_phrase(pairs)}. To ask what "
             f"fits now, too: {command}"
         )
         yield Remark(RemarkKind.FITS_NOW, text, pairs)
@@ -380,7 +392,7 @@ def _remark_on_buffers(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.MEMORY, text)
 
 
-def _remarks_on_names(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_model_identity(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what does not show that the files are weights of one model."""
     runs = _judged_runs(verdict)
     if not all(run.setup.model.tokenizer for run in runs):
@@ -391,7 +403,7 @@ def _remarks_on_names(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.ONE_MODEL, text)
     names = dict.fromkeys(r.setup.model.name for r in runs if r.setup.model.name)
     if len(names) > 1:
-        named = ", ".join(visible(name) for name in names)
+        named = ", ".join(escape_invisible(name) for name in names)
         text = f"Their authors name them otherwise ({named}): are they one model?"
         yield Remark(RemarkKind.ONE_MODEL, text)
 
@@ -400,19 +412,19 @@ def weight_facts(verdict: Verdict) -> list[tuple[str, str]]:
     """A phrase for each file of weights: its size, and its bits per weight."""
     runs = _judged_runs(verdict)
     return [
-        (visible(name), _file_phrase(run))
+        (escape_invisible(name), _weights_file_phrase(run))
         for name, run in zip(weight_names(runs), runs, strict=True)
     ]
 
 
-def _file_phrase(run: Run) -> str:
+def _weights_file_phrase(run: Run) -> str:
     """Name, size, bits per weight if known, and number of pairs measured."""
     setup = run.setup
     bits = bits_per_weight(setup)
     phrases = [
-        visible(file_name(run)),
-        size(setup.weights.size_bytes),
-        *([f"{number(bits, digits=2)} bits per weight"] if bits else []),
+        escape_invisible(weights_file_name(run)),
+        size_text(setup.weights.size_bytes),
+        *([f"{number_text(bits, digits=2)} bits per weight"] if bits else []),
         plural(len({r.pair for r in run.records if r.has_numbers}), "pair"),
     ]
     return ", ".join(phrases)

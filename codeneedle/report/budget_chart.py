@@ -10,9 +10,15 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.ticker import NullLocator
 
-from codeneedle.report.charts import LIGHT, POINTS, Theme, paint_ring, picture_element
-from codeneedle.report.losses import PERCENT, shown_row
-from codeneedle.text import visible
+from codeneedle.report.charts import (
+    LIGHT,
+    POINTS,
+    Theme,
+    paint_chosen_ring,
+    picture_element,
+)
+from codeneedle.report.losses import PERCENT, shown_loss_row
+from codeneedle.text import escape_invisible
 from codeneedle.verdict.judge import Verdict
 
 MARKERS = ("o", "s", "D", "^", "v")
@@ -50,15 +56,15 @@ def budget_frame(verdict: Verdict) -> pd.DataFrame:
 def _frame_rows(verdict: Verdict) -> Iterator[dict[str, Any]]:
     """The rows of `budget_frame`, in the order of the results."""
     for result in verdict.results:
-        pair, row = result.pair, shown_row(verdict, result)
+        pair, row = result.pair, shown_loss_row(verdict, result)
         is_reference = pair == verdict.reference
         if not pair.weights or result.memory_bytes is None:
             continue
         if row is None and not is_reference:
             continue
         yield {
-            "weights": visible(pair.weights),
-            "pair": visible(str(pair.cache)),
+            "weights": escape_invisible(pair.weights),
+            "pair": escape_invisible(str(pair.without_weights)),
             "memory": result.memory_bytes,
             "loss": PERCENT * row.bounds.mean if row else 0.0,
             "low": PERCENT * row.bounds.low if row else 0.0,
@@ -83,7 +89,7 @@ def paint_budget(
         axes.vlines(
             bars["memory"], bars["low"], bars["high"], color=theme.line, linewidth=1
         )
-        best = of_file[is_best(of_file)]
+        best = of_file[is_least_loss_so_far(of_file)]
         axes.plot(best["memory"], best["loss"], color=colour, linewidth=1.2, zorder=2)
         axes.plot(
             of_file["memory"],
@@ -96,7 +102,7 @@ def paint_budget(
             zorder=3,
         )
     _paint_budget_edge(axes, None if most is None else most / bytes_of_unit, theme)
-    paint_ring(axes, frame, theme)
+    paint_chosen_ring(axes, frame, theme)
     axes.axhline(0.0, color=theme.line, linewidth=0.8, zorder=0)
     axes.set_yscale("symlog", linthresh=1.0, linscale=0.8)
     axes.yaxis.set_major_formatter(lambda tick, _: f"{tick:g}")
@@ -119,7 +125,7 @@ def _memory_unit(most: float) -> tuple[str, int]:
     return ("GiB", 1 << 30) if most >= 4 << 30 else ("MiB", 1 << 20)
 
 
-def is_best(of_file: pd.DataFrame) -> pd.Series:
+def is_least_loss_so_far(of_file: pd.DataFrame) -> pd.Series:
     """
     Whether each row loses less than all before it.
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from codeneedle.cache_types import RUNS, Pair, most_precise, named_pairs
+from codeneedle.cache_types import RUNS, Pair, most_precise, pairs_phrase
 from codeneedle.corpora.fitting import filled_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
@@ -16,16 +16,16 @@ from codeneedle.probes.frames import Cells
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import CellRecord, Json, Run, Setup
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import small_number
-from codeneedle.system.variables import UNROTATED, with_variables
+from codeneedle.report.shown import small_number_text
+from codeneedle.system.inherited_variables import UNROTATED, with_variables
 from codeneedle.text import (
-    in_words,
+    escape_invisible,
+    json_value_phrase,
     plural,
-    size,
+    size_text,
     sweep_command,
-    visible,
 )
-from codeneedle.verdict.order import order_in
+from codeneedle.verdict.asking_order import stored_asking_order
 
 _SHORT_HASH = 8
 
@@ -34,7 +34,7 @@ def names_of(runs: Sequence[Run]) -> list[str]:
     """The names of *runs*; the folders of those that share one."""
     names = [run.name for run in runs]
     return [
-        visible(str(run.folder) if names.count(run.name) > 1 else run.name)
+        escape_invisible(str(run.folder) if names.count(run.name) > 1 else run.name)
         for run in runs
     ]
 
@@ -42,29 +42,35 @@ def names_of(runs: Sequence[Run]) -> list[str]:
 def setup_line(setup: Setup) -> str:
     """The model, the corpus if any probe reads it, and how it is asked, on one line."""
     corpus = f" on {setup.corpus.name}" if setup.corpus.is_counted else ""
-    return visible(f"{setup.weights.name}{corpus}: context {_context_phrase(setup)}")
-
-
-def _context_phrase(setup: Setup, records: Iterable[CellRecord] = ()) -> str:
-    """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
-    form = f"{setup.prompt_form} prompt"
-    return ", ".join(
-        [text_in_context(setup), form, *_questions_of_probes(setup, records)]
+    return escape_invisible(
+        f"{setup.weights.name}{corpus}: context {_context_and_questions_phrase(setup)}"
     )
 
 
-def text_in_context(setup: Setup) -> str:
+def _context_and_questions_phrase(
+    setup: Setup, records: Iterable[CellRecord] = ()
+) -> str:
+    """``8,192 tokens, chat prompt, 16 functions written, 5 lines of 32 forced``."""
+    form = f"{setup.prompt_form} prompt"
+    return ", ".join(
+        [text_length_phrase(setup), form, *_probe_question_phrases(setup, records)]
+    )
+
+
+def text_length_phrase(setup: Setup) -> str:
     """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
     return filled_phrase(setup.corpus.tokens, setup.context)
 
 
-def _questions_of_probes(setup: Setup, records: Iterable[CellRecord] = ()) -> list[str]:
+def _probe_question_phrases(
+    setup: Setup, records: Iterable[CellRecord] = ()
+) -> list[str]:
     """
     What all probes ask, a phrase each.
 
     Of how many functions is what *records* have; without any, what every pair is asked.
     """
-    order = order_in(setup)
+    order = stored_asking_order(setup)
     first = next(iter(order.looks), None) if order else None
     counts = {
         probe.further.units(record)
@@ -73,7 +79,9 @@ def _questions_of_probes(setup: Setup, records: Iterable[CellRecord] = ()) -> li
     }
     units = sorted(counts - {0}) or [*filter(None, [first])]
     return [
-        phrase for probe in PROBES.values() for phrase in probe.phrases(setup, units)
+        phrase
+        for probe in PROBES.values()
+        for phrase in probe.asked_phrases(setup, units)
     ]
 
 
@@ -85,7 +93,7 @@ def corpus_line(setup: Setup) -> str:
     about = f" ({setup.lengths})" if setup.lengths else ""
     tokens = f"{plural(corpus.tokens, 'token')}{about}"
     sent = [f"{corpus.name}: {corpus.origin}", corpus.kind, tokens]
-    return visible("; ".join([*sent, _share_of_corpus(setup)]))
+    return escape_invisible("; ".join([*sent, _share_of_corpus(setup)]))
 
 
 def _share_of_corpus(setup: Setup) -> str:
@@ -101,20 +109,22 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
     """What *run* was measured on: a word and a phrase for each fact."""
     setup = run.setup
     model = setup.weights
-    weights = f"{size(model.size_bytes)}, sha256 {model.sha256[:_SHORT_HASH]}"
+    weights = f"{size_text(model.size_bytes)}, sha256 {model.sha256[:_SHORT_HASH]}"
     known = weights if model.size_bytes else "known by its name alone"
     rotation = "" if setup.rotation else ", rotation off"
     lines = [
         ("model", f"{model.name}, {known}"),
         *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
-        ("context", f"{_context_phrase(setup, run.records)}{rotation}"),
+        ("context", f"{_context_and_questions_phrase(setup, run.records)}{rotation}"),
         *probe_settings(run),
-        *_lines_not_shown(run),
-        engine_line(setup.engine, " ".join([setup.llama, *setup.server_args])),
+        *_unproved_cache_entries(run),
+        engine_name_and_version(
+            setup.engine, " ".join([setup.llama, *setup.server_args])
+        ),
         ("machine", setup.machine),
         ("date", dates_phrase(run)),
     ]
-    return tuple((word, visible(phrase)) for word, phrase in lines)
+    return tuple((word, escape_invisible(phrase)) for word, phrase in lines)
 
 
 def command_line(setup: Setup, command: Iterable[str]) -> str:
@@ -138,7 +148,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
     """What a table of *probe*, which has a text of its own, was measured on."""
     own = [*(word for word, _ in probe_settings(run) if word == probe), "model"]
-    engine, _ = engine_line(run.setup.engine, run.setup.llama)
+    engine, _ = engine_name_and_version(run.setup.engine, run.setup.llama)
     words = {*own, engine, "machine", "date"}
     rotation = "on" if run.setup.rotation else "off"
     known = [entry for entry in run_facts(run) if entry[0] in words]
@@ -148,17 +158,19 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
 def condition_lines(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
-    asked = _questions_of_probes(setup, run.records)
+    asked = _probe_question_phrases(setup, run.records)
     corpus = setup.corpus
     cut = f" ({corpus.functions} of {corpus.functions_before} functions)"
     sent = f" on {corpus.name}{cut if corpus.is_trimmed else ''}"
     if not corpus.is_counted:
         sent = ""
-    what = [text_in_context(setup), *asked]
-    engine = " ".join(engine_line(setup.engine, setup.llama))
+    what = [text_length_phrase(setup), *asked]
+    engine = " ".join(engine_name_and_version(setup.engine, setup.llama))
     return (
-        visible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
-        visible(f"{engine}, {_device_phrase(setup.machine)}, {dates_phrase(run)}"),
+        escape_invisible(f"{setup.weights.name}{sent}, {', '.join(what)}"),
+        escape_invisible(
+            f"{engine}, {_device_phrase(setup.machine)}, {dates_phrase(run)}"
+        ),
     )
 
 
@@ -168,19 +180,19 @@ def _device_phrase(machine: str) -> str:
     return devices or processor.partition(", ")[0]
 
 
-def engine_line(name: str, version: str) -> tuple[str, str]:
+def engine_name_and_version(name: str, version: str) -> tuple[str, str]:
     """The name of an engine, and its *version* without that name before it."""
     return name, version.removeprefix(f"{name} ")
 
 
-def _lines_not_shown(run: Run) -> Iterator[tuple[str, str]]:
+def _unproved_cache_entries(run: Run) -> Iterator[tuple[str, str]]:
     """What is not shown of the most precise pair, where the server does not tell."""
     proved = [
         record.pair
         for record in run.records
         if record.has_numbers and record.effective.cache_evidence is not None
     ]
-    if proved and not (pair := most_precise(proved)).is_plain:
+    if proved and not (pair := most_precise(proved)).is_unquantized:
         phrase = (
             f"{pair} and other pairs are shown to differ, not that {pair} is what it "
             "is called: no pair that is not quantized was measured"
@@ -191,18 +203,22 @@ def _lines_not_shown(run: Run) -> Iterator[tuple[str, str]]:
 def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
-    phrases = {name: _settings_phrase(_settings_told(run.setup, name)) for name in seen}
+    phrases = {
+        name: _settings_phrase(_settings_to_report(run.setup, name)) for name in seen
+    }
     return tuple(
-        (visible(name), visible(phrase)) for name, phrase in phrases.items() if phrase
+        (escape_invisible(name), escape_invisible(phrase))
+        for name, phrase in phrases.items()
+        if phrase
     )
 
 
-def _settings_told(setup: Setup, probe: str) -> Json:
+def _settings_to_report(setup: Setup, probe: str) -> Json:
     """The settings of *probe* that are told of all pairs; all of an unknown probe."""
     known = PROBES.get(probe)
     if known is None:
         return setup.probes.get(probe, {})
-    settings, order = known.shown_settings(setup), order_in(setup)
+    settings, order = known.shown_settings(setup), stored_asking_order(setup)
     if known.further and order and order.looks and known.further.setting in settings:
         # What the first step of a sweep that decides has asked of every pair.
         settings = {**settings, known.further.setting: order.looks[0]}
@@ -215,7 +231,7 @@ def _settings_phrase(settings: Json) -> str:
     for key, value in settings.items():
         values = value if isinstance(value, list) else [value]
         shown = [
-            in_words(each)
+            json_value_phrase(each)
             for each in values
             if isinstance(each, str | int | float) and each != ""
         ]
@@ -248,7 +264,7 @@ def cautions(run: Run) -> tuple[str, ...]:
     if not is_built_in or setup.corpus.kind == "incompressible":
         return missing
     return (
-        visible(
+        escape_invisible(
             "The built-in model can only recall incompressible text: its numbers on "
             f"{setup.corpus.name} mean nothing."
         ),
@@ -262,7 +278,7 @@ def label_with_unit(metric: Metric) -> str:
     return label + ("" if metric.unit in label else f", {metric.unit}")
 
 
-def combination_phrase(metric: Metric, cells: Cells) -> str:
+def mean_or_sum_phrase(metric: Metric, cells: Cells) -> str:
     """`` (mean of 16 functions)``; empty where a number is a single observation."""
     most = frames.largest_observation_count(cells)
     if most < 2:  # noqa: PLR2004 - nothing to combine
@@ -273,27 +289,29 @@ def combination_phrase(metric: Metric, cells: Cells) -> str:
     return f" ({'sum' if metric.is_sum else 'mean'} of {most}{noun})"
 
 
-def floor_entries(run: Run, metric: Metric, cells: Cells) -> list[tuple[str, str]]:
+def noise_floor_entries(
+    run: Run, metric: Metric, cells: Cells
+) -> list[tuple[str, str]]:
     """The noise floors of a metric whose reference was measured again, or elsewhere."""
-    pair = visible(str(frames.reference(cells)))
+    pair = escape_invisible(str(frames.reference(cells)))
     entries = []
     for on_cpu, how in ((False, "measured twice"), (True, "with attention on the CPU")):
         apart = frames.noise_floor_of_reference(run, metric, cells, on_cpu=on_cpu)
         if not math.isnan(apart):
-            shown = small_number(apart, display_of(metric).digits)
+            shown = small_number_text(apart, display_of(metric).digits)
             entries.append(("floor", f"{shown}: {pair}, {how}, differs by as much"))
     return entries
 
 
-def reference_entries(cells: Cells) -> Iterator[tuple[str, str]]:
+def missing_reference_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """Why no pair is the reference although records name one; mostly nothing."""
-    if note := reference_note(cells):
+    if note := missing_reference_note(cells):
         yield "against", note
 
 
-def reference_note(cells: Cells) -> str:
+def missing_reference_note(cells: Cells) -> str:
     """Why no pair is the reference although records name one; empty otherwise."""
-    named = [visible(str(pair)) for pair in frames.named_references(cells)]
+    named = [escape_invisible(str(pair)) for pair in frames.named_references(cells)]
     if len(named) > 1:
         pairs = " or ".join(named)
         return f"measured against {pairs}: not comparable, no noise floor"
@@ -302,7 +320,7 @@ def reference_note(cells: Cells) -> str:
     return ""
 
 
-def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
+def nothing_to_show_error(run: Run, what: str, probe: str) -> NothingToShow:
     """
     The error for *run* without numbers of *what*, with the command that goes on.
 
@@ -317,20 +335,20 @@ def nothing_to_show(run: Run, what: str, probe: str) -> NothingToShow:
         for record in run.of_probe(probe).records
         if record.has_numbers and metric.values(record, run.setup)
     ]
-    hint = f"See why: {run_command('table', run)}"
+    hint = f"See why: {run_command_text('table', run)}"
     if others:
-        shown = run_command("grid", run, "--metric", others[0])
+        shown = run_command_text("grid", run, "--metric", others[0])
         hint = f"This run measured {others[0]}: {shown}"
     elif run.sweep:
         added = () if probe in run.setup.probes else ("--probe", probe)
         hint = f"Measure them: {sweep_command(run.folder, *added)}"
-    return NothingToShow(run=visible(run.name), what=what, hint=hint)
+    return NothingToShow(run=escape_invisible(run.name), what=what, hint=hint)
 
 
-def run_command(name: str, run: Run, *options: str) -> str:
+def run_command_text(name: str, run: Run, *options: str) -> str:
     """The command of that *name* that shows *run*, wherever its folder is."""
     words = ["codeneedle", name, run.name, *root_options(run.root), *options]
-    return visible(shlex.join(words))
+    return escape_invisible(shlex.join(words))
 
 
 def root_options(root: Path | None) -> list[str]:
@@ -372,7 +390,7 @@ def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
     return [f"no cell was measured for {metric.name}{hint}"]
 
 
-def incomplete_lines(run: Run) -> list[str]:
+def missing_answer_lines(run: Run) -> list[str]:
     """A line for answers that are missing, of each metric that has such."""
     lines = []
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
@@ -380,7 +398,7 @@ def incomplete_lines(run: Run) -> list[str]:
         for metric in {each.name: each for each in known}.values():
             if metric.loss and (by_pair := _unanswered_units(run, probe, metric)):
                 most, of = max(by_pair.values())
-                named = named_pairs(list(by_pair))
+                named = pairs_phrase(list(by_pair))
                 what = f"{metric.noun} without a score, which are left out"
                 lines.append(f"{what} (at most {most} of {of}): {named}")
     return list(dict.fromkeys(lines))

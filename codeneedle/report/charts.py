@@ -25,7 +25,7 @@ from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
 from codeneedle.report.losses import PERCENT, Losses
 from codeneedle.report.verdict import pareto_front
-from codeneedle.text import size, visible
+from codeneedle.text import escape_invisible, size_text
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
 
@@ -87,7 +87,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     return pd.DataFrame(
         [
             {
-                "pair": visible(str(result.pair)),
+                "pair": escape_invisible(str(result.pair)),
                 "memory": result.memory,
                 "loss": PERCENT * row.bounds.mean,
                 "low": PERCENT * row.bounds.low,
@@ -96,7 +96,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
                 "on_front": result.pair in best,
                 "is_set": result.pair == verdict.chosen,
             }
-            for result in verdict.compared
+            for result in verdict.compared_results
             if result.memory is not None and (row := losses.rows.get(result.pair))
         ]
     )
@@ -107,7 +107,7 @@ def paint_front(
 ) -> list[Annotation]:
     """Draw *frame*; returns the labels of the pairs on the front."""
     on_front = frame[frame["on_front"]].sort_values("memory")
-    _paint_limit(axes, frame, on_front, losses, theme)
+    _scale_axes_and_paint_limit(axes, frame, on_front, losses, theme)
     axes.plot(
         on_front["memory"], on_front["loss"], color=theme.line, linewidth=1, zorder=1
     )
@@ -136,7 +136,7 @@ def paint_front(
                 label=decision if is_filled else None,
                 zorder=3 if is_filled else 2,
             )
-    paint_ring(axes, frame, theme)
+    paint_chosen_ring(axes, frame, theme)
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
@@ -151,7 +151,7 @@ def paint_front(
     return _place_labels(axes, frame, on_front, theme)
 
 
-def paint_ring(axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
+def paint_chosen_ring(axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     """Draw a ring round what is set, where *frame* says ``is_set``."""
     chosen = frame[frame["is_set"]]
     axes.plot(
@@ -166,7 +166,7 @@ def paint_ring(axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     )
 
 
-def _paint_limit(
+def _scale_axes_and_paint_limit(
     axes: Axes,
     frame: pd.DataFrame,
     on_front: pd.DataFrame,
@@ -220,7 +220,7 @@ class _Side:
     up: float
 
     @property
-    def style(self) -> dict[str, Any]:
+    def text_alignment(self) -> dict[str, Any]:
         """Which part of the text lies there."""
         ha = "left" if self.across > 0 else "right" if self.across < 0 else "center"
         va = "bottom" if self.up > 0 else "top" if self.up < 0 else "center"
@@ -274,7 +274,7 @@ def _place_name(
 
     def is_free(side: _Side) -> bool:
         tried.xyann = (side.across, side.up)
-        tried.set(**side.style)
+        tried.set(**side.text_alignment)
         box = _text_box(tried)
         is_inside = inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1)
         return is_inside and not any(box.overlaps(each) for each in taken)
@@ -299,7 +299,7 @@ def _write_name(
         color=theme.ink,
         weight="bold" if row.is_set else "normal",
         arrowprops=line if is_tied else None,
-        **side.style,
+        **side.text_alignment,
     )
 
 
@@ -343,7 +343,7 @@ def memory_chart(verdict: Verdict, contexts: Sequence[int], sizes: Sizes) -> Mar
     frame = memory_frame(verdict, contexts, sizes)
     if frame.empty:
         return Markup()
-    chosen = visible(str(verdict.chosen))
+    chosen = escape_invisible(str(verdict.chosen))
     chart = picture_element(
         lambda axes, theme: paint_memory(axes, frame, chosen, theme),
         about="Size of the KV cache by context, of three pairs",
@@ -358,14 +358,14 @@ def memory_frame(
     """A row for each line and context. Columns: ``pair``, ``context``, ``bytes``."""
     return pd.DataFrame(
         [
-            {"pair": visible(str(pair)), "context": context, "bytes": count}
-            for pair in shown_pairs(verdict, sizes)
+            {"pair": escape_invisible(str(pair)), "context": context, "bytes": count}
+            for pair in memory_chart_pairs(verdict, sizes)
             for context, count in zip(contexts, sizes[pair], strict=True)
         ]
     )
 
 
-def shown_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
+def memory_chart_pairs(verdict: Verdict, sizes: Sizes) -> list[Pair]:
     """The reference, the pair to set and the smallest, each once, with sizes."""
     known = [pair for pair, of in sizes.items() if of and all(each for each in of)]
     smallest = min(known, key=lambda pair: sizes[pair][-1] or math.inf, default=None)
@@ -391,7 +391,7 @@ def paint_memory(
     axes.xaxis.set_major_locator(FixedLocator(contexts))
     figure = axes.get_figure(root=True)
     width = figure.bbox.width if figure else axes.bbox.width
-    named = _contexts_with_room(contexts, width - BESIDE)
+    named = _contexts_to_label(contexts, width - BESIDE)
     axes.xaxis.set_major_formatter(
         lambda tick, _: _short_count(round(tick)) if round(tick) in named else ""
     )
@@ -400,7 +400,7 @@ def paint_memory(
     axes.yaxis.set_major_locator(
         FixedLocator([p for p in powers if low / 2 < p < high * 2])
     )
-    axes.yaxis.set_major_formatter(lambda tick, _: size(round(tick)))
+    axes.yaxis.set_major_formatter(lambda tick, _: size_text(round(tick)))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_minor_locator(NullLocator())
     ends = frame[frame["context"] == contexts[-1]].sort_values("bytes")
@@ -427,7 +427,7 @@ BESIDE = 160.0
 """Points that sizes and pairs take beside the lines."""
 
 
-def _contexts_with_room(contexts: Sequence[int], width: float) -> set[int]:
+def _contexts_to_label(contexts: Sequence[int], width: float) -> set[int]:
     """Those of ascending *contexts* whose names do not touch on *width* points."""
     octaves = math.log2(contexts[-1] / contexts[0]) or 1.0
     named: list[int] = []
@@ -449,7 +449,7 @@ def _short_count(tokens: int) -> str:
 def _memory_table(contexts: Sequence[int], sizes: Sizes) -> Table:
     """The size of each pair at each context; empty where it is unknown."""
     rows = [
-        [str(pair), *("" if count is None else size(count) for count in of)]
+        [str(pair), *("" if count is None else size_text(count) for count in of)]
         for pair, of in sizes.items()
     ]
     return Table(
@@ -482,7 +482,7 @@ def picture_element(paint: Callable[[Axes, Theme], object], *, about: str) -> Ma
         for media, source in drawn.items()
     )
     return Markup('<picture>{}<img class="chart" alt="{}" src="{}"></picture>').format(
-        Markup().join(sources), visible(about), image
+        Markup().join(sources), escape_invisible(about), image
     )
 
 

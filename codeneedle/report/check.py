@@ -5,12 +5,12 @@ from enum import IntEnum
 from codeneedle import exit_codes
 from codeneedle.cache_types import Pair
 from codeneedle.errors import did_you_mean
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.metric_phrases import (
+    decision_phrase,
     loss_sentence,
     losses_sentence,
-    word_phrase,
 )
 from codeneedle.verdict.statistics import Decision
 
@@ -27,19 +27,19 @@ class Check(IntEnum):
 
 def check_pair(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     """The exit code of a check of *pair*, and a line on why."""
-    result, name = verdict.result(pair), visible(str(pair))
+    result, name = verdict.result(pair), escape_invisible(str(pair))
     if pair == verdict.reference:
         return Check.WITHIN, f"{name}: within, as the reference"
     if result is None or not (result.leading_result and result.decision):
         trouble = result.trouble if result else ""
         if pair not in (grid := verdict.run.setup.grid):
             trouble = f"not measured. {did_you_mean(str(pair), [*map(str, grid)])}"
-        return Check.OPEN, f"{name}: {visible(trouble) or 'not measured'}"
+        return Check.OPEN, f"{name}: {escape_invisible(trouble) or 'not measured'}"
     leading = result.leading_result
     sentence = f"{loss_sentence(verdict.limits, leading)}, by {leading.metric.name}"
     if result.decision is Decision.WITHIN:
         sentence = losses_sentence(verdict.limits, result)
     if result.decision is Decision.OPEN:
-        return Check.OPEN, f"{name}: {word_phrase(result, leading)}; {sentence}"
+        return Check.OPEN, f"{name}: {decision_phrase(result, leading)}; {sentence}"
     code = Check.WITHIN if result.decision is Decision.WITHIN else Check.BEYOND
     return code, f"{name}: {result.decision}: {sentence}"

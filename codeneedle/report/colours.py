@@ -86,7 +86,9 @@ def value_scale(metric: Metric, values: Iterable[float], *, rounds: int = 1) -> 
     natural = natural_bounds(metric, rounds=rounds)
     low, high = (each or 0.0 for each in natural)
     if seen:
-        low, high = _wide_enough(min(seen), max(seen), metric=metric, natural=natural)
+        low, high = _widen_to_least_span(
+            min(seen), max(seen), metric=metric, natural=natural
+        )
     elif high <= low:
         high = low + 1.0
     return Scale(low, high, is_lighter_low=metric.better == "lower")
@@ -125,7 +127,7 @@ def natural_bounds(metric: Metric, *, rounds: int) -> tuple[float | None, float 
     )
 
 
-def _wide_enough(
+def _widen_to_least_span(
     low: float,
     high: float,
     *,
@@ -201,7 +203,7 @@ def cell_style(value: float, scale: Scale | LossScale) -> str:
     if math.isnan(value):
         return "italic"
     ground = scale.colour(value)
-    return f"{text_colour(*ground)} on {hex_of(ground)}"
+    return f"{readable_text_colour(*ground)} on {hex_of(ground)}"
 
 
 def loss_colour(place: float) -> Rgb:
@@ -232,7 +234,7 @@ def _mixed_colour(ramp: Sequence[Rgb], place: float) -> Rgb:
     return red, green, blue
 
 
-def text_colour(red: float, green: float, blue: float) -> str:
+def readable_text_colour(red: float, green: float, blue: float) -> str:
     """
     Black or white, whichever has more contrast to a background of 0 to 255 a channel.
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from codeneedle.cache_types import Pair, named_pairs
+from codeneedle.cache_types import Pair, pairs_phrase
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
@@ -15,10 +15,15 @@ from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import NOT_IN_BOTH, place_marks
+from codeneedle.report.shown import NOT_IN_BOTH, where_measured_marks
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.tidy import cell_rows
-from codeneedle.text import NO_VALUE_WORD, in_words, number, visible
+from codeneedle.text import (
+    NO_VALUE_WORD,
+    escape_invisible,
+    json_value_phrase,
+    number_text,
+)
 from codeneedle.verdict.statistics import ALPHA, Bounds, interval
 
 WALL = (
@@ -63,7 +68,7 @@ class Change:
         return loss is not None and loss.kind is LossKind.PROBABILITY
 
     @property
-    def words(self) -> str:
+    def better_or_worse_phrase(self) -> str:
         """``better``, ``worse``, ``no difference shown``, or why nothing is said."""
         if self.refused:
             return self.refused
@@ -90,12 +95,12 @@ class RunComparison:
     changes: tuple[Change, ...]  # one for each metric that both have
 
     @property
-    def remark(self) -> str:
+    def divergence_remark(self) -> str:
         """Why no divergence is compared across kernels; empty where none was."""
         refused = any(
             change.metric.is_distance and change.refused for change in self.changes
         )
-        kernels = other_kernels(self.first.setup, self.second.setup)
+        kernels = kernel_difference_phrase(self.first.setup, self.second.setup)
         return WALL if refused and kernels else ""
 
 
@@ -126,7 +131,7 @@ def compare(first: Run, second: Run) -> RunComparison:
         first=first,
         second=second,
         setups=tuple(
-            (name, in_words(was), in_words(now))
+            (name, json_value_phrase(was), json_value_phrase(now))
             for name, was, now in setup_differences(first.setup, second.setup)
         ),
         changes=tuple(change for change in changes if change.values),
@@ -165,7 +170,7 @@ def _metric_change(
     tested_pairs = [pair for pair in values if pair not in elsewhere]
     if not ours.metric.loss or not tested_pairs:
         return change
-    gaps = _gains_by_unit(ours, tables, tested_pairs)
+    gaps = _mean_gains_of_units(ours, tables, tested_pairs)
     if not gaps:
         return change
     return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
@@ -173,10 +178,10 @@ def _metric_change(
 
 def _attention_place(cell: CellValue) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
-    return " ".join(mark.sign for mark in place_marks(cell))
+    return " ".join(mark.sign for mark in where_measured_marks(cell))
 
 
-def _gains_by_unit(
+def _mean_gains_of_units(
     column: Column, tables: tuple[PairTable, PairTable], pairs: Sequence[Pair]
 ) -> list[float]:
     """
@@ -201,7 +206,7 @@ def _values_by_unit(column: Column, table: PairTable, pair: Pair) -> dict[str, f
     A server that broke is no change of a type's quality.
     """
     record, setup = table.records[pair, column.probe], table.run.setup
-    units = column.metric.by_unit(record, setup)
+    units = column.metric.loss_values_by_unit(record, setup)
     silent = column.metric.units_without_value(record, setup)
     return {name: value for name, value in units.items() if name not in silent}
 
@@ -209,8 +214,8 @@ def _values_by_unit(column: Column, table: PairTable, pair: Pair) -> dict[str, f
 def _why_incomparable(column: Column, first: Setup, second: Setup) -> Iterator[str]:
     """Why values of *column* must not be compared; nothing if they may."""
     metric, probe = column.metric, PROBES[column.probe]
-    if metric.is_distance and (kernels := other_kernels(first, second)):
-        yield f"other {visible(kernels)}"
+    if metric.is_distance and (kernels := kernel_difference_phrase(first, second)):
+        yield f"other {escape_invisible(kernels)}"
     if metric.quantity == "speed" and first.machine != second.machine:
         yield "speeds of different machines"
     if metric.quantity == "memory" and first.context != second.context:
@@ -221,13 +226,16 @@ def _why_incomparable(column: Column, first: Setup, second: Setup) -> Iterator[s
     ours, theirs = (probe.deciding_settings(setup) for setup in (first, second))
     other = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
     if other:
-        yield f"{probe.name} with other settings: {', '.join(map(visible, other))}"
-    refusal = probe.refusal(first, second)
+        yield (
+            f"{probe.name} with other settings: "
+            f"{', '.join(map(escape_invisible, other))}"
+        )
+    refusal = probe.why_incomparable(first, second)
     if metric.quantity == "quality" and refusal:
         yield refusal
 
 
-def other_kernels(first: Setup, second: Setup) -> str:
+def kernel_difference_phrase(first: Setup, second: Setup) -> str:
     """Difference between the kernels of two runs, as a phrase; empty without one."""
     phrases = []
     if first.llama != second.llama:
@@ -276,8 +284,8 @@ def _change_phrase(change: Change | None) -> str:
     if change is None:
         return NOT_IN_BOTH.sign
     if change.bounds is None:
-        return change.words.partition(":")[0]
-    return f"{_change_text(change, change.bounds.mean)} {change.words}"
+        return change.better_or_worse_phrase.partition(":")[0]
+    return f"{_change_text(change, change.bounds.mean)} {change.better_or_worse_phrase}"
 
 
 def comparison_document(comparison: RunComparison) -> Document:
@@ -289,7 +297,7 @@ def comparison_document(comparison: RunComparison) -> Document:
             rows = list(_pair_rows(change))
             yield Table(["K/V", "first", "second", "change"], rows, words={"K/V"})
             if change.elsewhere:
-                pairs = named_pairs(change.elsewhere)
+                pairs = pairs_phrase(change.elsewhere)
                 yield Lines([f"not tested, attention ran in different places: {pairs}"])
 
 
@@ -303,7 +311,7 @@ def comparison_summary(comparison: RunComparison) -> Document:
     heading = ["metric", "change", "from", "to", "the second is"]
     rows = list(_change_rows(comparison))
     yield Table(heading, rows, words={heading[0], heading[-1]})
-    yield Lines([comparison.remark if rows else NOTHING_SHARED])
+    yield Lines([comparison.divergence_remark if rows else NOTHING_SHARED])
 
 
 def comparison_object(comparison: RunComparison) -> dict[str, Any]:
@@ -331,7 +339,7 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
             {"name": name, "first": was, "second": now}
             for name, was, now in comparison.setups
         ],
-        "remark": comparison.remark,
+        "remark": comparison.divergence_remark,
         "changes": [_change_object(change) for change in comparison.changes],
         "rows": [
             row
@@ -350,7 +358,7 @@ def _change_object(change: Change) -> dict[str, Any]:
         "low": change.bounds.low if change.bounds else None,
         "high": change.bounds.high if change.bounds else None,
         "unit": "share" if change.is_share else change.metric.unit,
-        "words": change.words,
+        "words": change.better_or_worse_phrase,
         "not_tested": [str(pair) for pair in change.elsewhere],
     }
 
@@ -363,7 +371,7 @@ def _change_rows(comparison: RunComparison) -> Iterator[list[str]]:
         yield [
             change.metric.name,
             *(_change_text(change, end) for end in ends),
-            change.words,
+            change.better_or_worse_phrase,
         ]
 
 
@@ -372,8 +380,10 @@ def _change_text(change: Change, value: float) -> str:
     if not math.isfinite(value):
         return NO_VALUE_WORD
     if change.is_share:
-        return f"{number(100 * value, digits=1, sign=True)} %"
-    return number(value, digits=max(display_of(change.metric).digits, 2), sign=True)
+        return f"{number_text(100 * value, digits=1, sign=True)} %"
+    return number_text(
+        value, digits=max(display_of(change.metric).digits, 2), sign=True
+    )
 
 
 def _pair_rows(change: Change) -> Iterator[list[str]]:
@@ -382,7 +392,7 @@ def _pair_rows(change: Change) -> Iterator[list[str]]:
     for pair, (first, second) in change.values.items():
         yield [
             str(pair),
-            number(first, digits=digits),
-            number(second, digits=digits),
-            number(second - first, digits=digits, sign=True),
+            number_text(first, digits=digits),
+            number_text(second, digits=digits),
+            number_text(second - first, digits=digits, sign=True),
         ]

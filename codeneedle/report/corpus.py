@@ -8,7 +8,7 @@ from codeneedle.corpora.registry import Named
 from codeneedle.document import Document, Heading, Lines, Table
 from codeneedle.errors import UnknownName
 from codeneedle.report.data import attributes
-from codeneedle.text import plural, size
+from codeneedle.text import plural, size_text
 
 
 def corpora_table(named: Iterable[Named]) -> Table:
@@ -18,22 +18,26 @@ def corpora_table(named: Iterable[Named]) -> Table:
     return Table(heading, rows, words=heading)
 
 
-def listing_objects(named: Iterable[Named]) -> list[dict[str, str]]:
+def corpora_objects(named: Iterable[Named]) -> list[dict[str, str]]:
     """The corpora for JSON: ``name``, ``kind``, ``origin``."""
     return [attributes(each, "name", "kind", "origin") for each in named]
 
 
 def corpus_overview(corpus: Corpus) -> Document:
     """Facts of the corpus, what is left out or in doubt, and what would be asked."""
-    written = {each.line for each in corpus.functions_to_write()}
+    written = {each.line for each in corpus.written_recall_functions()}
     forced = {
         each.line
-        for each in corpus.functions_to_force(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]
+        for each in corpus.forced_recall_functions(FUNCTIONS, FORCED_LINES)[:FUNCTIONS]
     }
     yield Heading(f"{corpus.name}: {corpus.origin}")
     yield Lines([_corpus_facts(corpus, written=len(written), forced=len(forced))])
-    yield Lines([f"left out: {line}" for line in corpus.left_out()], style="yellow")
-    yield Lines([f"in doubt: {line}" for line in corpus.doubts()], style="yellow")
+    yield Lines(
+        [f"left out: {line}" for line in corpus.skipped_file_lines()], style="yellow"
+    )
+    yield Lines(
+        [f"in doubt: {line}" for line in corpus.doubtful_file_lines()], style="yellow"
+    )
     rows = []
     for function in corpus.functions:
         parts = [
@@ -59,7 +63,7 @@ def truth_lines(corpus: Corpus, name: str) -> str:
     """
     for function in corpus.functions:
         if function.name == name or function.name.endswith(f".{name}"):
-            end = function.content[:WRITTEN_LINES][-1] + 1
+            end = function.content_indices[:WRITTEN_LINES][-1] + 1
             return "\n".join(function.body[:end])
     known = [function.name for function in corpus.functions]
     raise UnknownName(kind="function", name=name, known=known)
@@ -68,7 +72,7 @@ def truth_lines(corpus: Corpus, name: str) -> str:
 def _corpus_facts(corpus: Corpus, *, written: int, forced: int) -> str:
     """Kind, length and functions of a corpus, and how many would be asked for."""
     functions = plural(len(corpus.functions), "function")
-    length = f"{size(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
+    length = f"{size_text(corpus.size_bytes)}, {plural(corpus.line_count, 'line')}"
     asked = [
         f"{lines} lines of {count} functions would be {how}"
         for lines, count, how in (

@@ -17,7 +17,7 @@ from codeneedle.records.record import Run
 from codeneedle.report.captions import names_of
 from codeneedle.report.display import display_of
 from codeneedle.report.tidy import COLUMNS, TableRow
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 _FORMULAS = ("=", "+", "-", "@")
 
@@ -80,7 +80,7 @@ def csv_text(rows: Iterable[TableRow]) -> str:
 def _csv_field(value: object) -> object:
     """*value* for CSV: text on one line, with a quote before what begins a formula."""
     if isinstance(value, str):
-        shown = visible(value)
+        shown = escape_invisible(value)
         return f"'{shown}" if shown.startswith(_FORMULAS) else shown
     return "" if value is None else value
 
@@ -91,7 +91,7 @@ def json_text(value: object) -> str:
 
     It is indented, but for the objects of a list that hold no others: rows are lines.
     """
-    plain = strict_json(msgspec.to_builtins(value, str_keys=True))
+    plain = without_non_finite(msgspec.to_builtins(value, str_keys=True))
     return f"{_indented_json(plain, '')}\n"
 
 
@@ -108,7 +108,7 @@ def _indented_json(value: Any, indent: str) -> str:
         return _json_block("{", members, "}", indent)
     items = (
         json.dumps(each, ensure_ascii=False, allow_nan=False)
-        if isinstance(each, dict) and not _holds_others(each)
+        if isinstance(each, dict) and not _holds_containers(each)
         else _indented_json(each, inner)
         for each in value
     )
@@ -120,16 +120,16 @@ def _json_block(start: str, parts: Iterable[str], end: str, indent: str) -> str:
     return f"{start}\n{indent}  {lines}\n{indent}{end}"
 
 
-def _holds_others(members: Mapping[str, Any]) -> bool:
+def _holds_containers(members: Mapping[str, Any]) -> bool:
     return any(isinstance(member, dict | list) for member in members.values())
 
 
-def strict_json(value: Any) -> Any:
+def without_non_finite(value: Any) -> Any:
     """*value* of JSON, with None for each number that is none."""
     if isinstance(value, Mapping):
-        return {key: strict_json(each) for key, each in value.items()}
+        return {key: without_non_finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [strict_json(each) for each in value]
+        return [without_non_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -142,14 +142,14 @@ def run_tables(runs: Sequence[Run], rows: Iterable[TableRow]) -> list[RunTable]:
         RunTable(
             run=name,
             setup=setup_object(run),
-            metrics=tuple(_metrics(run, by_run[name])),
+            metrics=tuple(_facts_of_row_metrics(run, by_run[name])),
             rows=tuple(by_run[name]),
         )
         for name, run in zip(by_run, runs, strict=True)
     ]
 
 
-def _metrics(run: Run, rows: Sequence[TableRow]) -> Iterator[MetricFacts]:
+def _facts_of_row_metrics(run: Run, rows: Sequence[TableRow]) -> Iterator[MetricFacts]:
     """What the metrics of *rows* are, each once, in the order of probes; no losses."""
     shown = {(row.metric, row.facet) for row in rows}
     probes = {row.probe for row in rows}
@@ -197,13 +197,13 @@ def setup_object(run: Run) -> dict[str, Any]:
     setup: dict[str, Any] = msgspec.to_builtins(run.setup)
     del setup["calibrated"]
     probes = {
-        name: {key: _names_of(value) for key, value in stored.items()}
+        name: {key: _function_names_or_value(value) for key, value in stored.items()}
         for name, stored in run.setup.probes.items()
     }
     return {**setup, "probes": probes}
 
 
-def _names_of(value: Any) -> Any:
+def _function_names_or_value(value: Any) -> Any:
     """*value*; of functions, which have lines, their names."""
     is_of_functions = isinstance(value, list) and all(
         isinstance(each, dict) and "lines" in each for each in value

@@ -72,12 +72,12 @@ def display_of(metric: Metric) -> Display:
     parts = facet_parts(metric.facet)
     return replace(
         whole,
-        label=whole.of_facet.format(**_part_phrases(parts)) or whole.label,
+        label=whole.of_facet.format(**_facet_part_phrases(parts)) or whole.label,
         in_table=whole.has_columns and len(parts) == 1,
     )
 
 
-def _part_phrases(parts: Mapping[str, str]) -> dict[str, str]:
+def _facet_part_phrases(parts: Mapping[str, str]) -> dict[str, str]:
     """The parts of a facet as labels have them: numbers, tasks and caches in words."""
     phrases = {**parts}
     if "depth" in parts:

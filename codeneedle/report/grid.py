@@ -11,7 +11,7 @@ from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
 from codeneedle.report.shown import legend, pivot, shown_cells
-from codeneedle.text import NO_VALUE_WORD, number
+from codeneedle.text import NO_VALUE_WORD, number_text
 
 if TYPE_CHECKING:
     from codeneedle.cache_types import PairFlags
@@ -65,7 +65,7 @@ def loss_report(
         pair_flags_of: Spells pairs in the words of an engine.
     """
     from codeneedle.report.losses import losses_of
-    from codeneedle.report.runs import losses_side_by_side
+    from codeneedle.report.losses_side_by_side import losses_side_by_side
     from codeneedle.report.verdict import headline_lines
 
     if not any(map(losses_of, verdicts)):
@@ -78,13 +78,13 @@ def loss_report(
     for run, verdict in zip(runs, verdicts, strict=True):
         losses = losses_of(verdict)
         if losses:
-            values = losses.squares()
+            values = losses.shown_losses()
             yield Heading(f"{run.name}: {losses.label}")
             yield pivot(values)
             yield headline_lines(verdict, pair_flags_of(run.setup.engine))
             yield Facts(legend(values))
         for metric in metrics:
-            if not (losses and losses.says(metric)):
+            if not (losses and losses.has_loss_of_metric(metric)):
                 yield from grid_blocks(run, metric, verdict)
         yield Lines(captions.cautions(run), style="bold")
         yield Lines(captions.condition_lines(verdict.run), style="dim")
@@ -149,7 +149,7 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
         return [str(len(run.records)), NO_VALUE_WORD, NO_VALUE_WORD, NO_VALUE_WORD]
     cells, digits = losses.cells(), losses.digits
     spread = frames.value_spread(cells)
-    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    low, high = (number_text(end, digits=digits) for end in (spread.low, spread.high))
     return [
         _count_text(cells, spread),
         f"{low} - {high}",
@@ -182,7 +182,7 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     cells = frames.cells_frame(run, metric)
     spread = frames.value_spread(cells)
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
-    low, high = (number(end, digits=digits) for end in (spread.low, spread.high))
+    low, high = (number_text(end, digits=digits) for end in (spread.low, spread.high))
     return [
         _count_text(cells, spread),
         *_mean_texts(run, columns),
@@ -193,10 +193,10 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
 
 def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]:
     """Heading, grid, legend, and the pairs that are within, beyond and open."""
-    from codeneedle.report.verdict import metric_entries
+    from codeneedle.report.verdict import decision_entries
 
     cells = frames.cells_frame(run, metric)
-    described = captions.label_with_unit(metric) + captions.combination_phrase(
+    described = captions.label_with_unit(metric) + captions.mean_or_sum_phrase(
         metric, cells
     )
     values = shown_cells(
@@ -207,15 +207,15 @@ def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]
     yield Facts(
         [
             *legend(values),
-            *captions.reference_entries(cells),
-            *captions.floor_entries(run, metric, cells),
-            *metric_entries(verdict, metric.name),
+            *captions.missing_reference_entries(cells),
+            *captions.noise_floor_entries(run, metric, cells),
+            *decision_entries(verdict, metric.name),
         ]
     )
     yield Lines(
         [
             *captions.unmeasured_lines(run, metric),
-            *captions.incomplete_lines(run),
+            *captions.missing_answer_lines(run),
         ]
     )
 
@@ -242,5 +242,5 @@ def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
     if not spread.cells:
         return NO_VALUE_WORD
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
-    mean, sd = (number(each, digits=digits) for each in (spread.mean, spread.sd))
+    mean, sd = (number_text(each, digits=digits) for each in (spread.mean, spread.sd))
     return f"{mean} +/- {sd}"

@@ -32,8 +32,8 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
-    incomplete_lines,
-    reference_note,
+    missing_answer_lines,
+    missing_reference_note,
     unmeasured_lines,
 )
 from codeneedle.report.colours import (
@@ -41,7 +41,7 @@ from codeneedle.report.colours import (
     LossScale,
     Scale,
     loss_colour,
-    text_colour,
+    readable_text_colour,
 )
 from codeneedle.report.display import display_of
 from codeneedle.report.losses import Losses
@@ -52,16 +52,16 @@ from codeneedle.report.shown import (
     SET,
     Shown,
     Style,
-    changes_of,
+    changes_to_show,
     legend,
-    rows_of,
     shown_cells,
-    types_of,
-    values_of,
+    shown_k_and_v_types,
+    split_into_rows,
+    values_to_show,
 )
-from codeneedle.report.verdict import headline_sentences, metric_entries
-from codeneedle.system.files import write_whole
-from codeneedle.text import number, visible
+from codeneedle.report.verdict import decision_entries, headline_sentences
+from codeneedle.system.files import write_atomically
+from codeneedle.text import escape_invisible, number_text
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
 
@@ -174,9 +174,9 @@ def paint(picture: Picture) -> Figure:
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
     figure = figure_of(wide, high)
     axes = figure.add_axes((0, 0, 1, 1))
-    _paint_cells(axes, bar_of(figure), picture)
+    _paint_cells(axes, add_colour_bar(figure), picture)
     _paint_types(axes, picture)
-    paint_scale(figure.axes[1], picture.scale, picture.caption)
+    label_colour_bar(figure.axes[1], picture.scale, picture.caption)
     write_title(axes, picture.title)
     write_below(axes, picture.notes, picture.facts)
     return figure
@@ -206,7 +206,7 @@ def figure_of(wide: float, high: float) -> Figure:
     return figure
 
 
-def bar_of(figure: Figure, *, most: float = math.inf) -> Axes:
+def add_colour_bar(figure: Figure, *, most: float = math.inf) -> Axes:
     """Axes of a colour scale right of *figure*, at most so high, in inches."""
     wide, high = figure.get_size_inches()
     share = min(1.0, most / high)
@@ -277,7 +277,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
             if math.isnan(square.place) and square.text:
                 paint_gap(axes, at_k, at_v)
             if Style.OPEN in square.style:
-                paint_open(axes, at_k, at_v)
+                paint_open_dashes(axes, at_k, at_v)
             if has_labels(picture.k_types, picture.v_types):
                 ink = _ink_colour(picture, square)
                 _write_cell(
@@ -291,7 +291,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
         axes.add_patch(frame)
 
 
-def paint_open(axes: Axes, at_k: int, at_v: int) -> None:
+def paint_open_dashes(axes: Axes, at_k: int, at_v: int) -> None:
     """Dashes within the cell in that row and column: not decided."""
     axes.add_patch(
         Rectangle(
@@ -354,7 +354,7 @@ def ink_on(colours: str, place: float) -> str:
     """Black or white, whichever has more contrast at *place*, 0 to 1, of *colours*."""
     ground = COLOURS[colours](place)
     red, green, blue = (part * 255 for part in ground[:3])
-    return text_colour(red, green, blue)
+    return readable_text_colour(red, green, blue)
 
 
 def _paint_types(axes: Axes, picture: Picture) -> None:
@@ -362,9 +362,11 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     k_types, v_types = picture.k_types, picture.v_types
     axes.set_xticks([at + 0.5 for at in range(len(v_types))])
     turn = 0 if has_labels(picture.k_types, picture.v_types) else 90
-    axes.set_xticklabels(map(visible, v_types), rotation=turn, size=TYPE_POINTS)
+    axes.set_xticklabels(
+        map(escape_invisible, v_types), rotation=turn, size=TYPE_POINTS
+    )
     axes.set_yticks([at + 0.5 for at in range(len(k_types))])
-    axes.set_yticklabels(map(visible, k_types), rotation=0, size=TYPE_POINTS)
+    axes.set_yticklabels(map(escape_invisible, k_types), rotation=0, size=TYPE_POINTS)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
     axes.tick_params(length=0, labelcolor=INK, pad=5)
@@ -372,7 +374,7 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     axes.set_ylabel("K cache", size=TYPE_POINTS, color=QUIET, labelpad=6)
 
 
-def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
+def label_colour_bar(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     """Ticks and *caption* of the colour scale *bar*, which goes from 0 to 1."""
     ticks = (
         loss_ticks(scale.limit, scale.high)
@@ -382,7 +384,7 @@ def paint_scale(bar: Axes, scale: Scale | LossScale, caption: str) -> None:
     places = [scale.place(tick) for tick in ticks]
     bar.set_yticks(places, [f"{tick:z.4g}" for tick in ticks])
     bar.tick_params(length=3, color=QUIET, labelcolor=INK, labelsize=NOTE_POINTS)
-    bar.set_ylabel(visible(caption), size=NOTE_POINTS, color=QUIET)
+    bar.set_ylabel(escape_invisible(caption), size=NOTE_POINTS, color=QUIET)
     bar.yaxis.set_label_position("right")
     bar.yaxis.tick_right()
 
@@ -431,12 +433,12 @@ def draw_losses(losses: Losses, pair_flags: PairFlags, files: Files) -> list[Pat
 
 def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
     """The loss of each pair with its word, and a frame around the pair to set."""
-    shown, verdict = losses.squares(), losses.verdict
-    k_types, v_types = types_of(shown)
+    shown, verdict = losses.shown_losses(), losses.verdict
+    k_types, v_types = shown_k_and_v_types(shown)
     return Picture(
         k_types=tuple(k_types),
         v_types=tuple(v_types),
-        squares=rows_of(shown, len(v_types)),
+        squares=split_into_rows(shown, len(v_types)),
         scale=losses.scale,
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
@@ -445,7 +447,7 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
             *captions.cautions(verdict.run),
             # What to set and what that loses, without the command that goes on.
             *(
-                visible(line.strip())
+                escape_invisible(line.strip())
                 for line in headline_sentences(verdict, pair_flags)[:2]
             ),
             *mark_notes(shown, {REFERENCE_MARK: "", SET.sign: ""}),
@@ -499,7 +501,7 @@ def draw_heatmap(
     picture = picture_of(run, metric, verdict, difference=difference)
     if all(math.isnan(each.place) for row in picture.squares for each in row):
         probe = captions.probe_of(run, metric.name)
-        raise captions.nothing_to_show(run, metric.name, probe)
+        raise captions.nothing_to_show_error(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return write_pictures(functools.partial(paint, picture), files, name=name)
 
@@ -555,7 +557,7 @@ def _bytes_of(figure: Figure, form: str) -> bytes:
 
 
 def _write_file(file: Path, content: bytes) -> Path:
-    write_whole(file, content)
+    write_atomically(file, content)
     return file
 
 
@@ -574,19 +576,19 @@ def picture_of(
     """
     cells = frames.cells_frame(run, metric)
     reference, display = frames.reference(cells), display_of(metric)
-    numbers = values_of(metric, cells)
+    numbers = values_to_show(metric, cells)
     first = next((cell for cell in cells if cell.pair == reference), None)
     decisions = {cell.pair: verdict.decision(cell.pair, metric.name) for cell in cells}
     caption = metric.unit or metric.name
     if first and difference:
-        numbers = changes_of(metric, cells, first)
+        numbers = changes_to_show(metric, cells, first)
         colours, caption = "around zero", f"difference, {caption}"
-        label = number(first.value, digits=display.digits)
+        label = number_text(first.value, digits=display.digits)
         title = f"{display.label}: difference from {reference} ({label})"
     else:
         is_lighter_low = numbers.scale.is_lighter_low
         colours = f"lighter is {'lower' if is_lighter_low else 'higher'}"
-        title = display.label + captions.combination_phrase(metric, cells)
+        title = display.label + captions.mean_or_sum_phrase(metric, cells)
     shown = shown_cells(
         metric,
         cells,
@@ -595,11 +597,11 @@ def picture_of(
         inferred=verdict.inferred_pairs,
         beyond={p for p, word in decisions.items() if word == Decision.BEYOND},
     )
-    k_types, v_types = types_of(shown)
+    k_types, v_types = shown_k_and_v_types(shown)
     return Picture(
         k_types=tuple(k_types),
         v_types=tuple(v_types),
-        squares=rows_of(shown, len(v_types)),
+        squares=split_into_rows(shown, len(v_types)),
         scale=numbers.scale,
         colours=colours,
         caption=caption,
@@ -619,7 +621,9 @@ def picture_facts(run: Run) -> tuple[str, ...]:
     """What *run* was measured on, a line each."""
     facts, engine = dict(captions.run_facts(run)), run.setup.engine
     return (
-        visible(f"{run.name}  |  {facts['model']}  |  context {facts['context']}"),
+        escape_invisible(
+            f"{run.name}  |  {facts['model']}  |  context {facts['context']}"
+        ),
         *([facts["corpus"]] if "corpus" in facts else []),
         *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
         f"{engine} {facts[engine]}  |  {facts['machine']}  |  {facts['date']}",
@@ -634,20 +638,20 @@ def _notes(
         *captions.cautions(run),
         *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
         *map(_with_capital, unmeasured_lines(run, metric)),
-        *map(_with_capital, incomplete_lines(run)),
-        *filter(None, [_with_capital(reference_note(cells))]),
+        *map(_with_capital, missing_answer_lines(run)),
+        *filter(None, [_with_capital(missing_reference_note(cells))]),
         *(
-            _word_note(*metric_entry)
-            for metric_entry in metric_entries(verdict, metric.name)
+            _decision_note(*metric_entry)
+            for metric_entry in decision_entries(verdict, metric.name)
         ),
     )
 
 
-def _word_note(word: str, phrase: str) -> str:
+def _decision_note(word: str, phrase: str) -> str:
     """Which pairs are within, open or, with bold labels, beyond the limit."""
     mark = " (bold)" if word == Decision.BEYOND else ""
     return f"{_with_capital(word)}{mark}: {phrase}"
 
 
 def _with_capital(label: str) -> str:
-    return visible(label[:1].upper() + label[1:])
+    return escape_invisible(label[:1].upper() + label[1:])

@@ -17,7 +17,7 @@ from codeneedle.document import (
     has_content,
     is_bold,
 )
-from codeneedle.text import visible, visible_lines
+from codeneedle.text import escape_invisible, escape_invisible_in_lines
 
 
 def html(document: Document) -> Markup:
@@ -38,7 +38,7 @@ def _block(block: Block) -> Markup:
         case Facts(entries):
             return _element_of_parts("dl", _entries(entries))
         case Lines(lines, copied=title) if title:
-            whole = "\n".join(visible_lines(str(line)) for line in lines)
+            whole = "\n".join(escape_invisible_in_lines(str(line)) for line in lines)
             note = Markup('<p class="note">{}</p>').format(title)
             return note + Markup("<pre>{}</pre>").format(whole)
         case Lines(lines, style):
@@ -69,7 +69,7 @@ def _table(
 
 def _element(tag: str, shown: ShownText, kind: str = "") -> Markup:
     """*shown* without styles, escaped, in an element of a *tag*."""
-    text = visible(shown) if isinstance(shown, str) else shown.plain
+    text = escape_invisible(shown) if isinstance(shown, str) else shown.plain
     opening = Markup(f'<{tag} class="{kind}">' if kind else f"<{tag}>")  # noqa: S704
     return opening + escape(text) + Markup(f"</{tag}>")  # noqa: S704 - our own tags
 

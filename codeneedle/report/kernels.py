@@ -17,9 +17,15 @@ from codeneedle.report.shown import (
     kernel_mark,
     legend,
     refusal_mark,
-    rows_of,
+    split_into_rows,
 )
-from codeneedle.text import duration, mib, plural, size, visible
+from codeneedle.text import (
+    duration_text,
+    escape_invisible,
+    mib_of_bytes,
+    plural,
+    size_text,
+)
 
 _STYLES = {
     "kernel": "green",
@@ -35,9 +41,11 @@ def kernels_document(
 ) -> Document:
     """Where attention of each pair would run, and why."""
     yield Heading("where attention runs")
-    shown = [_place_text(survey, Pair(k, v)) for k in k_types for v in v_types]
+    shown = [
+        _shown_attention_place(survey, Pair(k, v)) for k in k_types for v in v_types
+    ]
     texts = [Text(each.text, _STYLES.get(each.text, "dim")) for each in shown]
-    yield Grid(k_types, v_types, rows_of(texts, len(v_types)))
+    yield Grid(k_types, v_types, split_into_rows(texts, len(v_types)))
     cure = f"a build with {survey.cure} has kernels for all pairs"
     yield Facts([*legend(shown), *([("", cure)] if survey.cure else [])])
     yield from _survey_blocks(survey)
@@ -59,11 +67,13 @@ def _device_facts(memory: DeviceMemory) -> tuple[str, str]:
         "KV cache and state": memory.context,
         "compute buffers": memory.compute,
     }
-    phrases = (f"{what} {mib(count):,.0f} MiB" for what, count in sizes.items())
-    return visible(memory.device), ", ".join(phrases)
+    phrases = (
+        f"{what} {mib_of_bytes(count):,.0f} MiB" for what, count in sizes.items()
+    )
+    return escape_invisible(memory.device), ", ".join(phrases)
 
 
-def _place_text(survey: Survey, pair: Pair) -> Shown:
+def _shown_attention_place(survey: Survey, pair: Pair) -> Shown:
     """Where attention of *pair* runs; nothing if it was not asked."""
     mark, told = UNKNOWN_KERNEL, survey.pairs.get(pair)
     if told is None and not survey.unknown:
@@ -78,12 +88,14 @@ def _place_text(survey: Survey, pair: Pair) -> Shown:
 def _survey_blocks(survey: Survey) -> Iterator[Block]:
     """What the survey does not know, how many pairs were asked, and how long."""
     if survey.unknown:
-        yield Lines([f"not known: {visible(survey.unknown)}"], style="yellow")
+        yield Lines([f"not known: {escape_invisible(survey.unknown)}"], style="yellow")
     asked = [of_pair for of_pair in survey.pairs.values() if not of_pair.refusal]
     if asked:
         took = "kept from an earlier survey"
         if not survey.is_kept:
-            took = f"asked in {duration(survey.took_s)}, without loading the weights"
+            took = (
+                f"asked in {duration_text(survey.took_s)}, without loading the weights"
+            )
         of = f"{plural(len(survey.pairs), 'pair')} at {survey.context:,} tokens"
         yield Lines([f"{of}, {took}"], style="dim")
 
@@ -92,16 +104,17 @@ def gain_line(gain: Gain) -> str:
     """What a pair saves, as a sentence without its period."""
     state = ""
     if gain.recurrent:
-        state = f", recurrent state {size(gain.recurrent)} as it is"
-    buffers = f", compute buffers {size(gain.compute)}" if gain.compute else ""
+        state = f", recurrent state {size_text(gain.recurrent)} as it is"
+    buffers = f", compute buffers {size_text(gain.compute)}" if gain.compute else ""
     most = ""
     if buffers and gain.is_least:
         buffers, most = f"{buffers} or more", "at most "
     return (
-        f"at {gain.context:,} tokens: weights {size(gain.weights)}, KV "
-        f"{size(round(gain.reference))} -> {size(round(gain.kv))}{state}{buffers}: "
-        f"{most}{percent_text(gain.share)} of the memory of this model, or "
-        f"{gain.tokens:,} more tokens"
+        f"at {gain.context:,} tokens: weights {size_text(gain.weights)}, KV "
+        f"{size_text(round(gain.reference))} -> "
+        f"{size_text(round(gain.kv))}{state}{buffers}: "
+        f"{most}{percent_text(gain.saved_share)} of the memory of this model, or "
+        f"{gain.further_tokens:,} more tokens"
     )
 
 

@@ -14,7 +14,7 @@ from codeneedle.cache_types import Pair, most_precise_first
 from codeneedle.document import Block, Document, Facts, Heading, Lines, Table
 from codeneedle.engines.tools import Estimate, Statistics
 from codeneedle.errors import BadInput
-from codeneedle.models.kv_cache import stored_bits
+from codeneedle.models.kv_cache import bits_by_cache_type
 from codeneedle.probes.divergence.metrics import (
     UNTOLD_REFERENCE,
     precision_percent,
@@ -24,13 +24,13 @@ from codeneedle.probes.divergence.record import (
     NAME,
     ContextComparison,
     divergence_of,
-    sizes_of,
+    stored_chunks_by_context,
 )
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
-from codeneedle.report.shown import with_error
+from codeneedle.report.shown import value_and_error_text
 from codeneedle.report.verdict import pareto_front
-from codeneedle.text import NO_VALUE_WORD, number, plural
+from codeneedle.text import NO_VALUE_WORD, number_text, plural
 from codeneedle.verdict.judge import Verdict
 from codeneedle.verdict.statistics import Decision
 
@@ -67,12 +67,12 @@ class Dialect:
     """The option of a build with kernels for some pairs."""
 
 
-def run_of_divergence(run: Run) -> Run:
-    """*run* with the records that `llama_form` shows."""
+def run_with_divergence_alone(run: Run) -> Run:
+    """*run* with the records that `divergence_document` shows."""
     return run.of_probe(NAME)
 
 
-def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
+def divergence_document(verdict: Verdict, dialect: Dialect) -> Document:
     """
     A table for each context with figures of the run that *verdict* judges.
 
@@ -82,7 +82,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
     run = verdict.run
     compared = {
         record.pair: (record, seen)
-        for record in run_of_divergence(run).records
+        for record in run_with_divergence_alone(run).records
         if record.has_numbers and (seen := divergence_of(record))
         if any(at.statistics for at in seen.answers.values())
     }
@@ -93,12 +93,14 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
             hint=f"It comes from: codeneedle sweep --probe {NAME}",
         )
     pairs = most_precise_first(compared)
-    sizes = sizes_of(run.setup.probes.get(NAME, {}))
+    sizes = stored_chunks_by_context(run.setup.probes.get(NAME, {}))
     stored = (at for _, seen in compared.values() for at in seen.answers.values())
     contexts = [*sizes] or [*dict.fromkeys(at.context for at in stored)]
     reference = next(iter(compared.values()))[1].reference
     records = [compared[pair][0] for pair in pairs]
-    bits = stored_bits(each for record in records for each in record.effective.kv)
+    bits = bits_by_cache_type(
+        each for record in records for each in record.effective.kv
+    )
     parts: list[Block] = [Heading(f"{run.name}: divergence")]
     for context in contexts:
         at_context = {
@@ -108,7 +110,7 @@ def llama_form(verdict: Verdict, dialect: Dialect) -> Document:
         }
         if at_context:  # a sweep may have ended before it came to this context
             parts += _context_table(at_context, reference, bits)
-    commands = list(_commands(verdict, records, reference, dialect))
+    commands = list(_measuring_commands(verdict, records, reference, dialect))
     return [
         *parts,
         Lines(NOTES),
@@ -138,29 +140,29 @@ def _context_table(
         name = [pair.k, pair.v, _bits_text(pair, bits)]
         if str(pair) == reference:
             told = compared.reference_ppl
-            ppl = number(told, digits=4) if told else NO_VALUE_WORD
+            ppl = number_text(told, digits=4) if told else NO_VALUE_WORD
             rows.append([*name, ppl, *[NO_VALUE_WORD] * (len(HEADING) - 4)])
             name[1] += ", again"
         rows.append(
             [
                 *name,
-                *_figure_texts(statistics),
+                *_statistics_texts(statistics),
                 *(
-                    number(precision, digits=2)
+                    number_text(precision, digits=2)
                     for precision in _precisions(statistics, floor)
                 ),
             ]
         )
     yield Table(HEADING, rows, words=HEADING[:2])
-    if missing := list(_missing_perplexities(at_context, reference)):
+    if missing := list(_why_perplexities_missing(at_context, reference)):
         yield Lines(missing)
-    base = number(of_first.ppl_base.value, digits=4)
+    base = number_text(of_first.ppl_base.value, digits=4)
     yield Lines(
         [f"ΔPPL is against the base file, which has 16 bits a value: PPL(base) {base}"]
     )
 
 
-def _missing_perplexities(
+def _why_perplexities_missing(
     at_context: Mapping[Pair, tuple[ContextComparison, Statistics]], reference: str
 ) -> Iterator[str]:
     """Why perplexities are missing, a line for each pair that has none."""
@@ -193,7 +195,7 @@ def _bits_text(pair: Pair, bits: Mapping[str, float]) -> str:
     return f"{(bits[pair.k] + bits[pair.v]) / 2:.4g}"
 
 
-def _figure_texts(statistics: Statistics) -> list[str]:
+def _statistics_texts(statistics: Statistics) -> list[str]:
     """The columns from perplexity to the same first choice."""
     return [
         _estimate_text(statistics.ppl, 4),
@@ -209,7 +211,9 @@ def _estimate_text(estimate: Estimate | None, digits: int) -> str:
     """A number with its error, if that is known; a dash for none."""
     if estimate is None:
         return NO_VALUE_WORD
-    return with_error(estimate.value, estimate.error, digits=digits, mark=" ± ")
+    return value_and_error_text(
+        estimate.value, estimate.error, digits=digits, mark=" ± "
+    )
 
 
 def ppl_difference(statistics: Statistics) -> Estimate | None:
@@ -233,7 +237,7 @@ def ppl_difference(statistics: Statistics) -> Estimate | None:
     return Estimate(value, math.sqrt(max(variance, 0.0)))
 
 
-def _commands(
+def _measuring_commands(
     verdict: Verdict, records: Sequence[CellRecord], reference: str, dialect: Dialect
 ) -> Iterator[str]:
     """Commands that measure these figures, and the build option for other pairs."""

@@ -21,11 +21,11 @@ from codeneedle.report.shown import (
     Style,
     decision_mark,
     paint_value,
-    show_value,
+    shown_value,
 )
 from codeneedle.verdict.judge import PairResult, Verdict
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.metric_phrases import open_phrase
+from codeneedle.verdict.metric_phrases import why_open_phrase
 from codeneedle.verdict.metric_results import MetricResult
 from codeneedle.verdict.statistics import Decision
 
@@ -56,11 +56,11 @@ class Losses:
     def label(self) -> str:
         """What is shown, as a phrase."""
         beside = f"of 100, beside {self.verdict.reference}"
-        return f"{self.what} lost, {beside}{self._worse_of_kinds}"
+        return f"{self.what} lost, {beside}{self._worse_of_kinds_phrase}"
 
     @property
     def digits(self) -> int:
-        """Decimals worth showing: as many as `Limits.phrase` has."""
+        """Decimals worth showing: as many as `Limits.loss_amount_text` has."""
         return max(1, 1 - math.floor(math.log10(self.limit)))
 
     @property
@@ -69,26 +69,32 @@ class Losses:
         return loss_scale(self.limit, [cell.value for cell in self.cells()])
 
     @property
-    def texts(self) -> list[str]:
+    def text_kinds(self) -> list[str]:
         """Kinds of text that losses are of, if of several: recall, ordinary text."""
-        rows = [row for e in self.verdict.compared for row in e.by_kind_of_text]
-        found = list(dict.fromkeys(row.what for row in rows))
+        rows = [
+            row for e in self.verdict.compared_results for row in e.right_token_results
+        ]
+        found = list(dict.fromkeys(row.what_is_lost for row in rows))
         return found if len(found) > 1 else []
 
     @property
-    def _worse_of_kinds(self) -> str:
+    def _worse_of_kinds_phrase(self) -> str:
         """``, of recall or ordinary text, the worse``; empty of one kind of text."""
-        return f", of {' or '.join(self.texts)}, the worse" if self.texts else ""
+        return (
+            f", of {' or '.join(self.text_kinds)}, the worse" if self.text_kinds else ""
+        )
 
-    def text_of(self, pair: Pair) -> str:
+    def text_kind_of(self, pair: Pair) -> str:
         """Which kind of text the loss of *pair* is of, if there are several: `text`."""
         row = self.rows.get(pair)
-        return short_kind(row) if row and row.what in self.texts else ""
+        return (
+            text_kind_word(row) if row and row.what_is_lost in self.text_kinds else ""
+        )
 
     def cells(self) -> Cells:
         """Every pair of the grid; its value is its loss, of 100."""
         run = self.verdict.run
-        k_types, v_types = frames.axes(run)
+        k_types, v_types = frames.k_and_v_types(run)
         asked = frozenset(run.setup.grid)
         return [self._cell(Pair(k, v), asked) for k in k_types for v in v_types]
 
@@ -113,19 +119,19 @@ class Losses:
             pair=pair,
             status="finished",
             value=PERCENT * row.bounds.mean if row else value,
-            lacking=row.lacking if row else "",
+            lacking=row.unmeasured_phrase if row else "",
             against=str(self.verdict.reference),
             attention=result.attention,
             evidence=result.evidence,
         )
 
-    def squares(self) -> list[Shown]:
+    def shown_losses(self) -> list[Shown]:
         """Every pair of the grid: its loss, and below it what the verdict says."""
         display = Display(label=self.label, digits=self.digits)
         cells, inferred = self.cells(), self.verdict.inferred_pairs
         scale = self.scale
         values = (
-            show_value(cell, display, below=self._marks(cell.pair), inferred=inferred)
+            shown_value(cell, display, below=self._marks(cell.pair), inferred=inferred)
             for cell in cells
         )
         return [
@@ -149,10 +155,10 @@ class Losses:
             yield NumberMark(decision, f"{PAIRS}: {why}" if why else PAIRS)
         elif decision and not (is_answer and decision == Decision.WITHIN):
             yield decision_mark(decision)
-        if name := self.decided_by(pair):
+        if name := self.deciding_metric_name(pair):
             yield NumberMark(name, f"decides {PAIRS}")
-        elif kind := self.text_of(pair):
-            what = self.rows[pair].what
+        elif kind := self.text_kind_of(pair):
+            what = self.rows[pair].what_is_lost
             yield NumberMark(
                 kind, f"the loss is of {what}: the worse of those measured"
             )
@@ -169,12 +175,12 @@ class Losses:
         note = interval_phrase(self.verdict.limits, row) if row else ""
         return replace(value, style=style, note=note)
 
-    def says(self, metric: Metric) -> bool:
+    def has_loss_of_metric(self, metric: Metric) -> bool:
         """True if the losses are those of *metric*, of right tokens."""
         kinds = {row.kind for row in self.rows.values() if row.metric == metric}
-        return any(kind.is_graded for kind in kinds)
+        return any(kind.is_of_right_tokens for kind in kinds)
 
-    def decided_by(self, pair: Pair) -> str:
+    def deciding_metric_name(self, pair: Pair) -> str:
         """The metric that decides the word of *pair*; empty if that is its loss."""
         result, row = self.verdict.result(pair), self.rows.get(pair)
         leading = result.leading_result if result else None
@@ -185,15 +191,17 @@ def interval_phrase(limits: Limits, row: MetricResult) -> str:
     """``0.2 % to 0.9 %, 24 functions``; empty without an interval."""
     if not math.isfinite(row.bounds.high):
         return ""
-    low, high = (limits.phrase(row.kind, x) for x in (row.bounds.low, row.bounds.high))
+    low, high = (
+        limits.loss_amount_text(row.kind, x) for x in (row.bounds.low, row.bounds.high)
+    )
     return f"{low} to {high}, {row.bounds.units} {row.metric.noun}"
 
 
 def open_reason(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.remark and row.units_to_decide and result.is_whole:
+    if not row.doubts_phrase and row.units_to_decide and result.is_whole:
         return f"further {row.metric.noun} would decide it"
-    return row.remark or open_phrase(result, row)
+    return row.doubts_phrase or why_open_phrase(result, row)
 
 
 def losses_of(verdict: Verdict) -> Losses | None:
@@ -205,7 +213,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
     for kinds in KINDS:
         rows = {
             result.pair: row
-            for result in verdict.compared
+            for result in verdict.compared_results
             if (row := _deciding_row(result, kinds)) is not None
         }
         if rows:
@@ -232,12 +240,12 @@ def _deciding_row(
 
 def _loss_noun(row: MetricResult) -> str:
     """What is lost: ``right tokens``, ``points of the score``, or the answers' noun."""
-    if row.kind.is_graded:
+    if row.kind.is_of_right_tokens:
         return "right tokens"
     return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"
 
 
-def shown_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
+def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
     """
     The row whose loss the table shows: never a divergence beside losses.
 
@@ -252,26 +260,26 @@ def shown_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
     return losses[0] if losses else None
 
 
-def kinds_of_text(verdict: Verdict) -> dict[str, str]:
+def text_kinds_by_metric(verdict: Verdict) -> dict[str, str]:
     """What losses are of, by name of the metric, where there are several kinds."""
-    found = [result.by_kind_of_text for result in verdict.compared]
+    found = [result.right_token_results for result in verdict.compared_results]
     # A pair that lacks some says nothing of their order: the fullest comes first.
     rows = itertools.chain(*sorted(found, key=len, reverse=True))
-    kinds = {row.metric.name: short_kind(row) for row in rows}
+    kinds = {row.metric.name: text_kind_word(row) for row in rows}
     return kinds if len(kinds) > 1 else {}
 
 
-def short_kind(row: MetricResult) -> str:
+def text_kind_word(row: MetricResult) -> str:
     """The kind of text of *row* in a word: ``recall``, ``text``."""
-    return row.what.split()[-1]
+    return row.what_is_lost.split()[-1]
 
 
 def has_text_loss(result: PairResult) -> bool:
     """Whether the loss of a text is known, so that its divergence decides nothing."""
-    return any(row.metric.noun == "chunks" for row in result.by_kind_of_text)
+    return any(row.metric.noun == "chunks" for row in result.right_token_results)
 
 
 def has_losses(verdict: Verdict) -> bool:
     """Whether anything but divergence was measured, which is a change, not a loss."""
-    rows = (row for result in verdict.compared for row in result.metric_results)
+    rows = (row for result in verdict.compared_results for row in result.metric_results)
     return any(row.kind is not LossKind.CHANGE for row in rows)

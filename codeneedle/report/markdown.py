@@ -16,7 +16,7 @@ from codeneedle.document import (
     has_content,
     is_bold,
 )
-from codeneedle.text import plain, visible_lines
+from codeneedle.text import escape_invisible_in_lines, escape_markdown
 
 
 def markdown(document: Document) -> str:
@@ -29,18 +29,23 @@ def _lines(block: Block) -> Iterator[str]:
     """The lines of *block*; those that are to be copied without markup."""
     match block:
         case Heading(text):
-            yield f"### {plain(text)}"
+            yield f"### {escape_markdown(text)}"
         case Grid(k_types, v_types, rows):
             lines = [[k, *row] for k, row in zip(k_types, rows, strict=True)]
             yield from _table([CORNER, *v_types], lines, {CORNER})
         case Table(heading, rows, words):
             yield from _table(heading, rows, words)
         case Facts(entries):
-            yield from (f"- {plain(word)}: {_text(phrase)}" for word, phrase in entries)
+            yield from (
+                f"- {escape_markdown(word)}: {_text(phrase)}"
+                for word, phrase in entries
+            )
         case Lines(lines, copied=title) if title:
             # No markup in them, so that any of them can be copied.
-            whole = "\n".join(visible_lines(str(line)).rstrip() for line in lines)
-            yield f"<details><summary>{plain(title)}</summary>"
+            whole = "\n".join(
+                escape_invisible_in_lines(str(line)).rstrip() for line in lines
+            )
+            yield f"<details><summary>{escape_markdown(title)}</summary>"
             yield f"<pre>\n{escape(whole, quote=False)}\n</pre>\n</details>"
         case Lines(lines, style):
             for line in lines:
@@ -50,7 +55,7 @@ def _lines(block: Block) -> Iterator[str]:
 
 def _text(shown: ShownText) -> str:
     """*shown* without styles, escaped, on one line, with single blanks."""
-    return plain(" ".join(str(shown).split()))
+    return escape_markdown(" ".join(str(shown).split()))
 
 
 def _table(
@@ -58,6 +63,6 @@ def _table(
 ) -> Iterator[str]:
     """A table; columns of *words* begin left, others end right."""
     rule = [":--" if name in words else "--:" for name in heading]
-    names = [plain(name.replace("\n", " ")) for name in heading]
+    names = [escape_markdown(name.replace("\n", " ")) for name in heading]
     for row in (names, rule, *([_text(each) for each in row] for row in rows)):
         yield f"| {' | '.join(row)} |"

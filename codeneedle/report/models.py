@@ -19,13 +19,13 @@ from codeneedle.report.receipt import (
     TITLE,
     Receipt,
     is_distance,
-    is_graded,
     is_loss,
+    is_right_tokens_loss,
+    parse_receipts,
     probe_of_column,
+    read_text_or_stdin,
     receipt_legend,
     receipt_objects,
-    receipt_text,
-    receipts_in,
 )
 from codeneedle.text import plural
 
@@ -51,7 +51,7 @@ class ModelRow:
     receipt: Receipt
 
     @property
-    def weights(self) -> str:
+    def weights_hash_or_name(self) -> str:
         """What tells models apart: the hash of the weights, or else all of the name."""
         model = self.receipt.facts.get("model", "")
         found = _HASH.search(model)
@@ -76,8 +76,8 @@ def rows_in(place: Path) -> list[ModelRow]:
 
 def _rows_of(file: Path) -> Iterator[ModelRow]:
     """The receipts of *file*, numbered if several; refuses a file without one."""
-    text = receipt_text(str(file))
-    found = list(receipts_in(text, source=str(file)))
+    text = read_text_or_stdin(str(file))
+    found = list(parse_receipts(text, source=str(file)))
     if not found:
         raise BadInput(
             source=file,
@@ -105,11 +105,13 @@ def _leading_note(text: str) -> str:
     return " ".join(words.split())[:NOTE_CHARACTERS]
 
 
-def rows_beside(rows: Sequence[ModelRow], others: Sequence[ModelRow]) -> list[ModelRow]:
+def with_rows_of_same_weights(
+    rows: Sequence[ModelRow], others: Sequence[ModelRow]
+) -> list[ModelRow]:
     """*rows*, then those of *others* of the same weights whose receipts they lack."""
     known = [row.receipt for row in rows]
-    weights = {row.weights for row in rows}
-    same = (row for row in others if row.weights in weights)
+    weights = {row.weights_hash_or_name for row in rows}
+    same = (row for row in others if row.weights_hash_or_name in weights)
     return [*rows, *(row for row in same if row.receipt not in known)]
 
 
@@ -122,7 +124,7 @@ def models_document(rows: Sequence[ModelRow]) -> Document:
     """
     by_weights: dict[str, list[ModelRow]] = {}
     for row in rows:
-        by_weights.setdefault(row.weights, []).append(row)
+        by_weights.setdefault(row.weights_hash_or_name, []).append(row)
     for same in sorted(by_weights.values(), key=_title):
         if len(same) > MOST_RECEIPTS:
             raise BadInput(
@@ -142,7 +144,9 @@ def _model_blocks(rows: Sequence[ModelRow]) -> Iterator[Block]:
     numbered = {str(at): row.receipt for at, row in enumerate(rows, 1)}
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)
-    texts = (number for receipt in numbered.values() for number in receipt.numbers)
+    texts = (
+        number for receipt in numbered.values() for number in receipt.pair_number_texts
+    )
     yield Facts(receipt_legend(texts))
     yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
     if rows[1:]:
@@ -194,8 +198,8 @@ def _row_cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]
     texts = dict(zip(receipt.columns, row, strict=True))
     if text := texts.get(OF_TEXT):
         yield TEXT_LOSS, text
-    if (loss := _first_loss(receipt)) and loss != OF_TEXT:
-        yield (LOSS if is_graded(loss) else loss), texts[loss]
+    if (loss := _first_loss_column(receipt)) and loss != OF_TEXT:
+        yield (LOSS if is_right_tokens_loss(loss) else loss), texts[loss]
     yield from ((NAMES[name], text) for name, text in texts.items() if name in NAMES)
 
 
@@ -208,7 +212,7 @@ def _conditions_of(row: ModelRow) -> str:
     return f"{row.name}: {known}{note}"
 
 
-def _first_loss(receipt: Receipt) -> str:
+def _first_loss_column(receipt: Receipt) -> str:
     """The column of the loss that decides; empty where none was measured."""
     losses = (c for c in receipt.columns if is_loss(c) and not is_distance(c))
     return next(losses, "")
@@ -242,7 +246,7 @@ def _comparability_sentences(receipts: Mapping[str, Receipt]) -> Iterator[str]:
         having = [at for at, each in receipts.items() if any(map(is_of, each.columns))]
         groups: dict[tuple[str, ...], list[str]] = {}
         for at in having:
-            facts, loss = receipts[at].facts, _first_loss(receipts[at])
+            facts, loss = receipts[at].facts, _first_loss_column(receipts[at])
             own = (
                 (loss, facts.get(probe_of_column(loss), "")) if what == "losses" else ()
             )

@@ -24,27 +24,27 @@ from codeneedle.report import answers, captions, compare
 from codeneedle.report.budget import budget_headline, candidate_blocks
 from codeneedle.report.budget_chart import budget_chart
 from codeneedle.report.charts import front_chart, memory_chart
-from codeneedle.report.colours import RAMP, hex_of, text_colour
-from codeneedle.report.data import strict_json
+from codeneedle.report.chosen_runs import LOSS
+from codeneedle.report.colours import RAMP, hex_of, readable_text_colour
+from codeneedle.report.data import without_non_finite
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
-from codeneedle.report.selection import LOSS
 from codeneedle.report.shown import (
     REFERENCE_MARK,
     Shown,
     Style,
     legend,
     shown_cells,
-    types_of,
+    shown_k_and_v_types,
 )
 from codeneedle.report.table import Column, PairTable, pair_table
 from codeneedle.report.verdict import (
     answers_table,
     headline_sentences,
     remark_lines,
-    verdict_tables,
+    verdict_table_and_legend,
 )
-from codeneedle.text import sweep_command, visible, without_folders
+from codeneedle.text import escape_invisible, sweep_command, without_folders
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -76,7 +76,7 @@ def page(
     """
     runs = list(_runs_without_local_folders(runs))
     names = captions.names_of(runs)
-    budget = one_budget(runs, limits or Limits())
+    budget = joint_verdict_or_none(runs, limits or Limits())
     if budget and limits:
         # It is of the whole of all files; of one run it would be of the cache alone.
         limits = replace(limits, max_memory_bytes=None)
@@ -85,8 +85,10 @@ def page(
     shown = [
         {
             "name": name,
-            **_run_facts(each, of, asks_for(each.run.setup.engine)),
-            "answers": _answers_object(_by_pair(each.run), ANSWER_BYTES // len(runs)),
+            **_run_object(each, of, asks_for(each.run.setup.engine)),
+            "answers": _wrong_answers_object(
+                _answers_by_pair(each.run), ANSWER_BYTES // len(runs)
+            ),
         }
         for name, each, of in zip(names, verdicts, losses, strict=True)
     ]
@@ -116,7 +118,7 @@ def page(
     )
 
 
-def one_budget(runs: Sequence[Run], limits: Limits) -> Verdict | None:
+def joint_verdict_or_none(runs: Sequence[Run], limits: Limits) -> Verdict | None:
     """The verdict on *runs* together; None of one, or if they are not one question."""
     if not runs[1:]:
         return None
@@ -131,7 +133,7 @@ def _budget_lines(
 ) -> tuple[str, ...]:
     """Which weights with which pair to set, and what they lose."""
     found = budget_headline(verdict, asks_for(verdict.run.setup.engine))
-    return tuple(visible(line.strip()) for line in found)
+    return tuple(escape_invisible(line.strip()) for line in found)
 
 
 def _runs_without_local_folders(runs: Sequence[Run]) -> Iterator[Run]:
@@ -165,8 +167,8 @@ PAIR = 2
 
 def _verdict_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What pairs lose; what to set stands above it."""
-    if verdict.compared:
-        yield from verdict_tables(verdict, verdict.results)
+    if verdict.compared_results:
+        yield from verdict_table_and_legend(verdict, verdict.results)
     yield remark_lines(verdict, pair_flags)
 
 
@@ -180,13 +182,13 @@ def _facts_document(run: Run) -> Document:
 
 def _script_json(data: object) -> Markup:
     """*data* for a script element: no text in it can end the element."""
-    text = json.dumps(strict_json(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(without_non_finite(data), allow_nan=False, separators=(",", ":"))
     for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(special, escape)
     return Markup(text)  # noqa: S704 - escaped above
 
 
-def _run_facts(
+def _run_object(
     verdict: Verdict, losses: Losses | None, pair_flags: PairFlags
 ) -> dict[str, Any]:
     """What the script shows of one run."""
@@ -195,16 +197,18 @@ def _run_facts(
     columns = [column for column in table.columns if column.has_values]
     return {
         "headline": headline_sentences(verdict, pair_flags),
-        "reference": visible(str(verdict.reference)) if verdict.reference else "",
+        "reference": escape_invisible(str(verdict.reference))
+        if verdict.reference
+        else "",
         "metrics": [
             *([loss_object(losses)] if losses else []),
             *(_metric_object(column, table, verdict) for column in columns),
         ],
-        "maps": list(_map_objects(_by_pair(run))),
+        "maps": list(_length_depth_maps(_answers_by_pair(run))),
     }
 
 
-def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
+def _answers_by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
         by_pair.setdefault(record.pair, []).extend(
@@ -215,7 +219,7 @@ def _by_pair(run: Run) -> dict[Pair, list[ScoredAnswer]]:
 
 def loss_object(losses: Losses) -> dict[str, Any]:
     """The loss as a metric of the page's script, its first one."""
-    shown = losses.squares()
+    shown = losses.shown_losses()
     label = f"{losses.label}; the colour turns at the limit of {losses.limit:g}"
     if any(not each.text for each in shown):
         label += "; an empty cell was not to be measured"
@@ -224,12 +228,12 @@ def loss_object(losses: Losses) -> dict[str, Any]:
 
 def _grid_object(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any]:
     """The grid of a metric for the page's script, with what its marks mean."""
-    k_types, v_types = types_of(shown)
+    k_types, v_types = shown_k_and_v_types(shown)
     return {
         "name": name,
         "label": label,
-        "k": list(map(visible, k_types)),
-        "v": list(map(visible, v_types)),
+        "k": list(map(escape_invisible, k_types)),
+        "v": list(map(escape_invisible, v_types)),
         "cells": list(map(_cell_values, shown)),
         "legend": [[_sign_on_page(sign), meaning] for sign, meaning in legend(shown)],
     }
@@ -265,19 +269,19 @@ _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
 def _cell_values(shown: Shown) -> list[Any]:
     """Text, text below, tip, ground, ink and classes: shorter than names for each."""
     own = (meaning for _, meaning in legend([shown]))
-    tip = "; ".join(filter(None, [visible(str(shown.pair)), shown.note, *own]))
+    tip = "; ".join(filter(None, [escape_invisible(str(shown.pair)), shown.note, *own]))
     cell = [shown.spelled_text, shown.below, tip if shown.text else ""]
     if shown.ground is None:
         return cell
     classes = (letter for style, letter in _LETTERS.items() if style in shown.style)
-    ink = text_colour(*shown.ground)
+    ink = readable_text_colour(*shown.ground)
     return [*cell, hex_of(shown.ground), ink, "".join(classes)]
 
 
 Answers = Mapping[Pair, Sequence[ScoredAnswer]]
 
 
-def _map_objects(by_pair: Answers) -> Iterator[dict[str, Any]]:
+def _length_depth_maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
     """How much of the answers is right by length and depth, of each task and pair."""
     scored = {
         pair: [each for each in of_pair if each.task and not each.error]
@@ -285,7 +289,7 @@ def _map_objects(by_pair: Answers) -> Iterator[dict[str, Any]]:
     }
     for task in dict.fromkeys(each.task for of in scored.values() for each in of):
         of_task = {
-            visible(str(pair)): [each for each in of_pair if each.task == task]
+            escape_invisible(str(pair)): [each for each in of_pair if each.task == task]
             for pair, of_pair in scored.items()
         }
         every = [each for of_pair in of_task.values() for each in of_pair]
@@ -331,7 +335,7 @@ def _mean(values: Iterable[float]) -> float | None:
     return fmean(known) if known else None
 
 
-def _answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
+def _wrong_answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     """
     Answers that are not right beside what was expected: by pair and question.
 
@@ -339,7 +343,9 @@ def _answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
     JSON; the pairs that lost most go first.
     """
     flat = [(pair, each) for pair, of in by_pair.items() for each in of if each.beside]
-    right = Counter(visible(str(pair)) for pair, each in flat if each.right == 1)
+    right = Counter(
+        escape_invisible(str(pair)) for pair, each in flat if each.right == 1
+    )
     left, left_out = most_bytes, 0
     pairs: dict[str, dict[str, Any]] = {}
     wrong = [(pair, each) for pair, each in flat if each.right < 1]
@@ -349,8 +355,10 @@ def _answers_object(by_pair: Answers, most_bytes: int) -> dict[str, Any]:
         if left < 0:
             left_out += 1
             continue
-        pairs.setdefault(visible(str(pair)), {})[visible(answer.name)] = shown
-    order = list(dict.fromkeys(visible(answer.name) for _, answer in wrong))
+        pairs.setdefault(escape_invisible(str(pair)), {})[
+            escape_invisible(answer.name)
+        ] = shown
+    order = list(dict.fromkeys(escape_invisible(answer.name) for _, answer in wrong))
     return {"order": order, "pairs": pairs, "right": right, "leftOut": left_out}
 
 
@@ -358,15 +366,15 @@ def _answer_object(answer: ScoredAnswer) -> dict[str, Any]:
     """What the page has of an answer: outcome, error, and lines beside each other."""
     beside = answer.beside() if answer.beside else ()
     return {
-        "outcome": visible(answer.outcome),
-        "error": visible(answer.error),
-        "rows": [[_line_or_none(text) for text in line] for line in beside],
+        "outcome": escape_invisible(answer.outcome),
+        "error": escape_invisible(answer.error),
+        "rows": [[_safe_line_or_none(text) for text in line] for line in beside],
     }
 
 
-def _line_or_none(line: str | None) -> str | None:
+def _safe_line_or_none(line: str | None) -> str | None:
     """*line* as it is safe to show, tabs made visible; None for none."""
-    return None if line is None else visible(line.replace("\t", "»   "))
+    return None if line is None else escape_invisible(line.replace("\t", "»   "))
 
 
 def _memory_markup(verdict: Verdict) -> Markup:

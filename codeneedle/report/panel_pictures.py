@@ -25,13 +25,13 @@ from codeneedle.report.heatmap import (
     TITLE_POINTS,
     TYPE_POINTS,
     Files,
-    bar_of,
+    add_colour_bar,
     better_phrase,
     figure_of,
     ink_on,
+    label_colour_bar,
     mark_notes,
     paint_gap,
-    paint_scale,
     picture_facts,
     write_below,
     write_pictures,
@@ -42,15 +42,15 @@ from codeneedle.report.panels import (
     Panels,
     Spot,
     length_word,
-    panel_shown,
     panels_heading,
     panels_of,
     refuse_without_reference,
+    shown_panel,
     shown_panels,
 )
 from codeneedle.report.shown import NO_ANSWER, REFERENCE_MARK
 from codeneedle.report.tidy import KINDS
-from codeneedle.text import number, plural, visible
+from codeneedle.text import escape_invisible, number_text, plural
 
 KIND_COLOURS = dict(
     zip(KINDS, ("#cfcfcf", "#e08214", "#6a51a3", "#8f8f8f"), strict=True)
@@ -121,19 +121,18 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     for panel in panels.panels:
         axes = places[k_types.index(panel.pair.k), v_types.index(panel.pair.v)]
         _paint_panel(axes, panels, panel, difference=difference)
-        _paint_edges(axes, panels, panel)
+        _label_panel_edges(axes, panels, panel)
     for axes, v in zip(places[0], v_types, strict=True):
         _write_text(axes, v, (0.5, 1), (0, 24), weight="bold")
     whole_wide, whole_high = figure.get_size_inches()
-    _paint_names(places[0, 0], (whole_wide / wide / 2, whole_high / high / 2))
-    title = (
-        f"{panels_heading(panels, difference=difference)}{_questions_phrase(panels)}"
-    )
+    _write_axis_names(places[0, 0], (whole_wide / wide / 2, whole_high / high / 2))
+    title = panels_heading(panels, difference=difference)
+    title += _question_count_phrase(panels)
     title += "" if difference else better_phrase(panels.metric)
     corner = places[0, 0]
     _write_text(
         corner,
-        visible(title),
+        escape_invisible(title),
         (0, 1),
         (0, 62),
         ha="left",
@@ -153,7 +152,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     return figure
 
 
-def _questions_phrase(panels: Panels) -> str:
+def _question_count_phrase(panels: Panels) -> str:
     """``, 4 questions a cell``: a share of two tells little."""
     counts = {
         spot.questions for panel in panels.panels for spot in panel.spots.values()
@@ -172,7 +171,7 @@ def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
     return [
         *([none] if same else []),
         *mark_notes(shown, {REFERENCE_MARK: "Framed", NO_ANSWER.sign: "Hatched"}),
-        *map(visible, panels.left_out),
+        *map(escape_invisible, panels.left_out),
     ]
 
 
@@ -182,7 +181,10 @@ def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) 
     if not panel.spots:
         _paint_missing(axes, panels, panel)
         return
-    says = f"mean {number(panel.whole.value, digits=display_of(panels.metric).digits)}"
+    says = (
+        "mean "
+        f"{number_text(panel.whole.value, digits=display_of(panels.metric).digits)}"
+    )
     if difference:
         is_reference = panel.pair == panels.reference
         says = "reference" if is_reference else _changes_text(panel.whole)
@@ -200,7 +202,7 @@ def _spots_by_depth(panels: Panels, panel: Panel) -> list[list[Spot]]:
     ]
 
 
-def _scale_name(panels: Panels) -> str:
+def _colour_map_name(panels: Panels) -> str:
     """Which of `COLOURS` shows the metric: lighter is better, or higher."""
     return f"lighter is {'lower' if panels.metric.better == 'lower' else 'higher'}"
 
@@ -214,7 +216,7 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
         pd.DataFrame([[spot.value for spot in row] for row in rows]),
         ax=axes,
         cbar=False,
-        cmap=COLOURS[_scale_name(panels)],
+        cmap=COLOURS[_colour_map_name(panels)],
         vmin=scale.low,
         vmax=scale.high,
         linewidths=1.0,
@@ -225,22 +227,24 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
             if math.isnan(spot.value):
                 paint_gap(axes, down, across)
                 continue
-            label = number(spot.value, digits=min(display_of(panels.metric).digits, 2))
-            ink = ink_on(_scale_name(panels), scale.place(spot.value))
-            _label_axes(axes, across + 0.5, down + 0.5, label, ink)
+            label = number_text(
+                spot.value, digits=min(display_of(panels.metric).digits, 2)
+            )
+            ink = ink_on(_colour_map_name(panels), scale.place(spot.value))
+            _write_spot_label(axes, across + 0.5, down + 0.5, label, ink)
 
 
 def _paint_changes(axes: Axes, panels: Panels, panel: Panel) -> None:
     """In each spot, a bar of all its questions, in the order of `KINDS`."""
     for down, row in enumerate(_spots_by_depth(panels, panel)):
         for across, spot in enumerate(row):
-            if spot.n:
-                _paint_shares(axes, spot, across, down)
+            if spot.shared_question_count:
+                _paint_change_bar(axes, spot, across, down)
             else:
                 paint_gap(axes, down, across)
 
 
-def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
+def _paint_change_bar(axes: Axes, spot: Spot, across: float, down: float) -> None:
     """
     Paint a bar of the questions of *spot*.
 
@@ -248,15 +252,17 @@ def _paint_shares(axes: Axes, spot: Spot, across: float, down: float) -> None:
     """
     left, edge = across + 0.04, 0.06
     for kind, count in zip(KINDS, spot.counts, strict=True):
-        share = 0.92 * count / spot.n
+        share = 0.92 * count / spot.shared_question_count
         box = ((left, down + edge), share, 1 - 2 * edge)
         axes.add_patch(Rectangle(*box, facecolor=KIND_COLOURS[kind], linewidth=0))
         if count and kind in KINDS[1:3] and share > 0.2:  # noqa: PLR2004 - legible
-            _label_axes(axes, left + share / 2, down + 0.5, str(count), "#ffffff")
+            _write_spot_label(axes, left + share / 2, down + 0.5, str(count), "#ffffff")
         left += share
 
 
-def _label_axes(axes: Axes, across: float, down: float, text: str, ink: str) -> None:
+def _write_spot_label(
+    axes: Axes, across: float, down: float, text: str, ink: str
+) -> None:
     axes.text(across, down, text, size=SPOT_POINTS, color=ink, ha="center", va="center")
 
 
@@ -268,7 +274,7 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     axes.text(
         len(panels.lengths) / 2,
         len(panels.depths) / 2,
-        panel_shown(panels, panel).spelled_text,
+        shown_panel(panels, panel).spelled_text,
         size=TYPE_POINTS,
         style="italic",
         color=QUIET,
@@ -277,7 +283,7 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     )
 
 
-def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
+def _label_panel_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
     """Lengths below the lowest panels, K and depths left of the first; a frame."""
     lengths, depths = panels.lengths, panels.depths
     axes.set_xlim(0, len(lengths))
@@ -292,7 +298,7 @@ def _paint_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
     axes.set_ylabel("")
     place = axes.get_subplotspec()
     if place and place.is_first_col():
-        k = visible(panel.pair.k)
+        k = escape_invisible(panel.pair.k)
         _write_text(axes, k, (0, 0.5), (-30, 0), ha="right", weight="bold")
     is_reference = panel.pair == panels.reference
     for spine in axes.spines.values():
@@ -312,10 +318,10 @@ def _write_text(
     style: dict[str, Any] = {"size": TYPE_POINTS, "color": INK}
     style |= {"ha": "center", "va": "center", "xycoords": "axes fraction"} | how
     style |= {"xytext": points, "textcoords": "offset points"}
-    axes.annotate(visible(text), place, **style)
+    axes.annotate(escape_invisible(text), place, **style)
 
 
-def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
+def _write_axis_names(corner: Axes, middle: tuple[float, float]) -> None:
     """
     Write what the types and the edges are.
 
@@ -334,10 +340,10 @@ def _paint_names(corner: Axes, middle: tuple[float, float]) -> None:
 
 
 def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
-    bar = bar_of(figure, most=BAR_HEIGHT)
-    mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_scale_name(panels)])
+    bar = add_colour_bar(figure, most=BAR_HEIGHT)
+    mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colour_map_name(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)
-    paint_scale(bar, panels.scale, panels.metric.unit or "share")
+    label_colour_bar(bar, panels.scale, panels.metric.unit or "share")
 
 
 def _paint_legend(figure: Figure) -> None:
@@ -360,4 +366,4 @@ def _paint_legend(figure: Figure) -> None:
 
 def _changes_text(spot: Spot) -> str:
     """``-12 +3 of 60``."""
-    return f"-{spot.counts[1]} +{spot.counts[2]} of {spot.n}"
+    return f"-{spot.counts[1]} +{spot.counts[2]} of {spot.shared_question_count}"

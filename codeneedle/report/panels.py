@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import msgspec
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, named_pairs
+from codeneedle.cache_types import Pair, pairs_phrase
 from codeneedle.document import (
     Block,
     Document,
@@ -36,7 +36,7 @@ from codeneedle.report.shown import (
     REFERENCE_MARK,
     Shown,
     legend,
-    show_value,
+    shown_value,
 )
 from codeneedle.report.tidy import (
     KINDS,
@@ -44,10 +44,10 @@ from codeneedle.report.tidy import (
     QUESTIONS,
     TableRow,
     asks_by_length,
-    column_of,
-    place_rows,
+    outcome_metric_name,
+    task_facet_rows,
 )
-from codeneedle.text import number, sweep_command
+from codeneedle.text import number_text, sweep_command
 
 _LOGP = "-logp"
 _KIB = 1024
@@ -67,7 +67,7 @@ class Spot:
     questions: int = 0  # number of questions behind the value
 
     @property
-    def n(self) -> int:
+    def shared_question_count(self) -> int:
         """Questions that both pairs were asked."""
         return sum(self.counts)
 
@@ -138,13 +138,13 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     """
     The answers of *runs* to the tasks that *metric* is about, by length and depth.
 
-    They are those of `tidy.place_rows` with shares or log-probabilities alone.
+    They are those of `tidy.task_facet_rows` with shares or log-probabilities alone.
 
     Raises:
         BadInput, NothingToShow: See `panels_of`.
     """
     other = "" if metric.name.endswith(_LOGP) else _LOGP
-    rows = place_rows(runs)
+    rows = task_facet_rows(runs)
     chosen: dict[str, Collection[str]] = {}
     for name, run in zip(captions.names_of(runs), runs, strict=True):
         of_run = (facet_parts(row.facet)["task"] for row in rows if row.run == name)
@@ -168,7 +168,7 @@ def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str
     asking = [p.name for p in PROBES.values() if asks_by_length(p)]
     chosen = [task for task in tasks if name in {task, *asking}]
     if not tasks and any(name in run.setup.probes for name in asking):
-        raise captions.nothing_to_show(run, "answers to tasks", "retrieval")
+        raise captions.nothing_to_show_error(run, "answers to tasks", "retrieval")
     if not chosen:
         known = [*asking, *(f"{task}{end}" for task in tasks for end in ("", _LOGP))]
         raise BadInput(
@@ -204,7 +204,7 @@ def _panels_of_task(
         notes=tuple(
             note for note in (*_remarks(run), *gap_lines(run)) if note.startswith(task)
         ),
-        left_out=tuple(_left_out(by_pair)),
+        left_out=tuple(_left_out_length_sentences(by_pair)),
     )
 
 
@@ -218,7 +218,9 @@ def _length_and_depth(row: TableRow) -> LengthDepth:
     return int(facets["length"]), float(facets["depth"])
 
 
-def _left_out(by_pair: Mapping[Pair, Sequence[TableRow]]) -> Iterator[str]:
+def _left_out_length_sentences(
+    by_pair: Mapping[Pair, Sequence[TableRow]],
+) -> Iterator[str]:
     """A sentence for each length that was not asked on purpose: of all, of some."""
     skipped = {
         pair: {
@@ -238,7 +240,7 @@ def _left_out(by_pair: Mapping[Pair, Sequence[TableRow]]) -> Iterator[str]:
     for length in lengths:
         if length not in of_all:
             yield (
-                f"{length:,} tokens: not asked of {named_pairs(pairs[length])}, with "
+                f"{length:,} tokens: not asked of {pairs_phrase(pairs[length])}, with "
                 "nothing right at a shorter length"
             )
 
@@ -272,7 +274,9 @@ def _spot_of_rows(rows: Sequence[TableRow]) -> Spot:
     NaN where nothing was scored.
     """
     counts = {row.metric: int(row.value or 0) for row in rows if row.unit == QUESTIONS}
-    right, lost, gained, wrong = (counts.get(column_of(kind), 0) for kind in KINDS)
+    right, lost, gained, wrong = (
+        counts.get(outcome_metric_name(kind), 0) for kind in KINDS
+    )
     mean = next((row for row in rows if row.unit != QUESTIONS), None)
     if mean is None or mean.value is None:
         return Spot(math.nan, (right, lost, gained, wrong))
@@ -317,7 +321,7 @@ def refuse_without_reference(panels: Panels, run: Run) -> None:
             source="--difference",
             reason=f"no pair of {run.name} has answers to compare the others with",
             hint="See why: "
-            + captions.run_command("grid", run, "--metric", panels.metric.name),
+            + captions.run_command_text("grid", run, "--metric", panels.metric.name),
         )
 
 
@@ -376,18 +380,21 @@ def _task_blocks(run: Run, panels: Panels, *, difference: bool) -> Iterator[Bloc
 def shown_panels(panels: Panels, *, difference: bool) -> list[Shown]:
     """Each with its marks: those of values, or with *difference* of what changed."""
     return [
-        panel_shown(panels, panel, difference=difference) for panel in panels.panels
+        shown_panel(panels, panel, difference=difference) for panel in panels.panels
     ]
 
 
-def panel_shown(panels: Panels, panel: Panel, *, difference: bool = False) -> Shown:
+def shown_panel(panels: Panels, panel: Panel, *, difference: bool = False) -> Shown:
     """The word of a pair without answers; the reference's mark, and that of gaps."""
     if not panel.spots:
         missing = CellValue(pair=panel.pair, status=panel.status, reason=panel.reason)
-        return show_value(missing, display_of(panels.metric))
+        return shown_value(missing, display_of(panels.metric))
     places = itertools.product(panels.lengths, panels.depths)
     spots = [panel.spots.get(place, NOTHING) for place in places]
-    gaps = [not spot.n if difference else math.isnan(spot.value) for spot in spots]
+    gaps = [
+        not spot.shared_question_count if difference else math.isnan(spot.value)
+        for spot in spots
+    ]
     said = (
         (REFERENCE, panel.pair == panels.reference),
         (NO_ANSWER, any(gaps)),
@@ -414,7 +421,7 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     """The map of a pair, a line for each depth, all lines as long."""
     mark = REFERENCE_MARK if panel.pair == panels.reference else ""
     if not panel.spots:
-        return Text(panel_shown(panels, panel).text, style="yellow")
+        return Text(shown_panel(panels, panel).text, style="yellow")
     right, lost, gained, wrong = panel.whole.counts
     if difference:
         above = [Text(f"-{lost} +{gained}{mark}")]
@@ -440,7 +447,7 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
 
 
 def _number_text(panels: Panels, spot: Spot) -> str:
-    return number(spot.value, digits=display_of(panels.metric).digits)
+    return number_text(spot.value, digits=display_of(panels.metric).digits)
 
 
 def _value_text(panels: Panels, spot: Spot) -> Text:
@@ -457,13 +464,16 @@ def _change_letters(spot: Spot) -> Text:
 
     A dash where nothing was asked.
     """
-    if not spot.n:
+    if not spot.shared_question_count:
         return Text(NO_ANSWER.sign, style="dim")
     text = Text()
     for kind, count in zip(KINDS, spot.counts, strict=True):
         if count and kind in LETTERS:
             letter, style = LETTERS[kind]
-            text.append(f"{count if spot.n > 1 else ''}{letter}", style=style)
+            text.append(
+                f"{count if spot.shared_question_count > 1 else ''}{letter}",
+                style=style,
+            )
     return text or Text(UNCHANGED if spot.counts[0] else WRONG, style="dim")
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from codeneedle.cache_types import PairFlags
 from codeneedle.records.record import Run
+from codeneedle.report.chosen_runs import Selection
 from codeneedle.report.heatmap import Files, draw_heatmap, draw_losses
 from codeneedle.report.losses import losses_of
-from codeneedle.report.selection import Selection
 from codeneedle.report.speed_pictures import draw_speeds
 from codeneedle.report.speeds import has_depths
 from codeneedle.verdict.judge import Verdict

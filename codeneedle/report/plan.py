@@ -12,7 +12,7 @@ from codeneedle.cache_types import (
     Pair,
     most_precise,
     most_precise_first,
-    named_pairs,
+    pairs_phrase,
 )
 from codeneedle.document import Document, Facts, Grid, Heading, Lines, Table
 from codeneedle.engines.pace import Price
@@ -23,8 +23,8 @@ from codeneedle.models.kv_cache import (
     Caches,
     MemoryPlan,
     PairMemory,
+    available_memory,
     predict_memory,
-    room_of,
     usual_contexts,
 )
 from codeneedle.probes.metrics import METRICS, context_of
@@ -55,19 +55,19 @@ from codeneedle.report.shown import (
     Shown,
     legend,
     refusal_mark,
-    rows_of,
+    split_into_rows,
     status_mark,
 )
 from codeneedle.report.tidy import cell_rows
 from codeneedle.sweep.plan import Plan
 from codeneedle.system import machine
 from codeneedle.text import (
-    duration,
-    mib,
-    number,
+    duration_text,
+    escape_invisible,
+    mib_of_bytes,
+    number_text,
     plural,
-    size,
-    visible,
+    size_text,
 )
 from codeneedle.verdict.trust import trusted_records
 
@@ -103,7 +103,7 @@ class Measured:
     """By the name of its metric, each size of memory; NaN if unknown."""
 
 
-def planned_memory(plan: Plan) -> MemoryPlan:
+def survey_plan_memory(plan: Plan) -> MemoryPlan:
     """
     The memory of the pairs of *plan*, on the device of a cell or else this machine.
 
@@ -111,9 +111,9 @@ def planned_memory(plan: Plan) -> MemoryPlan:
     the bits of types, tell the others at all contexts, and both how buffers grow.
     """
     engine = plan.workers[0].engine  # of its device alone
-    room = room_of(engine.identity().devices, machine.facts().memory_bytes)
+    room = available_memory(engine.identity().devices, machine.facts().memory_bytes)
     contexts = usual_contexts(plan.weights.training_context)[-2:]
-    told = [pair for pair in plan.possible if _caches_of(plan.survey, pair)]
+    told = [pair for pair in plan.possible_pairs if _caches_of(plan.survey, pair)]
     caches, buffers = plan.caches_by_header(contexts[-1]), None
     if told:
         pair = most_precise(told)
@@ -148,7 +148,7 @@ def _caches_of(survey: Survey | None, pair: Pair) -> Caches | None:
     return survey.caches(pair) if survey else None
 
 
-def predicted_memory(memory: MemoryPlan) -> Document:
+def predicted_memory_document(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
     yield Heading("predicted KV cache, MiB, by context in tokens")
     heading = ["K/V", *map(_token_text, memory.contexts), "longest"]
@@ -164,14 +164,14 @@ def _table_of(heading: Sequence[str], rows: Sequence[Sequence[Shown]]) -> Table:
     return Table(heading, lines, words={"K/V"})
 
 
-def measured_memory(run: Run) -> Document:
+def measured_memory_document(run: Run) -> Document:
     """
     The memory of each finished pair of *run*.
 
     Of each pair, the record with the longest context is shown; one with the peak of a
     server goes first.
     """
-    sizes = memory_by_pair(run)
+    sizes = measured_memories(run)
     contexts = sorted({each.context for each in sizes})
     lengths = " or ".join(f"{context:,}" for context in contexts)
     where = f", context {lengths} tokens" if sizes else ""
@@ -185,7 +185,7 @@ def measured_memory(run: Run) -> Document:
     yield _table_of(["K/V", *columns.values()], rows)
     yield Facts(legend(itertools.chain(*rows)))
     none = "no finished cell has the size of its KV cache in its log"
-    left_out = (f"left out: {line}" for line in _left_out(run))
+    left_out = (f"left out: {line}" for line in _left_out_pair_sentences(run))
     yield Lines([*([] if sizes else [none]), *left_out])
 
 
@@ -194,7 +194,7 @@ def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
     shown = {
         (name, str(each.pair), each.probe, metric)
         for name, run in zip(names_of(runs), runs, strict=True)
-        for each in memory_by_pair(run)
+        for each in measured_memories(run)
         for metric in each.sizes_mib
     }
     rows = [
@@ -203,12 +203,12 @@ def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
         if (row.run, row.pair, row.probe, row.metric) in shown
     ]
     return [
-        msgspec.structs.replace(of_run, notes=tuple(_left_out(run)))
+        msgspec.structs.replace(of_run, notes=tuple(_left_out_pair_sentences(run)))
         for of_run, run in zip(run_tables(runs, rows), runs, strict=True)
     ]
 
 
-def memory_by_pair(run: Run) -> list[Measured]:
+def measured_memories(run: Run) -> list[Measured]:
     """
     The memory of each pair with a finished record, the most precise first.
 
@@ -237,7 +237,7 @@ def memory_by_pair(run: Run) -> list[Measured]:
     ]
 
 
-def _left_out(run: Run) -> Iterator[str]:
+def _left_out_pair_sentences(run: Run) -> Iterator[str]:
     """The pairs without a finished record, with their status and reason."""
     finished = {record.pair for record in run.records if record.has_numbers}
     failed = [
@@ -271,7 +271,7 @@ def _mark_alone(pair: Pair, mark: NumberMark) -> Shown:
 
 def _measured_text(name: str, size_mib: float) -> str:
     if name == "kv-per-1k":
-        return number(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
+        return number_text(size_mib, digits=1 if size_mib >= _ONE_DECIMAL_FROM else 3)
     usual = 2 if name in {"kv-k", "kv-v"} else 1
     return f"{size_mib:,.{_size_digits(size_mib, usual)}f}"
 
@@ -298,7 +298,7 @@ def _predicted_size(pair_memory: PairMemory, count: float | None) -> Shown:
         # Of a pair that cannot run, the last column says why.
         marks = () if pair_memory.misfit else (UNKNOWN_SIZE,)
         return Shown(pair=pair_memory.pair, text=UNKNOWN_SIGN, marks=marks)
-    size_mib = mib(count)
+    size_mib = mib_of_bytes(count)
     return Shown(
         pair=pair_memory.pair, text=f"{size_mib:,.{_size_digits(size_mib, 1)}f}"
     )
@@ -326,9 +326,10 @@ def _memory_notes(memory: MemoryPlan) -> Iterator[str]:
     """What is kept free beside a longest context; if sizes are the header's alone."""
     low, high = memory.allowance_bytes[0], memory.allowance_bytes[-1]
     yield (
-        f"longest: the context that fits into the {size(memory.room.size_bytes)} "
-        f"{memory.room.where} with {size(memory.weights_bytes)} of weights and "
-        f"{size(low)} to {size(high)} for compute buffers and a reserve, in tokens"
+        f"longest: the context that fits into the {size_text(memory.room.size_bytes)} "
+        f"{memory.room.where} with {size_text(memory.weights_bytes)} of weights and "
+        f"{size_text(low)} to {size_text(high)} for compute buffers and a reserve, "
+        "in tokens"
     )
     if memory.is_by_header:
         yield (
@@ -370,18 +371,18 @@ def _gain_document(plan: Plan, at: int | None) -> Document:
         return ()
     engine = plan.workers[0].engine
 
-    def ask(pairs: Sequence[Pair]) -> Survey | None:
+    def survey_pairs(pairs: Sequence[Pair]) -> Survey | None:
         if not at or at == plan.context:
             return plan.survey
         return engine.survey(pairs, context=at, log=survey_log())
 
-    return gain_document(plan.possible, plan.weights, ask)
+    return gain_document(plan.possible_pairs, plan.weights, survey_pairs)
 
 
-def plan_survey(plan: Plan, survey: Survey) -> Document:
+def plan_survey_document(plan: Plan, survey: Survey) -> Document:
     """What the *survey* of *plan* tells, and of what."""
-    yield Facts([*_served_lines(plan)], is_quiet=True)
-    rows, columns = plan.request.rows, plan.request.columns
+    yield Facts([*_model_and_engine_facts(plan)], is_quiet=True)
+    rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
     yield from survey_document(survey, rows, columns, plan.weights)
     yield note_block(plan.notes_of_weights)
 
@@ -390,11 +391,11 @@ def grid_document(plan: Plan) -> Document:
     """The grid of *plan*: memory of each pair, where attention runs, what is gained."""
     yield from _sizes_document(plan, _cells_of(plan, plan.probes[0]))
     if plan.survey:
-        rows, columns = plan.request.rows, plan.request.columns
+        rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
         yield from survey_document(plan.survey, rows, columns, plan.weights)
 
 
-def _served_lines(plan: Plan) -> Iterator[tuple[str, str]]:
+def _model_and_engine_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The model and what serves it."""
     yield from model_lines(_name_of_model(plan), plan.weights)
     engine = plan.engine.identity()
@@ -421,10 +422,12 @@ def plan_document(
     yield Facts(list(facts), is_quiet=True)
     yield from _sizes_document(plan, every[0])
     if plan.survey:
-        rows, columns = plan.request.rows, plan.request.columns
+        rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
         yield from kernels_document(plan.survey, rows, columns)
         yield from memory_document(plan.survey)
-    yield from predicted_memory(_pairs_of_one_type(planned_memory(plan)))
+    yield from predicted_memory_document(
+        _shorten_to_one_type_pairs(survey_plan_memory(plan))
+    )
     yield note_block(plan.notes)
 
 
@@ -434,11 +437,11 @@ def _sizes_document(plan: Plan, cells: _Cells) -> Document:
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     shown = [
         _shown_size(plan, Pair(k, v), cells)
-        for k in request.rows
-        for v in request.columns
+        for k in request.grid_k_types
+        for v in request.grid_v_types
     ]
-    texts = rows_of([each.text for each in shown], len(request.columns))
-    yield Grid(request.rows, request.columns, texts)
+    texts = split_into_rows([each.text for each in shown], len(request.grid_v_types))
+    yield Grid(request.grid_k_types, request.grid_v_types, texts)
     yield Facts(legend(shown))
 
 
@@ -455,7 +458,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     ``kv_bytes`` by context, ``longest_context``, ``misfit``) and ``notes``.
     """
     every = [_cells_of(plan, probe) for probe in plan.probes]
-    memory = planned_memory(plan)
+    memory = survey_plan_memory(plan)
     return {
         "model": plan.model,
         "corpus": plan.corpus.name,
@@ -463,10 +466,10 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "prompt_form": plan.prompt_form.value,
         "engine": plan.engine.identity().name,
         "folder": str(plan.store.folder),
-        "order": list(map(str, plan.order(plan.probes[0]))),
+        "order": list(map(str, plan.running_order(plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
         "left_s": _seconds_left_in_all(plan, every),
-        "next": _going_on_object(plan),
+        "next": _next_task_object(plan),
         "steps": _steps_object(plan),
         "memory": [
             {
@@ -487,7 +490,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _going_on_object(plan: Plan) -> dict[str, Any] | None:
+def _next_task_object(plan: Plan) -> dict[str, Any] | None:
     """What the run goes on with, for JSON; None if there is nothing."""
     task = plan.going_on
     if task is None:
@@ -507,7 +510,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
             "what": step.what,
             "read_tokens": round(step.price.read) if step.price else None,
             "forced_tokens": round(step.price.written) if step.price else None,
-            "time_s": plan.time_of(step.price),
+            "time_s": plan.seconds_of_price(step.price),
         }
         for step in plan.steps
     ]
@@ -515,7 +518,7 @@ def _steps_object(plan: Plan) -> list[dict[str, Any]]:
 
 def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     """The cells of a probe, for JSON; None for what is unknown."""
-    left_s, cell_s = _seconds_left(plan, cells)
+    left_s, cell_s = _seconds_left_and_per_cell(plan, cells)
     bill = plan.bill(cells.probe)
     finished = [
         tried_record for tried_record in cells.tried_records if tried_record.has_numbers
@@ -531,7 +534,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     }
 
 
-def _pairs_of_one_type(memory: MemoryPlan) -> MemoryPlan:
+def _shorten_to_one_type_pairs(memory: MemoryPlan) -> MemoryPlan:
     """
     *memory*.
 
@@ -546,7 +549,7 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     """The cells of *probe* in the plan, with the records that there are."""
     stored = trusted_records(plan.store, probe.name)
     repeated = plan.pair_to_repeat(probe)
-    pairs = len(plan.may_measure if plan.request.decide else plan.possible)
+    pairs = len(plan.measurable_pairs if plan.request.decide else plan.possible_pairs)
     return _Cells(
         probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
@@ -560,7 +563,7 @@ def _name_of_model(plan: Plan) -> str:
     """The name of its file as it is; run folders have it short, in lower case."""
     name = plan.weights.path.name
     is_short = name.lower().startswith(plan.model) and plan.model != pretrained.BUILT_IN
-    return visible(name) if is_short else plan.model
+    return escape_invisible(name) if is_short else plan.model
 
 
 def _sweep_facts(
@@ -568,12 +571,12 @@ def _sweep_facts(
 ) -> Iterator[tuple[str, str]]:
     """What a sweep would run, of what, and for how long, a word and a phrase each."""
     setup = plan.store.setup()
-    yield from _served_lines(plan)
+    yield from _model_and_engine_facts(plan)
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
-        yield "corpus", known or _corpus_estimate(plan)
-    if plan.reads_corpus and plan.estimates.share < 1:
-        yield "", _whole_corpus(plan)
+        yield "corpus", known or _uncounted_corpus_phrase(plan)
+    if plan.reads_corpus and plan.estimates.sent_corpus_share < 1:
+        yield "", _context_for_corpus_phrase(plan)
     yield (
         "context",
         f"{plural(plan.context, 'token')}, {plan.prompt_form.value} prompt",
@@ -581,21 +584,24 @@ def _sweep_facts(
     yield "records", str(plan.store.folder)
     most = "at most, " if plan.request.decide else ""
     for cells in every:
-        yield cells.probe.name, _questions_of_cell(plan, setup, cells.probe)
+        yield cells.probe.name, _cell_questions_phrase(plan, setup, cells.probe)
         yield "cells", f"{most}{_count_of_finished(cells)}"
-        yield "time", f"{most}{_time_phrase(plan, cells)}"
+        yield "time", f"{most}{_probe_time_phrase(plan, cells)}"
         yield "order", _first_pairs(plan, cells.probe, tries_reference=tries_reference)
     yield from _resume_facts(plan)
     yield from _step_facts(plan)
     if plan.probes[1:] and (left_s := _seconds_left_in_all(plan, every)) is not None:
-        yield "all", f"about {duration(left_s)} left"
+        yield "all", f"about {duration_text(left_s)} left"
 
 
 def _resume_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """What a run that there is goes on with: ``recall of q8_0/q8_0``."""
     if task := plan.going_on:
         most = f", up to {plural(task.units, 'function')}" if task.units else ""
-        what = f"{task.probe} of {named_pairs(task.pairs)}{most}{visible(task.how)}"
+        what = (
+            f"{task.probe} of "
+            f"{pairs_phrase(task.pairs)}{most}{escape_invisible(task.how)}"
+        )
         yield "next", what
 
 
@@ -603,10 +609,10 @@ def _step_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The steps of a sweep that decides, with their tokens, and when it can answer."""
     for at, step in enumerate(plan.steps, start=1):
         yield f"step {at}", "".join((step.what, *_price_phrases(plan, step.price)))
-    times = [plan.time_of(step.price) for step in plan.steps[:2]]
+    times = [plan.seconds_of_price(step.price) for step in plan.steps[:2]]
     known = [time_s for time_s in times if time_s is not None]
     if known[1:]:
-        yield "", f"first answer after about {duration(math.fsum(known))}"
+        yield "", f"first answer after about {duration_text(math.fsum(known))}"
 
 
 def _price_phrases(plan: Plan, price: Price | None) -> Iterator[str]:
@@ -616,12 +622,12 @@ def _price_phrases(plan: Plan, price: Price | None) -> Iterator[str]:
     yield f": {plural(round(price.read), 'token')} read"
     if price.written:
         yield f", {round(price.written):,} forced"
-    time_s = plan.time_of(price)
+    time_s = plan.seconds_of_price(price)
     if time_s is not None:
-        yield f", about {duration(time_s)}"
+        yield f", about {duration_text(time_s)}"
 
 
-def _whole_corpus(plan: Plan) -> str:
+def _context_for_corpus_phrase(plan: Plan) -> str:
     """The option for the context that holds all of a corpus that is cut, about."""
     needed = plan.estimates.tokens(len(plan.corpus.text)) + ROOM_TOKENS
     context = -(-needed // 1024) * 1024
@@ -631,7 +637,7 @@ def _whole_corpus(plan: Plan) -> str:
     return f"whole corpus: --context {context}, about{note}"
 
 
-def _questions_of_cell(plan: Plan, setup: Setup | None, probe: Probe) -> str:
+def _cell_questions_phrase(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     """What a cell of *probe* is asked, and the tokens that this takes."""
     bill = plan.bill(probe)
     if bill is None:
@@ -644,13 +650,13 @@ def _questions_of_cell(plan: Plan, setup: Setup | None, probe: Probe) -> str:
     return "; ".join(filter(None, (bill.phrase, tokens))) or "each pair"
 
 
-def _corpus_estimate(plan: Plan) -> str:
+def _uncounted_corpus_phrase(plan: Plan) -> str:
     """The corpus before it is counted."""
     corpus = plan.corpus
     named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"
     functions = plural(len(corpus.functions), "function")
     return (
-        f"{named}; {size(corpus.size_bytes)}, {functions}; when "
+        f"{named}; {size_text(corpus.size_bytes)}, {functions}; when "
         "the sweep starts, its tokens are counted and it is trimmed to the context if "
         "necessary"
     )
@@ -669,7 +675,9 @@ def _count_of_finished(cells: _Cells) -> str:
     )
 
 
-def _seconds_left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None]:
+def _seconds_left_and_per_cell(
+    plan: Plan, cells: _Cells
+) -> tuple[float | None, float | None]:
     """
     Seconds of the cells that are left, by workers side by side, and of one.
 
@@ -688,12 +696,12 @@ def _seconds_left(plan: Plan, cells: _Cells) -> tuple[float | None, float | None
 
 def _seconds_left_in_all(plan: Plan, every: Sequence[_Cells]) -> float | None:
     """Seconds of all cells that are left; None if those of some are unknown."""
-    lefts = [_seconds_left(plan, cells)[0] for cells in every]
+    lefts = [_seconds_left_and_per_cell(plan, cells)[0] for cells in every]
     known = [left_s for left_s in lefts if left_s is not None]
     return sum(known) if len(known) == len(lefts) else None
 
 
-def time_phrase(plans: Sequence[Plan]) -> str:
+def sweep_time_phrase(plans: Sequence[Plan]) -> str:
     """
     What a sweep of all *plans* takes, before its first cell.
 
@@ -710,24 +718,24 @@ def time_phrase(plans: Sequence[Plan]) -> str:
             return ""
         total += left_s
     most = "at most " if any(plan.request.decide for plan in plans) else "about "
-    return f"{most}{duration(total)} in all, by an estimate" if total else ""
+    return f"{most}{duration_text(total)} in all, by an estimate" if total else ""
 
 
-def _time_phrase(plan: Plan, cells: _Cells) -> str:
+def _probe_time_phrase(plan: Plan, cells: _Cells) -> str:
     """What is left of a probe, and what a cell takes, or that nothing is known."""
-    left_s, mean = _seconds_left(plan, cells)
+    left_s, mean = _seconds_left_and_per_cell(plan, cells)
     if left_s is None or mean is None:
         return "known after the first cell"
-    remaining = f"about {duration(left_s)} left" if left_s else "nothing left"
+    remaining = f"about {duration_text(left_s)} left" if left_s else "nothing left"
     if any(record.has_numbers for record in cells.tried_records):
-        return f"{remaining}, {duration(mean)} a cell"
+        return f"{remaining}, {duration_text(mean)} a cell"
     note = " (an estimate; the first cell tells more)"
-    return f"{remaining}, {duration(mean)} a cell{note}"
+    return f"{remaining}, {duration_text(mean)} a cell{note}"
 
 
 def _first_pairs(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     """``f16/f16, q8_0/q8_0, ...``: the first in running order that are not refused."""
-    wanted = plan.order(probe, tries_reference=tries_reference)
+    wanted = plan.running_order(probe, tries_reference=tries_reference)
     pairs = [pair for pair in wanted if not plan.refusal(pair)]
     first = ", ".join(map(str, pairs[:FIRST_PAIRS]))
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
@@ -744,7 +752,7 @@ def _shown_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
             mark = status_mark(record.status, record.reason)
         return _mark_alone(pair, mark)
     predicted = plan.kv_bytes(pair)
-    size_mib = UNKNOWN_SIGN if predicted is None else f"{mib(predicted):,.1f}"
+    size_mib = UNKNOWN_SIGN if predicted is None else f"{mib_of_bytes(predicted):,.1f}"
     is_done = record is not None
     # Blanks align digits with those that have marks.
     twice = (TWICE.sign if pair == cells.repeated else " ") if cells.repeated else ""

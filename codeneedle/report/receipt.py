@@ -28,13 +28,13 @@ from codeneedle.report.shown import (
     KERNEL_WORDS,
     NOT_RUN_WORD,
     Shown,
-    count_mark,
     legend,
     marks_in,
-    show_value,
+    shown_value,
+    unit_count_mark,
 )
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.text import NO_VALUE_WORD, plural, visible
+from codeneedle.text import NO_VALUE_WORD, escape_invisible, plural
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.metric_phrases import units_phrase
 from codeneedle.verdict.metric_results import MetricResult
@@ -80,7 +80,7 @@ class Receipt:
     rows: Mapping[Pair, tuple[str, ...]]  # these of each pair, as reports show them
 
     @property
-    def numbers(self) -> Iterator[tuple[Pair, str]]:
+    def pair_number_texts(self) -> Iterator[tuple[Pair, str]]:
         """Each pair with its text in a column, but for where attention ran."""
         for pair, row in self.rows.items():
             for column, text in zip(self.columns, row, strict=True):
@@ -89,7 +89,7 @@ class Receipt:
 
     def text(self) -> str:
         """The receipt as it is printed."""
-        known = {**self.facts, SUM: self.sum}
+        known = {**self.facts, SUM: self.content_digest}
         facts = "; ".join(f"{word} {fact}" for word, fact in known.items())
         lines = self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -97,13 +97,13 @@ class Receipt:
         return "\n".join([f"{TITLE} {VERSION}: {facts}", *rows, ""])
 
     @property
-    def sum(self) -> str:
+    def content_digest(self) -> str:
         """A digest of all facts and rows: what was changed has another one."""
         return _facts_digest([dict(self.facts), self._lines()])
 
     def _lines(self) -> list[tuple[str, ...]]:
         """Heading and rows, the pair in front."""
-        rows = ((visible(str(pair)), *row) for pair, row in self.rows.items())
+        rows = ((escape_invisible(str(pair)), *row) for pair, row in self.rows.items())
         return [(PAIR, *self.columns), *rows]
 
 
@@ -147,7 +147,7 @@ def receipt_markdown(run: Run) -> str:
 
 def _field_text(text: str) -> str:
     """*text* without what separates fields, on one line."""
-    return visible(text).replace("; ", ", ").replace("|", "/").strip()
+    return escape_invisible(text).replace("; ", ", ").replace("|", "/").strip()
 
 
 def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -189,11 +189,15 @@ def _wording_version(setup: Setup) -> int:
 
 def _backend_phrase(records: Iterable[CellRecord]) -> str:
     """``CUDA0, 33 of 33 layers, flash attention enabled``: each way that cells ran."""
-    ways = (_way_it_ran(record.effective) for record in records if record.has_numbers)
+    ways = (
+        _cell_backend_phrase(record.effective)
+        for record in records
+        if record.has_numbers
+    )
     return " or ".join(filter(None, dict.fromkeys(ways)))
 
 
-def _way_it_ran(effective: Effective) -> str:
+def _cell_backend_phrase(effective: Effective) -> str:
     """Devices, layers and flash attention of one cell, as far as known."""
     layers = f"{effective.offloaded_layers} of {effective.total_layers} layers"
     flash = f"flash attention {effective.flash_attention}"
@@ -257,7 +261,9 @@ def _loss_text(verdict: Verdict, row: MetricResult | None) -> str:
         return ""
     ends = (row.bounds.mean, row.bounds.low, row.bounds.high)
     mean, low, high = (
-        verdict.limits.phrase(row.kind, end) if math.isfinite(end) else NO_VALUE_WORD
+        verdict.limits.loss_amount_text(row.kind, end)
+        if math.isfinite(end)
+        else NO_VALUE_WORD
         for end in ends
     )
     return f"{mean} ({low} to {high}), {units_phrase(row)}"
@@ -284,8 +290,8 @@ def _metric_columns(table: PairTable) -> Iterator[tuple[str, list[str]]]:
 def _number_text(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
     cell, usual = column.cell(pair), display_of(column.metric)
-    each = show_value(cell, replace(usual, shows_error=True))
-    count = count_mark(cell).sign if cell.has_value and cell.left_out else ""
+    each = shown_value(cell, replace(usual, shows_error=True))
+    count = unit_count_mark(cell).sign if cell.has_value and cell.left_out else ""
     text = each.text.replace(ERROR.sign, f" {ERROR.sign} ")
     return " ".join(filter(None, (text, count)))
 
@@ -298,13 +304,13 @@ def _last_part(name: str) -> str:
 # --- receipts out of texts
 
 
-def is_text(name: str) -> bool:
+def is_text_source(name: str) -> bool:
     """Whether *name* is a text, not a run; ``-`` is standard input."""
     path = Path(name)
     return name == "-" or (path.exists() and not path.is_dir())
 
 
-def receipts_named(
+def receipts_from_names(
     names: Sequence[str], run_named: Callable[[str], Run]
 ) -> list[Receipt]:
     """
@@ -316,8 +322,8 @@ def receipts_named(
     """
     found: list[Receipt] = []
     for name in names:
-        if is_text(name):
-            in_text = list(receipts_in(receipt_text(name), source=name))
+        if is_text_source(name):
+            in_text = list(parse_receipts(read_text_or_stdin(name), source=name))
             if not in_text:
                 raise BadInput(
                     source=name,
@@ -338,7 +344,7 @@ def receipts_named(
     return distinct
 
 
-def receipt_text(name: str) -> str:
+def read_text_or_stdin(name: str) -> str:
     """
     The text of a file; ``-`` is standard input.
 
@@ -364,7 +370,7 @@ def receipt_text(name: str) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def receipts_in(text: str, *, source: str) -> Iterator[Receipt]:
+def parse_receipts(text: str, *, source: str) -> Iterator[Receipt]:
     """
     Every receipt of *text*; what stands around them is ignored.
 
@@ -431,7 +437,7 @@ def _parse_receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> 
         columns=tuple(heading[1:]),
         rows=dict(zip(pairs, (tuple(row[1:]) for row in lines), strict=True)),
     )
-    if stated != receipt.sum:
+    if stated != receipt.content_digest:
         raise BadInput(
             source=place,
             reason="the receipt has not the sum that its first line states: it was "
@@ -449,7 +455,7 @@ NOT_TESTED = (
 )
 
 
-def compared_receipts(receipts: Sequence[Receipt]) -> Document:
+def receipts_document(receipts: Sequence[Receipt]) -> Document:
     """The setups of *receipts*, and a table for each of their columns."""
     numbered = {str(at): each for at, each in enumerate(receipts, 1)}
     yield Heading(plural(len(receipts), "receipt"))
@@ -463,12 +469,14 @@ def compared_receipts(receipts: Sequence[Receipt]) -> Document:
         for group in _comparable_groups(column, having):
             yield Heading(column)
             yield _table_of_column(column, group)
-    texts = ((pair, text) for receipt in receipts for pair, text in receipt.numbers)
+    texts = (
+        (pair, text) for receipt in receipts for pair, text in receipt.pair_number_texts
+    )
     yield Facts(receipt_legend(texts))
     of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
     lines = (
         [NOT_TESTED, WALL]
-        if len({*map(_base_of_divergence, of_distance)}) > 1
+        if len({*map(_divergence_base_facts, of_distance)}) > 1
         else [NOT_TESTED]
     )
     yield Lines(lines)
@@ -486,7 +494,7 @@ _GRADED = {
     metric.name
     for probe in PROBES.values()
     for metric in probe.metrics
-    if metric.loss and metric.loss.kind.is_graded
+    if metric.loss and metric.loss.kind.is_of_right_tokens
 } | {probe.further.metric for probe in PROBES.values() if probe.further}
 
 _LOSS = "loss by "
@@ -507,7 +515,7 @@ def is_distance(column: str) -> bool:
     return _metric_of(column) in _DISTANCES
 
 
-def is_graded(column: str) -> bool:
+def is_right_tokens_loss(column: str) -> bool:
     """Whether *column* is a loss that is a share of right tokens."""
     return is_loss(column) and _metric_of(column) in _GRADED
 
@@ -522,7 +530,7 @@ def probe_of_column(column: str) -> str:
     return ""
 
 
-def _base_of_divergence(receipt: Receipt) -> tuple[str, ...]:
+def _divergence_base_facts(receipt: Receipt) -> tuple[str, ...]:
     """Facts that two divergences must share to stand in one table."""
     return tuple(receipt.facts.get(word, "") for word in ("engine", "features"))
 
@@ -534,11 +542,11 @@ def _comparable_groups(
     if not is_distance(column):
         yield receipts
         return
-    for base in dict.fromkeys(map(_base_of_divergence, receipts.values())):
+    for base in dict.fromkeys(map(_divergence_base_facts, receipts.values())):
         yield {
             at: each
             for at, each in receipts.items()
-            if _base_of_divergence(each) == base
+            if _divergence_base_facts(each) == base
         }
 
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from codeneedle.cache_types import FULL_BITS, Pair, bits, most_precise
 from codeneedle.document import Document, Heading, Lines
-from codeneedle.engines.survey import Survey, gain
+from codeneedle.engines.survey import Survey, gain_by_survey
 from codeneedle.models.weights import Weights
-from codeneedle.report.captions import engine_line
+from codeneedle.report.captions import engine_name_and_version
 from codeneedle.report.kernels import gain_line, kernels_document, memory_document
-from codeneedle.text import plural, size
+from codeneedle.text import plural, size_text
 
 EXAMPLE = Pair("q8_0", "q8_0")
 """The pair that everybody asks about first."""
@@ -23,7 +23,7 @@ def model_lines(name: str, weights: Weights) -> Iterator[tuple[str, str]]:
     if not weights.is_read:
         yield "model", f"{name}, known to its server alone"
         return
-    yield "model", f"{name}, {size(weights.size_bytes)}"
+    yield "model", f"{name}, {size_text(weights.size_bytes)}"
     trained = weights.training_context
     known = plural(trained, "token") if trained else "a context that it does not state"
     yield "shape", _shape_phrase(weights)
@@ -43,7 +43,7 @@ def _shape_phrase(weights: Weights) -> str:
 
 def program_line(engine: str, version: str, program: object) -> tuple[str, str]:
     """What serves it: ``llama.cpp``, with its version and its path."""
-    name, phrase = engine_line(engine, version)
+    name, phrase = engine_name_and_version(engine, version)
     return name, ", ".join(filter(None, (phrase, str(program))))
 
 
@@ -81,7 +81,9 @@ def gain_document(
     small = dict.fromkeys(p for p in (EXAMPLE, smallest_pair(pairs)) if p in pairs)
     survey = ask([reference, *small])
     gains = {
-        pair: gain(survey, pair, reference=reference, weights=weights.size_bytes)
+        pair: gain_by_survey(
+            survey, pair, reference=reference, weights=weights.size_bytes
+        )
         for pair in small
         if survey and pair != reference
     }

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from rich.text import Text
 
-from codeneedle.cache_types import Pair, named_pairs
+from codeneedle.cache_types import Pair, pairs_phrase
 from codeneedle.document import Grid
 from codeneedle.probes import frames
 from codeneedle.probes.frames import Cells, CellValue
@@ -25,11 +25,11 @@ from codeneedle.report.colours import (
     Scale,
     difference_scale,
     hex_of,
-    text_colour,
+    readable_text_colour,
     value_scale,
 )
 from codeneedle.report.display import Display, display_of
-from codeneedle.text import NO_VALUE_WORD, number, visible
+from codeneedle.text import NO_VALUE_WORD, escape_invisible, number_text
 
 NO_DECIMALS_FROM = 1_000
 """Values from which decimals are dropped."""
@@ -93,7 +93,7 @@ class Shown:
         if self.ground is None:
             return "dim" if Style.QUIET in self.style else "italic yellow"
         bold = "bold " if self.style & (Style.SET | Style.BEYOND) else ""
-        return f"{bold}{text_colour(*self.ground)} on {hex_of(self.ground)}"
+        return f"{bold}{readable_text_colour(*self.ground)} on {hex_of(self.ground)}"
 
 
 def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
@@ -110,18 +110,18 @@ def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
 
 
 def _meaning_of_mark(mark: NumberMark, pairs: Sequence[Pair]) -> str:
-    why = f" ({visible(mark.why)})" if mark.why else ""
-    return mark.meaning.replace(PAIRS, named_pairs(pairs)).replace(WHY, why)
+    why = f" ({escape_invisible(mark.why)})" if mark.why else ""
+    return mark.meaning.replace(PAIRS, pairs_phrase(pairs)).replace(WHY, why)
 
 
 def pivot(shown: Sequence[Shown]) -> Grid:
     """*shown*, in the order of cells, as a grid: K down and V across."""
-    k_types, v_types = types_of(shown)
+    k_types, v_types = shown_k_and_v_types(shown)
     texts = [value.styled_text() for value in shown]
-    return Grid(k_types, v_types, rows_of(texts, len(v_types)))
+    return Grid(k_types, v_types, split_into_rows(texts, len(v_types)))
 
 
-def types_of(shown: Iterable[Shown]) -> tuple[list[str], list[str]]:
+def shown_k_and_v_types(shown: Iterable[Shown]) -> tuple[list[str], list[str]]:
     """The K types and the V types of cells, in order."""
     pairs = [value.pair for value in shown]
     return (
@@ -130,7 +130,7 @@ def types_of(shown: Iterable[Shown]) -> tuple[list[str], list[str]]:
     )
 
 
-def rows_of(flat: Sequence[_T], across: int) -> list[Sequence[_T]]:
+def split_into_rows(flat: Sequence[_T], across: int) -> list[Sequence[_T]]:
     """*flat* in rows of so many."""
     return [flat[at : at + across] for at in range(0, len(flat), across or 1)]
 
@@ -187,7 +187,7 @@ def status_mark(status: str, reason: str, *, where: str = "") -> NumberMark:
     """The mark in place of a number that a cell lacks; *where* names a part of it."""
     if not status:
         return NOT_RUN
-    why = f": {visible(reason)}" if reason else ""
+    why = f": {escape_invisible(reason)}" if reason else ""
     if status == Status.FINISHED:
         without = f"finished, without a number: {PAIRS}"
         return NumberMark(NO_VALUE_WORD, f"{without}{why}")
@@ -213,19 +213,19 @@ def attention_marks(
         yield NumberMark(attention.mark, meaning, evidence)
 
 
-def place_marks(cell: CellValue) -> Iterator[NumberMark]:
+def where_measured_marks(cell: CellValue) -> Iterator[NumberMark]:
     """The mark of where a number was measured, if that is not as usual."""
     marks = [*attention_marks(cell.attention, cell.evidence, is_ranked=cell.is_ranked)]
     yield from marks
     if cell.is_elsewhere and not marks:
-        yield _elsewhere_mark()
+        yield _other_device_mark()
 
 
 OTHER_SIGN = "other"
 """Behind a speed of another device than the reference's."""
 
 
-def _elsewhere_mark() -> NumberMark:
+def _other_device_mark() -> NumberMark:
     """The mark of speeds of another device than the reference's."""
     meaning = f"{PAIRS}: {frames.OTHER_DEVICE}; compared with none"
     return NumberMark(OTHER_SIGN, meaning)
@@ -234,7 +234,7 @@ def _elsewhere_mark() -> NumberMark:
 _OF_THOSE_SCORED = "over those of all that have a score of each answer"
 
 
-def count_mark(cell: CellValue) -> NumberMark:
+def unit_count_mark(cell: CellValue) -> NumberMark:
     """``of 6``, or ``of 6/8`` where two of eight units have no score."""
     if cell.left_out:
         sign = f"of {cell.units:,}/{cell.units + cell.left_out:,}"
@@ -289,7 +289,7 @@ CANNOT_SIGN = "cannot"
 
 def refusal_mark(sign: str, reason: str) -> NumberMark:
     """In place of what a pair cannot have, with why."""
-    return NumberMark(sign, f"{PAIRS}: {visible(reason)}")
+    return NumberMark(sign, f"{PAIRS}: {escape_invisible(reason)}")
 
 
 DONE = NumberMark("+", "finished")
@@ -334,7 +334,7 @@ NO_INTERVAL = NumberMark(NO_VALUE_WORD, "no interval: of too few")
 def trouble_mark(trouble: str) -> NumberMark:
     """In place of a decision, of what is told as ``crashed: exit code 1``."""
     word, _, reason = trouble.partition(": ")
-    why = f": {visible(reason)}" if reason else ", for want of numbers"
+    why = f": {escape_invisible(reason)}" if reason else ", for want of numbers"
     return NumberMark(word, f"{PAIRS}{why}")
 
 
@@ -355,7 +355,7 @@ def marks_in(text: str) -> Iterator[NumberMark]:
         elif word in places:
             yield from attention_marks(places[word], "")
         elif word == OTHER_SIGN:
-            yield _elsewhere_mark()
+            yield _other_device_mark()
         elif word in DECISIONS:
             yield decision_mark(word)
     yield from (mark for mark in (ERROR, NOT_RUN) if mark.sign in words)
@@ -366,16 +366,16 @@ def marks_in(text: str) -> Iterator[NumberMark]:
 _LEFT_OUT = re.compile(r"\bof [\d,]+/[\d,]+")
 
 
-def _lacking_marks(cell: CellValue) -> Iterator[NumberMark]:
+def _left_out_marks(cell: CellValue) -> Iterator[NumberMark]:
     """The mark of a cell of which something is left out; mostly none."""
     if cell.lacking:
-        yield NumberMark("left out", f"{PAIRS}: {visible(cell.lacking)}")
+        yield NumberMark("left out", f"{PAIRS}: {escape_invisible(cell.lacking)}")
 
 
 # --- cells
 
 
-def show_value(
+def shown_value(
     cell: CellValue,
     display: Display,
     *,
@@ -397,8 +397,10 @@ def show_value(
         return _shown_gap(cell, [*below], inferred or {}, where)
     digits = 0 if abs(cell.value) >= NO_DECIMALS_FROM else display.digits
     error = cell.error if display.shows_error else math.nan
-    text = with_error(cell.value, error, digits=digits, has_sign=display.has_sign)
-    places, words = [*place_marks(cell)], [*below]
+    text = value_and_error_text(
+        cell.value, error, digits=digits, has_sign=display.has_sign
+    )
+    places, words = [*where_measured_marks(cell)], [*below]
     signs = [mark.sign for mark in places]
     return Shown(
         pair=cell.pair,
@@ -408,7 +410,7 @@ def show_value(
             *words,
             *places,
             *((ERROR,) if math.isfinite(error) else ()),
-            *_lacking_marks(cell),
+            *_left_out_marks(cell),
         ),
         style=Style.PLAIN if cell.is_ranked else Style.QUIET,
     )
@@ -416,7 +418,7 @@ def show_value(
 
 def _join_signs(marks: Sequence[NumberMark]) -> str:
     """Words below a number: ``set, open cpu``; the reference's mark stands above."""
-    return visible(" ".join(mark.sign for mark in marks if mark != REFERENCE))
+    return escape_invisible(" ".join(mark.sign for mark in marks if mark != REFERENCE))
 
 
 def _shown_gap(
@@ -428,19 +430,19 @@ def _shown_gap(
     """A word in place of a number that is missing; nothing where none was asked for."""
     mark = status_mark(cell.status, cell.reason, where=where)
     if not cell.status and cell.pair in inferred:
-        as_finer = f"beyond, as {visible(str(inferred[cell.pair]))} is"
+        as_finer = f"beyond, as {escape_invisible(str(inferred[cell.pair]))} is"
         mark = NumberMark(NOT_RUN_WORD, f"not measured, {as_finer}: {PAIRS}")
     is_asked = not cell.is_hole or bool(cell.status)
     return Shown(
         pair=cell.pair,
         text=mark.sign if is_asked else "",
         below=_join_signs(words),
-        marks=(mark, *words, *_lacking_marks(cell)) if is_asked else (),
+        marks=(mark, *words, *_left_out_marks(cell)) if is_asked else (),
         style=Style.PLAIN if cell.status else Style.QUIET,
     )
 
 
-def with_error(
+def value_and_error_text(
     value: float,
     error: float | None,
     *,
@@ -449,10 +451,10 @@ def with_error(
     has_sign: bool = False,
 ) -> str:
     """``16.52±0.31``; ``16.52`` where the *error* is unknown."""
-    text = number(value, digits=digits, sign=has_sign)
+    text = number_text(value, digits=digits, sign=has_sign)
     if error is None or not math.isfinite(error):
         return text
-    return f"{text}{mark}{number(error, digits=digits)}"
+    return f"{text}{mark}{number_text(error, digits=digits)}"
 
 
 def paint_value(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
@@ -471,7 +473,9 @@ class Numbers:
     scale: Scale
 
 
-def values_of(metric: Metric, cells: Cells, display: Display | None = None) -> Numbers:
+def values_to_show(
+    metric: Metric, cells: Cells, display: Display | None = None
+) -> Numbers:
     """The values of *cells*; the colours are of those that are compared."""
     ranked = [cell.value for cell in cells if cell.is_ranked]
     rounds = frames.largest_observation_count(cells) or 1
@@ -479,9 +483,9 @@ def values_of(metric: Metric, cells: Cells, display: Display | None = None) -> N
     return Numbers(cells, display or display_of(metric), scale)
 
 
-def changes_of(metric: Metric, cells: Cells, first: CellValue) -> Numbers:
+def changes_to_show(metric: Metric, cells: Cells, first: CellValue) -> Numbers:
     """By how much each of *cells* differs from *first*, with its sign."""
-    changes = [frames.change(cell, first) for cell in cells]
+    changes = [frames.cell_with_change(cell, first) for cell in cells]
     scale = difference_scale(
         metric,
         [change.value for change in changes if change.is_ranked],
@@ -513,21 +517,24 @@ def shown_cells(
         beyond: Pairs that are beyond the limit by this metric.
         where: Names the part of the run that did not finish.
     """
-    reference, numbers = frames.reference(cells), numbers or values_of(metric, cells)
+    reference, numbers = (
+        frames.reference(cells),
+        numbers or values_to_show(metric, cells),
+    )
     counts = _units_differ(metric, numbers.cells)
     found = []
     for cell, seen in zip(cells, numbers.cells, strict=True):
-        value = show_value(seen, numbers.display, inferred=inferred, where=where)
+        value = shown_value(seen, numbers.display, inferred=inferred, where=where)
         is_explained = bool(cell.reason) and not cell.has_value
         is_missing = cell.status == Status.FINISHED and not seen.has_value
         if is_missing and not is_explained:
             mark = ALONE if cell.has_value else no_value_mark(metric, setup)
-            value = replace(value, marks=(mark, *_lacking_marks(cell)))
+            value = replace(value, marks=(mark, *_left_out_marks(cell)))
         if counts and seen.has_value:
-            mark = count_mark(seen)
+            mark = unit_count_mark(seen)
             value = replace(value, below=mark.sign, marks=(*value.marks, mark))
         if seen.has_value:
-            value = replace(value, note=f"n {cell.n}")
+            value = replace(value, note=f"n {cell.observation_count}")
         if cell.pair == reference:
             value = _with_reference_mark(value, metric, cell)
         if cell.pair in beyond:
@@ -548,14 +555,14 @@ def _with_reference_mark(value: Shown, metric: Metric, cell: CellValue) -> Shown
     """*value* with the mark of the reference, and the noise floor if it shows one."""
     marks = [*value.marks, REFERENCE]
     if metric.floor:
-        floor = small_number(cell.value, display_of(metric).digits)
+        floor = small_number_text(cell.value, display_of(metric).digits)
         what = f"noise floor {floor}: the reference compared with itself"
         marks.append(NumberMark(REFERENCE_MARK, what))
     return replace(value, marks=tuple(marks), style=value.style | Style.REFERENCE)
 
 
-def small_number(value: float, digits: int) -> str:
+def small_number_text(value: float, digits: int) -> str:
     """``0.50``, or ``3e-10`` of what *digits* decimals would show as nothing."""
     if 0 < abs(value) < 10**-digits:
         return f"{value:.1g}"
-    return number(value, digits=digits)
+    return number_text(value, digits=digits)

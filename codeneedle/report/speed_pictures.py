@@ -25,7 +25,7 @@ from codeneedle.report.heatmap import (
     write_title,
 )
 from codeneedle.report.speeds import SpeedTable, speed_table
-from codeneedle.text import number, visible
+from codeneedle.text import escape_invisible, number_text
 
 WIDE, HIGH = 2.8, 2.4
 """Of the curves of a K type, in inches."""
@@ -54,7 +54,7 @@ def draw_speeds(run: Run, test: str, files: Files) -> list[Path]:
     """
     table = speed_table(run, test)
     if table.reference is None:
-        raise captions.nothing_to_show(run, test, "throughput")
+        raise captions.nothing_to_show_error(run, test, "throughput")
     painted = functools.partial(paint, table)
     return write_pictures(painted, files, name=f"depths-{test}")
 
@@ -82,14 +82,14 @@ def paint(table: SpeedTable) -> Figure:
         _paint_curves(axes, table, k_type, colours)
     places[across - 1].legend(
         [Line2D([], [], color=colour, marker="o") for colour in colours.values()],
-        [f"V {visible(v_type)}" for v_type in colours],
+        [f"V {escape_invisible(v_type)}" for v_type in colours],
         bbox_to_anchor=(1.02, 1),
         loc="upper left",
         frameon=False,
     )
     for unused in places[len(k_types) :]:
         unused.set_axis_off()
-    low, high = _ratio_scale(table)
+    low, high = _ratio_axis_bounds(table)
     places[0].set_ylim(low, high)
     places[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     write_title(places[0], _title(table), above=22.0)
@@ -124,7 +124,7 @@ def _paint_curves(
     )
     axes.axhline(1.0, color=QUIET, linewidth=0.8, linestyle=":")
     axes.text(
-        *(0.03, 1.02, f"K {visible(k_type)}"),
+        *(0.03, 1.02, f"K {escape_invisible(k_type)}"),
         transform=axes.transAxes,
         size=TYPE_POINTS,
         color=INK,
@@ -135,7 +135,7 @@ def _paint_curves(
     sns.despine(ax=axes)
 
 
-def _ratio_scale(table: SpeedTable) -> tuple[float, float]:
+def _ratio_axis_bounds(table: SpeedTable) -> tuple[float, float]:
     """The ends of the ratios of compared cells, with some room, and 1 within."""
     ratios = table.frame.loc[table.frame["compared"], "ratio"].dropna()
     low, high = min(1.0, ratios.min()), max(1.0, ratios.max())
@@ -145,21 +145,25 @@ def _ratio_scale(table: SpeedTable) -> tuple[float, float]:
 
 def _title(table: SpeedTable) -> str:
     what = SPEEDS[table.test].capitalize()
-    return visible(f"{what} by depth, beside {table.reference}; higher is better")
+    return escape_invisible(
+        f"{what} by depth, beside {table.reference}; higher is better"
+    )
 
 
 def _speed_notes(table: SpeedTable) -> list[str]:
     """The speeds that are not compared, behind what not to conclude."""
     notes = [*captions.cautions(table.run)]
     listed = [
-        f"{row['pair']} {number(row['value'], digits=1)} tokens/s at "
+        f"{row['pair']} {number_text(row['value'], digits=1)} tokens/s at "
         f"{row['depth']:,} ({_why_not_compared(row['status'], row['reason'])})"
-        for row in table.apart.to_dict("records")
+        for row in table.uncompared_rows.to_dict("records")
     ]
     if listed:
         more = len(listed) - LISTED
         rest = f", and {more} more" if more > 0 else ""
-        notes.append(visible(f"Not compared: {', '.join(listed[:LISTED])}{rest}"))
+        notes.append(
+            escape_invisible(f"Not compared: {', '.join(listed[:LISTED])}{rest}")
+        )
     return notes
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from codeneedle.cache_types import Pair, most_precise, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
-from codeneedle.probes.frames import CellValue, pairs_elsewhere
+from codeneedle.probes.frames import CellValue, pairs_on_other_device
 from codeneedle.probes.metrics import facet_parts
 from codeneedle.probes.throughput.metrics import crossover_phrase
 from codeneedle.probes.throughput.record import NAME
@@ -20,9 +20,9 @@ from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import SPEEDS, Display
-from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, show_value
+from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, shown_value
 from codeneedle.report.tidy import NOT_RUN_STATUS, TableRow, cell_rows, data_frame
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class SpeedTable:
         return list(dict.fromkeys(Pair(k, v) for k, v in sides))
 
     @property
-    def apart(self) -> pd.DataFrame:
+    def uncompared_rows(self) -> pd.DataFrame:
         """Rows of speeds that are shown and not compared."""
         return self.frame[self.frame["value"].notna() & ~self.frame["compared"]]
 
@@ -74,20 +74,20 @@ def speed_table(run: Run, test: str) -> SpeedTable:
         raise BadInput(
             source="--metric",
             reason=f"'{test}' is no speed by depth: {' or '.join(SPEEDS)}",
-            hint=f"Others: {captions.run_command('grid', run)} --metric METRIC",
+            hint=f"Others: {captions.run_command_text('grid', run)} --metric METRIC",
         )
     measured_run = run.of_probe(NAME)
     records = {record.pair: record for record in measured_run.records}
     order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
     measured = (row for row in _rows_of_test([run], test) if row.pair in order)
     rows = sorted(measured, key=lambda row: order[row.pair])
-    elsewhere = pairs_elsewhere(measured_run)
+    elsewhere = pairs_on_other_device(measured_run)
     is_compared = [_is_compared(row, elsewhere) for row in rows]
     compared = {Pair(row.k, row.v) for row in itertools.compress(rows, is_compared)}
     reference = most_precise(compared) if compared else None
     frame = _speed_frame(rows, is_compared, reference)
     if not frame["value"].notna().any():
-        raise captions.nothing_to_show(run, test, "throughput")
+        raise captions.nothing_to_show_error(run, test, "throughput")
     crossed = {
         pair: crossover_phrase(record, records[reference], test)
         for pair, record in records.items()
@@ -160,7 +160,7 @@ def speed_legend(table: SpeedTable) -> list[tuple[str, str]]:
     """Each mark and word of *table*, with its meaning."""
     entries = []
     if table.reference:
-        reference = visible(str(table.reference))
+        reference = escape_invisible(str(table.reference))
         entries = [
             (REFERENCE_MARK, f"the reference, {reference}"),
             ("98%", "of the reference's speed at this depth"),
@@ -184,7 +184,7 @@ def _shown_speed(row: Any) -> Shown:
         is_ranked=row.compared,
         is_elsewhere=is_apart,
     )
-    return show_value(cell, _SPEED)
+    return shown_value(cell, _SPEED)
 
 
 _SPEED = Display(label="", digits=1, shows_error=True)
@@ -199,7 +199,11 @@ def _table_texts(table: SpeedTable) -> Iterator[list[str]]:
         mark = REFERENCE_MARK if pair == table.reference else ""
         cells = table.frame[is_of_pair].itertuples()
         texts = [_speed_text(row, has_ratio=not mark) for row in cells]
-        yield [f"{visible(str(pair))}{mark}", *texts, table.crossed.get(pair, "")]
+        yield [
+            f"{escape_invisible(str(pair))}{mark}",
+            *texts,
+            table.crossed.get(pair, ""),
+        ]
 
 
 def _speed_text(row: Any, *, has_ratio: bool) -> str:

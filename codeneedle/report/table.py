@@ -27,12 +27,12 @@ from codeneedle.report.shown import (
     Shown,
     legend,
     shown_cells,
-    small_number,
-    values_of,
+    small_number_text,
+    values_to_show,
 )
 from codeneedle.report.tidy import TableRow, cell_rows
-from codeneedle.text import NO_VALUE_WORD, number, visible
-from codeneedle.verdict.remarks import refusals
+from codeneedle.text import NO_VALUE_WORD, escape_invisible, number_text
+from codeneedle.verdict.remarks import refusal_lines
 
 if TYPE_CHECKING:
     from codeneedle.cache_types import PairFlags
@@ -74,7 +74,7 @@ class Column:
         """The cell of *pair*; one that was not run if the probe knows no such pair."""
         return self.cells.get(pair) or CellValue(pair=pair)
 
-    def over_reference(self, pair: Pair) -> float:
+    def ratio_to_reference(self, pair: Pair) -> float:
         """
         The value of *pair* divided by the reference's.
 
@@ -111,7 +111,7 @@ class PairTable:
     verdict: "Verdict | None" = None  # on the run; None where nothing was judged
 
     @property
-    def words(self) -> dict[Pair, str]:
+    def decision_by_pair(self) -> dict[Pair, str]:
         """What the verdict says of each pair, where it says anything."""
         if self.verdict is None:
             return {}
@@ -159,7 +159,7 @@ def pair_table(
         sorted_by=sort,
         remarks=(
             *(line for probe in probes for line in probe.remarks(run)),
-            *refusals(run),
+            *refusal_lines(run),
         ),
     )
 
@@ -222,7 +222,9 @@ def _ordered_pairs(
     Behind those that are compared come those that are not, then those without a value.
     """
     measured = {*run.setup.grid, *(record.pair for record in run.records)}
-    pairs = [pair for pair in whole_grid(*frames.axes(run)) if pair in measured]
+    pairs = [
+        pair for pair in whole_grid(*frames.k_and_v_types(run)) if pair in measured
+    ]
     if sort is None:
         return pairs
     column = _sorting_column(sort, columns)
@@ -304,29 +306,29 @@ def _pair_rows(table: PairTable, *, has_memory: bool) -> Table:
     if has_memory:
         heading.insert(1, MEMORY)
         columns.insert(0, [_memory_text(table.verdict, pair) for pair in table.pairs])
-    if words := table.words:
+    if words := table.decision_by_pair:
         heading.append(VERDICT)
         columns.append([words.get(pair, "") for pair in table.pairs])
     rows = []
     for pair, *texts in zip(table.pairs, *columns, strict=True):
         is_reference = pair == table.reference
         style, mark = ("bold", REFERENCE_MARK) if is_reference else ("", "")
-        names = [f"{_safe(pair)}{mark}", *texts]
+        names = [f"{_pair_text(pair)}{mark}", *texts]
         rows.append([Text(text, style) for text in names])
     return Table(heading, rows, words={"K/V", VERDICT})
 
 
-def column_shown(column: Column, table: PairTable) -> list[Shown]:
+def shown_cells_of_column(column: Column, table: PairTable) -> list[Shown]:
     """Each pair of *table* in *column*; its note is its ratio to the reference."""
     metric, usual = column.metric, display_of(column.metric)
-    is_graded = metric.loss is not None and metric.loss.kind.is_graded
+    is_graded = metric.loss is not None and metric.loss.kind.is_of_right_tokens
     # Losses are computed of the error of such a mean.
     display = replace(usual, shows_error=usual.shows_error or is_graded)
     cells = [column.cell(pair) for pair in table.pairs]
     found = shown_cells(
         metric,
         cells,
-        numbers=values_of(metric, cells, display),
+        numbers=values_to_show(metric, cells, display),
         setup=table.run.setup,
         where=column.probe,
     )
@@ -335,7 +337,7 @@ def column_shown(column: Column, table: PairTable) -> list[Shown]:
 
 def _with_ratio(shown: Shown, column: Column) -> Shown:
     """*shown* with its ratio; the reference has its mark at the row of a table."""
-    ratio = ratio_mark(column.metric, column.over_reference(shown.pair))
+    ratio = ratio_mark(column.metric, column.ratio_to_reference(shown.pair))
     marks = [mark for mark in shown.marks if mark.sign != REFERENCE_MARK]
     if ratio:
         marks.append(ratio)
@@ -354,7 +356,7 @@ def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
 
 def _aligned_texts(column: Column, table: PairTable) -> list[str]:
     """Values and ratios, aligned where there are any ratios."""
-    shown = column_shown(column, table)
+    shown = shown_cells_of_column(column, table)
     right = max((len(each.note) for each in shown), default=0)
     gap = " " if right else ""
     values = [f"{each.text} {each.below}".rstrip() for each in shown]
@@ -373,11 +375,15 @@ def table_legend(
         for shown_column in table.shown_columns
     ]
     if table.reference:
-        entries.append((REFERENCE_MARK, f"the reference, {_safe(table.reference)}"))
+        entries.append(
+            (REFERENCE_MARK, f"the reference, {_pair_text(table.reference)}")
+        )
     shown = [
-        each for column in table.shown_columns for each in column_shown(column, table)
+        each
+        for column in table.shown_columns
+        for each in shown_cells_of_column(column, table)
     ]
-    words = {*table.words.values()}
+    words = {*table.decision_by_pair.values()}
     memory = [_memory_text(table.verdict, pair) for pair in table.pairs if has_memory]
     is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
     return [
@@ -393,25 +399,25 @@ def _ratio_text(ratio: float) -> str:
     """``1.4``, ``24``, ``566K``: a tiny noise floor makes huge multiples."""
     if abs(ratio) >= THOUSANDS_FROM:
         return f"{ratio / 1000:,.0f}K"
-    return number(ratio, digits=1 if abs(ratio) < DECIMAL_BELOW else 0)
+    return number_text(ratio, digits=1 if abs(ratio) < DECIMAL_BELOW else 0)
 
 
 def _reference_notes(table: PairTable) -> Iterator[tuple[str, str]]:
     """Columns without a reference, with another one, or without a noise floor."""
     for column in table.shown_columns:
         name = column.metric.name
-        if note := captions.reference_note(list(column.cells.values())):
+        if note := captions.missing_reference_note(list(column.cells.values())):
             yield name, note
         elif column.reference and column.reference != table.reference:
-            yield name, f"compared with {_safe(column.reference)}"
+            yield name, f"compared with {_pair_text(column.reference)}"
         if column.is_floor_rounding:
-            floor = small_number(column.reference_value, 0)
+            floor = small_number_text(column.reference_value, 0)
             cause = ", rounding of 32-bit numbers" if column.reference_value else ""
             yield name, f"no ratios: the noise floor is {floor}{cause}"
 
 
-def _safe(pair: Pair) -> str:
-    return visible(str(pair))
+def _pair_text(pair: Pair) -> str:
+    return escape_invisible(str(pair))
 
 
 MEMORY = "KV memory"
@@ -422,10 +428,10 @@ BY_TYPES = NumberMark("~", "predicted from the bits of the types")
 
 def _memory_text(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
-    from codeneedle.verdict.judge import PairResult, cache_size
+    from codeneedle.verdict.judge import PairResult, relative_cache_size
 
     result = (verdict and verdict.result(pair)) or PairResult(pair=pair)
-    share = cache_size(result)
+    share = relative_cache_size(result)
     mark = BY_TYPES.sign if result.memory is None else ""
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 

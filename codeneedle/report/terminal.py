@@ -18,7 +18,7 @@ from codeneedle.document import (
     Table,
     has_content,
 )
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 GAPS = (2, 1)
 """Blanks between columns; the second where that saves a block."""
@@ -58,7 +58,7 @@ def print_report(console: Console, document: Document, end: Document = ()) -> No
 def _renderables(block: Block) -> Iterator[RenderableType]:
     match block:
         case Heading(text):
-            yield Text(visible(text), style="bold")
+            yield Text(escape_invisible(text), style="bold")
         case Grid():
             yield _grid(block)
         case Table():
@@ -73,7 +73,7 @@ def _renderables(block: Block) -> Iterator[RenderableType]:
 
 def _text(shown: ShownText, style: str = "") -> Text:
     """*shown*; a plain string in *style*, safe to show."""
-    return Text(visible(shown), style) if isinstance(shown, str) else shown
+    return Text(escape_invisible(shown), style) if isinstance(shown, str) else shown
 
 
 def _fold_below_first_word(line: Text) -> "Text | _Columns":
@@ -186,11 +186,14 @@ def _block(
 
 def _grid(grid: Grid) -> _Columns:
     """A grid whose columns are as wide as their types, with room for a mark."""
-    types = [Text(visible(k), "bold") for k in (CORNER, *grid.k_types)]
+    types = [Text(escape_invisible(k), "bold") for k in (CORNER, *grid.k_types)]
     across = []
     for at, v in enumerate(grid.v_types):
         # The blank behind a type is the place of the reference's mark.
-        texts = [Text(f"{visible(v)} ", "bold"), *(_text(row[at]) for row in grid.rows)]
+        texts = [
+            Text(f"{escape_invisible(v)} ", "bold"),
+            *(_text(row[at]) for row in grid.rows),
+        ]
         wide = _TextColumn(texts, least=LEAST_COLUMN).width
         across.append(_TextColumn(texts, least=wide + 1))
     return _Columns(_TextColumn(types, starts_left=True), across, gaps=(1,))
@@ -200,7 +203,7 @@ def _table(table: Table) -> _Columns:
     """A table; all columns of words but the first may be folded."""
     columns = []
     for at, name in enumerate(table.heading):
-        head = Text("\n".join(map(visible, name.split("\n"))), "bold")
+        head = Text("\n".join(map(escape_invisible, name.split("\n"))), "bold")
         is_words = name in table.words
         texts = [head, *(_text(row[at]) for row in table.rows)]
         columns.append(
@@ -212,7 +215,7 @@ def _table(table: Table) -> _Columns:
 def _facts(facts: Facts) -> _Columns:
     """Words with their phrases, which are folded beside them."""
     style = "dim" if facts.is_quiet else ""
-    words = [Text(visible(word), style) for word, _ in facts.entries]
+    words = [Text(escape_invisible(word), style) for word, _ in facts.entries]
     phrases = [_text(phrase) for _, phrase in facts.entries]
     first = _TextColumn(words, starts_left=True)
     return _Columns(first, [_TextColumn(phrases, starts_left=True, folds=True)])

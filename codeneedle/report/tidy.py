@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes import PROBES, answers_by_length, frames
+from codeneedle.probes import PROBES, answers_of_several_lengths, frames
 from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
@@ -102,8 +102,8 @@ COLUMNS = TableRow.__struct_fields__
 def table_rows(
     runs: Sequence[Run], verdicts: Sequence["Verdict"] = ()
 ) -> list[TableRow]:
-    """Every number of *runs*: those of `cell_rows`, then those of `place_rows`."""
-    return [*cell_rows(runs, verdicts), *place_rows(runs)]
+    """Every number of *runs*: those of `cell_rows`, then those of `task_facet_rows`."""
+    return [*cell_rows(runs, verdicts), *task_facet_rows(runs)]
 
 
 def cell_rows(
@@ -130,14 +130,14 @@ def cell_rows(
     ]
 
 
-def place_rows(runs: Sequence[Run]) -> list[TableRow]:
+def task_facet_rows(runs: Sequence[Run]) -> list[TableRow]:
     """Answers of *runs* by task, length and depth, where there are any."""
     return [
         row
         for name, run in zip(names_of(runs), runs, strict=True)
         for probe in _probes_of(run)
         if asks_by_length(probe)
-        for row in _place_rows(_JudgedRun(name, run), probe)
+        for row in _task_facet_rows(_JudgedRun(name, run), probe)
     ]
 
 
@@ -328,10 +328,10 @@ def _loss_row(
 
 def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     """The row of the loss that reports show of *pair*: never that of a divergence."""
-    from codeneedle.report.losses import shown_row
+    from codeneedle.report.losses import shown_loss_row
 
     result = verdict.result(pair)
-    row = shown_row(verdict, result) if result else None
+    row = shown_loss_row(verdict, result) if result else None
     return None if row is None or row.kind is LossKind.CHANGE else row
 
 
@@ -358,7 +358,7 @@ TaskFacet = tuple[str, int, float]
 """Task, length of the text in tokens, and depth from 0 to 1."""
 
 
-def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
+def _task_facet_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     """
     Answers by task, length and depth: shares, log-probabilities, and what changed.
 
@@ -369,7 +369,7 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     tables = frames.cells_frames(run, probe.metrics_of(run.setup))
     references = map(frames.reference, tables.values())
     reference = next(filter(None, references), None)
-    answers = answers_by_length(run)
+    answers = answers_of_several_lengths(run)
     skipped = {
         record.pair: probe.skipped(run, record) if probe.skipped else ()
         for record in run.records
@@ -388,7 +388,9 @@ def _place_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
         for place in () if cell.is_hole else places:
             there = by_place.get(place, ())
             reason = cell.reason or ("" if there else why.get(place[:2], ""))
-            numbers = _metrics_of_place(probe.name, there, theirs, has_logps=has_logps)
+            numbers = _metrics_of_task_facet(
+                probe.name, there, theirs, has_logps=has_logps
+            )
             for name, columns in numbers:
                 yield source.row(
                     cell,
@@ -420,7 +422,7 @@ def _task_facets(
     ]
 
 
-def _metrics_of_place(
+def _metrics_of_task_facet(
     probe: str,
     answers: Sequence[ScoredAnswer],
     theirs: Mapping[str, bool],
@@ -440,19 +442,24 @@ def _metrics_of_place(
         mean = fmean(values) if values else None
         yield name, {"unit": unit, "value": mean, "n": len(values)}
     kinds = [
-        outcome_of(theirs[e.name], e.right == 1) for e in answers if e.name in theirs
+        question_outcome(theirs[e.name], e.right == 1)
+        for e in answers
+        if e.name in theirs
     ]
     for kind in KINDS if kinds else ():
         count = float(kinds.count(kind))
-        yield column_of(kind), {"unit": QUESTIONS, "value": count, "n": len(kinds)}
+        yield (
+            outcome_metric_name(kind),
+            {"unit": QUESTIONS, "value": count, "n": len(kinds)},
+        )
 
 
-def column_of(kind: str) -> str:
+def outcome_metric_name(kind: str) -> str:
     """One of `KINDS` as a metric: ``both-right``."""
     return kind.replace(" ", "-")
 
 
-def outcome_of(theirs: bool, ours: bool) -> str:
+def question_outcome(theirs: bool, ours: bool) -> str:
     """Which of `KINDS` a question is: right with the reference, right with the pair."""
     if theirs:
         return KINDS[0] if ours else KINDS[1]

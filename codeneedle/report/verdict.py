@@ -11,7 +11,7 @@ from codeneedle.cache_types import (
     Pair,
     PairFlags,
     by_precision,
-    named_pairs,
+    pairs_phrase,
 )
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
@@ -20,37 +20,41 @@ from codeneedle.report.kernels import gain_line
 from codeneedle.report.losses import (
     has_losses,
     has_text_loss,
-    kinds_of_text,
-    shown_row,
+    shown_loss_row,
+    text_kinds_by_metric,
 )
 from codeneedle.report.shown import REFERENCE_MARK, Shown, attention_marks, legend
 from codeneedle.text import (
     NO_VALUE_WORD,
+    escape_invisible,
     plural,
-    size,
+    size_text,
     sweep_command,
-    visible,
 )
 from codeneedle.verdict.judge import (
     Outcome,
     PairResult,
     Verdict,
-    best_by_size,
-    cache_size,
+    relative_cache_size,
+    results_on_pareto_front,
 )
 from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
     amount_phrase,
-    decided_by,
+    decision_phrase,
+    decision_word,
     loss_clause,
     losses_sentence,
-    mean_amount,
-    own_decision,
+    mean_loss_phrase,
     units_phrase,
-    word_phrase,
+    units_to_decide_phrase,
 )
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.next import limit_options, new_run, way_on_phrases
+from codeneedle.verdict.next import (
+    how_to_decide_phrases,
+    limit_options,
+    new_run_command,
+)
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
@@ -81,8 +85,8 @@ def verdicts_document(
         pair_flags = pair_flags_of(verdict.run.setup.engine)
         yield Heading(f"{verdict.run.name}: verdict")
         yield headline_lines(verdict, pair_flags)
-        if verdict.compared:
-            yield from verdict_tables(verdict, verdict.results)
+        if verdict.compared_results:
+            yield from verdict_table_and_legend(verdict, verdict.results)
             yield from further_metric_tables(verdict, verdict.results)
         yield remark_lines(verdict, pair_flags)
         yield Facts(captions.run_facts(verdict.run), is_quiet=True)
@@ -106,7 +110,7 @@ def answer_phrase(verdict: Verdict) -> str:
     Of a pair that is not set with its decision: ``q8_0/q5_1, open``. A dash for the
     built-in model.
     """
-    if verdict.is_instrument:
+    if verdict.is_of_built_in_model:
         return NO_VALUE_WORD
     if verdict.chosen:
         decision = verdict.decision(verdict.chosen)
@@ -121,10 +125,10 @@ def answer_phrase(verdict: Verdict) -> str:
 def _chosen_row(verdict: Verdict) -> list[str]:
     """Memory, loss and its upper end of the pair to set; empty without one."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
-    row = shown_row(verdict, chosen) if chosen else None
+    row = shown_loss_row(verdict, chosen) if chosen else None
     if chosen is None or row is None:
         return ["", "", ""]
-    memory = f"{cache_size(chosen):.0%}"
+    memory = f"{relative_cache_size(chosen):.0%}"
     loss, _, most = _loss_and_ends(verdict, row)
     return [memory, loss, most]
 
@@ -132,14 +136,14 @@ def _chosen_row(verdict: Verdict) -> list[str]:
 def brief_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
     yield headline_lines(verdict, pair_flags)
-    if verdict.compared:
+    if verdict.compared_results:
         rows = pareto_front(verdict)
-        yield from verdict_tables(verdict, rows)
+        yield from verdict_table_and_legend(verdict, rows)
         yield from further_metric_tables(verdict, rows)
         left = len(verdict.results) - len(rows)
         if left:
             options = limit_options(verdict)
-            command = captions.run_command("verdict", verdict.run, *options)
+            command = captions.run_command_text("verdict", verdict.run, *options)
             line = f"{plural(left, 'more pair')}: {command}"
             yield Lines([line], style="dim")
     yield remark_lines(verdict, pair_flags)
@@ -151,15 +155,15 @@ def conclusion_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     yield remark_lines(verdict, pair_flags)
 
 
-def closing_document(
+def first_lines_document(
     of_runs: Sequence[Verdict], pair_flags_of: Callable[[str], PairFlags]
 ) -> Document:
     """The first line of each verdict, named if several, for the end of a long one."""
     lines: list[ShownText] = []
     for verdict in of_runs:
         first, *_ = headline_sentences(verdict, pair_flags_of(verdict.run.setup.engine))
-        name = f"{visible(verdict.run.name)}: " if of_runs[1:] else ""
-        lines.append(Text(name + visible(first), first_line_style(verdict)))
+        name = f"{escape_invisible(verdict.run.name)}: " if of_runs[1:] else ""
+        lines.append(Text(name + escape_invisible(first), first_line_style(verdict)))
     yield Lines(lines)
 
 
@@ -176,12 +180,15 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     pair that is not set it is what there would be at most.
     """
     first, *rest = headline_sentences(verdict, pair_flags)
-    lines: list[ShownText] = [Text(visible(first), first_line_style(verdict)), *rest]
-    gain = None if verdict.is_instrument else verdict.gain
+    lines: list[ShownText] = [
+        Text(escape_invisible(first), first_line_style(verdict)),
+        *rest,
+    ]
+    gain = None if verdict.is_of_built_in_model else verdict.memory_saving
     if gain is None:
         return Lines(lines)
-    pair, what = visible(str(gain.pair)), gain_line(gain)
-    is_set, is_little = gain.pair == verdict.chosen, gain.share < LITTLE_GAIN
+    pair, what = escape_invisible(str(gain.pair)), gain_line(gain)
+    is_set, is_little = gain.pair == verdict.chosen, gain.saved_share < LITTLE_GAIN
     start = "There is little to gain" if is_little else "At most there is to gain"
     sentence = f"{start} (by {pair}, {_decision_phrase(verdict, gain.pair)}), {what}."
     if is_set:
@@ -207,8 +214,8 @@ def first_line_style(verdict: Verdict) -> str:
 def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     """What to set, and what that loses; a line each."""
     if verdict.reference is None:
-        return _unmeasured_at_all(verdict)
-    if verdict.is_instrument:
+        return _lines_without_reference(verdict)
+    if verdict.is_of_built_in_model:
         return [INSTRUMENT]
     if why := [*_why_nothing_is_set(verdict)]:
         return why
@@ -228,7 +235,7 @@ def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     return [*kept, *_command_for_rest(verdict), *_quantized_reference_line(verdict)]
 
 
-def _unmeasured_at_all(verdict: Verdict) -> list[str]:
+def _lines_without_reference(verdict: Verdict) -> list[str]:
     """Why a run has no reference."""
     has_numbers = any(record.has_numbers for record in verdict.run.records)
     why = (
@@ -238,29 +245,29 @@ def _unmeasured_at_all(verdict: Verdict) -> list[str]:
     )
     return [
         f"No verdict: {why}.",
-        f"See why: {captions.run_command('table', verdict.run)}",
+        f"See why: {captions.run_command_text('table', verdict.run)}",
     ]
 
 
 def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
-    if not verdict.has_kernel:
+    if not verdict.has_pair_in_kernel:
         yield "No recommendation: no pair that was measured has a kernel here."
         yield "Its losses are below; what has a kernel: codeneedle kernels"
-    elif verdict.doubts_by_metric:
-        yield from _reference_in_doubt(verdict)
+    elif verdict.reference_doubts_by_metric:
+        yield from _lines_on_reference_doubts(verdict)
         yield from _quantized_reference_line(verdict)
 
 
-def _reference_in_doubt(verdict: Verdict) -> Iterator[str]:
+def _lines_on_reference_doubts(verdict: Verdict) -> Iterator[str]:
     """Why nothing is set beside a reference in doubt, and the way on."""
     why = "; ".join(
-        f"{text} ({name})" for name, text in verdict.doubts_by_metric.items()
+        f"{text} ({name})" for name, text in verdict.reference_doubts_by_metric.items()
     )
-    yield f"No answer: beside {visible(str(verdict.reference))} {why}."
+    yield f"No answer: beside {escape_invisible(str(verdict.reference))} {why}."
     yield "     A cache with fewer bits cannot be better: something is wrong with it."
-    yield f"See how it ran: {captions.run_command('table', verdict.run)}"
-    yield f"Measure it anew: {new_run(verdict, '--out', 'again')}"
+    yield f"See how it ran: {captions.run_command_text('table', verdict.run)}"
+    yield f"Measure it anew: {new_run_command(verdict, '--out', 'again')}"
 
 
 def _lines_on_least_loss(
@@ -271,14 +278,14 @@ def _lines_on_least_loss(
     if row is None:
         return
     context = limits.at or verdict.run.setup.context
-    where = f"{size(limits.max_memory_bytes or 0)} at {context:,} tokens"
+    where = f"{size_text(limits.max_memory_bytes or 0)} at {context:,} tokens"
     saving = _saving_phrase(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
     yield f"     {losses_sentence(verdict.limits, chosen)}: {chosen.decision}"
     limit = f"your limit of {amount_phrase(verdict.limits, row, row.limit)}"
     is_above = row.bounds.mean > row.limit
     stands = f"above {limit}" if is_above else f"not shown to be within {limit}"
-    fitting = [result for result in verdict.compared if verdict.fits(result)]
+    fitting = [result for result in verdict.compared_results if verdict.fits(result)]
     none = "; nothing that fits is shown to be within it"
     if any(each.decision is Decision.WITHIN for each in fitting):
         none = ""
@@ -290,12 +297,14 @@ def _saving_phrase(verdict: Verdict, result: PairResult) -> str:
     parts = []
     if verdict.limits.max_memory_bytes and result.memory_bytes is not None:
         context = verdict.limits.at or verdict.run.setup.context
-        parts.append(f"{size(result.memory_bytes)} at {context:,} tokens")
-    reference = visible(str(verdict.reference))
+        parts.append(f"{size_text(result.memory_bytes)} at {context:,} tokens")
+    reference = escape_invisible(str(verdict.reference))
     if result.memory is not None:
         parts.append(f"{result.memory:.0%} of the KV memory of {reference}")
     else:
-        parts.append(f"about {cache_size(result):.0%} of {reference}, by its types")
+        parts.append(
+            f"about {relative_cache_size(result):.0%} of {reference}, by its types"
+        )
     if result.speed is not None:
         parts.append(f"{result.speed:.0%} of its writing speed")
     return ", ".join(parts)
@@ -304,17 +313,20 @@ def _saving_phrase(verdict: Verdict, result: PairResult) -> str:
 def _quantized_reference_line(verdict: Verdict) -> Iterator[str]:
     """A line if the reference is quantized itself, whose own loss is unknown."""
     reference = verdict.reference
-    if reference and not reference.is_plain:
-        plain = [result for result in verdict.results if result.pair.is_plain]
+    if reference and not reference.is_unquantized:
+        plain = [result for result in verdict.results if result.pair.is_unquantized]
         measured = [each for each in plain if not each.trouble]
         lacks = "a kernel" if measured else "numbers"
         why = f"no pair without quantization has {lacks}"
         if late := [
-            result.pair for result in measured if result.pair in verdict.finer_pairs
+            result.pair
+            for result in measured
+            if result.pair in verdict.pairs_finer_than_reference
         ]:
-            why = f"it was measured before {named_pairs(late)}"
+            why = f"it was measured before {pairs_phrase(late)}"
         yield (
-            f"     All this is beside {visible(str(reference))}, whose own loss is "
+            f"     All this is beside {escape_invisible(str(reference))}, whose own "
+            "loss is "
             f"unknown: {why}."
         )
 
@@ -325,21 +337,23 @@ def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
     if limits.max_memory_bytes is not None:
         yield from _lines_on_limited_memory(verdict, kept)
         return
-    if verdict.finer_pairs:
+    if verdict.pairs_finer_than_reference:
         yield from _lines_on_missing_best(verdict)
         return
-    if not verdict.compared:
-        none = f"no pair can be compared with {visible(str(verdict.reference))}"
+    if not verdict.compared_results:
+        none = (
+            f"no pair can be compared with {escape_invisible(str(verdict.reference))}"
+        )
         silent = "nothing that was measured has a say"
         yield f"No answer yet: {silent if verdict.silent else none}."
         return
     if not verdict.has_mean_loss:
         yield from _lines_without_mean_loss(verdict, kept)
         return
-    rows = verdict.main_results
-    loss = limits.phrase(rows[0].kind, rows[0].limit)
+    rows = verdict.results_of_main_metric
+    loss = limits.loss_amount_text(rows[0].kind, rows[0].limit)
     what = " of the score" if rows[0].kind is LossKind.SCORE else ""
-    yield from _none_within(verdict, kept, f"less than {loss}{what}")
+    yield from _lines_on_none_within(verdict, kept, f"less than {loss}{what}")
     units, kind = min(row.bounds.units for row in rows), rows[0].metric.unit_kind
     if units < FEWEST_UNITS:
         is_open = all(row.decision is Decision.OPEN for row in rows)
@@ -349,10 +363,10 @@ def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
             f"{ENOUGH_UNITS} or more ({kind.more})."
         )
         return
-    yield from _nearest_lines(verdict)
+    yield from _lines_on_nearest_pair(verdict)
 
 
-def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
+def _lines_on_none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
     """
     Lines on what no smaller cache is shown to lose, which *what* says.
 
@@ -371,14 +385,14 @@ def _none_within(verdict: Verdict, kept: str, what: str) -> Iterator[str]:
 
 def _command_for_rest(verdict: Verdict) -> Iterator[str]:
     """The command that measures the rest, where that is the next step."""
-    is_next = verdict.has_mean_loss and not verdict.finer_pairs
+    is_next = verdict.has_mean_loss and not verdict.pairs_finer_than_reference
     if is_next and verdict.unasked_pairs and verdict.limits.max_memory_bytes is None:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
 def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
     """Lines where no pair is the most precise in both K and V: what to measure."""
-    finer = verdict.finer_pairs
+    finer = verdict.pairs_finer_than_reference
     sides = [*finer, *filter(None, [verdict.reference])]
     best = Pair(
         by_precision(pair.k for pair in sides)[0],
@@ -386,35 +400,44 @@ def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
     )
     has = "have" if finer[1:] else "has"
     yield (
-        f"No verdict: {named_pairs(finer)} {has} a finer K or V than "
-        f"{visible(str(verdict.reference))}, the reference, whose own loss is unknown."
+        f"No verdict: {pairs_phrase(finer)} {has} a finer K or V than "
+        f"{escape_invisible(str(verdict.reference))}, the reference, whose own loss "
+        "is unknown."
     )
     result = verdict.result(best)
     if result and result.trouble:
-        yield f"{visible(str(best))} would tell: {visible(result.trouble)}"
+        yield (
+            f"{escape_invisible(str(best))} would tell: "
+            f"{escape_invisible(result.trouble)}"
+        )
         return
     if best in finer:
         # Others were measured from the reference, which stays what it is.
-        command = new_run(verdict, "--out", "again")
-        yield f"{visible(str(best))} would tell, where it is measured first: {command}"
+        command = new_run_command(verdict, "--out", "again")
+        yield (
+            f"{escape_invisible(str(best))} would tell, where it is measured first: "
+            f"{command}"
+        )
         return
     command = sweep_command(verdict.run.folder, "--pairs", str(best))
-    yield f"{visible(str(best))} would tell: {command}"
+    yield f"{escape_invisible(str(best))} would tell: {command}"
 
 
 def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
     """Lines where no mean loss has a say, nor a score: by answers, else divergence."""
     answers = [
         row
-        for result in verdict.compared
+        for result in verdict.compared_results
         for row in result.metric_results
         if row.kind is LossKind.ANSWERS
     ]
     if answers:
-        lost = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
+        lost = verdict.limits.loss_amount_text(
+            LossKind.ANSWERS, verdict.limits.max_lost
+        )
         noun = answers[0].metric.noun
-        yield from _none_within(verdict, kept, f"fewer than {lost} of {noun}")
-        yield from _nearest_lines(verdict)
+        yield from _lines_on_none_within(verdict, kept, f"fewer than {lost} of {noun}")
+        yield from _lines_on_nearest_pair(verdict)
         return
     yield from _lines_on_divergence(verdict)
 
@@ -436,7 +459,7 @@ def _divergence_candidates(verdict: Verdict) -> str:
         if most is None or (each.memory_bytes or math.inf) <= most
     ]
     if pairs:
-        return f"candidates by divergence: {named_pairs(pairs)}"
+        return f"candidates by divergence: {pairs_phrase(pairs)}"
     fitting = "smaller cache" if most is None else "cache that fits"
     return f"no {fitting} is within the limit of divergence"
 
@@ -445,14 +468,14 @@ def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
     """Why no pair is set in a limited memory, or that the reference fits and stays."""
     most = verdict.limits.max_memory_bytes or 0
     context = verdict.limits.at or verdict.run.setup.context
-    where = f"{size(most)} at {context:,} tokens"
+    where = f"{size_text(most)} at {context:,} tokens"
     sizes = {
         result.pair: result.memory_bytes
         for result in verdict.results
         if result.memory_bytes is not None
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
-    if fits and verdict.finer_pairs:
+    if fits and verdict.pairs_finer_than_reference:
         yield from _lines_on_missing_best(verdict)
     elif fits:
         yield f"Keep: {kept}. It fits into {where}."
@@ -460,9 +483,9 @@ def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
         yield "No answer yet: no log of this run tells the size of a cache."
     elif min(sizes.values()) > most:
         least = min(sizes, key=lambda pair: sizes[pair])
-        smallest = f"{visible(str(least))} takes {size(sizes[least])}"
+        smallest = f"{escape_invisible(str(least))} takes {size_text(sizes[least])}"
         yield f"Nothing fits into {where}: the smallest, {smallest}."
-    elif not verdict.has_mean_loss and verdict.compared:
+    elif not verdict.has_mean_loss and verdict.compared_results:
         yield from _lines_on_divergence(verdict)
     else:
         yield f"No pair that fits into {where} was compared with the reference."
@@ -472,7 +495,7 @@ MOST_TIMES_LARGER, LARGEST_ADVISED = 10.0, 0.5
 """A limit so many times the present one, or such a loss, is no advice to anybody."""
 
 
-def _nearest_lines(verdict: Verdict) -> Iterator[str]:
+def _lines_on_nearest_pair(verdict: Verdict) -> Iterator[str]:
     """
     The smaller pair that is decided soonest, or loses least; and the command for it.
 
@@ -480,35 +503,37 @@ def _nearest_lines(verdict: Verdict) -> Iterator[str]:
     accepted by a larger limit alone.
     """
     near = [
-        (_order_of_nearest(each, row), each, row)
-        for each in verdict.compared
-        if cache_size(each) < 1
-        if (row := shown_row(verdict, each)) and row.kind is not LossKind.CHANGE
+        (_nearest_sort_key(each, row), each, row)
+        for each in verdict.compared_results
+        if relative_cache_size(each) < 1
+        if (row := shown_loss_row(verdict, each)) and row.kind is not LossKind.CHANGE
     ]
     if not near:
         return
     _, result, row = min(near, key=lambda entry: entry[0])
     loses = loss_clause(verdict.limits, row)
-    start = f"Nearest: {visible(str(result.pair))} {loses}"
+    start = f"Nearest: {escape_invisible(str(result.pair))} {loses}"
     leading = result.leading_result or row
     if leading is row and (needed := row.units_to_decide):
-        yield f"{start}; {decided_by(row)}."
-        way = " ".join(way_on_phrases(verdict, result, needed, row.metric.unit_kind))
+        yield f"{start}; {units_to_decide_phrase(row)}."
+        way = " ".join(
+            how_to_decide_phrases(verdict, result, needed, row.metric.unit_kind)
+        )
         yield f"To decide it: {way}"
         return
-    word, _, why = word_phrase(result, leading).partition(": ")
-    if leading is row and row.kind is LossKind.SCORE and not row.remark:
+    word, _, why = decision_phrase(result, leading).partition(": ")
+    if leading is row and row.kind is LossKind.SCORE and not row.doubts_phrase:
         why = ""  # which its sentence has told
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
-    is_doubted = leading.remark and leading.kind is not LossKind.SCORE
+    is_doubted = leading.doubts_phrase and leading.kind is not LossKind.SCORE
     is_accepted = not is_doubted and result.is_whole
     largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
     if is_accepted and leading.accepting_limit <= largest:
         yield f"A limit that accepts this: {_accepting_command(verdict, leading)}"
 
 
-def _order_of_nearest(
+def _nearest_sort_key(
     result: PairResult, row: MetricResult
 ) -> tuple[bool, float, float]:
     """Order of pairs: not beyond, then decided by the fewest units, then by loss."""
@@ -529,7 +554,7 @@ def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
     elif row.kind is LossKind.SCORE:
         limits = replace(verdict.limits, max_eval_lost=most)
     options = limit_options(replace(verdict, limits=limits))
-    return captions.run_command("verdict", verdict.run, *options)
+    return captions.run_command_text("verdict", verdict.run, *options)
 
 
 # --- the table
@@ -538,8 +563,11 @@ def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
 def pareto_front(verdict: Verdict) -> list[PairResult]:
     """The reference, what is set, and pairs of which none as small loses less."""
     # What one probe has measured of all pairs tells less than all probes of a few.
-    measured = [result for result in verdict.compared if not result.lacking]
-    best = {each.pair for each in best_by_size(measured or verdict.compared)}
+    measured = [result for result in verdict.compared_results if not result.lacking]
+    best = {
+        each.pair
+        for each in results_on_pareto_front(measured or verdict.compared_results)
+    }
     named = {verdict.reference, verdict.chosen, *best}
     return [result for result in verdict.results if result.pair in named]
 
@@ -565,18 +593,21 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
         for result in results
         if result.pair == verdict.reference or verdict.fits(result)
     ]
-    ordered = sorted(fitting, key=cache_size, reverse=True)
-    kinds, parts = kinds_of_text(verdict), _token_class_headings(verdict, results)
+    ordered = sorted(fitting, key=relative_cache_size, reverse=True)
+    kinds, parts = (
+        text_kinds_by_metric(verdict),
+        _token_class_headings(verdict, results),
+    )
     usual = "" if kinds else _usual_units(verdict, ordered)
     start = ["K/V", "memory", "speed", *kinds.values(), "verdict"] if kinds else HEADING
     rows = [
         [
             *(
-                _row_of_kinds(verdict, each, kinds)
+                _row_by_text_kind(verdict, each, kinds)
                 if kinds
                 else _table_row(verdict, each, usual)
             ),
-            *_part_losses(verdict, each, parts),
+            *_token_class_losses(verdict, each, parts),
         ]
         for each in ordered
     ]
@@ -593,7 +624,9 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     )
 
 
-def verdict_tables(verdict: Verdict, results: Sequence[PairResult]) -> Document:
+def verdict_table_and_legend(
+    verdict: Verdict, results: Sequence[PairResult]
+) -> Document:
     """The `verdict_table`, and what the marks of its pairs mean."""
     yield verdict_table(verdict, results)
     marked = [(e.pair, attention_marks(e.attention, e.evidence)) for e in results]
@@ -604,7 +637,9 @@ def verdict_tables(verdict: Verdict, results: Sequence[PairResult]) -> Document:
 def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
     """How many units the losses of most *results* are of: ``24 functions``."""
     units = Counter(
-        units_phrase(row) for result in results if (row := shown_row(verdict, result))
+        units_phrase(row)
+        for result in results
+        if (row := shown_loss_row(verdict, result))
     )
     return max(units, key=lambda each: units[each], default="")
 
@@ -617,9 +652,11 @@ def _token_class_headings(
 
     And of their whole, ``all``, if one of them decides a pair.
     """
-    rows = [row for e in results for row in e.metric_results if row.kind.is_graded]
+    rows = [
+        row for e in results for row in e.metric_results if row.kind.is_of_right_tokens
+    ]
     parts = {row.metric.name: row.metric for row in rows if row.metric.of}
-    shown = (shown_row(verdict, result) for result in results)
+    shown = (shown_loss_row(verdict, result) for result in results)
     leads = [row.metric.of for row in shown if row and row.metric.name in parts]
     return {
         **dict.fromkeys(leads, "all"),
@@ -627,7 +664,7 @@ def _token_class_headings(
     }
 
 
-def _row_of_kinds(
+def _row_by_text_kind(
     verdict: Verdict, result: PairResult, kinds: Mapping[str, str]
 ) -> list[str]:
     """A pair with its loss of each kind of text: ``0.1 % (0.0 to 0.3)``."""
@@ -639,7 +676,7 @@ def _row_of_kinds(
         trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *[""] * len(kinds), trouble]
     rows = [result.metric_result(name) for name in kinds]
-    phrase = word_phrase(result, leading)
+    phrase = decision_phrase(result, leading)
     if phrase == Decision.BEYOND:
         phrase += f" by {kinds.get(leading.metric.name, leading.metric.name)}"
     return [*start, *(_loss_range(verdict, row) for row in rows), phrase]
@@ -654,31 +691,36 @@ def _loss_range(verdict: Verdict, row: MetricResult | None) -> str:
     return f"{mean} ({low} to {high})"
 
 
-def _part_losses(
+def _token_class_losses(
     verdict: Verdict, result: PairResult, parts: Mapping[str, str]
 ) -> Iterator[str]:
     """The loss of each class of tokens, and its decision if that is another one."""
     for name in parts:
         row = result.metric_result(name)
         decision = row.decision if row and row.decision != result.decision else ""
-        yield f"{mean_amount(verdict.limits, row)} {decision}".rstrip() if row else ""
+        yield (
+            f"{mean_loss_phrase(verdict.limits, row)} {decision}".rstrip()
+            if row
+            else ""
+        )
 
 
 def further_metric_tables(
     verdict: Verdict, results: Sequence[PairResult]
 ) -> Iterator[Table]:
     """What further metrics say of *results*, a row each; divergence by itself."""
-    ordered = sorted(results, key=cache_size, reverse=True)
+    ordered = sorted(results, key=relative_cache_size, reverse=True)
     names = {row.metric.name for result in results for row in result.metric_results}
     names -= (
-        _token_class_headings(verdict, results).keys() | kinds_of_text(verdict).keys()
+        _token_class_headings(verdict, results).keys()
+        | text_kinds_by_metric(verdict).keys()
     )
     further = [
-        (visible(str(each.pair)), row)
+        (escape_invisible(str(each.pair)), row)
         for name in sorted(names)
         for each in ordered
         if (row := each.metric_result(name)) and verdict.fits(each)
-        if row is not shown_row(verdict, each) and row.kind is not LossKind.ANSWERS
+        if row is not shown_loss_row(verdict, each) and row.kind is not LossKind.ANSWERS
         if not (row.kind is LossKind.CHANGE and has_text_loss(each))
     ]
     changes = [each for each in further if each[1].kind is LossKind.CHANGE]
@@ -695,7 +737,7 @@ def further_metric_tables(
                         row.metric.name,
                         pair,
                         *_loss_and_ends(verdict, row),
-                        _own_phrase(row),
+                        _metric_result_phrase(row),
                     ]
                     for pair, row in rows
                 ],
@@ -709,24 +751,24 @@ def _loss_and_ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
         amount_phrase(verdict.limits, row, end)
         for end in (row.bounds.low, row.bounds.high)
     )
-    return mean_amount(verdict.limits, row), low, high
+    return mean_loss_phrase(verdict.limits, row), low, high
 
 
-def _own_phrase(row: MetricResult) -> str:
+def _metric_result_phrase(row: MetricResult) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
-    phrase = f"{own_decision(row)}, of {units_phrase(row)}"
+    phrase = f"{decision_word(row)}, of {units_phrase(row)}"
     if row.kind is LossKind.SCORE:
         phrase += f": {row.lost} lost, {row.won} won"
-    return f"{phrase}; {row.remark}" if row.remark else phrase
+    return f"{phrase}; {row.doubts_phrase}" if row.doubts_phrase else phrase
 
 
 def _row_start(verdict: Verdict, result: PairResult) -> list[str]:
     """A pair, with its memory and its speed."""
     memory = f"{result.memory:.0%}" if result.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and result.memory_bytes is not None:
-        memory = size(result.memory_bytes)
+        memory = size_text(result.memory_bytes)
     speed = f"{result.speed:.0%}" if result.speed is not None else ""
-    pair = visible(str(result.pair))
+    pair = escape_invisible(str(result.pair))
     signs = (mark.sign for mark in attention_marks(result.attention, result.evidence))
     return [" ".join([pair, *signs]), memory, speed]
 
@@ -740,15 +782,15 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
     start, none = _row_start(verdict, result), ["", "", ""]
     if result.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
-    leading, row = result.leading_result, shown_row(verdict, result)
+    leading, row = result.leading_result, shown_loss_row(verdict, result)
     if leading is None or result.decision is None:
         # The reason stands below the table.
         trouble = result.trouble.partition(":")[0] or "not compared"
         return [*start, *none, trouble, ""]
-    phrase = word_phrase(result, leading)
+    phrase = decision_phrase(result, leading)
     if row and units_phrase(row) != usual:
         phrase += f" (of {units_phrase(row)})"
-    main = verdict.main_results[0].metric.name
+    main = verdict.results_of_main_metric[0].metric.name
     by = "" if leading.metric.name == main or row is None else leading.metric.name
     return [*start, *(_loss_and_ends(verdict, row) if row else none), phrase, by]
 
@@ -756,24 +798,26 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
 # --- by metric
 
 
-def metric_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
+def decision_entries(verdict: Verdict, metric: str) -> list[tuple[str, str]]:
     """The pairs of each decision by one metric: a word and a phrase each."""
     if metric in verdict.silent:
-        return [("verdict", f"no say: {visible(verdict.silent[metric])}")]
+        return [("verdict", f"no say: {escape_invisible(verdict.silent[metric])}")]
     entries = []
     for decision in Decision:
         pairs = [
             result.pair
-            for result in verdict.compared
+            for result in verdict.compared_results
             if verdict.decision(result.pair, metric) == decision
         ]
         if pairs:
             row = next(
-                row for e in verdict.compared if (row := e.metric_result(metric))
+                row
+                for e in verdict.compared_results
+                if (row := e.metric_result(metric))
             )
             meaning = _decision_meaning(verdict, decision, metric)
-            label = own_decision(replace(row, decision=decision))
-            entries.append((label, f"{named_pairs(pairs)}: {meaning}"))
+            label = decision_word(replace(row, decision=decision))
+            entries.append((label, f"{pairs_phrase(pairs)}: {meaning}"))
     return entries
 
 
@@ -782,7 +826,9 @@ def _decision_meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
     if decision is Decision.OPEN:
         return "neither is shown"
     row = next(
-        row for result in verdict.compared if (row := result.metric_result(metric))
+        row
+        for result in verdict.compared_results
+        if (row := result.metric_result(metric))
     )
     what = "change" if row.kind is LossKind.CHANGE else "loss"
     if row.kind is LossKind.SCORE:
@@ -800,16 +846,18 @@ def beyond_phrase(verdict: Verdict, metric: str = "") -> str:
     By the *metric* of that name alone, or by all if empty; empty where it has no say.
     """
     has_rows = any(
-        not metric or result.metric_result(metric) for result in verdict.compared
+        not metric or result.metric_result(metric)
+        for result in verdict.compared_results
     )
     if metric in verdict.silent or not has_rows:
         return ""
     types = [
-        f"{axis.upper()} {', '.join(map(visible, names))}"
+        f"{axis.upper()} {', '.join(map(escape_invisible, names))}"
         for axis in ("k", "v")
-        if (names := verdict.types_all(Decision.BEYOND, axis, metric))
+        if (names := verdict.types_with_decision(Decision.BEYOND, axis, metric))
     ]
     pairs = sum(
-        verdict.decision(e.pair, metric) == Decision.BEYOND for e in verdict.compared
+        verdict.decision(e.pair, metric) == Decision.BEYOND
+        for e in verdict.compared_results
     )
     return "; ".join(types) or (plural(pairs, "pair") if pairs else "none")

@@ -14,10 +14,10 @@ from codeneedle.records.record import Attention
 from codeneedle.report import captions
 from codeneedle.report.budget import budget_headline, budget_remarks
 from codeneedle.report.verdict import headline_sentences
+from codeneedle.verdict.asking_order import JointRun
 from codeneedle.verdict.joint import bits_per_weight, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_results import MetricResult
-from codeneedle.verdict.order import JointRun
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
@@ -195,7 +195,7 @@ def verdict_objects(
 
 def _verdict_object(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
     """*verdict* for JSON; sentences of several runs are those of one budget."""
-    gain = None if verdict.is_instrument else verdict.gain
+    gain = None if verdict.is_of_built_in_model else verdict.memory_saving
     joint = isinstance(verdict.run, JointRun)
     beside = budget_remarks(verdict) if joint else remarks(verdict, pair_flags)
     return VerdictObject(
@@ -209,7 +209,7 @@ def _verdict_object(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
         gain=_gain_object(gain) if gain else None,
         without_kernels=str(verdict.elsewhere) if verdict.elsewhere else None,
         worth_compiling=[str(pair) for pair in verdict.worth_compiling],
-        is_instrument=verdict.is_instrument,
+        is_instrument=verdict.is_of_built_in_model,
         weights=[*_weights_objects(verdict)],
         limits=_limits_object(verdict),
         silent=dict(verdict.silent),
@@ -282,8 +282,8 @@ def _gain_object(gain: Gain) -> GainObject:
         recurrent=gain.recurrent,
         compute=gain.compute,
         is_least=gain.is_least,
-        share=gain.share,
-        tokens=gain.tokens,
+        share=gain.saved_share,
+        tokens=gain.further_tokens,
     )
 
 

@@ -11,7 +11,7 @@ from codeneedle.models.stores import (
     hugging_face_folders,
     lm_studio_folders,
     ollama_folders,
-    words,
+    shortest_names,
 )
 from codeneedle.report.shown import (
     K_DOWN_TO,
@@ -21,7 +21,7 @@ from codeneedle.report.shown import (
     UNTOLD_HEADER,
     NumberMark,
 )
-from codeneedle.text import NO_VALUE_WORD, plural, size
+from codeneedle.text import NO_VALUE_WORD, plural, size_text
 
 NONE = NO_VALUE_WORD
 
@@ -51,7 +51,7 @@ class WeightsRow(msgspec.Struct, frozen=True, kw_only=True):
 
 def weights_rows(facts: Mapping[StoredModel, HeaderFacts]) -> list[WeightsRow]:
     """A row for each model, in the order of the stores."""
-    names = words(list(facts))
+    names = shortest_names(list(facts))
     return [
         WeightsRow(
             name=names[model],
@@ -86,7 +86,7 @@ def weights_document(rows: list[WeightsRow]) -> Document:
     yield Table(heading, [_cells_of(row) for row in usable], words=told)
     yield Facts([(mark.sign, mark.meaning) for mark in _marks(usable)], is_quiet=True)
     if usable:
-        total = size(sum(row.size_bytes for row in usable))
+        total = size_text(sum(row.size_bytes for row in usable))
         yield Lines([f"{plural(len(usable), 'model')}, {total}."], style="dim")
     yield Table(
         ("not usable", "why", "path"),
@@ -105,16 +105,16 @@ def weights_document(rows: list[WeightsRow]) -> Document:
 
 def _cells_of(row: WeightsRow) -> tuple[str, ...]:
     """The cells of a model that can be used; dashes for what is unknown."""
-    cache = NONE if row.cache_bytes is None else size(row.cache_bytes)
+    cache = NONE if row.cache_bytes is None else size_text(row.cache_bytes)
     shorter = f" at {row.at:,}" if row.at != AT and row.cache_bytes is not None else ""
     return (
         row.name,
         row.quantization or NONE,
-        size(row.size_bytes),
+        size_text(row.size_bytes),
         row.architecture + (f" {MLX_FOLDER.sign}" if row.is_folder else ""),
         f"{row.training_context:,}" if row.training_context else NONE,
         f"{cache}{shorter}",
-        NONE if row.saved_bytes is None else size(row.saved_bytes),
+        NONE if row.saved_bytes is None else size_text(row.saved_bytes),
         row.coarsest_k or _bias_phrase(row),
         row.path,
     )

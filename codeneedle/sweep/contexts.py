@@ -89,7 +89,7 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
     return context
 
 
-def context_that_decides(
+def context_of_deciding_sweep(
     request: Request,
     estimates: Estimates,
     prices_of: Callable[[Estimates], Sequence[Price]],
@@ -114,9 +114,9 @@ def context_that_decides(
     if pace is None or not fitting:
         return estimates.context
     for context in fitting:
-        unread = estimates.engine.unread(context, workers=estimates.workers)
+        unread = estimates.engine.why_it_cannot_read(context, workers=estimates.workers)
         shorter = replace(estimates, context=context, unread=unread)
-        cell_s = math.fsum(map(pace.of, prices_of(shorter)))
+        cell_s = math.fsum(map(pace.seconds_for, prices_of(shorter)))
         if (1 + len(FIRST)) * cell_s <= FIRST_ANSWER_S:
             return context
     return fitting[-1]

@@ -7,29 +7,29 @@ from typing import Protocol
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.records.record import Run
 from codeneedle.sweep.measure import Ending, TaskLoop
-from codeneedle.sweep.schedule import Taken, Task, Turn, Wanted, turn_of
-from codeneedle.sweep.steps import share_order
+from codeneedle.sweep.schedule import JudgedTask, Taken, Task, Wanted, judged_task_of
+from codeneedle.sweep.steps import adopt_and_store_order
+from codeneedle.verdict.asking_order import stored_asking_order
 from codeneedle.verdict.joint import (
     candidates_of,
-    finest_first,
+    indices_finest_first,
     join_runs,
     weight_names,
 )
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE
-from codeneedle.verdict.order import order_in
 
 
 class JointObserver(Protocol):
     """What is told of several files of weights, beside what is told of each."""
 
-    def begin_reference(self, weights: str, task: Task) -> None:
+    def report_reference_task(self, weights: str, task: Task) -> None:
         """Take in that *task* of these *weights* is to measure the reference."""
 
-    def begin_task(self, turn: Turn) -> None:
-        """Take in that the task of *turn*, of candidates, begins."""
+    def begin_task(self, judged: JudgedTask) -> None:
+        """Take in that the task of *judged*, of candidates, begins."""
 
-    def leave_out(self, loop: TaskLoop, reason: str) -> None:
+    def report_weights_left_out(self, loop: TaskLoop, reason: str) -> None:
         """Take in that the weights of *loop* are measured no further, and why."""
 
 
@@ -52,29 +52,29 @@ class JointLoop:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         setups = [loop.runner.run.setup for loop in self.loops]
-        self.loops = [self.loops[at] for at in finest_first(setups)]
+        self.loops = [self.loops[at] for at in indices_finest_first(setups)]
         is_whole = all([*self._measure_references()])
         if len(self.loops) < 2:  # noqa: PLR2004 - several
             return Ending(is_whole=is_whole)
-        self._fix_orders()
+        self._fix_candidate_orders()
         wanted = self._wanted()
-        while turn := self._next_turn(wanted):
-            self._first.stop_if_asked()
-            if not self._first.limit.allows(turn):
-                return Ending(is_whole=False, missing=turn)
-            self.observer.begin_task(turn)
-            is_whole &= self._take(turn.task)
+        while judged := self._next_judged_task(wanted):
+            self._finest_loop.stop_if_asked()
+            if not self._finest_loop.limit.allows(judged):
+                return Ending(is_whole=False, missing=judged)
+            self.observer.begin_task(judged)
+            is_whole &= self._measure_task(judged.task)
         return Ending(is_whole=is_whole)
 
     @property
-    def _first(self) -> TaskLoop:
+    def _finest_loop(self) -> TaskLoop:
         """The loop of the finest weights, which has the reference."""
         return self.loops[0]
 
     @property
     def _limits(self) -> Limits:
         """The losses that the user accepts, and the memory: those of the first loop."""
-        return self._first.options.limits
+        return self._finest_loop.options.limits
 
     def _runs(self) -> list[Run]:
         """The run of each loop as it is stored by now."""
@@ -88,12 +88,12 @@ class JointLoop:
             For each task, and each file that is left out, whether it is whole.
         """
         while self.loops:
-            loop = self._first
+            loop = self._finest_loop
             yield from self._measure_reference(loop)
-            if loop.schedule.has_reference(loop.runner.read()):
+            if loop.schedule.has_tried_reference(loop.runner.read()):
                 return
             why = "no pair that could be the reference has numbers"
-            self.observer.leave_out(loop, why)
+            self.observer.report_weights_left_out(loop, why)
             self.loops.remove(loop)
             yield False
 
@@ -104,26 +104,26 @@ class JointLoop:
         Whether each task is whole.
         """
         schedule, names = loop.schedule, weight_names(self._runs())
-        while not schedule.has_reference(loop.runner.read()):
-            turn = schedule.next_turn(loop.limit.left_s)
+        while not schedule.has_tried_reference(loop.runner.read()):
+            judged = schedule.next_judged_task(loop.limit.left_s)
             loop.stop_if_asked()
-            if turn is None:
+            if judged is None:
                 return
-            self.observer.begin_reference(names[0], turn.task)
-            yield loop.take(turn.task)
-            schedule.taken.tasks.add(turn.task)
+            self.observer.report_reference_task(names[0], judged.task)
+            yield loop.measure_task(judged.task)
+            schedule.taken.tasks.add(judged.task)
 
-    def _fix_orders(self) -> None:
+    def _fix_candidate_orders(self) -> None:
         """Fix which candidates may be measured, before one beside the reference is."""
-        fitting, schedule = self._fitting_pairs(), self._first.schedule
-        own = dict.fromkeys(filter(None, (self._first.reference(), *fitting[0])))
+        fitting, schedule = self._fitting_pairs(), self._finest_loop.schedule
+        own = dict.fromkeys(filter(None, (self._finest_loop.reference(), *fitting[0])))
         schedule.wanted = replace(schedule.wanted, pairs=tuple(own))
         # It also fixes after how many functions a pair is judged.
-        schedule.settle(self._first.runner.read())
-        order = order_in(self._first.runner.run.setup)
+        schedule.fix_probes_and_order(self._finest_loop.runner.read())
+        order = stored_asking_order(self._finest_loop.runner.run.setup)
         if order is not None:
             for loop, pairs in zip(self.loops[1:], fitting[1:], strict=True):
-                share_order(loop.runner, order, pairs)
+                adopt_and_store_order(loop.runner, order, pairs)
 
     def _fitting_pairs(self) -> list[list[Pair]]:
         """Pairs that may be measured and fit the memory, for each file of weights."""
@@ -131,7 +131,7 @@ class JointLoop:
         return [
             [
                 pair
-                for pair in loop.plan.may_measure
+                for pair in loop.plan.measurable_pairs
                 if most is None or of_file.of(pair).size <= most
             ]
             for of_file, loop in zip(
@@ -141,7 +141,7 @@ class JointLoop:
 
     def _wanted(self) -> Wanted:
         """What is measured beside the reference: the candidates of the orders."""
-        options, reference = self._first.options, self._first.reference()
+        options, reference = self._finest_loop.options, self._finest_loop.reference()
         name, *_ = weight_names(self._runs())
         own = [Candidate(pair.k, pair.v, weights=name) for pair in [reference] if pair]
         return Wanted(
@@ -152,17 +152,17 @@ class JointLoop:
             more=options.more,
         )
 
-    def _next_turn(self, wanted: Wanted) -> Turn | None:
+    def _next_judged_task(self, wanted: Wanted) -> JudgedTask | None:
         """
         What is next of all runs as one, in the time that is left.
 
         None if nothing is.
         """
         joined = join_runs(self._runs(), self._limits.at)
-        left_s = self._first.limit.left_s
-        return turn_of(joined, wanted, self._limits, self.taken, left_s)
+        left_s = self._finest_loop.limit.left_s
+        return judged_task_of(joined, wanted, self._limits, self.taken, left_s)
 
-    def _take(self, task: Task) -> bool:
+    def _measure_task(self, task: Task) -> bool:
         """
         Measure *task* of candidates by the loop of their weights.
 
@@ -170,8 +170,8 @@ class JointLoop:
         """
         names = weight_names(self._runs())
         loop = self.loops[names.index(task.pairs[0].weights)]
-        own = replace(task, pairs=tuple(pair.cache for pair in task.pairs))
-        is_whole = loop.take(own)
+        own = replace(task, pairs=tuple(pair.without_weights for pair in task.pairs))
+        is_whole = loop.measure_task(own)
         loop.schedule.taken.tasks.add(own)
         self.taken.tasks.add(task)
         if task.is_further and not is_whole:

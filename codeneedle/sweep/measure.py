@@ -25,20 +25,20 @@ from codeneedle.sweep.runner import (
     is_left,
 )
 from codeneedle.sweep.schedule import (
+    JudgedTask,
     Schedule,
     Stage,
     Taken,
     Task,
-    Turn,
     Variant,
     Wanted,
-    is_short,
+    is_short_of_task,
+    judged_task_of,
     reference_candidates,
     reference_of,
-    turn_of,
 )
-from codeneedle.sweep.steps import first_answer_s
-from codeneedle.sweep.workers import agreement_sentence
+from codeneedle.sweep.steps import first_step_limit_s
+from codeneedle.sweep.workers import device_agreement_sentence
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import PROBE
 from codeneedle.verdict.trust import trusted_run
@@ -91,9 +91,9 @@ class TimeLimit:
         """Whether no cell may start any more."""
         return self.left_s <= 0
 
-    def allows(self, turn: Turn) -> bool:
-        """Whether the task of *turn* ends before, as far as is known."""
-        left_s, step = self.left_s, turn.task.step
+    def allows(self, judged: JudgedTask) -> bool:
+        """Whether the task of *judged* ends before, as far as is known."""
+        left_s, step = self.left_s, judged.task.step
         return left_s > 0 and not (step and step.time_s > left_s)
 
 
@@ -138,24 +138,26 @@ class CellTally:
 class Observer(Protocol):
     """What is told of a sweep while it measures."""
 
-    def begin_task(self, turn: Turn) -> None:
-        """Take in that the task of *turn* begins."""
+    def begin_task(self, judged: JudgedTask) -> None:
+        """Take in that the task of *judged* begins."""
 
     def watch_cells(
         self, task: Task, queue: CellQueue
     ) -> AbstractContextManager[Callable[[Event], None]]:
         """Take the events of *task*, whose cells are those of *queue*, as they come."""
 
-    def end_cells(self, queue: CellQueue, tally: CellTally, *, is_old: bool) -> None:
+    def report_cells_ended(
+        self, queue: CellQueue, tally: CellTally, *, is_old: bool
+    ) -> None:
         """Take in what became of the cells of *queue*; nothing new if it *is_old*."""
 
-    def note_short(self, task: Task, records: Sequence[CellRecord]) -> None:
+    def report_short_records(self, task: Task, records: Sequence[CellRecord]) -> None:
         """Take in the *records* that lack what *task* has asked for."""
 
-    def note(self, what: str) -> None:
+    def report_sentence(self, what: str) -> None:
         """Take in a sentence on the numbers."""
 
-    def leave_out(self, error: NothingToLose) -> None:
+    def report_probe_left_out(self, error: NothingToLose) -> None:
         """Take in that a probe is asked no further, and why."""
 
 
@@ -164,7 +166,7 @@ class Ending:
     """How the measuring of a run has ended."""
 
     is_whole: bool  # whether all that was asked for has numbers
-    missing: Turn | None = None  # whose time was up; None if the time was not
+    missing: JudgedTask | None = None  # whose time was up; None if the time was not
     lacks_reference: bool = False
     """Whether one that decides has found no pair to compare others with."""
 
@@ -198,16 +200,16 @@ class TaskLoop:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         is_whole, missing = True, None
-        for turn in self.schedule.turns(lambda: self.limit.left_s):
+        for judged in self.schedule.judged_tasks(lambda: self.limit.left_s):
             self.stop_if_asked()
-            if not self._may_begin(turn):
-                missing = turn
+            if not self._may_begin(judged):
+                missing = judged
                 # A grid is whole without further functions of open pairs.
-                is_whole &= turn.task.stage is Stage.FURTHER
+                is_whole &= judged.task.stage is Stage.FURTHER
                 break
-            self.observer.begin_task(turn)
-            is_whole &= self.take(turn.task)
-        is_whole &= all([*self._take_up_old()])
+            self.observer.begin_task(judged)
+            is_whole &= self.measure_task(judged.task)
+        is_whole &= all([*self._report_earlier_cells()])
         taken = self.schedule.taken
         is_whole &= not (taken.failed or taken.silent)
         is_through = missing is None and not self.runner.asked_to_stop()
@@ -232,27 +234,27 @@ class TaskLoop:
         if self.stops():
             raise KeyboardInterrupt
 
-    def _may_begin(self, turn: Turn) -> bool:
-        """Whether *turn* may begin: if it decides its step must end in time, too."""
-        return self.limit.allows(turn) if self.decides else not self.limit.is_over
+    def _may_begin(self, judged: JudgedTask) -> bool:
+        """Whether *judged* may begin: if it decides its step must end in time, too."""
+        return self.limit.allows(judged) if self.decides else not self.limit.is_over
 
-    def take(self, task: Task) -> bool:
+    def measure_task(self, task: Task) -> bool:
         """Measure *task*; whether all that it asks for has numbers."""
         if task.variant is Variant.CHECK:
-            return self._check(task)
+            return self._check_pairs(task)
         if task.is_further:
-            return self._extend(task)
+            return self._extend_pair(task)
         try:
             is_whole = self._sweep_cells(task)
         except NothingToLose as error:
             self.schedule.leave_out(task.probe, error)
             return False
         if task.variant is Variant.ELSEWHERE:
-            kind, store = task.recorded_as, self.plan.store
-            if told := agreement_sentence(
+            kind, store = task.record_variant, self.plan.store
+            if told := device_agreement_sentence(
                 self._probe(task), kind, task.pairs, store=store
             ):
-                self.observer.note(told)
+                self.observer.report_sentence(told)
         return is_whole
 
     def _probe(self, task: Task) -> Probe:
@@ -261,8 +263,8 @@ class TaskLoop:
     def _sweep_cells(self, task: Task) -> bool:
         """Measure the cells of *task* that are left; whether all have numbers."""
         queue, tally = self._queue_and_tally(task)
-        if not queue.left:
-            self.observer.end_cells(queue, tally, is_old=True)
+        if not queue.pairs_left:
+            self.observer.report_cells_ended(queue, tally, is_old=True)
             return tally.is_whole
         if not self.stops():
             with self.observer.watch_cells(task, queue) as tell:
@@ -275,14 +277,14 @@ class TaskLoop:
         # Asked to stop, and cells are left: of this probe, or all of a later one.
         if self.stops() and not tally.is_through:
             raise KeyboardInterrupt
-        self.observer.end_cells(queue, tally, is_old=False)
+        self.observer.report_cells_ended(queue, tally, is_old=False)
         return tally.is_whole
 
     def _queue_and_tally(self, task: Task) -> tuple[CellQueue, CellTally]:
         """The cells of *task* by the runner of its variant, and which have ended."""
         runner = self.schedule.runner_of(task)
         queue = self.queue_of(
-            self._probe(task), task.pairs, runner=runner, variant=task.recorded_as
+            self._probe(task), task.pairs, runner=runner, variant=task.record_variant
         )
         return queue, self.tally_of(queue)
 
@@ -290,7 +292,7 @@ class TaskLoop:
         """The cells of a new *queue* that have ended, and those that cannot run."""
         return CellTally(
             pairs=queue.pairs,
-            records=queue.done,
+            records=queue.done_records,
             impossible=frozenset(filter(self.plan.refusal, queue.pairs)),
         )
 
@@ -309,10 +311,10 @@ class TaskLoop:
         *runner*, by default that of the run.
         """
         tries = self.options.calibration
-        ordered = self.plan.order(probe, (*pairs,), tries_reference=tries)
+        ordered = self.plan.running_order(probe, (*pairs,), tries_reference=tries)
         return CellQueue(runner or self.runner, probe, ordered, variant)
 
-    def _extend(self, task: Task) -> bool:
+    def _extend_pair(self, task: Task) -> bool:
         """
         Ask the pair of *task* for further units.
 
@@ -320,26 +322,28 @@ class TaskLoop:
         """
         (pair,) = task.pairs
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
-            record = self.runner.extend(PROBE, pair, task.units or 0, tell=tell)
-        if is_short(record, task, self.runner.run.setup):
+            record = self.runner.measure_further_units(
+                PROBE, pair, task.units or 0, tell=tell
+            )
+        if is_short_of_task(record, task, self.runner.run.setup):
             self.schedule.fail(pair)
-            self.observer.note_short(task, [record])
+            self.observer.report_short_records(task, [record])
             return False
         return True
 
-    def _check(self, task: Task) -> bool:
+    def _check_pairs(self, task: Task) -> bool:
         """Measure the pairs of *task* another way, too; whether none falls short."""
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
             records = [
-                self.runner.check(PROBE, pair, tell=tell)
+                self.runner.measure_check(PROBE, pair, tell=tell)
                 for pair in task.pairs
                 if not self.runner.asked_to_stop()
             ]
-        short = [r for r in records if is_short(r, task, self.runner.run.setup)]
-        self.observer.note_short(task, short)
+        short = [r for r in records if is_short_of_task(r, task, self.runner.run.setup)]
+        self.observer.report_short_records(task, short)
         return not short
 
-    def _take_up_old(self) -> Iterator[bool]:
+    def _report_earlier_cells(self) -> Iterator[bool]:
         """Whether what an earlier command has done is whole, of probes without task."""
         tasks, silent = self.schedule.taken.tasks, self.schedule.taken.silent
         if self.runner.asked_to_stop():
@@ -352,8 +356,8 @@ class TaskLoop:
             if self.decides:
                 pairs = reference_candidates(self.schedule.wanted)[:1]
             queue, tally = self._queue_and_tally(Task(probe=probe.name, pairs=pairs))
-            if not queue.left:
-                self.observer.end_cells(queue, tally, is_old=True)
+            if not queue.pairs_left:
+                self.observer.report_cells_ended(queue, tally, is_old=True)
                 yield tally.is_whole
 
 
@@ -385,8 +389,8 @@ def task_loop(
         runner=runner,
         wanted=wanted_of(plan, options),
         limits=options.limits,
-        first_answer_s=min(first_answer_s(plan), half_s),
-        left_out=observer.leave_out,
+        first_answer_s=min(first_step_limit_s(plan), half_s),
+        left_out=observer.report_probe_left_out,
     )
     return TaskLoop(
         plan=plan,
@@ -408,7 +412,7 @@ def _runner_of(
         retry_failed=options.retry_failed,
         asked_to_stop=asked_to_stop,
         may_wait=options.wait,
-        tries_reference=options.calibration and plan.tries_reference,
+        tries_reference=options.calibration and plan.measures_reference_first,
         workers=plan.workers,
         timing_worker=plan.timing_worker,
     )
@@ -419,15 +423,15 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
     decides, first = plan.request.decide, plan.workers[0].engine
     return Wanted(
         probes=plan.probes,
-        pairs=plan.may_measure if decides else plan.pairs,
-        without_kernel=frozenset(plan.without_kernel),
+        pairs=plan.measurable_pairs if decides else plan.pairs,
+        without_kernel=frozenset(plan.pairs_without_kernel),
         decides=decides,
         unborne=plan.unborne_types if decides else (),
         retries=options.retry_failed,
-        may_extend=may_extend(plan, options),
+        may_extend=may_extend_pairs(plan, options),
         more=options.more,
         repeats=frozenset(p.name for p in plan.probes if plan.pair_to_repeat(p)),
-        can_be_on_cpu=lambda pair: first.on_cpu(pair) is not None,
+        can_be_on_cpu=lambda pair: first.with_attention_on_cpu(pair) is not None,
         devices=tuple(worker.device for worker in plan.workers),
     )
 
@@ -438,8 +442,8 @@ def with_next_task(plan: Plan, options: Options) -> Plan:
     if stored is None:
         return plan
     run, wanted = trusted_run(stored), wanted_of(plan, options)
-    turn = turn_of(run, wanted, options.limits, Taken(), math.inf)
-    task = _planned_task(turn.task, run, wanted) if turn else None
+    judged = judged_task_of(run, wanted, options.limits, Taken(), math.inf)
+    task = _planned_task(judged.task, run, wanted) if judged else None
     return replace(plan, going_on=task)
 
 
@@ -462,6 +466,6 @@ def _planned_task(task: Task, run: Run, wanted: Wanted) -> PlannedTask:
     return PlannedTask(probe=task.probe, pairs=pairs, units=task.units, how=how)
 
 
-def may_extend(plan: Plan, options: Options) -> bool:
+def may_extend_pairs(plan: Plan, options: Options) -> bool:
     """Whether open pairs may be asked for further functions; never in a share."""
     return plan.execution.shard is None and options.more is not False

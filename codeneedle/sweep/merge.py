@@ -14,7 +14,7 @@ from codeneedle.records.store import (
     run_folder,
 )
 from codeneedle.sweep.request import decoded_request, keep_request
-from codeneedle.system.files import own_folder
+from codeneedle.system.files import refuse_linked_folder
 from codeneedle.verdict.shares import Union, join_stores, setup_of
 
 
@@ -114,17 +114,17 @@ def _write_merged(
 ) -> None:
     """Write records, setup and sweep file of what was *joined* to *target*."""
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
-        own_folder(folder)
+        refuse_linked_folder(folder)
     with target.lock():
         for source, setup in zip(joined.stores, joined.setups, strict=True):
-            target.adopt(setup)
-            if text := source.sweep_file():
+            target.check_and_merge_setup(setup)
+            if text := source.sweep_file_text():
                 keep_request(
                     decoded_request(text, source=str(source.folder / SWEEP)), target
                 )
         for at, (key, store) in enumerate(joined.cells.items()):
             tell(f"writing {target.folder}", at, len(joined.cells))
             if store.folder != target.folder.absolute():
-                target.copy(store, key)
+                target.copy_record_from(store, key)
         # Once for all: to wait for each of 10,000 files takes minutes.
         os.sync()

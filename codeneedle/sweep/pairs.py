@@ -21,7 +21,7 @@ def with_usual_types(request: Request, engine: Engine) -> Request:
     Raises:
         BadInput: If the engine has no usual types.
     """
-    if request.rows and request.columns:
+    if request.grid_k_types and request.grid_v_types:
         return request
     usual = engine.cache_types().usual
     if not usual:
@@ -42,8 +42,8 @@ def refuse_unknown_types(request: Request, engine: Engine) -> None:
     """
     types = engine.cache_types()
     for axis, names, known in (
-        ("K", request.rows, types.k),
-        ("V", request.columns, types.v),
+        ("K", request.grid_k_types, types.k),
+        ("V", request.grid_v_types, types.v),
     ):
         for name in names:
             if known and name not in known:
@@ -82,21 +82,21 @@ REPLACED = (
 )
 
 
-def replaced_types(
+def types_with_f16_for_bf16(
     types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
 ) -> tuple[str, ...]:
     """
-    *types* with f16 in the place of bf16 where `_with_kernels` finds that better.
+    *types* with f16 in the place of bf16 where that has a kernel, and bf16 has none.
 
     A run folder that has begun goes on with the one that it has.
     """
     if stored is None:
-        return _with_kernels(engine, types, context)
+        return _replace_kernelless_bf16(engine, types, context)
     with_f16 = tuple("f16" if name == "bf16" else name for name in types)
     return with_f16 if set(with_f16) == {*stored.types_k} else types
 
 
-def _with_kernels(
+def _replace_kernelless_bf16(
     engine: Engine, types: tuple[str, ...], context: int
 ) -> tuple[str, ...]:
     """
@@ -114,14 +114,14 @@ def _with_kernels(
     if survey is None:
         return types
 
-    def kernels(name: str) -> int:
+    def kernel_count(name: str) -> int:
         pairs = (*mixed[name], Pair(name, name))
         return sum(survey.attention(pair) is Attention.KERNEL for pair in pairs)
 
     is_alone = not any(
         survey.attention(pair) is Attention.KERNEL for pair in mixed["bf16"]
     )
-    if is_alone and kernels("f16") > kernels("bf16"):
+    if is_alone and kernel_count("f16") > kernel_count("bf16"):
         return tuple("f16" if name == "bf16" else name for name in types)
     return types
 
@@ -143,7 +143,7 @@ def grid_and_survey(
         refuse_cacheless(weights, reason)
     if survey and pairs and all(survey.refusal(pair) for pair in pairs):
         raise _nothing_runs_error(pairs, survey, engine)
-    return _kept_pairs(request, pairs, survey), survey
+    return _with_kernel_if_wanted(request, pairs, survey), survey
 
 
 def _nothing_runs_error(
@@ -165,7 +165,7 @@ def _nothing_runs_error(
     )
 
 
-def _kept_pairs(
+def _with_kernel_if_wanted(
     request: Request, pairs: tuple[Pair, ...], survey: Survey | None
 ) -> tuple[Pair, ...]:
     """

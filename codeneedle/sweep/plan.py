@@ -17,13 +17,17 @@ from msgspec import structs
 from codeneedle.cache_types import FIRST, Pair, most_precise
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import filled_phrase, fills, unmeasured_beyond_phrase
+from codeneedle.corpora.fitting import (
+    filled_phrase,
+    is_context_filled,
+    unmeasured_beyond_phrase,
+)
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
 from codeneedle.errors import BadInput
 from codeneedle.models import pretrained, sensitivity, weights
-from codeneedle.models.kv_cache import Caches, plain_caches, why_cacheless
+from codeneedle.models.kv_cache import Caches, caches_of_plain_attention, why_cacheless
 from codeneedle.models.weights import Weights
 from codeneedle.probes import USUAL, probes_named, usual_probes_and_why
 from codeneedle.probes.estimates import Bill, Estimates
@@ -34,22 +38,22 @@ from codeneedle.records.store import Store, refuse_unusable_folder, run_folder
 from codeneedle.sweep.contexts import (
     chosen_context,
     chosen_corpus,
-    context_that_decides,
+    context_of_deciding_sweep,
 )
 from codeneedle.sweep.pairs import (
     REPLACED,
     grid_and_survey,
     refuse_cacheless,
     refuse_unknown_types,
-    replaced_types,
+    types_with_f16_for_bf16,
     with_usual_types,
 )
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
 from codeneedle.system import machine
 from codeneedle.system.files import exists, expand_home
-from codeneedle.system.variables import ARGUMENTS, withheld_variables
-from codeneedle.text import plural, size
+from codeneedle.system.inherited_variables import ARGUMENTS, withheld_variables
+from codeneedle.text import plural, size_text
 
 READ_AGAIN = 1.21
 """
@@ -112,7 +116,7 @@ class Plan:
     pace: Pace | None = None
     """How fast the user says that the model is; None for what the engine knows."""
 
-    unread: str = ""  # see `Engine.unread`
+    unread: str = ""  # see `Engine.why_it_cannot_read`
     unread_text: str = ""  # why ordinary text is not scored; empty if it is, or named
 
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -141,8 +145,8 @@ class Plan:
 
         None if the engine has its own sizes.
         """
-        has_them = self.engine.has_usual_sizes
-        return plain_caches(self.weights, context) if has_them else None
+        has_them = self.engine.has_usual_cache_sizes
+        return caches_of_plain_attention(self.weights, context) if has_them else None
 
     def kv_bytes(self, pair: Pair) -> float | None:
         """Size of the caches of *pair*; None if it is unknown."""
@@ -150,12 +154,12 @@ class Plan:
         return caches.size(self.context, pair) if caches else None
 
     @property
-    def possible(self) -> tuple[Pair, ...]:
+    def possible_pairs(self) -> tuple[Pair, ...]:
         """The pairs that are not known to be refused, in running order."""
         return tuple(pair for pair in self.pairs if not self.refusal(pair))
 
     @property
-    def without_kernel(self) -> tuple[Pair, ...]:
+    def pairs_without_kernel(self) -> tuple[Pair, ...]:
         """
         The pairs whose attention would run in no kernel, in running order.
 
@@ -164,8 +168,8 @@ class Plan:
         survey = self.survey
         if survey is None:
             return ()
-        pairs = [pair for pair in self.possible if survey.lacks_kernel(pair)]
-        return tuple(pairs) if len(pairs) < len(self.possible) else ()
+        pairs = [pair for pair in self.possible_pairs if survey.lacks_kernel(pair)]
+        return tuple(pairs) if len(pairs) < len(self.possible_pairs) else ()
 
     @property
     def is_built_in(self) -> bool:
@@ -177,7 +181,7 @@ class Plan:
         """Whether a probe reads the corpus, so that it must fit the context."""
         settings_of = self.request.settings_of
         return any(
-            probe.own_text(settings_of(probe), self.engine) is None
+            probe.own_text_name(settings_of(probe), self.engine) is None
             for probe in self.probes
         )
 
@@ -190,7 +194,7 @@ class Plan:
         )
         ours = (
             *(f"{name} is left out: {why}" for name, why in self.refused.items()),
-            *_withheld_notes(),
+            *_withheld_variable_notes(),
             *self.engine.notes(),
             *self._text_notes(),
             *self._corpus_notes(),
@@ -226,7 +230,7 @@ class Plan:
     def _type_notes(self) -> Iterator[str]:
         """Usual types that this build of the engine has not; others are refused."""
         known = self.engine.cache_types()
-        types = dict.fromkeys((*self.request.rows, *self.request.columns))
+        types = dict.fromkeys((*self.request.grid_k_types, *self.request.grid_v_types))
         both = {*known.k} & {*known.v}
         lacking = [name for name in types if both and name not in both]
         if lacking:
@@ -241,12 +245,13 @@ class Plan:
         # An engine knows its pace on processors alone, which use this memory.
         if self.engine.pace(self.pairs) is None:
             return
-        caches = (self.kv_bytes(pair) or 0 for pair in self.possible)
+        caches = (self.kv_bytes(pair) or 0 for pair in self.possible_pairs)
         needed = round(self.weights.size_bytes + max(caches, default=0))
         free = machine.available_memory_bytes()
         if needed > free:
             yield (
-                f"weights and KV cache take {size(needed)}, but only {size(free)} of "
+                f"weights and KV cache take {size_text(needed)}, but only "
+                f"{size_text(free)} of "
                 "memory is free: choose a smaller --context, or a smaller quantization "
                 "of the weights"
             )
@@ -269,7 +274,7 @@ class Plan:
                 f"kernels were asked of {device_kind(self.workers[0].device)} alone: "
                 f"those of {', '.join(sorted(others))} are known from the cells there"
             )
-        places = {self.survey.attention(pair) for pair in self.possible} - {None}
+        places = {self.survey.attention(pair) for pair in self.possible_pairs} - {None}
         if places and not places & {Attention.KERNEL, Attention.PLAIN}:
             on_cpu = Attention.CPU in places
             where = "runs on the CPU" if on_cpu else "is converted to f16 at each step"
@@ -277,19 +282,22 @@ class Plan:
                 f"no pair has a kernel on this machine: attention {where}, and nothing "
                 "will be recommended"
             )
-        elif self.without_kernel:
+        elif self.pairs_without_kernel:
             yield (
-                f"{plural(len(self.without_kernel), 'pair')} of {len(self.pairs)} "
+                f"{plural(len(self.pairs_without_kernel), 'pair')} of "
+                f"{len(self.pairs)} "
                 "without a kernel here: measured last (--kernels-only leaves them out)"
             )
 
     def _corpus_notes(self) -> Iterator[str]:
         """Notes on what is left of the corpus, and if it suits the model badly."""
         request, corpus = self.request, self.corpus
-        yield from corpus.left_out()
+        yield from corpus.skipped_file_lines()
         known = self.estimates
-        is_whole = self.reads_corpus and known.share >= 1 and not self.is_built_in
-        if is_whole and not fills(known.text_tokens, self.context):
+        is_whole = (
+            self.reads_corpus and known.sent_corpus_share >= 1 and not self.is_built_in
+        )
+        if is_whole and not is_context_filled(known.text_tokens, self.context):
             filled = filled_phrase(known.text_tokens, self.context)
             yield unmeasured_beyond_phrase(corpus.name, f"about {filled}")
         if not request.models:
@@ -328,7 +336,7 @@ class Plan:
         or with as many as were chosen.
         """
         estimates = replace(self.estimates, functions=functions)
-        return self._bill_as_read(
+        return self._with_rereading_if_hybrid(
             probe.bill(self.request.settings_of(probe), estimates)
         )
 
@@ -337,19 +345,21 @@ class Plan:
         if probe.further is None:
             return None
         settings = self.request.settings_of(probe)
-        return self._bill_as_read(probe.further.planned_check(settings, self.estimates))
+        return self._with_rereading_if_hybrid(
+            probe.further.planned_check(settings, self.estimates)
+        )
 
-    def _bill_as_read(self, bill: Bill | None) -> Bill | None:
+    def _with_rereading_if_hybrid(self, bill: Bill | None) -> Bill | None:
         """*bill*, read more than once if the weights are hybrid; None without one."""
         surveyed = self.survey.pairs.values() if self.survey else ()
         # Some layers keep a state that cannot go back to an earlier token.
         is_hybrid = any(each.recurrent_bytes for each in surveyed)
         return _with_rereading(bill) if bill and is_hybrid else bill
 
-    def time_of(self, price: Price | None) -> float | None:
+    def seconds_of_price(self, price: Price | None) -> float | None:
         """Seconds that *price* is likely to take; None if that is unknown."""
         pace = self.usual_pace
-        return None if pace is None or price is None else pace.of(price)
+        return None if pace is None or price is None else pace.seconds_for(price)
 
     @property
     def usual_pace(self) -> Pace | None:
@@ -364,16 +374,16 @@ class Plan:
         """
         times = [r.phases.total_s for r in records if r.has_numbers]
         if times:
-            return Pace.of_cells(times).of(CELL)
+            return Pace.of_cells(times).seconds_for(CELL)
         bill = self.bill(probe)
-        return self.time_of(bill.price) if bill else None
+        return self.seconds_of_price(bill.price) if bill else None
 
     @property
-    def tries_reference(self) -> bool:
+    def measures_reference_first(self) -> bool:
         """Whether the grid is long, so that its reference is measured first."""
         return len(self.pairs) >= TRIED_FROM
 
-    def order(
+    def running_order(
         self,
         probe: Probe,
         pairs: Collection[Pair] | None = None,
@@ -391,10 +401,10 @@ class Plan:
             tries_reference: Whether the reference of a long grid comes first.
         """
         if self.request.decide:
-            return self.may_measure if pairs is None else tuple(pairs)
+            return self.measurable_pairs if pairs is None else tuple(pairs)
         wanted = set(self.pairs if pairs is None else pairs)
-        last = wanted & {*self.without_kernel}
-        is_led = (tries_reference and self.tries_reference) or (
+        last = wanted & {*self.pairs_without_kernel}
+        is_led = (tries_reference and self.measures_reference_first) or (
             probe.calibrating is not None
         )
         first = most_precise(wanted - last or last) if wanted and is_led else None
@@ -402,16 +412,16 @@ class Plan:
         return tuple(sorted(ordered, key=lambda pair: (pair != first, pair in last)))
 
     @property
-    def may_measure(self) -> tuple[Pair, ...]:
+    def measurable_pairs(self) -> tuple[Pair, ...]:
         """
         The pairs that a sweep may decide on: the reference, the first pairs, all.
 
         Those that are known to be refused are not among them.
         """
-        possible = self.possible
+        possible = self.possible_pairs
         if not possible:
             return ()
-        reference = most_precise(set(possible) - {*self.without_kernel})
+        reference = most_precise(set(possible) - {*self.pairs_without_kernel})
         return tuple(
             dict.fromkeys((reference, *(p for p in FIRST if p in possible), *possible))
         )
@@ -423,9 +433,9 @@ class Plan:
         None for the built-in model, and of a single pair.
         """
         # The built-in model is an instrument: its tests show that it repeats itself.
-        if self.is_built_in or not probe.repeats or not self.possible[1:]:
+        if self.is_built_in or not probe.repeats or not self.possible_pairs[1:]:
             return None
-        return most_precise(set(self.possible) - {*self.without_kernel})
+        return most_precise(set(self.possible_pairs) - {*self.pairs_without_kernel})
 
 
 def plan(
@@ -461,18 +471,18 @@ def plan(
     refuse_cacheless(header, why_cacheless(header))
     form = _checked_form(request, header)
     if request.corpus:
-        registry.refuse_missing(request.corpus)
+        registry.refuse_missing_corpus(request.corpus)
     spec = _model_spec(request, header, form)
     engine = engine_for(spec)
-    request, unread_text = _with_probes(request, engine, spec)
-    has_types = bool(request.rows and request.columns)
+    request, unread_text = _with_usual_probes(request, engine, spec)
+    has_types = bool(request.grid_k_types and request.grid_v_types)
     probes, refused = _able_probes_and_refusals(engine, probes_named(request.probes))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
-    workers, timing_worker = _workers_and_whole(execution, spec, engine_for)
+    workers, timing_worker = _workers_and_timing_worker(execution, spec, engine_for)
     context = chosen_context(request, header, stretched=engine.stretches_context)
     corpus = read(chosen_corpus(request))
-    name = _filed_under(request, engine, probes) or corpus.name
+    name = _run_name_without_corpus(request, engine, probes) or corpus.name
     draft = Plan(
         request=request,
         kept=page,
@@ -489,14 +499,14 @@ def plan(
         workers=workers,
         timing_worker=timing_worker,
         pace=pace,
-        unread=engine.unread(context, workers=len(workers)),
+        unread=engine.why_it_cannot_read(context, workers=len(workers)),
         refused=refused,
         unread_text=unread_text,
     )
     return _with_grid(_with_settings(draft), has_types=has_types)
 
 
-def _with_probes(
+def _with_usual_probes(
     request: Request, engine: Engine, spec: ModelSpec
 ) -> tuple[Request, str]:
     """*request* with the usual probes if it names none, and `Plan.unread_text`."""
@@ -519,10 +529,10 @@ def _with_settings(draft: Plan) -> Plan:
     request, probes = draft.request, draft.probes
     estimates = draft.estimates
     if request.decide:
-        context = context_that_decides(
+        context = context_of_deciding_sweep(
             request, estimates, lambda known: _cell_prices(request, probes, known)
         )
-        unread = draft.engine.unread(context, workers=len(draft.workers))
+        unread = draft.engine.why_it_cannot_read(context, workers=len(draft.workers))
         draft = replace(draft, context=context, unread=unread)
         estimates = replace(estimates, context=context, unread=unread)
     return replace(draft, request=_adapt_settings(request, probes, estimates))
@@ -538,7 +548,7 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     engine = draft.workers[0].engine  # a survey is of one device: that of the cells
     if not has_types:
         stored = draft.store.intact_setup()
-        types = replaced_types(request.types, engine, context, stored)
+        types = types_with_f16_for_bf16(request.types, engine, context, stored)
         request = structs.replace(request, types=types)
     pairs, survey = grid_and_survey(request, draft.execution, engine, context)
     return replace(
@@ -551,7 +561,7 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     )
 
 
-def _withheld_notes() -> Iterator[str]:
+def _withheld_variable_notes() -> Iterator[str]:
     """Variables by which a backend may compute otherwise, which no program gets."""
     names = withheld_variables()
     given = [name for name in names if name.startswith(ARGUMENTS)]
@@ -596,9 +606,13 @@ def _with_rereading(bill: Bill) -> Bill:
     return replace(bill, price=more)
 
 
-def _filed_under(request: Request, engine: Engine, probes: Sequence[Probe]) -> str:
+def _run_name_without_corpus(
+    request: Request, engine: Engine, probes: Sequence[Probe]
+) -> str:
     """What a run is called instead of a corpus; empty if that is read or named."""
-    texts = [probe.own_text(request.settings_of(probe), engine) for probe in probes]
+    texts = [
+        probe.own_text_name(request.settings_of(probe), engine) for probe in probes
+    ]
     if request.corpus or None in texts:
         return ""
     return next(filter(None, texts), "")
@@ -647,7 +661,7 @@ def _model_spec(request: Request, header: Weights, form: PromptForm) -> ModelSpe
     )
 
 
-def _workers_and_whole(
+def _workers_and_timing_worker(
     execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
     """The workers that measure side by side, and one with all cores for times."""
@@ -672,7 +686,7 @@ def _worker_at(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     return Worker(engine=engine, device=place.phrase(engine))
 
 
-def plan_afresh(plan: Plan) -> Plan:
+def plan_for_new_folder(plan: Plan) -> Plan:
     """
     *plan* for a folder that was set aside: nothing goes on with what that asked.
 
@@ -714,8 +728,8 @@ def _request_to_keep(
     built_in = () if request.models else (pretrained.BUILT_IN,)
     return structs.replace(
         page,
-        corpus=corpus if registry.is_name(corpus) else _absolute_path(corpus),
-        models=tuple(map(_weights_from_anywhere, page.models)) or built_in,
+        corpus=corpus if registry.is_known_name(corpus) else _absolute_path(corpus),
+        models=tuple(map(_name_or_absolute_path, page.models)) or built_in,
         types=request.types,
         probes=request.probes,
         contexts=(context,),
@@ -723,13 +737,13 @@ def _request_to_keep(
     )
 
 
-def _weights_from_anywhere(word: str) -> str:
+def _name_or_absolute_path(word: str) -> str:
     """*word*, absolute if it is a path: a server may know it as a name."""
     is_name = word in pretrained.NAMES or not exists(expand_home(word))
     return word if is_name else _absolute_path(word)
 
 
-def _context_page(context: int) -> str:
+def _context_page_name(context: int) -> str:
     """What a page is called that differs by its *context* alone."""
     return f"context-{context}"
 
@@ -748,7 +762,7 @@ def _folder_of_context(
         run_folder(execution.out, corpus=corpus, model=name)
         for name in (
             f"{model}{_share_suffix(execution)}",
-            f"{model}+{_context_page(context)}{_share_suffix(execution)}",
+            f"{model}+{_context_page_name(context)}{_share_suffix(execution)}",
         )
     )
     setup = Store(plain).intact_setup()
@@ -793,7 +807,7 @@ def _store_of_page(
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share_suffix(execution)
     below = run_folder(execution.out, corpus=corpus, model=name)
-    if request.context and execution.page in {"", _context_page(request.context)}:
+    if request.context and execution.page in {"", _context_page_name(request.context)}:
         below = _folder_of_context(execution, corpus, model, request.context)
     folder = below
     if execution.folder:

@@ -17,7 +17,7 @@ from codeneedle.probes import PROBES, probe_with_room, refuse_impossible_setting
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
-from codeneedle.records.comparability import OtherSetup, refuse_other_settings
+from codeneedle.records.comparability import OtherSetup, refuse_other_probe_settings
 from codeneedle.records.record import (
     CorpusFacts,
     Frame,
@@ -27,12 +27,12 @@ from codeneedle.records.record import (
     as_json,
 )
 from codeneedle.records.store import SETTLED
-from codeneedle.sweep.plan import Plan, plan_afresh
-from codeneedle.sweep.request import given_as, keep_request, words_that_give
+from codeneedle.sweep.plan import Plan, plan_for_new_folder
+from codeneedle.sweep.request import keep_request, option_phrase, option_words
 from codeneedle.system import machine
-from codeneedle.system.files import private_folder
-from codeneedle.system.variables import deciding_variables
-from codeneedle.text import plural, sweep_command, visible
+from codeneedle.system.files import temporary_private_folder
+from codeneedle.system.inherited_variables import setup_variables
+from codeneedle.text import escape_invisible, plural, sweep_command
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Counting:
     stack: contextlib.ExitStack
     _prompts: Prompts | None = field(default=None, init=False)
 
-    def prompts(self) -> Prompts:
+    def open_prompts(self) -> Prompts:
         """
         What counts prompts.
 
@@ -88,23 +88,23 @@ def prepare(plan: Plan) -> RunContext:
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise
-        plan.store.set_aside()
-        return _prepare(plan_afresh(plan))
+        plan.store.set_run_aside()
+        return _prepare(plan_for_new_folder(plan))
 
 
 def _prepare(plan: Plan) -> RunContext:
     """Do what `prepare` says, for a folder that is not set aside."""
     with contextlib.ExitStack() as stack:
         run, stored = _run_and_stored_setup(plan, _Counting(plan, stack))
-    setup = plan.store.widen(stored, run.setup)
-    notes = [*_mended_calibrations(plan, setup)]
+    setup = plan.store.merge_setup(stored, run.setup)
+    notes = [*_restore_calibrations(plan, setup)]
     keep_request(plan.kept, plan.store)
     setup = replace(setup, calibrated=plan.store.calibrated() or setup.calibrated)
     notes = [*run.notes, *notes]
     return replace(run, setup=setup, preparation=None, notes=tuple(notes))
 
 
-def _mended_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
+def _restore_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
     """
     Restore what references have set and the folder has lost, by what records tell.
 
@@ -116,8 +116,8 @@ def _mended_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
         records = [r for r in finished if r.probe == probe.name]
         if probe.name in setup.calibrated or not (probe.calibrating and records):
             continue
-        if facts := probe.calibrating.recover(records):
-            plan.store.calibrate(probe.name, facts)
+        if facts := probe.calibrating.recover_calibration(records):
+            plan.store.store_calibration(probe.name, facts)
             continue
         plan.store.set_probe_aside(probe.name)
         yield (
@@ -142,13 +142,15 @@ def _run_and_stored_setup(
     """
     stored = plan.store.setup()
     sent = _text_to_send(plan, stored, counting)
-    preparation = _make_preparation(plan, sent, counting.prompts) if counting else None
+    preparation = (
+        _make_preparation(plan, sent, counting.open_prompts) if counting else None
+    )
     setup = _make_setup(plan, sent)
     if preparation:
         frames = _frames(plan, stored, preparation)
         setup = replace(setup, frames=frames)
     with _adding_hints(plan):
-        stored = plan.store.compare(setup)
+        stored = plan.store.check_setup(setup)
         run = replace(_run_context(plan, setup, sent, stored), preparation=preparation)
         probes = [
             probe
@@ -162,7 +164,7 @@ def _run_and_stored_setup(
         }
         setup = replace(setup, probes=layouts)
         if stored:
-            refuse_other_settings(stored, setup, folder=plan.store.folder)
+            refuse_other_probe_settings(stored, setup, folder=plan.store.folder)
             setup = replace(setup, calibrated=stored.calibrated, order=stored.order)
     notes = tuple(preparation.notes) if preparation else ()
     return replace(run, setup=setup, notes=notes), stored
@@ -211,7 +213,7 @@ def _make_preparation(
     return Preparation(
         corpus=cut_to_text(plan.corpus, sent.text),
         whole=plan.corpus,
-        trained=plan.estimates.trained_tokens,
+        trained=plan.estimates.trained_context_limit,
         prompts=prompts,
         notes=[],
     )
@@ -256,7 +258,7 @@ def _adding_hints(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
-        kinds = {p.name: p.settings for p in plan.probes if _stores_settings(p)}
+        kinds = {p.name: p.settings for p in plan.probes if _is_layout_of_settings(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
             error.hint = _hint_of_settings(plan, name, setting, error)
         elif error.key == "context":
@@ -280,9 +282,9 @@ def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) ->
         # It follows from what was given: chunks from contexts.
         setting = next(iter(given))
     words = [
-        word for key in given for word in words_that_give(kind, key, given[key])
-    ] or words_that_give(kind, setting, error.wanted)
-    go_on = given_as(kind, setting, stored.get(setting))
+        word for key in given for word in option_words(kind, key, given[key])
+    ] or option_words(kind, setting, error.wanted)
+    go_on = option_phrase(kind, setting, stored.get(setting))
     return f"Go on {go_on}{_hint_of_own_run(plan, *words)}"
 
 
@@ -291,11 +293,11 @@ def _hint_of_own_run(plan: Plan, *words: str) -> str:
     folder, what = plan.store.folder, words[0].strip("-")
     out = folder.parents[1].with_name(f"{folder.parents[1].name}-{what}")
     command = sweep_command(folder, *words, "--out", str(out))
-    both = visible(shlex.join(["codeneedle", "grid", str(folder), str(out)]))
+    both = escape_invisible(shlex.join(["codeneedle", "grid", str(folder), str(out)]))
     return f". Or make a run of its own: {command}. Both: {both}"
 
 
-def _stores_settings(probe: Probe) -> bool:
+def _is_layout_of_settings(probe: Probe) -> bool:
     """Whether what a setup stores of *probe* are its settings, or some of them."""
     layout = probe.layout
     return layout is not None and (
@@ -303,7 +305,7 @@ def _stores_settings(probe: Probe) -> bool:
     )
 
 
-def refuse_unfit(plan: Plan) -> None:
+def refuse_unfit_folder(plan: Plan) -> None:
     """
     Stop at a run folder that `prepare` would refuse, as far as that needs no server.
 
@@ -324,7 +326,7 @@ def refuse_unfit(plan: Plan) -> None:
         plan.store.is_void = True
 
 
-def refuse_untrimmed(plan: Plan) -> None:
+def refuse_too_long_corpus(plan: Plan) -> None:
     """
     Stop at a corpus that must not be trimmed and is longer than the context.
 
@@ -337,7 +339,10 @@ def refuse_untrimmed(plan: Plan) -> None:
     is_counted = plan.store.intact_setup() is not None
     if plan.request.fit or not plan.reads_corpus or is_counted:
         return
-    with private_folder() as folder, tokenizing(plan.engine, folder) as tokenizer:
+    with (
+        temporary_private_folder() as folder,
+        tokenizing(plan.engine, folder) as tokenizer,
+    ):
         fit_text(_fit_of_plan(plan, _prompts_of_plan(plan, tokenizer)))
 
 
@@ -393,7 +398,7 @@ def _text_to_send(
         return _text_of_setup(plan, stored)
     if not reads or not counting:
         return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
-    prompts = counting.prompts()
+    prompts = counting.open_prompts()
     corpus, room = fit_text(_fit_of_plan(plan, prompts))
     tokens = prompts.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
@@ -454,7 +459,7 @@ def _fit_of_plan(plan: Plan, prompts: Prompts) -> Fit:
     return Fit(
         corpus=plan.corpus,
         context=plan.context,
-        trained=plan.estimates.trained_tokens,
+        trained=plan.estimates.trained_context_limit,
         may_trim=plan.request.fit,
         rooms=rooms,
     )
@@ -492,7 +497,7 @@ def facts_of_model(header: weights.Weights) -> ModelFacts:
     """What *header* says of its model, as a setup stores it."""
     return ModelFacts(
         tokenizer=header.tokenizer,
-        shape=header.shape,
+        shape=header.shape_phrase,
         name=header.name,
         parameters=header.parameters,
     )
@@ -517,14 +522,14 @@ def _make_setup(plan: Plan, sent: _SentCorpus) -> Setup:
         cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),
-        files=dict(plan.engine.files()),
-        variables=deciding_variables(),
-        programs=dict(plan.engine.programs()),
+        files=dict(plan.engine.hashes_by_file()),
+        variables=setup_variables(),
+        programs=dict(plan.engine.hashes_by_program()),
         refused=dict(plan.refused),
         rotation=plan.request.rotates,
         seed=plan.request.seed,
-        types_k=plan.request.rows,
-        types_v=plan.request.columns,
+        types_k=plan.request.grid_k_types,
+        types_v=plan.request.grid_v_types,
         pairs=tuple(map(str, plan.request.chosen_pairs)),
         architecture=plan.weights.architecture,
         quant=plan.weights.file_type,

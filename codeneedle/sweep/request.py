@@ -27,14 +27,19 @@ from codeneedle.cache_types import (
 from codeneedle.corpora import registry
 from codeneedle.corpora.registry import NAME
 from codeneedle.engines import SETTINGS
-from codeneedle.errors import BadInput, UnknownName, refuse_unknown, value_problem
+from codeneedle.errors import (
+    BadInput,
+    UnknownName,
+    reason_and_hint,
+    refuse_unknown_keys,
+)
 from codeneedle.models import pretrained, stores
 from codeneedle.probes import PROBES, probes_named
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.quantities import parse_token_count
 from codeneedle.records.store import SWEEP, Store
-from codeneedle.sweep.workers import Share
+from codeneedle.sweep.grid_shares import Share
 from codeneedle.system.files import expand_home, read_regular, reason_of
 from codeneedle.text import plural
 
@@ -118,13 +123,13 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     receipt: bool = False  # whether each page of the sweep ends with its receipt
 
     @property
-    def rows(self) -> tuple[str, ...]:
+    def grid_k_types(self) -> tuple[str, ...]:
         """Types of K, most precise first; empty for what suits the engine."""
         chosen = (pair.k for pair in map(Pair.parse, self.pairs))
         return tuple(by_precision(chosen if self.pairs else self.k_types or self.types))
 
     @property
-    def columns(self) -> tuple[str, ...]:
+    def grid_v_types(self) -> tuple[str, ...]:
         """Types of V, most precise first; empty for what suits the engine."""
         chosen = (pair.v for pair in map(Pair.parse, self.pairs))
         return tuple(by_precision(chosen if self.pairs else self.v_types or self.types))
@@ -133,18 +138,20 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def chosen_pairs(self) -> tuple[Pair, ...]:
         """The pairs of a grid with holes; empty for every K with every V."""
         if self.same:
-            return tuple(Pair(name, name) for name in self.rows)
+            return tuple(Pair(name, name) for name in self.grid_k_types)
         return tuple(dict.fromkeys(map(Pair.parse, self.pairs)))
 
     @property
     def grid(self) -> list[Pair]:
         """Every pair to measure, in no particular order."""
-        return list(self.chosen_pairs) or whole_grid(self.rows, self.columns)
+        return list(self.chosen_pairs) or whole_grid(
+            self.grid_k_types, self.grid_v_types
+        )
 
     @property
     def model(self) -> Path | None:
         """The weights of this page; None for the built-in model."""
-        return pretrained.path_of(self.models[0]) if self.models else None
+        return pretrained.parse_model_path(self.models[0]) if self.models else None
 
     @property
     def context(self) -> int | None:
@@ -162,7 +169,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
         chosen = {name: getattr(self, name) for name in TABLES}
         return {name: table for name, table in chosen.items() if table is not None}
 
-    def chosen(self, name: str, kind: type[_Settings]) -> _Settings:
+    def settings_by_name(self, name: str, kind: type[_Settings]) -> _Settings:
         """
         The settings of the probe or engine called *name*, which are of *kind*.
 
@@ -177,7 +184,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     def settings_of(self, probe: Probe) -> msgspec.Struct:
         """The settings of *probe*."""
-        return self.chosen(probe.name, probe.settings)
+        return self.settings_by_name(probe.name, probe.settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,12 +294,12 @@ def join_requests(stored: Request, wanted: Request) -> Request:
     if stored.chosen_pairs or wanted.chosen_pairs:
         pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
         changes = _ALONE | {"pairs": tuple(pairs)}
-        return replace(_join(stored, wanted), **changes)
-    rows = by_precision((*stored.rows, *wanted.rows))
-    columns = by_precision((*stored.columns, *wanted.columns))
+        return replace(_join_probes_and_tables(stored, wanted), **changes)
+    rows = by_precision((*stored.grid_k_types, *wanted.grid_k_types))
+    columns = by_precision((*stored.grid_v_types, *wanted.grid_v_types))
     is_square = rows == columns
     return replace(
-        _join(stored, wanted),
+        _join_probes_and_tables(stored, wanted),
         types=tuple(rows) if is_square else (),
         k_types=() if is_square else tuple(rows),
         v_types=() if is_square else tuple(columns),
@@ -309,7 +316,7 @@ _ALONE: dict[str, Any] = {
 """What says which pairs to measure; some of it overrules all the rest."""
 
 
-def _join(stored: Request, wanted: Request) -> Request:
+def _join_probes_and_tables(stored: Request, wanted: Request) -> Request:
     """*wanted*, with the probes and tables that *stored* has in addition."""
     tables = {
         name: table
@@ -328,7 +335,7 @@ def keep_request(request: Request, store: Store) -> None:
         BadInput: If the sweep file that is there cannot be read.
         FolderUnusable: If it cannot be written.
     """
-    if text := store.sweep_file():
+    if text := store.sweep_file_text():
         stored = decoded_request(text, source=str(store.folder / SWEEP))
         request = join_requests(stored, request)
     store.keep_sweep_file(encoded_request(request))
@@ -350,7 +357,7 @@ def read_sweep(name: str, *, folder: Path = Path("sweeps")) -> Request:
         UnknownName: If there is none of that name.
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
-    source, text = _place_and_text(name, folder)
+    source, text = _read_sweep_file(name, folder)
     return decoded_request(text, source=source)
 
 
@@ -368,21 +375,23 @@ def decoded_request(text: str, *, source: str) -> Request:
         raise BadInput(
             source=source, reason=f"is not TOML: {error}", hint="Mend that line."
         ) from error
-    refuse_unknown(table, Request.__struct_fields__, source=source)
+    refuse_unknown_keys(table, Request.__struct_fields__, source=source)
     for name in TABLES.keys() & table.keys():
         if isinstance(table[name], dict):
             known = TABLES[name].__struct_fields__
-            refuse_unknown(table[name], known, source=source, key=name)
-    _refuse_empty(table, source=source)
+            refuse_unknown_keys(table[name], known, source=source, key=name)
+    _refuse_empty_values(table, source=source)
     try:
-        read = _with_tokens(table, lambda *keys: f"{source}, key '{'.'.join(keys)}'")
-        request = msgspec.convert(read, type=Request, dec_hook=_path_of)
+        read = _with_parsed_token_counts(
+            table, lambda *keys: f"{source}, key '{'.'.join(keys)}'"
+        )
+        request = msgspec.convert(read, type=Request, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
-        reason, hint = value_problem(
+        reason, hint = reason_and_hint(
             str(error), otherwise="Give that key another value."
         )
         raise BadInput(source=source, reason=reason, hint=hint) from error
-    _refuse_unusable(request, source=source)
+    _refuse_unusable_names(request, source=source)
     return request
 
 
@@ -466,19 +475,19 @@ def with_options(request: Request, options: Mapping[str, Any]) -> Request:
         BadInput: If a value is impossible; it names the option.
         UnknownName: If a rotation has an unknown name.
     """
-    read = _with_tokens(options, _option_of)
+    read = _with_parsed_token_counts(options, _option_of)
     try:
-        given = msgspec.convert(read, type=Request, strict=False, dec_hook=_path_of)
+        given = msgspec.convert(read, type=Request, strict=False, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at ")
-        reason, hint = value_problem(reason, otherwise="Give it another value.")
+        reason, hint = reason_and_hint(reason, otherwise="Give it another value.")
         raise BadInput(source=_option_at(place), reason=reason, hint=hint) from error
     _refuse_rotations(given.rotation)
     changes: dict[str, Any] = {name: getattr(given, name) for name in options}
     for name in TABLES.keys() & options.keys():
         chosen = {key: getattr(changes[name], key) for key in options[name]}
-        changes[name] = replace(request.chosen(name, TABLES[name]), **chosen)
-    _refuse_pairs(given)
+        changes[name] = replace(request.settings_by_name(name, TABLES[name]), **chosen)
+    _refuse_pairs_beside_types(given)
     # What a file says of the grid gives way to what the options say, but --same
     # keeps the types of a file, and the types of one axis those of the other.
     if {"types", "pairs"} & options.keys():
@@ -490,7 +499,7 @@ def with_options(request: Request, options: Mapping[str, Any]) -> Request:
     return replace(request, **changes)
 
 
-def _refuse_pairs(request: Request) -> None:
+def _refuse_pairs_beside_types(request: Request) -> None:
     """Stop at texts that are no pair, and at pairs beside types."""
     for text in request.pairs:
         Pair.parse(text)
@@ -526,7 +535,7 @@ _PLURALS = ("contexts", "models", "probes")
 """Keys of a sweep file whose option has the name in the singular."""
 
 
-def _with_tokens(
+def _with_parsed_token_counts(
     table: Mapping[str, Any], source: Callable[..., str]
 ) -> dict[str, Any]:
     """
@@ -564,28 +573,28 @@ def _token_fields(settings: type[msgspec.Struct]) -> set[str]:
     return {
         field.name
         for field in msgspec.structs.fields(settings)
-        if _option_of_field(field).get("unit") == "tokens"
+        if _option_metadata(field).get("unit") == "tokens"
     }
 
 
 def option_of(settings: type[msgspec.Struct], name: str) -> str:
     """The option that stands for the field *name* of a probe's *settings*."""
     (field,) = (f for f in msgspec.structs.fields(settings) if f.name == name)
-    return str(_option_of_field(field).get("option", f"--{name}"))
+    return str(_option_metadata(field).get("option", f"--{name}"))
 
 
-def given_as(settings: type[msgspec.Struct], name: str, value: Any) -> str:
+def option_phrase(settings: type[msgspec.Struct], name: str, value: Any) -> str:
     """
     How the option of the field *name* gives that *value*: ``with --tasks single,nth``,
     ``with --no-gate``, ``without --ask``.
     """
-    words = words_that_give(settings, name, value)
+    words = option_words(settings, name, value)
     return (
         f"with {shlex.join(words)}" if words else f"without {option_of(settings, name)}"
     )
 
 
-def words_that_give(
+def option_words(
     settings: type[msgspec.Struct], name: str, value: Any
 ) -> tuple[str, ...]:
     """
@@ -602,13 +611,13 @@ def words_that_give(
     return option, ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _option_of_field(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
+def _option_metadata(field: msgspec.structs.FieldInfo) -> dict[str, Any]:
     """What the type of a *field* of settings says of its option."""
     described = msgspec.inspect.type_info(field.type)
     return getattr(described, "extra", None) or {}
 
 
-def _path_of(kind: type, value: object) -> object:
+def _decode_path(kind: type, value: object) -> object:
     """*value* as an absolute path, where a field is one; for msgspec."""
     if kind is Path and isinstance(value, str | Path):
         return expand_home(value).absolute()
@@ -647,7 +656,7 @@ def run_folder_at(name: str) -> Path | None:
     return folder.relative_to(here) if here in folder.parents[2:] else folder
 
 
-def _place_and_text(name: str, folder: Path) -> tuple[str, str]:
+def _read_sweep_file(name: str, folder: Path) -> tuple[str, str]:
     """
     The sweep file called *name*: where it is, for errors, and its text.
 
@@ -671,7 +680,7 @@ def _place_and_text(name: str, folder: Path) -> tuple[str, str]:
     shipped = dict(_shipped_files())
     if name in shipped:
         return path.name, shipped[name]
-    _refuse_other_kind(name)
+    _refuse_model_or_corpus_name(name)
     if os.sep in name:
         raise BadInput(
             source=path,
@@ -681,7 +690,7 @@ def _place_and_text(name: str, folder: Path) -> tuple[str, str]:
     raise UnknownName(kind="sweep", name=name, known=known_sweeps(folder))
 
 
-def _refuse_other_kind(name: str) -> None:
+def _refuse_model_or_corpus_name(name: str) -> None:
     """Stop at the name of a model, corpus or type with the option that takes it."""
     if name in BITS_PER_ELEMENT:
         raise BadInput(
@@ -692,7 +701,7 @@ def _refuse_other_kind(name: str) -> None:
     kind = ""
     if name in pretrained.NAMES or name.lower().endswith(".gguf"):
         kind = "model"
-    elif registry.is_name(name):
+    elif registry.is_known_name(name):
         kind = "corpus"
     if kind:
         raise BadInput(
@@ -709,10 +718,10 @@ def _shipped_files() -> Iterator[tuple[str, str]]:
             yield file.name.removesuffix(".toml"), file.read_text(encoding="utf-8")
 
 
-def _refuse_unusable(request: Request, *, source: str) -> None:
+def _refuse_unusable_names(request: Request, *, source: str) -> None:
     """Stop at impossible names of models, rotations and variants."""
     _refuse_rotations(request.rotation)
-    _refuse_pairs(request)
+    _refuse_pairs_beside_types(request)
     for word in request.models:
         stores.weights_path(word, source=f"{source}, key 'models':")
     for name in request.variants:
@@ -732,7 +741,7 @@ def _refuse_rotations(words: Iterable[str]) -> None:
             raise UnknownName(kind="rotation", name=word, known=known)
 
 
-def _refuse_empty(table: Mapping[str, object], *, source: str) -> None:
+def _refuse_empty_values(table: Mapping[str, object], *, source: str) -> None:
     """Stop at an empty list or text: it must not quietly run a default."""
     for key, value in table.items():
         if value in ([], ""):
@@ -743,4 +752,4 @@ def _refuse_empty(table: Mapping[str, object], *, source: str) -> None:
             )
         # A variant without arguments is one: what the others are compared with.
         if isinstance(value, dict) and key != "variants":
-            _refuse_empty(value, source=source)
+            _refuse_empty_values(value, source=source)

@@ -1,6 +1,6 @@
 """
-Walks the cells of a run, by one worker or several, and turns whatever happens into
-records.
+Walks the cells of a run, by one worker or several, turns whatever happens into records,
+and gives up where all cells fail.
 """
 
 import functools
@@ -28,10 +28,10 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import free_disk_bytes, nap
 from codeneedle.system.machine import now, occupying_machine
-from codeneedle.system.processes import ending_all
+from codeneedle.system.processes import ending_all_children
 from codeneedle.system.secrets import mask_text
 from codeneedle.text import one_line, plural
-from codeneedle.verdict.metric_results import why_too_little
+from codeneedle.verdict.metric_results import why_little_to_lose
 from codeneedle.verdict.trust import trusted_run
 
 GIVE_UP_AFTER = 3
@@ -160,7 +160,7 @@ class Runner:
             queue.tell = tell
             self._measure_queue(workers[0], queue)
         else:
-            self._side_by_side(workers, queue, tell)
+            self._measure_side_by_side(workers, queue, tell)
         if queue.error:
             raise queue.error
 
@@ -170,9 +170,9 @@ class Runner:
         self.add_calibration(self.store.calibrated())
         setup = self.run.setup
         run = Run(name=self.store.name, setup=setup, records=())
-        return trusted_run(run.holding(self.store.records()))
+        return trusted_run(run.with_records(self.store.records()))
 
-    def extend(
+    def measure_further_units(
         self,
         probe: Probe,
         pair: Pair,
@@ -192,9 +192,9 @@ class Runner:
             CodeneedleError: See `measure`.
             KeyboardInterrupt: As it came.
         """
-        return self._asked_more(probe, pair, goal=goal, tell=tell)
+        return self._ask_more(probe, pair, goal=goal, tell=tell)
 
-    def check(
+    def measure_check(
         self,
         probe: Probe,
         pair: Pair,
@@ -205,11 +205,11 @@ class Runner:
         Ask *pair*, which has numbers, what checks them: `Further.checks`.
 
         A failure leaves the answers that there are; returned and raised is as of
-        `extend`.
+        `measure_further_units`.
         """
-        return self._asked_more(probe, pair, is_check=True, tell=tell)
+        return self._ask_more(probe, pair, is_check=True, tell=tell)
 
-    def _asked_more(
+    def _ask_more(
         self,
         probe: Probe,
         pair: Pair,
@@ -240,7 +240,7 @@ class Runner:
         known = {**setup.calibrated, **calibrated}
         self.run = replace(self.run, setup=replace(setup, calibrated=known))
 
-    def _side_by_side(
+    def _measure_side_by_side(
         self,
         workers: Sequence[Worker],
         queue: "CellQueue",
@@ -275,7 +275,7 @@ class Runner:
                     tell(event)
         except BaseException:
             queue.abort()
-            with ending_all():
+            with ending_all_children():
                 for thread in threads:
                     if thread.ident is not None:
                         thread.join()
@@ -290,7 +290,7 @@ class Runner:
             except _Stopped:
                 return
             finally:
-                queue.leave(pair)
+                queue.release_pair(pair)
 
     def _measure_and_store(
         self,
@@ -320,7 +320,7 @@ class Runner:
             before, stored = draft.stored, queue.add(self._store(draft, record))
             # A failure leaves the numbers that there were.
             record = record if draft.stored is before else stored
-        queue.count(record)
+        queue.stop_if_cells_fail_alike(record)
         return record
 
     def _draft_cell(
@@ -341,14 +341,14 @@ class Runner:
 
         def calibrate(facts: Json) -> None:
             self._refuse_replaced_weights(cell)
-            self.store.calibrate(queue.probe.name, facts)
+            self.store.store_calibration(queue.probe.name, facts)
             self.add_calibration({queue.probe.name: facts})
 
         def identify(program: str) -> None:
             with queue.changed:
                 self._refuse_other_program(program)
 
-        previous = queue.stored(pair)
+        previous = queue.stored_record(pair)
         cell = ProbeContext(
             run=replace(
                 self.run,
@@ -356,7 +356,7 @@ class Runner:
                 survey=self.run.survey if worker.is_surveyed else None,
             ),
             pair=pair,
-            logs=self.store.logs(),
+            logs=self.store.make_log_folder(),
             tell=tell,
             calibrate=calibrate,
             identify=identify,
@@ -367,7 +367,7 @@ class Runner:
             goal=goal,
             variant=queue.variant,
             is_check=is_check,
-            others=queue.companions(pair),
+            others=queue.records_of_other_pairs(pair),
             previous_end=worker.previous_end,
         )
         draft = _Draft(
@@ -409,14 +409,14 @@ class Runner:
             )
             raise error
         facts = {"sha256": program}
-        self.store.calibrate(PROGRAM, facts)
+        self.store.store_calibration(PROGRAM, facts)
         self.add_calibration({PROGRAM: facts})
 
     def _keep_observation(self, draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far, if the weights are the same."""
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
-        draft.stored = self.store.add(draft.so_far())
+        draft.stored = self.store.add(draft.record_so_far())
 
     def _measure_cell(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
         """
@@ -431,7 +431,7 @@ class Runner:
         ):
             self._refuse_replaced_weights(cell)
             try:
-                refuse_refused(cell)
+                refuse_impossible_cell(cell)
                 observation = queue.probe.measure(cell)
             except CellError as error:
                 status, excerpt = Status(error.status), error.log_excerpt
@@ -465,7 +465,7 @@ class Runner:
 
         def tell(done: int, total: int) -> None:
             share = f"{min(1.0, done / total):.0%}"
-            cell.step(0, 1, f"hashing the weights, which were touched: {share}")
+            cell.report_step(0, 1, f"hashing the weights, which were touched: {share}")
 
         expected = self.run.setup.weights.sha256
         refuse_replaced(self.run.weights, expected=expected, progress=tell)
@@ -480,7 +480,7 @@ class Runner:
         if self.asked_to_stop():
             raise _Stopped
         told = f"{who}; --no-wait" if who else "--no-wait"
-        cell.wait(f"waiting for another sweep on this machine ({told})")
+        cell.report_wait(f"waiting for another sweep on this machine ({told})")
         nap()
 
     def _refuse_full_disk(self, record: CellRecord) -> None:
@@ -493,17 +493,17 @@ class Runner:
             raise FolderUnusable(folder=self.store.folder, reason=reason)
 
 
-def refuse_refused(cell: ProbeContext) -> None:
+def refuse_impossible_cell(cell: ProbeContext) -> None:
     """
     Stop at a pair that the engine cannot run, without starting a server.
 
     Raises:
         CellError: With what the survey says.
     """
-    refuse_pair(cell.run.survey, cell.run.weights, cell.pair)
+    refuse_impossible_pair(cell.run.survey, cell.run.weights, cell.pair)
 
 
-def refuse_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
+def refuse_impossible_pair(survey: Survey | None, weights: Weights, pair: Pair) -> None:
     """
     Stop at a *pair* that cannot run; *survey* is None if the engine cannot say.
 
@@ -557,7 +557,9 @@ class _Draft:
             position=previous.position if previous else self.position,
             command=seen.command,
             effective=seen.effective,
-            phases=cell.phases.after(previous.phases) if previous else cell.phases,
+            phases=cell.phases.with_previous_added(previous.phases)
+            if previous
+            else cell.phases,
             peak_rss_bytes=cell.peak_rss_bytes,
             silence_s=cell.silence_s,
             device_bytes=cell.device_bytes,
@@ -569,7 +571,7 @@ class _Draft:
         partial = replace(record, observation=observation or self.observation)
         return partial if partial.is_partial else record
 
-    def so_far(self) -> CellRecord:
+    def record_so_far(self) -> CellRecord:
         """
         The record while it is measured: of an interrupted cell.
 
@@ -625,12 +627,12 @@ class CellQueue:
         return is_left(self.records.get(pair), retries=self.runner.retry_failed)
 
     @property
-    def left(self) -> tuple[Pair, ...]:
+    def pairs_left(self) -> tuple[Pair, ...]:
         """The pairs that no worker has taken yet, in running order."""
         return tuple(self._left)
 
     @property
-    def done(self) -> dict[Pair, CellRecord]:
+    def done_records(self) -> dict[Pair, CellRecord]:
         """
         The records of the pairs that are not left, in running order.
 
@@ -650,21 +652,21 @@ class CellQueue:
             while self._left:
                 if self.error or self.is_aborted or self.runner.asked_to_stop():
                     break
-                if self._measuring and self.is_led():
+                if self._measuring and self.needs_calibration():
                     self.changed.wait()
                 else:
-                    pair = self._next()
+                    pair = self._pop_next()
                     self._measuring.add(pair)
                     return pair
             return None
 
-    def _next(self) -> Pair:
+    def _pop_next(self) -> Pair:
         """Take the next cell that is left: the most precise, where it calibrates."""
-        pair = most_precise(self._left) if self.is_led() else self._left[0]
+        pair = most_precise(self._left) if self.needs_calibration() else self._left[0]
         self._left.remove(pair)
         return pair
 
-    def leave(self, pair: Pair) -> None:
+    def release_pair(self, pair: Pair) -> None:
         """Note that *pair* is not measured any more, and wake what waits for it."""
         with self.changed:
             self._measuring.discard(pair)
@@ -676,7 +678,7 @@ class CellQueue:
             self.is_aborted = True
             self.changed.notify_all()
 
-    def is_led(self) -> bool:
+    def needs_calibration(self) -> bool:
         """Whether the next cell calibrates the probe for all others."""
         setup = self.runner.run.setup
         is_set = self.probe.name in setup.calibrated and any(
@@ -685,7 +687,7 @@ class CellQueue:
         )
         return self.probe.calibrating is not None and not is_set
 
-    def companions(self, pair: Pair) -> tuple[CellRecord, ...]:
+    def records_of_other_pairs(self, pair: Pair) -> tuple[CellRecord, ...]:
         """
         The records with numbers of other pairs, by which what *pair* takes is known.
 
@@ -700,7 +702,7 @@ class CellQueue:
             if other != pair and record.has_numbers
         )
 
-    def stored(self, pair: Pair) -> CellRecord | None:
+    def stored_record(self, pair: Pair) -> CellRecord | None:
         """The record of *pair* as it is stored; None if there is none."""
         return self._observed.get((pair, self.variant))
 
@@ -723,7 +725,7 @@ class CellQueue:
                     self.tell(CellEnded(other))
         return record
 
-    def count(self, record: CellRecord) -> None:
+    def stop_if_cells_fail_alike(self, record: CellRecord) -> None:
         """
         Count *record* among failures in a row that are alike, or begin anew.
 
@@ -759,7 +761,7 @@ class CellQueue:
             return
         setup = self.runner.run.setup
         losses = [m.loss for m in self.probe.metrics_of(setup) if m.loss]
-        reasons = [why_too_little(loss, record, setup) for loss in losses]
+        reasons = [why_little_to_lose(loss, record, setup) for loss in losses]
         if reasons and all(reasons):
             raise NothingToLose(
                 f"{self.probe.name}: {reasons[0]}; the other "
@@ -785,7 +787,7 @@ class CellQueue:
     def _trusted_records(self) -> dict[Pair, CellRecord]:
         """The records of this probe with derived statuses, by pair."""
         setup, observed = self.runner.run.setup, tuple(self._observed.values())
-        run = trusted_run(Run(name="", setup=setup, records=()).holding(observed))
+        run = trusted_run(Run(name="", setup=setup, records=()).with_records(observed))
         return {r.pair: r for r in run.every_record if r.variant == self.variant}
 
 

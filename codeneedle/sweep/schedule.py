@@ -32,19 +32,19 @@ from codeneedle.sweep.runner import (
     Runner,
     is_left,
 )
-from codeneedle.sweep.steps import fix_order
+from codeneedle.sweep.steps import fix_and_store_order
 from codeneedle.sweep.workers import Worker, device_kind
+from codeneedle.verdict.asking_order import JointRun, order_of
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
     NextStep,
+    further_time_share,
     next_step,
     pairs_to_extend,
-    spent_share,
 )
-from codeneedle.verdict.order import JointRun, order_of
 
 TIME_SHARE = 1 / 3
 """The most that further functions take by default, as a share of the sweep's time."""
@@ -92,7 +92,7 @@ class Task:
         return self.is_further or self.variant is Variant.CHECK
 
     @property
-    def recorded_as(self) -> str:
+    def record_variant(self) -> str:
         """The `CellRecord.variant` of its records; empty also of a check."""
         if self.variant is Variant.ELSEWHERE:
             kind = device_kind(self.device).lower()
@@ -206,7 +206,7 @@ class _Now:
         found = {r.pair: r for r in self.run.records if r.probe in names}
         return tuple(sorted(found, key=lambda pair: found[pair].started))
 
-    def finished(
+    def records_and_reference(
         self, probe: Probe, pairs: Sequence[Pair]
     ) -> tuple[dict[Pair, CellRecord], Pair | None]:
         """The records of *pairs* with numbers of *probe*, and their reference."""
@@ -263,7 +263,7 @@ def _tasks_of_cells(
     for probe in now.probes_with_something_to_lose(now.wanted.probes):
         if any(now.is_left(probe, pair) for pair in pairs):
             yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
-        yield from _closing_tasks(now, probe, pairs)
+        yield from _reference_repeat_tasks(now, probe, pairs)
 
 
 def _further_tasks(now: _Now) -> Iterator[Task]:
@@ -272,7 +272,7 @@ def _further_tasks(now: _Now) -> Iterator[Task]:
 
     For a third of the time, unless asked for; none once the reference has failed.
     """
-    is_long = now.wanted.more is None and spent_share(now.run) >= TIME_SHARE
+    is_long = now.wanted.more is None and further_time_share(now.run) >= TIME_SHARE
     if is_long or now.verdict.reference in now.taken.failed:
         return
     for pair, units in pairs_to_extend(now.verdict).items():
@@ -317,7 +317,7 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
             yield Task(probe=probe.name, pairs=asked)
     yield from _check_tasks(now)
     for probe in telling:
-        yield from _closing_tasks(now, probe, now.pairs_tried([probe]))
+        yield from _reference_repeat_tasks(now, probe, now.pairs_tried([probe]))
 
 
 def reference_candidates(wanted: Wanted) -> tuple[Pair, ...]:
@@ -399,9 +399,9 @@ def _tasks_of_step(
         yield _extension_task(pair, units, Stage.STEP, step)
     for probe in telling:
         # What failed was measured again before the first step.
-        if any(now.is_left(probe, pair, retries=False) for pair in step.new):
+        if any(now.is_left(probe, pair, retries=False) for pair in step.new_pairs):
             # Not what other probes alone were asked: they may have ruled it out.
-            pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new))
+            pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new_pairs))
             for own in now.group_pairs(pairs):
                 if any(now.is_left(probe, pair, retries=False) for pair in own):
                     yield Task(
@@ -435,13 +435,15 @@ def _check_tasks(now: _Now) -> Iterator[Task]:
         yield Task(probe=PROBE.name, pairs=own, variant=Variant.CHECK)
 
 
-def _closing_tasks(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[Task]:
+def _reference_repeat_tasks(
+    now: _Now, probe: Probe, pairs: Sequence[Pair]
+) -> Iterator[Task]:
     """
     The reference of *pairs* behind all of them, wherever that tells something.
 
     Once more, then on the CPU, then on other devices.
     """
-    finished, reference = now.finished(probe, pairs)
+    finished, reference = now.records_and_reference(probe, pairs)
     if reference is None:
         return
     task = Task(probe=probe.name, pairs=(reference,))
@@ -449,7 +451,7 @@ def _closing_tasks(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[T
     is_compared = len(finished) > 1
     if probe.name in now.wanted.repeats and probe.repeats and is_compared:
         variants.append(replace(task, variant=Variant.AGAIN))
-    if _tells_on_cpu(now, probe, finished, reference):
+    if _needs_cpu_repeat(now, probe, finished, reference):
         variants.append(replace(task, variant=Variant.ON_CPU))
     if not probe.is_timed:
         variants += (
@@ -457,11 +459,11 @@ def _closing_tasks(now: _Now, probe: Probe, pairs: Sequence[Pair]) -> Iterator[T
             for device in other_devices(finished[reference], now.wanted.devices)
         )
     for variant in variants:
-        if now.is_left(probe, reference, variant.recorded_as):
+        if now.is_left(probe, reference, variant.record_variant):
             yield variant
 
 
-def _tells_on_cpu(
+def _needs_cpu_repeat(
     now: _Now, probe: Probe, finished: dict[Pair, CellRecord], reference: Pair
 ) -> bool:
     """
@@ -498,20 +500,20 @@ def other_devices(record: CellRecord, devices: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class JudgedTask:
     """A task, and the verdict on what was measured before it."""
 
     task: Task
     verdict: Verdict
 
 
-def turn_of(
+def judged_task_of(
     run: Run, wanted: Wanted, limits: Limits, taken: Taken, left_s: float
-) -> Turn | None:
+) -> JudgedTask | None:
     """The `next_task` of *run*, which is judged once for it; None if none is left."""
     verdict = judge(run, limits)
     task = next_task(run, wanted, verdict, taken, left_s=left_s)
-    return None if task is None else Turn(task, verdict)
+    return None if task is None else JudgedTask(task, verdict)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -529,36 +531,40 @@ class Schedule:
     is_settled: bool = field(default=False, init=False)
     """Whether the order of a sweep that decides was looked at."""
 
-    def turns(self, left_s: Callable[[], float]) -> Iterator[Turn]:
+    def judged_tasks(self, left_s: Callable[[], float]) -> Iterator[JudgedTask]:
         """
         Each task in turn, to be measured before the next one is asked for.
 
         The run is read and judged once for each.
         """
-        while turn := self.next_turn(left_s()):
-            yield turn
-            self.taken.tasks.add(turn.task)
+        while judged := self.next_judged_task(left_s()):
+            yield judged
+            self.taken.tasks.add(judged.task)
 
-    def next_turn(self, left_s: float = math.inf) -> Turn | None:
+    def next_judged_task(self, left_s: float = math.inf) -> JudgedTask | None:
         """
         What is next.
 
         None if nothing is left. Fixes the order once there is a reference.
         """
         run = self.runner.read()
-        if self.wanted.decides and not self.is_settled and self.has_reference(run):
-            self.settle(run)
+        if (
+            self.wanted.decides
+            and not self.is_settled
+            and self.has_tried_reference(run)
+        ):
+            self.fix_probes_and_order(run)
             run = replace(run, setup=self.runner.run.setup)
-        return turn_of(run, self.wanted, self.limits, self.taken, left_s)
+        return judged_task_of(run, self.wanted, self.limits, self.taken, left_s)
 
-    def has_reference(self, run: Run) -> bool:
+    def has_tried_reference(self, run: Run) -> bool:
         """Whether all that tell losses have measured the reference, or tried to."""
         reference = reference_of(run, self.wanted)
         names = {probe.name for probe in self.wanted.probes if probe.tells_loss}
         tried = {record.probe for record in run.records if record.pair == reference}
         return reference is not None and names <= tried
 
-    def settle(self, run: Run) -> None:
+    def fix_probes_and_order(self, run: Run) -> None:
         """
         Leave out what the reference shows to be silent, and fix the order.
 
@@ -574,7 +580,7 @@ class Schedule:
                 self.leave_out(probe.name, error)
         reference = reference_of(run, self.wanted)
         if reference is not None:
-            fix_order(
+            fix_and_store_order(
                 self.runner,
                 reference,
                 self.wanted.pairs,
@@ -607,7 +613,7 @@ class Schedule:
         there = replace(self.runner, goal=task.units, retry_failed=retries)
         first = self.runner.workers[0]
         if task.variant is Variant.ON_CPU:
-            engine = first.engine.on_cpu(task.pairs[0])
+            engine = first.engine.with_attention_on_cpu(task.pairs[0])
             if engine is not None:
                 there.workers = [Worker(engine=engine, device=first.device)]
         if task.variant is Variant.ELSEWHERE:
@@ -621,7 +627,7 @@ class Schedule:
         self.taken.failed.add(pair)
 
 
-def is_short(record: CellRecord, task: Task, setup: Setup) -> bool:
+def is_short_of_task(record: CellRecord, task: Task, setup: Setup) -> bool:
     """Whether *record* lacks what *task* has asked of its pair."""
     if task.variant is Variant.CHECK:
         return FURTHER.lacks_check(record, setup)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
 from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.prepare import refuse_unfit
+from codeneedle.sweep.prepare import refuse_unfit_folder
 from codeneedle.sweep.request import Execution, keep_request
-from codeneedle.system.files import write_whole
-from codeneedle.system.processes import output_of
+from codeneedle.system.files import write_atomically
+from codeneedle.system.processes import run_for_output
 from codeneedle.text import one_line
 
 SBATCH_TIMEOUT_S = 60.0
@@ -58,7 +58,7 @@ class SlurmArray:
             *self._further_options(),
         ]
         for text in (*options, here, *map(str, folders)):
-            _refuse_lines(text)
+            _refuse_line_breaks(text)
         # Not of COUNT: some tasks may be sent again.
         share = f'--shard "$SLURM_ARRAY_TASK_ID/{self.tasks}"'
         program = [sys.executable, "-m", "codeneedle", "sweep"]
@@ -87,7 +87,7 @@ class SlurmArray:
             ) from error
         return [shlex.join(more)] if more else []
 
-    def write(self, path: Path, plans: Sequence[Plan]) -> None:
+    def write_script_and_sweeps(self, path: Path, plans: Sequence[Plan]) -> None:
         """
         Write the `script` for the pages of a sweep to *path*, and their sweep files.
 
@@ -99,25 +99,25 @@ class SlurmArray:
         folders = [plan.store.folder for plan in plans]
         script = self.script(folders, plans[0].execution)
         for plan in plans:
-            refuse_unfit(plan)
+            refuse_unfit_folder(plan)
             if plan.store.is_void:
                 with plan.store.lock():
-                    plan.store.set_aside()
+                    plan.store.set_run_aside()
             keep_request(plan.kept, plan.store)
         try:
-            write_whole(path, script.encode())
+            write_atomically(path, script.encode())
         except OSError as error:
             raise FolderUnusable(folder=path, reason=str(error)) from error
 
     @staticmethod
-    def send(path: Path) -> str:
+    def submit_script(path: Path) -> str:
         """
         Send the script at *path*; returns the output of sbatch.
 
         Raises:
             ToolFailed: If there is no sbatch, or it refuses.
         """
-        done = output_of(
+        done = run_for_output(
             ["sbatch", str(path)], timeout_s=SBATCH_TIMEOUT_S, env=os.environ
         )
         if done.returncode:
@@ -147,7 +147,7 @@ def _one_after_the_other(commands: Sequence[str]) -> list[str]:
     return [*(f"{command} || {stop}" for command in commands), "exit ${code:-0}"]
 
 
-def _refuse_lines(text: str) -> None:
+def _refuse_line_breaks(text: str) -> None:
     """Stop at a line break: what follows it would be a command of the script."""
     if len(text.splitlines()) > 1:
         raise BadInput(

@@ -13,16 +13,16 @@ from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.plan import Plan, PlannedStep
 from codeneedle.sweep.runner import Runner
 from codeneedle.text import plural
+from codeneedle.verdict.asking_order import Order, stored_asking_order
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
     cell_s,
-    is_asked,
+    is_extendable,
 )
-from codeneedle.verdict.order import Order, order_in
 
 
-def first_look(
+def first_look_index(
     ends: Sequence[int],
     cell_s: Callable[[int], float],
     *,
@@ -41,7 +41,7 @@ def first_look(
     return max(fitting, default=0)
 
 
-def first_answer_s(plan: Plan) -> float:
+def first_step_limit_s(plan: Plan) -> float:
     """
     What the first step may take, in seconds.
 
@@ -51,7 +51,7 @@ def first_answer_s(plan: Plan) -> float:
     return FIRST_ANSWER_S if named is None else 0.0
 
 
-def fix_order(
+def fix_and_store_order(
     runner: Runner,
     reference: Pair,
     pairs: Iterable[Pair],
@@ -70,19 +70,22 @@ def fix_order(
         reference: The pair that all others are compared with.
         pairs: Those that may be measured.
         unborne: Types of K that are predicted to lose more than is allowed.
-        most_s: See `first_look`.
+        most_s: See `first_look_index`.
     """
     run = runner.read()
-    stored, wanted = order_in(run.setup), [str(p) for p in pairs if p != reference]
+    stored, wanted = (
+        stored_asking_order(run.setup),
+        [str(p) for p in pairs if p != reference],
+    )
     if stored is not None and {*wanted} <= {*stored.pairs}:
         return stored
     if stored is None:
         new = Order(pairs=tuple(wanted), unborne=unborne)
         stored = _with_looks(new, run, reference, most_s)
-    return _keep_order(runner, stored, wanted)
+    return _store_extended_order(runner, stored, wanted)
 
 
-def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
+def adopt_and_store_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
     """
     The order of the run of *runner*, with the numbers of functions of another one.
 
@@ -93,11 +96,13 @@ def share_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
         order: That of the run with the reference.
         pairs: Those that may be measured.
     """
-    stored = order_in(runner.read().setup) or replace(order, pairs=())
-    return _keep_order(runner, stored, [str(pair) for pair in pairs])
+    stored = stored_asking_order(runner.read().setup) or replace(order, pairs=())
+    return _store_extended_order(runner, stored, [str(pair) for pair in pairs])
 
 
-def _keep_order(runner: Runner, stored: Order, wanted: Sequence[str]) -> Order:
+def _store_extended_order(
+    runner: Runner, stored: Order, wanted: Sequence[str]
+) -> Order:
     """
     Store *stored* with the pairs that are *wanted* behind its own.
 
@@ -116,27 +121,38 @@ def _with_looks(order: Order, run: Run, reference: Pair, most_s: float) -> Order
 
     Else from the look that is likely to come in *most_s* seconds.
     """
-    ends = [*FURTHER.unit_ends(run.setup)] if PROBE.name in run.setup.probes else []
-    own = next((r for r in run.records if is_asked(r) and r.pair == reference), None)
+    ends = (
+        [*FURTHER.units_at_looks(run.setup)] if PROBE.name in run.setup.probes else []
+    )
+    own = next(
+        (r for r in run.records if is_extendable(r) and r.pair == reference), None
+    )
     at = 0
-    if ends and own and all(r.pair == reference for r in run.records if is_asked(r)):
-        others_s = _seconds_of_other_losses(run, reference)
-        at = first_look(
+    if (
+        ends
+        and own
+        and all(r.pair == reference for r in run.records if is_extendable(r))
+    ):
+        others_s = _seconds_of_other_probes(run, reference)
+        at = first_look_index(
             ends,
             functools.partial(cell_s, own, run.setup),
-            cells=1 + len(order.first),  # the reference is asked for as many as others
-            spent_s=own.phases.total_s + (1 + len(order.first)) * others_s,
+            cells=1
+            + len(
+                order.first_step_pairs
+            ),  # the reference is asked for as many as others
+            spent_s=own.phases.total_s + (1 + len(order.first_step_pairs)) * others_s,
             most_s=most_s,
         )
     return replace(order, looks=tuple(ends[at:]), skipped=at)
 
 
-def _seconds_of_other_losses(run: Run, pair: Pair) -> float:
+def _seconds_of_other_probes(run: Run, pair: Pair) -> float:
     """What *pair* took for losses of which no more is asked than every pair is."""
     return math.fsum(
         record.phases.total_s
         for record in run.records
-        if record.pair == pair and record.has_numbers and not is_asked(record)
+        if record.pair == pair and record.has_numbers and not is_extendable(record)
         if PROBES[record.probe].tells_loss
     )
 
@@ -158,19 +174,19 @@ def with_steps(plan: Plan) -> Plan:
 
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     """The steps that `with_steps` says, in the order in which they come."""
-    reference, *others = plan.may_measure
+    reference, *others = plan.measurable_pairs
     order = Order(pairs=tuple(map(str, others)), unborne=plan.unborne_types)
-    ends = plan_looks(plan)
-    at = _planned_look(plan, ends, cells=1 + len(order.first))
+    ends = planned_looks(plan)
+    at = _planned_first_look_index(plan, ends, cells=1 + len(order.first_step_pairs))
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
     yield _planned_step(plan, f"{reference}, the reference", 1, look)
-    if order.first:
-        names = ", ".join(map(str, order.first))
+    if order.first_step_pairs:
+        names = ", ".join(map(str, order.first_step_pairs))
         yield _planned_step(
-            plan, f"the first answer: {names}{each}", len(order.first), look
+            plan, f"the first answer: {names}{each}", len(order.first_step_pairs), look
         )
-    left = len(others) - len(order.first)
+    left = len(others) - len(order.first_step_pairs)
     if left > 0:
         what = f"then pair by pair, smaller than what is within: {left} at most"
         yield _planned_step(plan, f"{what}; of each", 1, look)
@@ -182,15 +198,17 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
         what = f"the reference and the pair to set, {check.phrase} for a check"
         yield PlannedStep(what=what, price=check.price * 2)
     if plan.pair_to_repeat(plan.probes[0]):
-        yield _planned_step(plan, f"{reference} once more", 1, plan_first(ends))
+        yield _planned_step(
+            plan, f"{reference} once more", 1, initial_function_count(ends)
+        )
 
 
-def plan_first(ends: Sequence[int]) -> int:
+def initial_function_count(ends: Sequence[int]) -> int:
     """Functions that every sweep asks for, of *ends*."""
     return ends[0] if ends else 0
 
 
-def plan_looks(plan: Plan) -> list[int]:
+def planned_looks(plan: Plan) -> list[int]:
     """
     Numbers of functions after which a pair is judged.
 
@@ -198,29 +216,29 @@ def plan_looks(plan: Plan) -> list[int]:
     """
     setup = plan.store.intact_setup()
     if setup and PROBE.name in setup.probes:
-        return [*FURTHER.unit_ends(setup)]
+        return [*FURTHER.units_at_looks(setup)]
     if PROBE not in plan.probes:
         return []
     settings = plan.request.settings_of(PROBE)
-    return [*FURTHER.planned_ends(settings, plan.estimates)]
+    return [*FURTHER.planned_units_at_looks(settings, plan.estimates)]
 
 
-def _planned_look(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
+def _planned_first_look_index(plan: Plan, ends: Sequence[int], *, cells: int) -> int:
     """
     The index in *ends* of the first step, by an estimate.
 
     0 if the time of one is unknown, and without *ends*.
     """
-    times = {end: plan.time_of(_planned_cell(plan, end)) for end in ends}
+    times = {end: plan.seconds_of_price(_planned_cell_price(plan, end)) for end in ends}
     known = {end: time_s for end, time_s in times.items() if time_s is not None}
     if not ends or len(known) < len(ends):
         return 0
-    return first_look(
+    return first_look_index(
         ends,
         known.__getitem__,
         cells=cells,
         spent_s=known[ends[0]],
-        most_s=first_answer_s(plan),
+        most_s=first_step_limit_s(plan),
     )
 
 
@@ -230,11 +248,11 @@ def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedS
 
     It has no price if that is unknown.
     """
-    price = _planned_cell(plan, functions)
+    price = _planned_cell_price(plan, functions)
     return PlannedStep(what=what, price=None if price is None else price * cells)
 
 
-def _planned_cell(plan: Plan, functions: int) -> Price | None:
+def _planned_cell_price(plan: Plan, functions: int) -> Price | None:
     """What one cell of each probe with losses takes; None if that is unknown of one."""
     price = Price()
     for probe in (p for p in plan.probes if p.tells_loss):

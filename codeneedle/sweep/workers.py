@@ -1,19 +1,16 @@
-"""Workers that measure side by side, their devices, and shares of the grid."""
+"""Workers that measure side by side, their devices, and whether they agree."""
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from typing_extensions import override
-
-from codeneedle.cache_types import Pair, most_precise
+from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.probes.probe import Probe
-from codeneedle.records.comparability import first_other
+from codeneedle.records.comparability import first_difference_path
 from codeneedle.records.record import CellRecord
-from codeneedle.records.store import Store, share_suffix
+from codeneedle.records.store import Store
 from codeneedle.reference import reference_among
 from codeneedle.system.machine import usable_cores
 from codeneedle.text import plural
@@ -86,82 +83,12 @@ def places(
     return tuple(Place(device, threads) for device in devices or [""] * number)
 
 
-_SHARE = re.compile(r"([1-9]\d*)/([1-9]\d*)")
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One of several shares of a grid."""
-
-    number: int  # from 1
-    of: int  # number of shares
-
-    @override
-    def __str__(self) -> str:
-        return f"{self.number}/{self.of}"
-
-    @classmethod
-    def parse(cls, text: str) -> "Share":
-        """
-        The share that ``3/8`` names.
-
-        Raises:
-            BadInput: If *text* is anything else.
-        """
-        share = _SHARE.fullmatch(text)
-        if not share or int(share[1]) > int(share[2]):
-            raise BadInput(
-                source="--shard",
-                reason=f"'{text}' is not a share such as 3/8",
-                hint="Give the number of the share, from 1, and how many there are.",
-            )
-        return cls(int(share[1]), int(share[2]))
-
-    def pairs(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
-        """
-        Those of *pairs*, in running order, that are in this share.
-
-        The most precise one, the reference, is in all shares, and comes first: it shows
-        whether hosts compute alike.
-        """
-        mine = (most_precise(pairs), *pairs[self.number - 1 :: self.of])
-        return tuple(dict.fromkeys(mine))
-
-    @property
-    def suffix(self) -> str:
-        """What ends the name of its run folder."""
-        return share_suffix(self.number, self.of)
-
-
-def share_of_array(environment: Mapping[str, str] = os.environ) -> Share | None:
-    """
-    The share of a task of a SLURM array; None outside of one.
-
-    Raises:
-        BadInput: If its tasks are not numbered without gaps.
-    """
-    names = ("ID", "COUNT", "MIN", "STEP")
-    texts = [environment.get(f"SLURM_ARRAY_TASK_{name}", "") for name in names]
-    if not (texts[0].isdecimal() and texts[1].isdecimal()):
-        return None
-    task, count = int(texts[0]), int(texts[1])
-    least, step = (int(text) if text.isdecimal() else 1 for text in texts[2:])
-    number, rest = divmod(task - least, step)
-    if rest or not 0 <= number < count:
-        raise BadInput(
-            source=f"SLURM_ARRAY_TASK_ID={task}",
-            reason=f"this array of {plural(count, 'task')} has gaps",
-            hint="Say which share this task has: --shard 3/8",
-        )
-    return Share(number + 1, count)
-
-
 def device_kind(phrase: str) -> str:
     """A `Place.phrase` without threads: shares of the cores compute alike."""
     return re.sub(r"(^|, )\d+ threads?$", "", phrase)
 
 
-def agreement_sentence(
+def device_agreement_sentence(
     probe: Probe, variant: str, pairs: Sequence[Pair], *, store: Store
 ) -> str:
     """
@@ -174,7 +101,7 @@ def agreement_sentence(
     theirs = others.get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
-    place = first_other(ours.observation, theirs.observation)
+    place = first_difference_path(ours.observation, theirs.observation)
     where = f"{ours.pair} on {ours.device} and on {theirs.device}"
     if not place:
         return f"{where}: the same {probe.name}"
@@ -188,12 +115,12 @@ def _reference_record(
     probe: Probe, pairs: Sequence[Pair], store: Store
 ) -> CellRecord | None:
     """The record of the most precise of *pairs* with numbers; None without any."""
-    finished = finished_of(probe, pairs, store)
+    finished = finished_records(probe, pairs, store)
     reference = reference_among(finished.values())
     return finished[reference] if reference else None
 
 
-def finished_of(
+def finished_records(
     probe: Probe, pairs: Sequence[Pair], store: Store
 ) -> dict[Pair, CellRecord]:
     """The records of *probe* that have numbers, by pair, of *pairs*."""

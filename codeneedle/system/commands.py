@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 from codeneedle.errors import BadInput, ToolMissing, did_you_mean
-from codeneedle.system.secrets import secret_in
+from codeneedle.system.secrets import secret_name_in
 
 _PLACEHOLDER = re.compile(r"\$\{([^{}]*)\}")
 
 
-def words_of(
+def parse_command_words(
     command: str, *, option: str, known: Collection[str], hint: str
 ) -> tuple[str, ...]:
     """
@@ -43,7 +43,7 @@ def words_of(
         ) from error
     if not words:
         raise BadInput(source=option, reason="is empty", hint="Give it a command.")
-    if name := secret_in(" ".join(words)):
+    if name := secret_name_in(" ".join(words)):
         raise BadInput(
             source=f"{option} ... {name}",
             reason="takes a secret, which records must not store",
@@ -81,7 +81,7 @@ def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
     return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
-def program_at(name: str, *, option: str) -> str:
+def find_program(name: str, *, option: str) -> str:
     """
     The absolute path of the program *name*.
 
@@ -98,7 +98,7 @@ def program_at(name: str, *, option: str) -> str:
     return str(Path(path).absolute())
 
 
-def refuse_unset(name: str, *, option: str) -> None:
+def refuse_unset_variable(name: str, *, option: str) -> None:
     """
     Stop at an environment variable that is to be passed on, and is not set.
 

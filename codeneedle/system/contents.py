@@ -1,6 +1,6 @@
 """
 Hashes of the contents of files, and the files that words of a command line name. A hash
-is kept for as long as its file is the same by `files.identity`.
+is kept for as long as its file is the same by `files.file_state_text`.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.system.files import cache_folder, identity, read_note, write_note
+from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
 
 KEPT_FROM_BYTES = 1 << 20
 """Size of a file from which on its hash is kept: less is read as fast as a note."""
@@ -26,7 +26,7 @@ class _ContentHash:
 def content_hash(path: Path) -> str:
     """SHA-256 of the file at *path*; empty if it cannot be read."""
     try:
-        same, size = identity(path), path.stat().st_size
+        same, size = file_state_text(path), path.stat().st_size
         if size < KEPT_FROM_BYTES:
             return hashlib.sha256(path.read_bytes()).hexdigest()
         name = hashlib.sha256(same.encode(errors="replace")).hexdigest()[:32]

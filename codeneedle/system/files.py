@@ -24,7 +24,7 @@ import psutil
 
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.system.secrets import mask_text
-from codeneedle.text import size, visible
+from codeneedle.text import escape_invisible, size_text
 
 HOLDER_BYTES = 200
 """Longest text of a lock file that is read."""
@@ -87,7 +87,7 @@ def nearest_folder(path: Path) -> Path:
     return next(place for place in (absolute, *absolute.parents) if exists(place))
 
 
-def identity(path: Path) -> str:
+def file_state_text(path: Path) -> str:
     """
     A text that changes when the file at *path* is replaced or written to.
 
@@ -111,7 +111,7 @@ def reason_of(error: OSError) -> str:
     return error.strerror or str(error)
 
 
-def own_folder(path: Path) -> Path:
+def refuse_linked_folder(path: Path) -> Path:
     """
     *path*, below a folder of the user's, which codeneedle itself made.
 
@@ -127,16 +127,16 @@ def own_folder(path: Path) -> Path:
     return path
 
 
-def made_own(folder: Path) -> Path:
+def make_unlinked_folder(folder: Path) -> Path:
     """
-    An `own_folder` that exists.
+    An `refuse_linked_folder` that exists.
 
     Raises:
         BadInput: If it is a link.
         FolderUnusable: If it cannot be made.
     """
     try:
-        own_folder(folder).mkdir(parents=True, exist_ok=True)
+        refuse_linked_folder(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise FolderUnusable(folder=folder, reason=reason_of(error)) from error
     return folder
@@ -151,7 +151,7 @@ def make_empty(folder: Path, *, mode: int = 0o777) -> Path:
         FolderUnusable: If that fails.
     """
     try:
-        own_folder(folder.parent)
+        refuse_linked_folder(folder.parent)
         if folder.is_symlink() or folder.is_file():
             folder.unlink()
         elif folder.exists():
@@ -175,13 +175,13 @@ def remove_folder(folder: Path) -> None:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     top = os.open(folder, flags)
     try:
-        left, number = _empty_one(top, top, 0)
+        left, number = _remove_files_move_folders(top, top, 0)
         while left:
             name = left.pop()
             inner = os.open(name, flags, dir_fd=top)
             try:
                 os.fchmod(inner, 0o700)
-                found, number = _empty_one(inner, top, number)
+                found, number = _remove_files_move_folders(inner, top, number)
             finally:
                 os.close(inner)
             left += found
@@ -191,7 +191,9 @@ def remove_folder(folder: Path) -> None:
     folder.rmdir()
 
 
-def _empty_one(folder: int, top: int, number: int) -> tuple[list[str], int]:
+def _remove_files_move_folders(
+    folder: int, top: int, number: int
+) -> tuple[list[str], int]:
     """Remove files of *folder*, move its folders to *top*; their names, and a count."""
     with os.scandir(folder) as entries:
         found = list(entries)
@@ -222,7 +224,7 @@ def create(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, flags | os.O_CLOEXEC, 0o666), "ab")
 
 
-def write_whole(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
+def write_atomically(path: Path, data: bytes, *, is_lasting: bool = True) -> None:
     """
     Replace the file at *path* in one step; missing folders are made.
 
@@ -329,7 +331,7 @@ def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
 def write_note(path: Path, note: object) -> None:
     """Write *note* as JSON if the disk allows it; nothing depends on it."""
     with contextlib.suppress(OSError):
-        write_whole(path, msgspec.json.encode(note))
+        write_atomically(path, msgspec.json.encode(note))
 
 
 def move_aside(path: Path, suffix: str) -> Path:
@@ -424,12 +426,12 @@ def holding_lock(
 def lock_holder(path: Path) -> str:
     """The process that holds the lock *path*: ``pid 123 on host``; may be empty."""
     with contextlib.suppress(OSError), open_regular(path) as file:
-        return visible(file.read(HOLDER_BYTES).decode(errors="replace"))
+        return escape_invisible(file.read(HOLDER_BYTES).decode(errors="replace"))
     return ""
 
 
 @contextlib.contextmanager
-def private_folder() -> Iterator[Path]:
+def temporary_private_folder() -> Iterator[Path]:
     """
     A new folder that this user alone may read, for the length of the block.
 
@@ -439,7 +441,7 @@ def private_folder() -> Iterator[Path]:
     Raises:
         FolderUnusable: If it cannot be made.
     """
-    above = _private_folder()
+    above = _private_folders_root()
     with contextlib.ExitStack() as stack:
         try:
             above.mkdir(parents=True, exist_ok=True)
@@ -454,8 +456,8 @@ def private_folder() -> Iterator[Path]:
 
 
 def remove_private_folders() -> None:
-    """Remove each `private_folder`, unless a process is using one."""
-    above = _private_folder()
+    """Remove each `temporary_private_folder`, unless a process is using one."""
+    above = _private_folders_root()
     with (
         contextlib.suppress(OSError),  # also of a lock that another process holds
         holding_lock(above / "lock"),
@@ -465,7 +467,7 @@ def remove_private_folders() -> None:
                 shutil.rmtree(path, ignore_errors=True)
 
 
-def _private_folder() -> Path:
+def _private_folders_root() -> Path:
     return cache_folder() / "private"
 
 
@@ -474,7 +476,7 @@ def free_disk_bytes(folder: Path) -> int:
     return psutil.disk_usage(str(nearest_folder(folder))).free
 
 
-def made_folder(
+def ensure_whole_folder(
     folder: Path,
     make: Callable[[Path], Path],
     *,
@@ -509,7 +511,7 @@ def made_folder(
                 shutil.rmtree(stale, ignore_errors=True)
             free_bytes = free_disk_bytes(folder)
             if free_bytes < needed_bytes:
-                free, needed = size(free_bytes), size(needed_bytes)
+                free, needed = size_text(free_bytes), size_text(needed_bytes)
                 reason = f"only {free} are free, {needed} are needed for a while"
                 raise cache_unusable_error(folder.parent, reason)
             with tempfile.TemporaryDirectory(prefix=prefix, dir=folder.parent) as draft:

@@ -21,7 +21,7 @@ from typing_extensions import override
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
 from codeneedle.system.files import cache_folder, holding_lock, read_regular
-from codeneedle.text import MIB, one_line, plural, visible
+from codeneedle.text import MIB, escape_invisible, one_line, plural
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -132,7 +132,7 @@ class Load:
     def __str__(self) -> str:
         return f"{self.programs:.1f} on {plural(self.cores, 'core')}"
 
-    def overload(self) -> str:
+    def overload_warning(self) -> str:
         """A warning if more programs compute than there are cores; else empty."""
         if self.per_core <= 1:
             return ""
@@ -196,7 +196,7 @@ def _who_computes(path: Path) -> str:
             if not psutil.pid_exists(int(pid)):  # it was killed
                 note.unlink()
             elif run := read_regular(note):
-                who = f"pid {pid}, {visible(run.decode(errors='replace'))}"
+                who = f"pid {pid}, {escape_invisible(run.decode(errors='replace'))}"
     return who
 
 
@@ -236,7 +236,7 @@ def _sysctl_brand() -> str:
     """Name of the processor on macOS; empty if unknown."""
     argv = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
-        return processes.output_of(argv, timeout_s=ASK_TIMEOUT_S).stdout.strip()
+        return processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S).stdout.strip()
     except MachineError:
         return ""
 
@@ -299,7 +299,7 @@ def peak_rss_bytes(pid: int) -> int | None:
     return _rss_bytes(pid) if peak is None else peak
 
 
-def tree_rss_bytes(pid: int) -> int | None:
+def tree_peak_rss_bytes(pid: int) -> int | None:
     """
     Largest resident size of *pid* and of what it has started, in bytes; None if gone.
 
@@ -337,18 +337,20 @@ def _rss_bytes(pid: int) -> int | None:
         return None
 
 
-def used_bytes(*pids: int) -> int | None:
+def nvidia_memory_bytes(*pids: int) -> int | None:
     """
     Memory that the processes *pids* hold on all NVIDIA devices together, in bytes.
 
     Takes up to some seconds. None if unknown: without nvidia-smi, on macOS (where
     resident size includes it), and in containers with pids of their own.
     """
-    program = nvidia_smi()
+    program = nvidia_smi_path()
     if program is None:
         return None
     try:
-        answer = processes.output_of([program, *_QUESTION], timeout_s=ASK_TIMEOUT_S)
+        answer = processes.run_for_output(
+            [program, *_QUESTION], timeout_s=ASK_TIMEOUT_S
+        )
     except MachineError:
         return None
     if answer.returncode:
@@ -359,7 +361,7 @@ def used_bytes(*pids: int) -> int | None:
 
 
 @functools.cache
-def nvidia_smi() -> str | None:
+def nvidia_smi_path() -> str | None:
     """Path of nvidia-smi; None if there is none."""
     return None if sys.platform == "darwin" else shutil.which(NVIDIA_SMI)
 

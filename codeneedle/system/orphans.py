@@ -78,7 +78,7 @@ class ChildNote:
 
     mark: _Mark  # value of `VARIABLE` in its environment, which its children inherit
     owner: Process  # the codeneedle that started it
-    host: str  # host of both; see `this_host`
+    host: str  # host of both; see `host_identity`
 
     @property
     def program(self) -> str:
@@ -87,7 +87,7 @@ class ChildNote:
 
     def is_abandoned(self) -> bool:
         """Whether its owner ran on this host, and is gone."""
-        return self.host == this_host() and not self.owner.is_alive()
+        return self.host == host_identity() and not self.owner.is_alive()
 
     def groups(self) -> list[int]:
         """
@@ -151,7 +151,7 @@ def running_with_note(
     note = ChildNote(
         mark=f"{_program_name(argv)}.{secrets.token_hex(4)}",
         owner=this_process(),
-        host=this_host(),
+        host=host_identity(),
     )
     _write_note(note)
     try:
@@ -270,7 +270,7 @@ def started_at(pid: int) -> float | None:
 
 
 @functools.cache
-def this_host() -> str:
+def host_identity() -> str:
     """
     Name, boot and process numbering of this host.
 

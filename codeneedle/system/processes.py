@@ -22,7 +22,7 @@ import psutil
 
 from codeneedle.errors import FolderUnusable, ToolFailed, hint_for
 from codeneedle.system import files, signals
-from codeneedle.system.variables import inherited_variables
+from codeneedle.system.inherited_variables import inherited_variables
 
 Child = subprocess.Popen[bytes]
 
@@ -41,7 +41,7 @@ SHORTEST_NAP_S, LONGEST_NAP_S = 0.001, 0.05
 """Pauses between polls of a child that ends: doubled from the first to the second."""
 
 OUTPUT_LIMIT_BYTES = 4 << 20
-"""Limit of `output_of` for a stream; llama-server's ``--help`` has 60 KB."""
+"""Limit of `run_for_output` for a stream; llama-server's ``--help`` has 60 KB."""
 
 FILE_LIMIT_BYTES = 2 << 30
 """
@@ -57,22 +57,22 @@ Output = subprocess.CompletedProcess[str]
 """How a program ended, and what it wrote."""
 
 QUIET_S = 0.5
-"""Pause in what a program writes after which `told_output_of` takes it to be over."""
+"""Pause in what a program writes after which `run_until_last_words` ends."""
 
 OMISSION = b"\n[...]\n"
 """Replaces the middle of a long log."""
 
 _running: set[Child] = set()
-"""Children not yet stopped, for `ending_all` and `_kill_the_rest`."""
+"""Children not yet stopped, for `ending_all_children` and `_kill_the_rest`."""
 
 _starting = threading.Lock()
-"""Held while a child starts: `_limited_files` changes the whole process."""
+"""Held while a child starts: `_limiting_file_sizes` changes the whole process."""
 
 _are_ending = threading.Event()
-"""Set while `ending_all` is active."""
+"""Set while `ending_all_children` is active."""
 
 
-def output_of(
+def run_for_output(
     argv: Sequence[str], *, timeout_s: float, env: Mapping[str, str] | None = None
 ) -> Output:
     """
@@ -97,7 +97,7 @@ def output_of(
         return _output_of(child, *kept.values())
 
 
-def told_output_of(
+def run_until_last_words(
     argv: Sequence[str],
     *,
     timeout_s: float,
@@ -105,7 +105,7 @@ def told_output_of(
     last_words: bytes,
 ) -> Output:
     """
-    `output_of` for a program that may end before its log is written.
+    `run_for_output` for a program that may end before its log is written.
 
     llama.cpp writes its log from a thread of its own, and what is left in its queue is
     lost when the program ends (llama.cpp #22142). Here its stdout is a pipe that is
@@ -209,7 +209,7 @@ def running(
     """
     with (
         _log_file(log, heading) as output,
-        _killed_with_us() as group_started,
+        _killing_group_with_us() as group_started,
         _starting_child(
             argv,
             env=env,
@@ -255,7 +255,7 @@ def stop(child: Child) -> None:
 
 
 @contextlib.contextmanager
-def ending_all() -> Iterator[None]:
+def ending_all_children() -> Iterator[None]:
     """
     Stop the children of all threads; in the block, none can be started.
 
@@ -297,7 +297,7 @@ def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> No
                 return
             arrived_before = len(hold.arrived)
             _signal_group(group, request)
-            for _ in _naps(until=time.monotonic() + grace_s):
+            for _ in _sleep_between_polls(until=time.monotonic() + grace_s):
                 is_hurried = len(hold.arrived) > arrived_before
                 if is_gone() or (is_hurried and request != signal.SIGKILL):
                     break
@@ -322,13 +322,13 @@ def _starting_child(
     """
     A child that is started now, and stopped with its group behind the block.
 
-    In `ending_all` it is stopped at once, by a KeyboardInterrupt.
+    In `ending_all_children` it is stopped at once, by a KeyboardInterrupt.
     """
     with contextlib.ExitStack() as stack:
         # A signal after the start and before the callback would leave an orphan.
         hold = stack.enter_context(signals.holding_signals())
         try:
-            with _starting, _limited_files(file_limit_bytes):
+            with _starting, _limiting_file_sizes(file_limit_bytes):
                 child = subprocess.Popen(
                     argv,
                     env=env,
@@ -353,7 +353,7 @@ def _starting_child(
 
 
 @contextlib.contextmanager
-def _limited_files(limit_bytes: int | None) -> Iterator[None]:
+def _limiting_file_sizes(limit_bytes: int | None) -> Iterator[None]:
     """
     Lower the size that files may have, for children that start in the block.
 
@@ -381,7 +381,7 @@ before a second line.
 
 
 @contextlib.contextmanager
-def _killed_with_us() -> Iterator[Callable[[int], None]]:
+def _killing_group_with_us() -> Iterator[Callable[[int], None]]:
     """
     Have a process group killed if this process dies inside of the block.
 
@@ -547,7 +547,7 @@ def port_is_listened_on(pids: Iterable[int], port: int) -> bool | None:
         return None
 
 
-def words_of(pid: int) -> list[str]:
+def command_line_of(pid: int) -> list[str]:
     """The command line of *pid*; empty if it is gone."""
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.Process(pid).cmdline()
@@ -571,7 +571,7 @@ def mapped_files(pid: int) -> set[Path]:
     return set()
 
 
-def _naps(*, until: float) -> Iterator[float]:
+def _sleep_between_polls(*, until: float) -> Iterator[float]:
     """Sleep, ever longer, between polls, until the monotonic time *until*."""
     nap_s = SHORTEST_NAP_S
     while time.monotonic() < until:

@@ -49,7 +49,7 @@ def secrets_of(variables: Mapping[str, str]) -> list[str]:
     """Values of *variables* that are or hold secrets; passwords in URLs, too."""
     found = []
     for name, value in variables.items():
-        if is_secret(name) or secret_in(f"{name}={value}"):
+        if is_secret(name) or secret_name_in(f"{name}={value}"):
             found += [value, *_PASSWORD.findall(value)]
     return found
 
@@ -64,7 +64,7 @@ def mask_text(text: str, *, shortest: int = SHORTEST) -> str:
     for secret, pattern in list(_known.items()):
         if len(secret) >= shortest:
             text = pattern.sub(_stars_for, text)
-            text = _without_parts(text, secret)
+            text = _mask_secret_parts(text, secret)
     return text
 
 
@@ -73,7 +73,7 @@ def _stars_for(found: re.Match[str]) -> str:
     return re.sub(r"\S", "*", found[0])
 
 
-def _without_parts(text: str, secret: str) -> str:
+def _mask_secret_parts(text: str, secret: str) -> str:
     """*text* with stars for parts of *secret* where it begins, ends or is cut."""
     for size in range(len(secret) - 1, LEAST_PART - 1, -1):
         start, stars = secret[:size], "*" * size
@@ -105,7 +105,7 @@ _LETTERS = (string.ascii_letters + string.digits).encode()
 _OTHERS = bytes(set(range(256)) - {*_LETTERS})
 
 
-def are_in(data: bytes) -> bool:
+def has_known_secret(data: bytes) -> bool:
     """Whether a known secret may be in the JSON *data*: its letters and digits are."""
     if not _known:
         return False
@@ -194,7 +194,7 @@ _OPTION = re.compile(r"--?[A-Za-z][\w-]*(=.*)?|-\d+")
 _USER_IN_URL = re.compile(r"\w://[^\s/@]*@")
 
 
-def secret_in(text: str) -> str:
+def secret_name_in(text: str) -> str:
     """The name of what looks like a secret in *text*; empty if nothing does."""
     if _USER_IN_URL.search(text):
         return "http://...@"

@@ -64,7 +64,7 @@ def unwinding_on_signals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def stop_request() -> Iterator[StopRequest]:
+def catching_stop_request() -> Iterator[StopRequest]:
     """
     First SIGINT: note the request. From the second on: raise KeyboardInterrupt.
 
@@ -75,12 +75,12 @@ def stop_request() -> Iterator[StopRequest]:
     """
     request = StopRequest()
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
+    def on_sigint(_number: int, _frame: FrameType | None) -> None:
         if request.asked_to_stop:
             raise KeyboardInterrupt
         request.asked_to_stop = True
 
-    with _handling({signal.SIGINT: handle}):
+    with _handling({signal.SIGINT: on_sigint}):
         yield request
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from codeneedle.cache_types import Pair, most_precise_first
-from codeneedle.verdict.order import (
+from codeneedle.verdict.asking_order import (
     Order,
     PairState,
     StepTarget,
@@ -20,7 +20,7 @@ from codeneedle.verdict.order import (
 from codeneedle.verdict.statistics import Bounds
 
 
-def border_of(pairs: Collection[Pair]) -> list[Pair]:
+def undominated_pairs(pairs: Collection[Pair]) -> list[Pair]:
     """Those of *pairs* that no other one covers, most precise first."""
     return [
         pair
@@ -38,7 +38,7 @@ def dominated_pairs(
     That is the coarsest which is as fine in weights, K and V. Nothing once one that was
     measured is shown to lose less than one that covers it: then none tells of another.
     """
-    if is_contradicted(bounds):
+    if has_better_coarser_pair(bounds):
         return {}
     known = most_precise_first(bounds)[::-1]
     found = {}
@@ -49,7 +49,7 @@ def dominated_pairs(
     return found
 
 
-def is_contradicted(bounds: Mapping[Pair, Bounds]) -> bool:
+def has_better_coarser_pair(bounds: Mapping[Pair, Bounds]) -> bool:
     """Whether one is shown to lose less than one that is finer in everything."""
     return any(
         covers(finer, pair) and bounds[pair].high < bounds[finer].low
@@ -64,7 +64,7 @@ def best_of(bounds: Mapping[Pair, Bounds]) -> Pair | None:
     return min(known, key=lambda p: (known[p].high, known[p].mean), default=None)
 
 
-def next_on_border(
+def next_budget_target(
     order: Order,
     seen: Mapping[Pair, PairState],
     bounds: Mapping[Pair, Bounds],
@@ -86,14 +86,14 @@ def next_on_border(
     """
     look = order.looks[0] if order.looks else 0
     alive = [p for p in fitting if p not in seen or p in bounds]
-    new = [pair for pair in border_of(alive) if pair not in seen]
+    new = [pair for pair in undominated_pairs(alive) if pair not in seen]
     if new:
         return StepTarget((new[0],), look, Why.BORDER)
     ours = {pair: each for pair, each in bounds.items() if pair in {*fitting}}
     left = [pair for pair in most_precise_first(alive) if pair not in seen]
-    if left and is_contradicted(ours):
+    if left and has_better_coarser_pair(ours):
         return StepTarget((left[0],), look, Why.UNSURE)
-    border = border_of(alive)
+    border = undominated_pairs(alive)
     if left and all(pair in border for pair in ours):
         return StepTarget((max(left, key=lambda p: p.size_by_types),), look, Why.CHECK)
     best = best_of(ours)

@@ -15,9 +15,14 @@ from codeneedle.models.kv_cache import Caches
 from codeneedle.probes.metrics import caches_of, context_of
 from codeneedle.records.comparability import PROGRAM, setup_differences
 from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
-from codeneedle.text import in_words, visible
-from codeneedle.verdict.order import JointOrder, JointRun, order_in, probes_apart
-from codeneedle.verdict.trust import asked_alike
+from codeneedle.text import escape_invisible, json_value_phrase
+from codeneedle.verdict.asking_order import (
+    JointOrder,
+    JointRun,
+    differently_calibrated_probes,
+    stored_asking_order,
+)
+from codeneedle.verdict.trust import drop_answers_asked_otherwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +41,12 @@ class Memory:
         """All but the cache, in bytes."""
         return self.weights + self.recurrent + self.compute
 
-    def size(self, context: int, pair: Pair) -> float:
+    def total_bytes(self, context: int, pair: Pair) -> float:
         """All of it with *pair* at so many tokens, in bytes; NaN if unknown."""
         cache = self.caches.size(context, pair) if self.caches else None
         return self.fixed_bytes + cache if cache and self.weights else math.nan
 
-    def context(self, most: int, pair: Pair) -> int:
+    def longest_fitting_context(self, most: int, pair: Pair) -> int:
         """The most tokens that fit into so many bytes with *pair*; 0 if none do."""
         if self.caches is None or most <= self.fixed_bytes:
             return 0
@@ -66,12 +71,12 @@ def memory_of(run: Run, pair: Pair | None = None) -> Memory:
     return Memory(
         weights=size,
         recurrent=effective.recurrent_bytes,
-        compute=_compute_bytes(effective.memory),
+        compute=_graph_buffer_bytes(effective.memory),
         caches=caches_of(effective),
     )
 
 
-def _compute_bytes(memory: Sequence[DeviceMemory]) -> int:
+def _graph_buffer_bytes(memory: Sequence[DeviceMemory]) -> int:
     """Bytes of the buffers of the graph, on all devices."""
     return sum(device.compute for device in memory)
 
@@ -123,9 +128,9 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
     Raises:
         BadInput: If they do not stand on one scale, with the reason.
     """
-    refuse_apart(runs)
+    refuse_different_scales(runs)
     setups = [run.setup for run in runs]
-    ordered = [runs[at] for at in finest_first(setups)]
+    ordered = [runs[at] for at in indices_finest_first(setups)]
     made = candidates_of(ordered, at)
     records = [record for each in made for record in each.records()]
     first = ordered[0]
@@ -138,18 +143,18 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
         runs=tuple(ordered),
         order=_joint_order(made),
     )
-    return joint.holding(asked_alike(records, setup))
+    return joint.with_records(drop_answers_asked_otherwise(records, setup))
 
 
-def finest_first(setups: Sequence[Setup]) -> list[int]:
+def indices_finest_first(setups: Sequence[Setup]) -> list[int]:
     """The places of *setups* by their weights, the most precise ones first."""
-    precision = _precision_among(setups)
+    precision = _precision_measure(setups)
 
-    def order(at: int) -> tuple[float, int, str]:
+    def sort_key(at: int) -> tuple[float, int, str]:
         weights = setups[at].weights
         return (precision(setups[at]), weights.size_bytes, weights.name)
 
-    return sorted(range(len(setups)), key=order, reverse=True)
+    return sorted(range(len(setups)), key=sort_key, reverse=True)
 
 
 def _weights_precision(setup: Setup) -> float:
@@ -157,7 +162,7 @@ def _weights_precision(setup: Setup) -> float:
     return bits_per_weight(setup) or float(setup.weights.size_bytes)
 
 
-def _precision_among(setups: Sequence[Setup]) -> Callable[[Setup], float]:
+def _precision_measure(setups: Sequence[Setup]) -> Callable[[Setup], float]:
     """What tells how precise weights are: bytes of all where one has no count."""
     if all(map(bits_per_weight, setups)):
         return _weights_precision
@@ -184,7 +189,7 @@ class Candidates:
             pair.v,
             weights=self.name,
             weight_bits=self.precision,
-            size=memory.size(self.at, pair),
+            size=memory.total_bytes(self.at, pair),
         )
 
     def records(self) -> Iterator[CellRecord]:
@@ -194,16 +199,16 @@ class Candidates:
 
     def every(self) -> Iterator[Candidate]:
         """All that may be measured, or that were."""
-        order = order_in(self.run.setup)
-        pairs = order.every if order else self.run.setup.grid
+        order = stored_asking_order(self.run.setup)
+        pairs = order.eligible_pairs if order else self.run.setup.grid
         yield from map(self.of, {*pairs, *(r.pair for r in self.run.records)})
 
     def too_large(self) -> Iterator[Candidate]:
         """Those of the grid that are larger than all that may be measured."""
-        order = order_in(self.run.setup)
+        order = stored_asking_order(self.run.setup)
         if order is None:
             return
-        sizes = (self.of(pair).size_by_types for pair in order.every)
+        sizes = (self.of(pair).size_by_types for pair in order.eligible_pairs)
         known, most = {*self.every()}, max(sizes, default=0.0)
         for candidate in map(self.of, self.run.setup.grid):
             if candidate not in known and candidate.size_by_types > most:
@@ -218,7 +223,7 @@ def candidates_of(runs: Sequence[Run], at: int | None) -> list[Candidates]:
     """
     # Caches of one model are alike: what one run has told holds of those without.
     told = next((run for run in runs if memory_of(run).caches), None)
-    precision = _precision_among([run.setup for run in runs])
+    precision = _precision_measure([run.setup for run in runs])
     return [
         Candidates(
             run, name, at or run.setup.context, told, precision=precision(run.setup)
@@ -233,7 +238,7 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
 
     Else without looks, which are then those of the probe.
     """
-    orders = [order_in(each.run.setup) for each in made]
+    orders = [stored_asking_order(each.run.setup) for each in made]
     fixed = [order for order in orders if order]
     candidates = tuple(sorted({c for each in made for c in each.every()}))
     # Looks that not all have in common are those of the probe, from the first one on.
@@ -252,7 +257,7 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
 # --- what stands on one scale
 
 
-def refuse_apart(runs: Sequence[Run]) -> None:
+def refuse_different_scales(runs: Sequence[Run]) -> None:
     """
     Stop at *runs* whose losses do not stand on one scale.
 
@@ -266,16 +271,17 @@ def refuse_apart(runs: Sequence[Run]) -> None:
             hint="Name a run of each file of weights: codeneedle verdict A B",
         )
     for first, other in combinations(runs, 2):
-        if reason := why_apart(first.setup, other.setup):
+        if reason := why_not_on_one_scale(first.setup, other.setup):
             raise BadInput(
-                source=f"{visible(first.name)} and {visible(other.name)}",
+                source=f"{escape_invisible(first.name)} and "
+                f"{escape_invisible(other.name)}",
                 reason=reason,
                 hint="Look at each by itself (codeneedle verdict NAME), or side by "
                 "side: codeneedle compare A B",
             )
 
 
-def why_apart(first: Setup, other: Setup) -> str:
+def why_not_on_one_scale(first: Setup, other: Setup) -> str:
     """Why losses of both do not stand on one scale, as a phrase; empty if they do."""
     if first.weights.sha256 == other.weights.sha256:
         return "are of the same file of weights"
@@ -289,7 +295,10 @@ def why_apart(first: Setup, other: Setup) -> str:
     )
     for key, was, now in setup_differences(first, theirs):
         name = key.replace("_", " ")
-        return f"have another {name}: {in_words(was)}, and {in_words(now)}"
+        return (
+            f"have another {name}: {json_value_phrase(was)}, and "
+            f"{json_value_phrase(now)}"
+        )
     return _difference_of_calibrations(first, other)
 
 
@@ -306,7 +315,10 @@ def why_other_model(
     if not all(shapes):
         shapes = architectures
     if all(shapes) and shapes[0] != shapes[1]:
-        return f"are of other models: {visible(shapes[0])}, and {visible(shapes[1])}"
+        return (
+            f"are of other models: {escape_invisible(shapes[0])}, and "
+            f"{escape_invisible(shapes[1])}"
+        )
     return ""
 
 
@@ -315,7 +327,7 @@ def _difference_of_calibrations(first: Setup, other: Setup) -> str:
     programs = [setup.calibrated.get(PROGRAM) for setup in (first, other)]
     if all(programs) and programs[0] != programs[1]:
         return "were served by different programs, whatever version they state"
-    apart = probes_apart((first, other))
+    apart = differently_calibrated_probes((first, other))
     if apart and {*apart} >= first.probes.keys() & other.probes.keys():
         return f"were asked other questions by {apart[0]}, as each reference set them"
     return ""

@@ -1,4 +1,4 @@
-"""The verdict of a run: each pair is within the limit, beyond it, or open."""
+"""The verdict: each pair is within the limit, beyond it, or open; which one is set."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from codeneedle.cache_types import (
     finer_axes,
     most_precise_first,
 )
-from codeneedle.engines.survey import Gain, gain_of
+from codeneedle.engines.survey import Gain, memory_gain
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind, caches_of, context_of
@@ -22,8 +22,14 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
+from codeneedle.verdict.asking_order import (
+    JointOrder,
+    JointRun,
+    order_of,
+    pairs_ruled_out,
+)
 from codeneedle.verdict.budget_border import dominated_pairs
-from codeneedle.verdict.lengths import LostFrom, lost_from
+from codeneedle.verdict.lengths import LostFrom, lost_lengths
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import (
     CrossCheck,
@@ -31,12 +37,6 @@ from codeneedle.verdict.metric_results import (
     MetricUnits,
     counts_lost_and_won,
     metrics_by_unit,
-)
-from codeneedle.verdict.order import (
-    JointOrder,
-    JointRun,
-    order_of,
-    ruled_out,
 )
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import Bounds, Decision
@@ -117,16 +117,16 @@ class PairResult:
         """
         every = self.metric_results
         rows = [row for row in every if row.decision is self.decision] or every
-        graded = [row for row in rows if row.kind.is_graded] or rows
+        graded = [row for row in rows if row.kind.is_of_right_tokens] or rows
         return max(graded, key=_severity_of_metric, default=None)
 
     @property
-    def by_kind_of_text(self) -> list[MetricResult]:
+    def right_token_results(self) -> list[MetricResult]:
         """What whole metrics of right tokens say: of recall, of ordinary text."""
         return [
             row
             for row in self.metric_results
-            if row.kind.is_graded and not row.metric.of
+            if row.kind.is_of_right_tokens and not row.metric.of
         ]
 
     def metric_result(self, metric: str) -> MetricResult | None:
@@ -193,7 +193,7 @@ class Verdict:
     """Whether there is another way for this run."""
 
     @property
-    def doubts_by_metric(self) -> dict[str, str]:
+    def reference_doubts_by_metric(self) -> dict[str, str]:
         """Why the reference is in doubt, by each metric by which it is."""
         return {
             row.metric.name: doubt.text
@@ -204,7 +204,7 @@ class Verdict:
         }
 
     @property
-    def gain(self) -> Gain | None:
+    def memory_saving(self) -> Gain | None:
         """
         The memory that the pair to set saves, else the smallest compared one.
 
@@ -215,9 +215,13 @@ class Verdict:
             # Each size is that of everything already.
             return None
         pair = self.chosen
-        smaller = [result for result in self.compared if cache_size(result) < 1]
+        smaller = [
+            result
+            for result in self.compared_results
+            if relative_cache_size(result) < 1
+        ]
         if pair is None and smaller:
-            pair = min(smaller, key=cache_size).pair
+            pair = min(smaller, key=relative_cache_size).pair
         weights = self.run.setup.weights.size_bytes
         if pair is None or self.reference is None or not weights:
             return None
@@ -225,7 +229,7 @@ class Verdict:
         ours = _effective_at_longest(pair, self.run.records)
         if theirs is None or ours is None:
             return None
-        return gain_of(
+        return memory_gain(
             pair,
             caches_of(ours),
             caches_of(theirs),
@@ -248,24 +252,32 @@ class Verdict:
         if chosen:
             is_within = chosen.decision is Decision.WITHIN
             return Outcome.SET if is_within else Outcome.NO_ANSWER
-        return Outcome.KEEP if self.keeps_reference else self._outcome_without_pair
+        return (
+            Outcome.KEEP if self.has_fitting_reference else self._outcome_without_pair
+        )
 
     @property
     def _outcome_without_pair(self) -> Outcome:
         """The answer where no pair is set, nor the reference known to fit."""
         own = self.result(self.reference) if self.reference else None
-        kinds = {row.kind for result in self.compared for row in result.metric_results}
-        can_tell = kinds - {LossKind.CHANGE} and self.has_kernel
-        can_tell = can_tell and not (self.finer_pairs or self.doubts_by_metric)
+        kinds = {
+            row.kind
+            for result in self.compared_results
+            for row in result.metric_results
+        }
+        can_tell = kinds - {LossKind.CHANGE} and self.has_pair_in_kernel
+        can_tell = can_tell and not (
+            self.pairs_finer_than_reference or self.reference_doubts_by_metric
+        )
         most = self.limits.max_memory_bytes
         sizes = [e.memory_bytes for e in self.results if e.memory_bytes is not None]
         is_over = most is not None and bool(sizes) and min(sizes) > most
-        if is_over and not (self.fitting_candidates or self.candidates_fitting_now):
+        if is_over and not (self.fitting_candidates or self.newly_fitting_candidates):
             return Outcome.NOTHING_FITS
-        if own is None or self.is_instrument or not can_tell:
+        if own is None or self.is_of_built_in_model or not can_tell:
             return Outcome.NO_ANSWER
         if most is None:
-            is_open = self.unasked_pairs or self.candidates_fitting_now
+            is_open = self.unasked_pairs or self.newly_fitting_candidates
             return Outcome.NO_ANSWER if is_open else Outcome.KEEP
         fits = (own.memory_bytes or math.inf) <= most
         return Outcome.KEEP if fits else Outcome.NO_ANSWER
@@ -276,12 +288,12 @@ class Verdict:
         return most is None or (result.memory_bytes or 0) <= most
 
     @property
-    def is_instrument(self) -> bool:
+    def is_of_built_in_model(self) -> bool:
         """True if the built-in model was measured, a test fixture."""
         return self.run.setup.weights.name == BUILT_IN
 
     @property
-    def has_kernel(self) -> bool:
+    def has_pair_in_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
         measured = [result for result in self.results if not result.trouble]
         return any(each.in_kernel for each in measured) or not measured
@@ -290,36 +302,40 @@ class Verdict:
     def worth_compiling(self) -> tuple[Pair, ...]:
         """Pairs without a kernel, within the limit, and smaller than what is set."""
         chosen = self.result(self.chosen) if self.chosen else None
-        most = cache_size(chosen) if chosen else 1.0
+        most = relative_cache_size(chosen) if chosen else 1.0
         return tuple(
             result.pair
-            for result in sorted(self.compared, key=cache_size)
+            for result in sorted(self.compared_results, key=relative_cache_size)
             if not result.in_kernel and result.decision is Decision.WITHIN
-            if cache_size(result) < most
+            if relative_cache_size(result) < most
         )
 
     @property
     def has_mean_loss(self) -> bool:
         """True if a metric of a mean loss, or of scores, enters the verdict."""
         rows = (row for result in self.results for row in result.metric_results)
-        return any(row.kind.is_graded or row.kind is LossKind.SCORE for row in rows)
+        return any(
+            row.kind.is_of_right_tokens or row.kind is LossKind.SCORE for row in rows
+        )
 
     @property
-    def main_results(self) -> list[MetricResult]:
+    def results_of_main_metric(self) -> list[MetricResult]:
         """
         What the first graded metric says of each compared pair; there must be one.
 
         Without a graded metric the first of scores, else of answers, else any.
         """
-        rows = [row for result in self.compared for row in result.metric_results]
-        graded = [row for row in rows if row.kind.is_graded]
+        rows = [
+            row for result in self.compared_results for row in result.metric_results
+        ]
+        graded = [row for row in rows if row.kind.is_of_right_tokens]
         scores = [row for row in rows if row.kind is LossKind.SCORE]
         answers = [row for row in rows if row.kind is LossKind.ANSWERS]
         names = [row.metric.name for row in (*graded, *scores, *answers, *rows)]
         return [row for row in rows if row.metric.name == names[0]]
 
     @property
-    def compared(self) -> tuple[PairResult, ...]:
+    def compared_results(self) -> tuple[PairResult, ...]:
         """The pairs that are compared with the reference."""
         return tuple(result for result in self.results if result.decision is not None)
 
@@ -336,14 +352,16 @@ class Verdict:
         if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
             return dominated_pairs(self.fitting_candidates, self.loss_bounds)
         decisions = {
-            result.pair: result.decision for result in self.compared if result.decision
+            result.pair: result.decision
+            for result in self.compared_results
+            if result.decision
         }
         tried = {result.pair for result in self.results}
-        pairs = (pair for pair in order.every if pair not in tried)
-        return ruled_out(decisions, pairs)
+        pairs = (pair for pair in order.eligible_pairs if pair not in tried)
+        return pairs_ruled_out(decisions, pairs)
 
     @property
-    def keeps_reference(self) -> bool:
+    def has_fitting_reference(self) -> bool:
         """Whether the reference of candidates fits: nothing else is to be known."""
         most, own = self.limits.max_memory_bytes, self.reference
         if own is None or not own.weights or not most:
@@ -358,8 +376,8 @@ class Verdict:
         None of them if that fits, too.
         """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
-        every = order.every if isinstance(order, JointOrder) and most else ()
-        if self.keeps_reference:
+        every = order.eligible_pairs if isinstance(order, JointOrder) and most else ()
+        if self.has_fitting_reference:
             return ()
         return tuple(
             pair
@@ -368,7 +386,7 @@ class Verdict:
         )
 
     @property
-    def candidates_fitting_now(self) -> tuple[Pair, ...]:
+    def newly_fitting_candidates(self) -> tuple[Pair, ...]:
         """
         The candidates that fit now, and did not when the order was fixed.
 
@@ -376,17 +394,17 @@ class Verdict:
         reference. Not those that lose no less than one that was measured.
         """
         most, order = self.limits.max_memory_bytes, order_of(self.run)
-        if not isinstance(order, JointOrder) or self.keeps_reference:
+        if not isinstance(order, JointOrder) or self.has_fitting_reference:
             return ()
         largest, best = most or math.inf, self.chosen or self.reference
         if most is None and best:
             largest = math.nextafter(best.size_by_types, 0)
         pairs = [each for each in order.too_large if each.size_by_types <= largest]
-        decisions = {e.pair: e.decision for e in self.compared if e.decision}
+        decisions = {e.pair: e.decision for e in self.compared_results if e.decision}
         covered = (
             dominated_pairs(pairs, self.loss_bounds)
             if most
-            else ruled_out(decisions, pairs)
+            else pairs_ruled_out(decisions, pairs)
         )
         return tuple(pair for pair in pairs if pair not in covered)
 
@@ -395,7 +413,7 @@ class Verdict:
         """What is known of the loss of each compared pair, by the metric that leads."""
         return {
             result.pair: result.leading_result.bounds
-            for result in self.compared
+            for result in self.compared_results
             if result.leading_result
         }
 
@@ -404,14 +422,14 @@ class Verdict:
         """Pairs smaller than the reference that were not measured, nor ruled out."""
         order, own = order_of(self.run), self.reference
         known = {own, *self.inferred_pairs, *(result.pair for result in self.results)}
-        pairs = order.every if order else self.run.setup.grid
+        pairs = order.eligible_pairs if order else self.run.setup.grid
         most = own.size_by_types if own else math.inf
         return tuple(
             pair for pair in pairs if pair not in known and pair.size_by_types < most
         )
 
     @property
-    def finer_pairs(self) -> tuple[Pair, ...]:
+    def pairs_finer_than_reference(self) -> tuple[Pair, ...]:
         """
         The compared pairs with a finer K or V than the reference.
 
@@ -422,7 +440,7 @@ class Verdict:
             return ()
         return tuple(
             result.pair
-            for result in self.compared
+            for result in self.compared_results
             if result.in_kernel >= own.in_kernel and finer_axes(result.pair, own.pair)
         )
 
@@ -448,7 +466,9 @@ class Verdict:
         row = result.metric_result(metric)
         return row.decision if row else ""
 
-    def types_all(self, decision: Decision, axis: str, metric: str = "") -> list[str]:
+    def types_with_decision(
+        self, decision: Decision, axis: str, metric: str = ""
+    ) -> list[str]:
         """
         The types of *axis*, ``k`` or ``v``, whose pairs all have that *decision*.
 
@@ -456,7 +476,7 @@ class Verdict:
         of that name alone, or by all if empty.
         """
         by_type: dict[str, list[str]] = {}
-        for result in self.compared:
+        for result in self.compared_results:
             if verdict := self.decision(result.pair, metric):
                 by_type.setdefault(getattr(result.pair, axis), []).append(verdict)
         return by_precision(
@@ -485,10 +505,10 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
     if reference is None:
         return Verdict(run=run, limits=limits)
     by_name = {each.metric.name: each for each in measured}
-    reasons = {name: each.why_silent(limits) for name, each in by_name.items()}
+    reasons = {name: each.why_not_in_verdict(limits) for name, each in by_name.items()}
     silent = {name: reason for name, reason in reasons.items() if reason}
     entering = [each for name, each in by_name.items() if name not in silent]
-    every = lost_from(run, limits.max_lost)
+    every = lost_lengths(run, limits.max_lost)
     lost = [each for each in every if not finer_axes(each.pair, reference)]
     verdict = Verdict(
         run=run,
@@ -521,7 +541,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
     )
     best = _pair_to_set(verdict, verdict.results)
     here = [result for result in verdict.results if result.in_kernel]
-    chosen = best if verdict.has_kernel else None
+    chosen = best if verdict.has_pair_in_kernel else None
     if best and not any(each.pair == best for each in here):
         chosen = _pair_to_set(verdict, here)
         return replace(verdict, chosen=chosen, elsewhere=best)
@@ -592,14 +612,14 @@ def _with_decision(
 def _deciding_metrics(measured: Sequence[MetricUnits]) -> list[str]:
     """Names of the metrics that must be within: graded ones or answers, and scores."""
     kinds = {each.loss.kind for each in measured}
-    graded = {kind for kind in kinds if kind.is_graded}
+    graded = {kind for kind in kinds if kind.is_of_right_tokens}
     deciding = (graded or {LossKind.ANSWERS}) | {LossKind.SCORE}
     return [each.metric.name for each in measured if each.loss.kind in deciding]
 
 
 def _superseded_divergences(measured: Sequence[MetricUnits]) -> set[str]:
     """Names of divergences of a text whose loss is known, which is what counts."""
-    graded = {each.probe.name for each in measured if each.loss.kind.is_graded}
+    graded = {each.probe.name for each in measured if each.loss.kind.is_of_right_tokens}
     return {
         each.metric.name
         for each in measured
@@ -625,7 +645,7 @@ def _decision_of(
     further = [
         row.metric.name
         for row in rows
-        if row.kind is LossKind.CHANGE or row.is_impossible
+        if row.kind is LossKind.CHANGE or row.has_impossible_gain
     ]
     is_within = all(
         decisions.get(name) is Decision.WITHIN for name in (*deciding, *further)
@@ -725,13 +745,13 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
 
     None to keep the reference, and where that is in doubt.
     """
-    if verdict.is_instrument or verdict.doubts_by_metric:
+    if verdict.is_of_built_in_model or verdict.reference_doubts_by_metric:
         return None
     most = verdict.limits.max_memory_bytes
     if most is None:
         within = [result for result in results if result.decision is Decision.WITHIN]
-        smaller = [each for each in within if cache_size(each) < 1]
-        return min(smaller, key=cache_size).pair if smaller else None
+        smaller = [each for each in within if relative_cache_size(each) < 1]
+        return min(smaller, key=relative_cache_size).pair if smaller else None
     fitting = [
         result
         for result in results
@@ -745,34 +765,35 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         each
         for each in fitting
         if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
-        if not any(row.is_impossible for row in each.metric_results)
+        if not any(row.has_impossible_gain for row in each.metric_results)
     ]
     if isinstance(verdict.run, JointRun):
         candidates = [
             candidate
             for candidate in candidates
-            if math.isfinite(_largest_loss(candidate))
+            if math.isfinite(_relative_upper_loss(candidate))
         ]
     if not candidates:
         return None
     return min(
-        candidates, key=lambda each: (_largest_loss(each), _mean_loss(each))
+        candidates,
+        key=lambda each: (_relative_upper_loss(each), _relative_mean_loss(each)),
     ).pair
 
 
-def _largest_loss(result: PairResult) -> float:
+def _relative_upper_loss(result: PairResult) -> float:
     """Upper end of loss / limit of the leading metric; infinite without one."""
     row = result.leading_result
     return row.bounds.high / row.limit if row else math.inf
 
 
-def _mean_loss(result: PairResult) -> float:
+def _relative_mean_loss(result: PairResult) -> float:
     """Mean loss / limit of the leading metric; infinite without one."""
     row = result.leading_result
     return row.bounds.mean / row.limit if row else math.inf
 
 
-def cache_size(result: PairResult) -> float:
+def relative_cache_size(result: PairResult) -> float:
     """
     Size of a pair's cache relative to the reference's.
 
@@ -784,7 +805,7 @@ def cache_size(result: PairResult) -> float:
     return result.pair.size_by_types
 
 
-def best_by_size(results: Sequence[PairResult]) -> list[PairResult]:
+def results_on_pareto_front(results: Sequence[PairResult]) -> list[PairResult]:
     """
     The pairs that no other beats in both size and loss, the smallest first.
 
@@ -792,8 +813,15 @@ def best_by_size(results: Sequence[PairResult]) -> list[PairResult]:
     """
     best: list[PairResult] = []
     for result in sorted(
-        results, key=lambda each: (cache_size(each), _mean_loss(each), str(each.pair))
+        results,
+        key=lambda each: (
+            relative_cache_size(each),
+            _relative_mean_loss(each),
+            str(each.pair),
+        ),
     ):
-        if _mean_loss(result) < (_mean_loss(best[-1]) if best else math.inf):
+        if _relative_mean_loss(result) < (
+            _relative_mean_loss(best[-1]) if best else math.inf
+        ):
             best.append(result)
     return best

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes import PROBES, answers_by_length
+from codeneedle.probes import PROBES, answers_of_several_lengths
 from codeneedle.probes.answers import USABLE, ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.reference import reference_among
@@ -25,7 +25,7 @@ class LostFrom:
     pair: Pair
 
 
-def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
+def lost_lengths(run: Run, max_lost: float) -> list[LostFrom]:
     """
     The tasks of *run* whose answers pairs lose, and from which length on.
 
@@ -34,7 +34,9 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
     an interval that holds for all pairs and lengths at once. Only lengths at which the
     reference answers count; lengths that a pair was not asked are skipped.
     """
-    shares = {pair: _right_shares(of) for pair, of in answers_by_length(run).items()}
+    shares = {
+        pair: _right_shares(of) for pair, of in answers_of_several_lengths(run).items()
+    }
     chosen = reference_among(r for r in run.records if r.pair in shares)
     if chosen is None:
         return []
@@ -60,7 +62,7 @@ def lost_from(run: Run, max_lost: float) -> list[LostFrom]:
             if (pair, task, length) in not_asked:
                 continue
             texts = of_pair.get((task, length), {})
-            if not _is_lost(reference[task, length], texts, share, max_lost):
+            if not _is_length_lost(reference[task, length], texts, share, max_lost):
                 break
             least = length
         if least is not None:
@@ -80,7 +82,7 @@ def _right_shares(answers: Iterable[ScoredAnswer]) -> dict[tuple[str, int], Text
     }
 
 
-def _is_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool:
+def _is_length_lost(reference: Texts, texts: Texts, share: float, limit: float) -> bool:
     """True if more than *limit* of the texts of one length have fewer right answers."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)

@@ -73,7 +73,7 @@ class Limits:
             return CHANGE_BY_LOSS * self.max_loss
         return self.max_loss
 
-    def phrase(self, kind: LossKind, loss: float) -> str:
+    def loss_amount_text(self, kind: LossKind, loss: float) -> str:
         """
         A loss as text: ``0.9 %``, never ``-0.0 %``; ``0.0120 nats`` for a change,
         ``2.0 points`` of a score.

@@ -26,12 +26,12 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
     Of one metric, or of a pair that another metric decides, `loss_sentence`.
     """
-    leading, rows = result.leading_result, result.by_kind_of_text
+    leading, rows = result.leading_result, result.right_token_results
     if leading is None:
         return ""
     if len(rows) < 2 or leading not in rows:  # noqa: PLR2004 - several
         return loss_sentence(limits, leading)
-    parts = [loss_phrase(limits, row, row.what) for row in rows]
+    parts = [loss_phrase(limits, row, row.what_is_lost) for row in rows]
     for at in range(len(parts) - 1, 0, -1):
         if parts[at - 1].startswith("loses "):
             parts[at] = parts[at].removeprefix("loses ")
@@ -41,7 +41,10 @@ def losses_sentence(limits: Limits, result: PairResult) -> str:
 
 def loss_phrase(limits: Limits, row: MetricResult, what: str) -> str:
     """``loses 0.1 % of recall, at most 0.3 %``."""
-    loss, most = amount_phrase(limits, row, row.bounds.mean), _most_phrase(limits, row)
+    loss, most = (
+        amount_phrase(limits, row, row.bounds.mean),
+        _at_most_phrase(limits, row),
+    )
     if loss.startswith("-"):
         return f"shows no loss of {what.removeprefix('the ')}{most}"
     return f"loses {loss} of {what}{most}"
@@ -54,28 +57,30 @@ def loss_sentence(limits: Limits, row: MetricResult) -> str:
 
 def loss_clause(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 %``: without the limit."""
-    if row.kind.is_graded:
+    if row.kind.is_of_right_tokens:
         is_of_text = row.metric.noun == "chunks"
-        return loss_phrase(limits, row, row.what if is_of_text else "the right tokens")
+        return loss_phrase(
+            limits, row, row.what_is_lost if is_of_text else "the right tokens"
+        )
     if row.kind is LossKind.SCORE:
         return _score_clause(limits, row)
     what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
     if row.kind is LossKind.CHANGE:
         what = f"changes by {amount_phrase(limits, row, row.bounds.mean)}"
-    return f"{what}{_most_phrase(limits, row)}"
+    return f"{what}{_at_most_phrase(limits, row)}"
 
 
 def _score_clause(limits: Limits, row: MetricResult) -> str:
     """``loses 1.0 points of the score (3 lost, 2 won of 100 samples), at most 4.0``."""
     flips = f"({row.lost} lost, {row.won} won of {row.bounds.units:,} samples)"
-    mean = mean_amount(limits, row)
+    mean = mean_loss_phrase(limits, row)
     if row.bounds.mean < 0:
         # Nobody is to read the most that is lost as the most that is won.
-        return f"is {mean} {flips}{_most_phrase(limits, row, verb='loses ')}"
-    return f"loses {mean} of the score {flips}{_most_phrase(limits, row)}"
+        return f"is {mean} {flips}{_at_most_phrase(limits, row, verb='loses ')}"
+    return f"loses {mean} of the score {flips}{_at_most_phrase(limits, row)}"
 
 
-def _most_phrase(limits: Limits, row: MetricResult, *, verb: str = "") -> str:
+def _at_most_phrase(limits: Limits, row: MetricResult, *, verb: str = "") -> str:
     """``, at most 0.3 %``; empty where nothing bounds the loss, or even that gains."""
     high = row.bounds.high
     is_bound = math.isfinite(high) and high >= 0
@@ -86,10 +91,10 @@ def amount_phrase(limits: Limits, row: MetricResult, value: float) -> str:
     """A loss as reports show it: ``0.9 %``, ``0.0120 nats``."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
-    return limits.phrase(row.kind, value)
+    return limits.loss_amount_text(row.kind, value)
 
 
-def mean_amount(limits: Limits, row: MetricResult) -> str:
+def mean_loss_phrase(limits: Limits, row: MetricResult) -> str:
     """The mean loss; of a score that rises, ``33.3 points better``."""
     mean = row.bounds.mean
     if row.kind is LossKind.SCORE and mean < 0:
@@ -103,24 +108,24 @@ def units_phrase(row: MetricResult, units: int | None = None) -> str:
     return plural(count, row.metric.noun.removesuffix("s"))
 
 
-def own_decision(row: MetricResult) -> str:
+def decision_word(row: MetricResult) -> str:
     """``within``, ``beyond``, ``open``; ``candidate`` where divergence is within."""
     is_candidate = row.kind is LossKind.CHANGE and row.decision is Decision.WITHIN
     return "candidate" if is_candidate else str(row.decision)
 
 
-def word_phrase(result: PairResult, row: MetricResult) -> str:
+def decision_phrase(result: PairResult, row: MetricResult) -> str:
     """``open: about 47 functions would decide it``; ``within``."""
     decision = result.decision
-    why = row.remark
+    why = row.doubts_phrase
     if row.kind is LossKind.SCORE and not why:
         why = f"{row.lost} lost, {row.won} won"
     elif decision is Decision.OPEN and not why:
-        why = open_phrase(result, row)
+        why = why_open_phrase(result, row)
     return f"{decision}: {why}" if why else str(decision)
 
 
-def open_phrase(result: PairResult, row: MetricResult) -> str:
+def why_open_phrase(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open: of several kinds of reasons, the one that applies."""
     needed, noun = row.units_to_decide, row.metric.noun
     is_change = row.kind is LossKind.CHANGE
@@ -137,19 +142,19 @@ def open_phrase(result: PairResult, row: MetricResult) -> str:
         (row.decision is not Decision.OPEN, ""),
         (row.kind is LossKind.ANSWERS and row.needed is None, ""),
         (row.bounds.units < FEWEST_UNITS, f"too few {noun}: {row.bounds.units}"),
-        (row.bounds.mean >= row.limit, _probably_beyond(row)),
-        (needed is not None, decided_by(row)),
+        (row.bounds.mean >= row.limit, _probably_beyond_phrase(row)),
+        (needed is not None, units_to_decide_phrase(row)),
     )
     otherwise = "too near the limit to be decided"
     return next((why for applies, why in reasons if applies), otherwise)
 
 
-def decided_by(row: MetricResult) -> str:
+def units_to_decide_phrase(row: MetricResult) -> str:
     """How many units, those that it has included, would decide an open pair."""
     return f"about {row.units_to_decide or 0:,} {row.metric.noun} would decide it"
 
 
-def _probably_beyond(row: MetricResult) -> str:
+def _probably_beyond_phrase(row: MetricResult) -> str:
     """``probably beyond``, and of answers how many units would show it."""
     if row.kind is LossKind.ANSWERS and row.needed:
         return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"

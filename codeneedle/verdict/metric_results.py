@@ -30,15 +30,15 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.text import plural
+from codeneedle.verdict.asking_order import JointRun, Order, error_sharing_order
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.noise_floor import NoiseFloor, noise_floor
-from codeneedle.verdict.order import JointRun, Order, shared_order_of
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
 from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
     answers_needed,
-    disagreements,
+    disagreeing_pairs,
     error_share,
     interval,
     lost_share,
@@ -138,24 +138,24 @@ class MetricResult:
     """Units asked for that the pair, or the reference, has no score of."""
 
     @property
-    def remark(self) -> str:
+    def doubts_phrase(self) -> str:
         """Its doubts as a phrase; mostly empty."""
         return joined_texts(self.doubts)
 
     @property
-    def lacking(self) -> str:
+    def unmeasured_phrase(self) -> str:
         """What could not be measured, which widens the bounds; mostly empty."""
         return joined_texts(e for e in self.doubts if e.kind is RemarkKind.UNMEASURED)
 
     @property
-    def what(self) -> str:
+    def what_is_lost(self) -> str:
         """What is lost, as a phrase: ``recall``; empty of a metric without loss."""
         return self.metric.loss.what if self.metric.loss else ""
 
     @property
     def is_better(self) -> bool:
         """Whether the pair gains more than the limit."""
-        return self.gain.gains(self.limit)
+        return self.gain.is_gain_above(self.limit)
 
     @property
     def accepting_limit(self) -> float:
@@ -164,7 +164,7 @@ class MetricResult:
         return max(self.bounds.high, -self.gain.mean)
 
     @property
-    def is_impossible(self) -> bool:
+    def has_impossible_gain(self) -> bool:
         """Whether it gains what it cannot, or is beside a reference in doubt."""
         kinds = {doubt.kind for doubt in self.doubts}
         return not kinds.isdisjoint(_IMPOSSIBLE)
@@ -222,7 +222,7 @@ class MetricUnits:
         """The record of the reference, which there is wherever a pair is compared."""
         return self.records[cast("Pair", self.reference)]
 
-    def _base_units(self, pair: Pair) -> Units:
+    def _reference_units_for(self, pair: Pair) -> Units:
         """Units of the reference with attention where that of *pair* ran."""
         is_there = self.records[pair].attention is Attention.CPU
         return (self.noise.on_cpu if is_there else {}) or self.reference_units
@@ -238,18 +238,18 @@ class MetricUnits:
         others = {
             pair: losses
             for pair, units in other.items()
-            if (losses := self.loss.between(there, units))
+            if (losses := self.loss.unit_losses(there, units))
         }
         ours = {
             pair: losses
             for pair in others
             if (
-                losses := self.loss.between(
+                losses := self.loss.unit_losses(
                     self.reference_units, self.units.get(pair, {})
                 )
             )
         }
-        found = disagreements(ours, others)
+        found = disagreeing_pairs(ours, others)
         return {
             pair: CrossCheck(
                 kind=self.loss.kind,
@@ -261,11 +261,11 @@ class MetricUnits:
             for pair, losses in ours.items()
         }
 
-    def why_silent(self, limits: Limits) -> str:
+    def why_not_in_verdict(self, limits: Limits) -> str:
         """Why the metric does not enter the verdict; empty if it does."""
         if self.reference is None:
             return "the pair that others were measured against has no value"
-        if reason := why_too_little(
+        if reason := why_little_to_lose(
             self.loss, self.records[self.reference], self.setup
         ):
             return reason
@@ -303,7 +303,9 @@ class MetricUnits:
         }
         own = {p: row for p, row in near.items() if not self._has_other_weights(p)}
         others = {p: row for p, row in near.items() if p not in own}
-        gaining = sum(row.gain.gains(NOTABLE_GAIN * row.limit) for row in own.values())
+        gaining = sum(
+            row.gain.is_gain_above(NOTABLE_GAIN * row.limit) for row in own.values()
+        )
         for of, shown in ((own, gaining), (others, 0)):
             better = sum(
                 self._seems_better(pair, row.gain, row.limit)
@@ -328,18 +330,18 @@ class MetricUnits:
             return True
         net: dict[str, list[float]] = defaultdict(list)
         for pair in pairs:
-            theirs, ours = self._base_units(pair), self.units[pair]
+            theirs, ours = self._reference_units_for(pair), self.units[pair]
             for name in theirs.keys() & ours.keys():
-                lost = self.loss.of(ours[name], theirs[name])
-                net[name].append(lost - self.loss.of(theirs[name], ours[name]))
+                lost = self.loss.unit_loss(ours[name], theirs[name])
+                net[name].append(lost - self.loss.unit_loss(theirs[name], ours[name]))
         losses = [statistics.fmean(net[name]) for name in sorted(net)]
-        return interval(losses, error_share(0, 1)).gains(0)
+        return interval(losses, error_share(0, 1)).is_gain_above(0)
 
     def _seems_better(self, pair: Pair, gain: Bounds, limit: float) -> bool:
         """Whether *pair* is measured better by more than it may be, maybe by chance."""
-        return round(gain.mean, 9) < -self._most_gain(pair, limit)
+        return round(gain.mean, 9) < -self._allowed_gain(pair, limit)
 
-    def _seems_to_win(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+    def _seems_better_by_count(self, pair: Pair, gain: Bounds, limit: float) -> bool:
         """Whether *pair*, no finer one, seems better by units that are counted."""
         is_finer = self.reference and finer_axes(pair, self.reference)
         is_counted = self.loss.kind.is_counted and not is_finer
@@ -377,15 +379,15 @@ class MetricUnits:
     def _has_other_weights(self, pair: Pair) -> bool:
         return self.reference is not None and pair.weights != self.reference.weights
 
-    def _most_gain(self, pair: Pair, limit: float) -> float:
+    def _allowed_gain(self, pair: Pair, limit: float) -> float:
         """What *pair* may gain beside the reference, as a share."""
         other = self._has_other_weights(pair)
         return max(limit, WEIGHTS_MAY_GAIN) if other else limit
 
     def _result(self, pair: Pair, limits: Limits) -> MetricResult | None:
         """The result for *pair*; None if it shares no unit with the reference."""
-        losses = self.loss.between(
-            self._base_units(pair) if pair in self.records else {},
+        losses = self.loss.unit_losses(
+            self._reference_units_for(pair) if pair in self.records else {},
             self.units.get(pair, {}),
         )
         if not losses:
@@ -398,17 +400,19 @@ class MetricUnits:
         if kind is LossKind.ANSWERS:
             won = self._units_won(pair)
             gain = _net_loss(bounds, lost_share(won, len(losses), share))
-        is_allowed = gain.gains(limit) and self._has_other_weights(pair)
+        is_allowed = gain.is_gain_above(limit) and self._has_other_weights(pair)
         by_bounds = Decision.WITHIN if is_allowed else bounds.decision(limit)
         doubt, decision = self._first_doubt(pair, losses, by_bounds)
-        if gain.gains(self._most_gain(pair, limit)):
+        if gain.is_gain_above(self._allowed_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
-        elif decision is not Decision.BEYOND and self._seems_to_win(pair, gain, limit):
+        elif decision is not Decision.BEYOND and self._seems_better_by_count(
+            pair, gain, limit
+        ):
             doubt, decision = doubt or self._remark_on_chance(pair), Decision.OPEN
-        is_loss = kind.is_graded or kind is LossKind.SCORE
+        is_loss = kind.is_of_right_tokens or kind is LossKind.SCORE
         if decision is Decision.WITHIN and is_loss and len(losses) < FEWEST_UNITS:
             decision = Decision.OPEN
-        doubts = [*([doubt] if doubt else []), *self._unmeasured_units(pair)]
+        doubts = [*([doubt] if doubt else []), *self._remarks_on_unmeasured(pair)]
         needed = None
         if decision is Decision.OPEN and not (doubt and doubt.kind in _LASTING):
             needed = self._units_needed(pair, losses, limit)
@@ -445,8 +449,8 @@ class MetricUnits:
 
     def _units_won(self, pair: Pair) -> int:
         """Units that the reference loses beside *pair*, of answers."""
-        theirs, ours = self._base_units(pair), self.units[pair]
-        return counts_lost_and_won(self.loss.between(ours, theirs))[0]
+        theirs, ours = self._reference_units_for(pair), self.units[pair]
+        return counts_lost_and_won(self.loss.unit_losses(ours, theirs))[0]
 
     def _remark_on_gain(self, pair: Pair) -> Remark:
         """The remark that *pair* gains more than the limit, and what that says."""
@@ -474,13 +478,15 @@ class MetricUnits:
         further = self.probe.further
         if further is None:
             return 0
-        look = further.look(self.records[pair], self.setup)
-        return self.order.look(look) if self.order else look
+        look = further.look_number(self.records[pair], self.setup)
+        return self.order.look_number_in_order(look) if self.order else look
 
     def _pairs_sharing_error(self, pair: Pair) -> int:
         """Among how many pairs the error is shared; see `error_share`."""
         others = self.units.keys() - {self.reference}
-        return self.order.sharing_count(pair, others) if self.order else len(others)
+        return (
+            self.order.error_sharing_count(pair, others) if self.order else len(others)
+        )
 
     def _first_doubt(
         self, pair: Pair, losses: Sequence[float], decision: Decision
@@ -534,7 +540,7 @@ class MetricUnits:
             return None
         return len(self.loss.units(self._record_of_reference, self.setup))
 
-    def _unmeasured_units(self, pair: Pair) -> Iterator[Remark]:
+    def _remarks_on_unmeasured(self, pair: Pair) -> Iterator[Remark]:
         """What of the pair and of the reference could not be measured."""
         reference = self._record_of_reference
         if own := self.loss.lacking(self.records[pair]):
@@ -606,7 +612,7 @@ def _too_few_phrase(flips: int, units: int, needed: int | None) -> str:
 def metrics_by_unit(run: Run) -> list[MetricUnits]:
     """The metrics that have a loss and values; graded ones first."""
     measured = []
-    order, is_joint = shared_order_of(run), isinstance(run, JointRun)
+    order, is_joint = error_sharing_order(run), isinstance(run, JointRun)
     for probe in PROBES.values():
         of_probe = run.of_probe(probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}
@@ -614,15 +620,18 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             units = {
                 pair: of_pair
                 for pair, record in records.items()
-                if metric.loss and (of_pair := metric.by_unit(record, run.setup))
+                if metric.loss
+                and (of_pair := metric.loss_values_by_unit(record, run.setup))
             }
             if not metric.loss or not units:
                 continue
-            if not _is_of_all(run, probe, metric.loss):
+            if not _is_on_one_scale(run, probe, metric.loss):
                 continue
             reference = frames.chosen_reference(
                 [records[pair] for pair in units],
-                [] if is_joint else [metric.against(records[pair]) for pair in units],
+                []
+                if is_joint
+                else [metric.pair_measured_against(records[pair]) for pair in units],
             )
             noise = noise_floor(
                 metric,
@@ -655,20 +664,24 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             )
             measured.append(of_metric)
     if isinstance(run, JointRun):
-        measured = _metrics_of_one_reference(measured)
-    return sorted(measured, key=lambda each: not each.loss.kind.is_graded)
+        measured = _with_finest_reference(measured)
+    return sorted(measured, key=lambda each: not each.loss.kind.is_of_right_tokens)
 
 
-def _is_of_all(run: Run, probe: Probe, loss: Loss) -> bool:
+def _is_on_one_scale(run: Run, probe: Probe, loss: Loss) -> bool:
     """Whether what *probe* loses in *run* stands on one scale for all weights."""
     if not isinstance(run, JointRun):
         return True
     # A change is that of each file of weights, held against itself.
     asked = all(probe.name in each.setup.probes for each in run.runs)
-    return asked and loss.kind is not LossKind.CHANGE and probe.name not in run.apart
+    return (
+        asked
+        and loss.kind is not LossKind.CHANGE
+        and probe.name not in run.incomparable_probes
+    )
 
 
-def _metrics_of_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
+def _with_finest_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
     """Those of *measured* whose reference is the most precise of all."""
     references = [each.reference for each in measured if each.reference]
     if not references:
@@ -677,7 +690,7 @@ def _metrics_of_one_reference(measured: Sequence[MetricUnits]) -> list[MetricUni
     return [each for each in measured if each.reference == finest]
 
 
-def why_too_little(loss: Loss, record: CellRecord, setup: Setup) -> str:
+def why_little_to_lose(loss: Loss, record: CellRecord, setup: Setup) -> str:
     """Why nothing can be lost beside the reference of *record*; empty if it can."""
     able = loss.able(record, setup)
     if able < ABLE:

@@ -9,20 +9,20 @@ from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import FUNCTIONS, UnitKind
 from codeneedle.probes.observations import Observed, observation_of
-from codeneedle.quantities import memory_word
+from codeneedle.quantities import memory_size_text
 from codeneedle.records.record import CellRecord, Run, Setup, Status
 from codeneedle.records.store import SWEEP
-from codeneedle.text import duration, sweep_command
-from codeneedle.verdict.budget_border import next_on_border
-from codeneedle.verdict.judge import PairResult, Verdict, cache_size
-from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
-from codeneedle.verdict.order import (
+from codeneedle.text import duration_text, sweep_command
+from codeneedle.verdict.asking_order import (
     JointOrder,
     PairState,
     StepTarget,
     next_target,
     order_of,
 )
+from codeneedle.verdict.budget_border import next_budget_target
+from codeneedle.verdict.judge import PairResult, Verdict, relative_cache_size
+from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
 from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
@@ -44,16 +44,16 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     number of each is doubled. The reference comes first, where it has fewer than they
     will have. Empty if no pair can be decided.
     """
-    ends = FURTHER.unit_ends(verdict.run.setup)
+    ends = FURTHER.units_at_looks(verdict.run.setup)
     counts = {
         record.pair: FURTHER.units(record)
         for record in verdict.run.records
         if record.probe == PROBE.name and record.has_numbers
     }
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
-    largest = cache_size(chosen) if chosen else 1.0
+    largest = relative_cache_size(chosen) if chosen else 1.0
     needed: dict[Pair, tuple[int, int]] = {}
-    for result in verdict.compared:
+    for result in verdict.compared_results:
         row = result.metric_result(FURTHER.metric)
         if (
             row is None
@@ -62,8 +62,8 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
         ):
             continue
         goal = next((end for end in ends if end > counts.get(result.pair, 0)), 0)
-        is_below = row.bounds.mean < row.limit and cache_size(result) < largest
-        if goal and row.needed and is_below and not row.remark:
+        is_below = row.bounds.mean < row.limit and relative_cache_size(result) < largest
+        if goal and row.needed and is_below and not row.doubts_phrase:
             needed[result.pair] = (row.needed, goal)
     pairs = sorted(needed, key=lambda pair: (needed[pair][0], str(pair)))[:MOST_PAIRS]
     goals = {pair: needed[pair][1] for pair in pairs}
@@ -73,7 +73,7 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     return goals
 
 
-def spent_share(run: Run) -> float:
+def further_time_share(run: Run) -> float:
     """Time of further functions, divided by that of everything else."""
     whole = math.fsum(record.phases.total_s for record in run.every_record)
     more = math.fsum(_further_s(record, run.setup) for record in run.records)
@@ -82,22 +82,22 @@ def spent_share(run: Run) -> float:
 
 def _further_s(record: CellRecord, setup: Setup) -> float:
     """Seconds of the further functions of *record*, with their servers."""
-    if not is_asked(record):
+    if not is_extendable(record):
         return 0.0
-    units, ends = FURTHER.units(record), FURTHER.unit_ends(setup)
-    looks = FURTHER.look(record, setup)
+    units, ends = FURTHER.units(record), FURTHER.units_at_looks(setup)
+    looks = FURTHER.look_number(record, setup)
     if not looks:
         return 0.0
     # A reference may pass over a look: one server for several.
     servers = min(looks, observation_of(record, Observed).starts - 1)
     text = FURTHER.price(setup, ends[0], ends[0])
     price = FURTHER.price(setup, units, ends[0]) + text * (servers - 1)
-    return FURTHER.pace(record, setup).of(price)
+    return FURTHER.pace(record, setup).seconds_for(price)
 
 
-def time_s(run: Run, goals: Mapping[Pair, int]) -> float:
+def seconds_for_goals(run: Run, goals: Mapping[Pair, int]) -> float:
     """Seconds that the functions of *goals* take, about; NaN where that is unknown."""
-    records = [r for r in run.records if is_asked(r) and r.pair in goals]
+    records = [r for r in run.records if is_extendable(r) and r.pair in goals]
     times = (
         cell_s(record, run.setup, goals[record.pair], FURTHER.units(record))
         for record in records
@@ -112,12 +112,12 @@ def cell_s(record: CellRecord, setup: Setup, goal: int = 0, known: int = 0) -> f
     Of one that open pairs are asked more of: until it has *goal* units, if so many are
     *known*.
     """
-    if not (goal and is_asked(record) and FURTHER.units(record)):
+    if not (goal and is_extendable(record) and FURTHER.units(record)):
         return record.phases.total_s
-    return FURTHER.pace(record, setup).of(FURTHER.price(setup, goal, known))
+    return FURTHER.pace(record, setup).seconds_for(FURTHER.price(setup, goal, known))
 
 
-def is_asked(record: CellRecord) -> bool:
+def is_extendable(record: CellRecord) -> bool:
     """Whether *record* has numbers of the probe that asks open pairs for more units."""
     return record.probe == PROBE.name and record.has_numbers
 
@@ -136,7 +136,7 @@ class NextStep:
     time_s: float  # seconds that it takes, about; NaN where nothing is known
 
     @property
-    def new(self) -> tuple[Pair, ...]:
+    def new_pairs(self) -> tuple[Pair, ...]:
         """The pairs that have no numbers yet."""
         return tuple(pair for pair in self.asked.pairs if pair not in self.goals)
 
@@ -168,7 +168,7 @@ def next_step(
         failed: Pairs that cannot.
     """
     order = order_of(verdict.run)
-    if order is None or verdict.doubts_by_metric:
+    if order is None or verdict.reference_doubts_by_metric:
         return None
     if isinstance(order, JointOrder):
         others = (c for c in order.candidates if c != verdict.reference)
@@ -186,12 +186,14 @@ def next_step(
     seen |= {p: replace(each, needed=None) for p, each in seen.items() if p in failed}
     if isinstance(order, JointOrder) and verdict.limits.max_memory_bytes:
         known_losses = {p: b for p, b in verdict.loss_bounds.items() if p in seen}
-        asked = next_on_border(order, seen, known_losses, verdict.fitting_candidates)
+        asked = next_budget_target(
+            order, seen, known_losses, verdict.fitting_candidates
+        )
     else:
         asked = next_target(order, seen, verdict.reference)
     if asked is None:
         return None
-    known = {r.pair: FURTHER.units(r) for r in verdict.run.records if is_asked(r)}
+    known = {r.pair: FURTHER.units(r) for r in verdict.run.records if is_extendable(r)}
     every = [*([verdict.reference] if verdict.reference else []), *asked.pairs]
     has = {pair: known[pair] for pair in every if pair in known}
     goals = {pair: asked.goal for pair, count in has.items() if count < asked.goal}
@@ -244,9 +246,11 @@ def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Pair
         seen[pair] = PairState(
             decision=result.decision,
             units=FURTHER.units(asked) if asked and asked.has_numbers else 0,
-            needed=row.needed if row and not row.remark else None,
+            needed=row.needed if row and not row.doubts_phrase else None,
             is_below=row is not None
-            and all(each.bounds.mean < each.limit for each in result.by_kind_of_text),
+            and all(
+                each.bounds.mean < each.limit for each in result.right_token_results
+            ),
         )
     return seen
 
@@ -258,40 +262,43 @@ _ELSEWHERE = ("--out", "longer")
 """Where a new run goes that asks for more than a run folder can take."""
 
 
-def way_on_phrases(
+def how_to_decide_phrases(
     verdict: Verdict, result: PairResult, needed: int, kind: UnitKind
 ) -> Iterator[str]:
     """The command that asks further units, or what would make that possible."""
     setup = verdict.run.setup
     if kind.noun == "chunks":
-        yield f"a new run: {new_run(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
+        yield (
+            "a new run: "
+            f"{new_run_command(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
+        )
         return
     if kind != FUNCTIONS:
         yield f"a new run with more {kind.more}."
         return
     goals = pairs_to_extend(verdict)
     if result.pair in goals:
-        time = time_s(verdict.run, goals)
-        about = f" (about {duration(time)})" if math.isfinite(time) else ""
+        time = seconds_for_goals(verdict.run, goals)
+        about = f" (about {duration_text(time)})" if math.isfinite(time) else ""
         options = limit_options(verdict)
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
-    functions = max(FURTHER.unit_ends(setup), default=0)
+    functions = max(FURTHER.units_at_looks(setup), default=0)
     whole = setup.corpus.functions_before
     context = pad_context(-(-setup.context * needed // max(functions, 1)))
     asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:
-        command = new_run(verdict, *asked)
+        command = new_run_command(verdict, *asked)
         yield f"the context holds {functions} functions; a new run: {command}"
     else:
-        command = new_run(verdict, *asked, "--corpus", "FILE", *_ELSEWHERE)
+        command = new_run_command(verdict, *asked, "--corpus", "FILE", *_ELSEWHERE)
         yield (
             "this text has no further functions; a new run on a longer one like it: "
             f"{command}"
         )
 
 
-def new_run(verdict: Verdict, *options: str) -> str:
+def new_run_command(verdict: Verdict, *options: str) -> str:
     """The command for another run like that of *verdict*, with other *options*."""
     return sweep_command(verdict.run.folder / SWEEP, *options)
 
@@ -307,7 +314,7 @@ def limit_options(verdict: Verdict) -> list[str]:
         if limit != default:
             options += [flag, f"{100 * limit:.6g}%"]
     if limits.max_memory_bytes is not None:
-        options += ["--max-memory", memory_word(limits.max_memory_bytes)]
+        options += ["--max-memory", memory_size_text(limits.max_memory_bytes)]
     if limits.at is not None:
         options += ["--at", str(limits.at)]
     return options

@@ -38,8 +38,10 @@ class NoiseFloor:
         if kind is LossKind.SCORE or repeated is None or repeated <= limit:
             return ""
         return (
-            f"differs from itself by {limits.phrase(kind, repeated)}, more than the "
-            f"limit of {limits.phrase(kind, limit)}: this engine does not repeat "
+            f"differs from itself by {limits.loss_amount_text(kind, repeated)}, more "
+            "than the "
+            f"limit of {limits.loss_amount_text(kind, limit)}: this engine does not "
+            "repeat "
             "itself so closely"
         )
 
@@ -67,12 +69,12 @@ def noise_floor(
     """
     floor = NoiseFloor()
     for record in again:
-        units = metric.by_unit(record, setup)
-        if losses := loss.between(reference, units):
+        units = metric.loss_values_by_unit(record, setup)
+        if losses := loss.unit_losses(reference, units):
             repeated = _distance_from_reference(loss, reference, units)
             floor = replace(floor, losses=losses, repeated=repeated)
     for record in on_cpu:
-        units = metric.by_unit(record, setup)
+        units = metric.loss_values_by_unit(record, setup)
         moved = _distance_from_reference(loss, reference, units)
         floor = replace(floor, on_cpu=units, moved=moved)
     return floor
@@ -86,10 +88,10 @@ def _distance_from_reference(
 
     Of answers, the share that was lost or won.
     """
-    losses = loss.between(reference, units)
+    losses = loss.unit_losses(reference, units)
     if not losses:
         return None
     apart = losses
     if loss.kind is LossKind.ANSWERS:  # lost or won
-        apart = [*losses, *loss.between(units, reference)]
+        apart = [*losses, *loss.unit_losses(units, reference)]
     return abs(math.fsum(apart)) / len(losses)

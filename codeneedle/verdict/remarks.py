@@ -7,12 +7,16 @@ from codeneedle.cache_types import (
     Pair,
     PairFlags,
     most_precise_first,
-    named_pairs,
     pairs_by,
+    pairs_phrase,
 )
-from codeneedle.corpora.fitting import filled_phrase, fills, unmeasured_beyond_phrase
+from codeneedle.corpora.fitting import (
+    filled_phrase,
+    is_context_filled,
+    unmeasured_beyond_phrase,
+)
 from codeneedle.engines.survey import NO_BUILD
-from codeneedle.probes import PROBES, gap_lines, missing_parts
+from codeneedle.probes import PROBES, gap_lines, gap_phrases_with_pairs
 from codeneedle.probes.metrics import (
     FUNCTIONS,
     LossKind,
@@ -22,12 +26,12 @@ from codeneedle.probes.metrics import (
 )
 from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
-from codeneedle.system.variables import ROTATION
-from codeneedle.text import number, plural, sweep_command, visible
-from codeneedle.verdict.judge import Verdict, cache_size
+from codeneedle.system.inherited_variables import ROTATION
+from codeneedle.text import escape_invisible, number_text, plural, sweep_command
+from codeneedle.verdict.asking_order import JointRun
+from codeneedle.verdict.judge import Verdict, relative_cache_size
 from codeneedle.verdict.metric_phrases import loss_clause, p_value_phrase
-from codeneedle.verdict.next import way_on_phrases
-from codeneedle.verdict.order import JointRun
+from codeneedle.verdict.next import how_to_decide_phrases
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
     ALPHA,
@@ -56,7 +60,10 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_remarks_on_rotation(verdict.run),
         *_remarks_on_kinds_of_text(verdict),
         *_remarks_on_population(verdict),
-        *(Remark(RemarkKind.REFUSED, f"{line}.") for line in refusals(verdict.run)),
+        *(
+            Remark(RemarkKind.REFUSED, f"{line}.")
+            for line in refusal_lines(verdict.run)
+        ),
         *_remarks_on_gaps(verdict),
         *_remarks_on_left_out(verdict),
         *asked_otherwise_remarks(verdict.run),
@@ -74,7 +81,7 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
             else _remarks_on_inference(verdict)
         ),
         *_remarks_on_silent(verdict),
-        *_remarks_on_probes_apart(verdict.run),
+        *_remarks_on_incomparable(verdict.run),
         *_remarks_on_repetition(verdict),
         *_remarks_on_population(verdict),
         *_remarks_on_gaps(verdict),
@@ -84,9 +91,9 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
     ]
 
 
-def _remarks_on_probes_apart(run: Run) -> Iterator[Remark]:
+def _remarks_on_incomparable(run: Run) -> Iterator[Remark]:
     """Remarks on probes whose questions differ from file to file of several runs."""
-    for name in run.apart if isinstance(run, JointRun) else ():
+    for name in run.incomparable_probes if isinstance(run, JointRun) else ():
         reason = "each file's own reference has set what is asked"
         yield Remark(RemarkKind.SILENT, f"{name} has no say: {reason}.")
 
@@ -95,14 +102,20 @@ def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:
     """Pairs that lack answers, as they were asked another thing than the reference."""
     for record in run.records:
         if record.has_numbers and record.reason.startswith(ASKED_OTHERWISE):
-            text = f"{visible(str(record.pair))}: {visible(record.reason)}."
+            text = (
+                f"{escape_invisible(str(record.pair))}: "
+                f"{escape_invisible(record.reason)}."
+            )
             yield Remark(RemarkKind.ASKED_OTHERWISE, text, (record.pair,))
 
 
-def refusals(run: Run) -> list[str]:
+def refusal_lines(run: Run) -> list[str]:
     """Why probes that *run* was asked for are not measured, a line each."""
     refused = run.setup.refused.items()
-    return [f"{visible(name)} is not measured: {visible(why)}" for name, why in refused]
+    return [
+        f"{escape_invisible(name)} is not measured: {escape_invisible(why)}"
+        for name, why in refused
+    ]
 
 
 def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
@@ -112,16 +125,18 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
         return
     near = [
         (needed, each, row)
-        for each in verdict.compared
-        if cache_size(each) < cache_size(chosen) and each.is_whole
+        for each in verdict.compared_results
+        if relative_cache_size(each) < relative_cache_size(chosen) and each.is_whole
         if (row := each.leading_result) and (needed := row.units_to_decide)
     ]
     if near:
         needed, result, row = min(near, key=lambda entry: entry[0])
-        way = " ".join(way_on_phrases(verdict, result, needed, row.metric.unit_kind))
+        way = " ".join(
+            how_to_decide_phrases(verdict, result, needed, row.metric.unit_kind)
+        )
         yield Remark(
             RemarkKind.SMALLER,
-            f"To decide {visible(str(result.pair))}, which is smaller: {way}",
+            f"To decide {escape_invisible(str(result.pair))}, which is smaller: {way}",
             (result.pair,),
         )
 
@@ -131,7 +146,7 @@ def _remarks_on_types(verdict: Verdict) -> Iterator[Remark]:
     for axis, other in (("K", "V"), ("V", "K")):
         phrases: list[str] = []
         for decision in (Decision.BEYOND, Decision.WITHIN):
-            types = verdict.types_all(decision, axis.lower())
+            types = verdict.types_with_decision(decision, axis.lower())
             if types:
                 says = "it is" if phrases else "the loss is"
                 limit = "" if phrases else " the limit"
@@ -146,7 +161,7 @@ def _remarks_on_types(verdict: Verdict) -> Iterator[Remark]:
 
 def _join_by_or(types: Sequence[str]) -> str:
     """``q4_1 or q4_0``."""
-    safe = [visible(name) for name in types]
+    safe = [escape_invisible(name) for name in types]
     return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
 
 
@@ -158,7 +173,7 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
     """
     by_finer = pairs_by((finer, pair) for pair, finer in inferred.items())
     return {
-        f"beyond, as {visible(str(finer))} is: {named_pairs(pairs)}": pairs
+        f"beyond, as {escape_invisible(str(finer))} is: {pairs_phrase(pairs)}": pairs
         for finer, pairs in by_finer.items()
     }
 
@@ -175,8 +190,9 @@ def _remarks_on_dominated(verdict: Verdict) -> Iterator[Remark]:
     by_finer = pairs_by((finer, pair) for pair, finer in verdict.inferred_pairs.items())
     for finer, pairs in by_finer.items():
         text = (
-            f"Not measured, taken to lose no less than {visible(str(finer))}, which is "
-            f"finer: {named_pairs(pairs)}."
+            "Not measured, taken to lose no less than "
+            f"{escape_invisible(str(finer))}, which is "
+            f"finer: {pairs_phrase(pairs)}."
         )
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
@@ -185,11 +201,11 @@ def _remarks_on_lengths(verdict: Verdict) -> Iterator[Remark]:
     """The lengths from which on pairs lose the answers to a task, with those pairs."""
     lost = verdict.lost_from
     by_length = pairs_by(((each.task, each.length), each.pair) for each in lost)
-    share = verdict.limits.phrase(LossKind.ANSWERS, verdict.limits.max_lost)
+    share = verdict.limits.loss_amount_text(LossKind.ANSWERS, verdict.limits.max_lost)
     for (task, length), pairs in by_length.items():
         text = (
             f"{task}: more than {share} of texts are lost from {length:,} tokens on "
-            f"with {named_pairs(pairs)}."
+            f"with {pairs_phrase(pairs)}."
         )
         yield Remark(RemarkKind.LENGTHS, text, tuple(pairs))
 
@@ -211,19 +227,20 @@ def _remarks_on_kernels(
     Of those, on what is worth one, and on where attention of each ran.
     """
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
-    if best and best.leading_result and verdict.has_kernel:
+    if best and best.leading_result and verdict.has_pair_in_kernel:
         loses = loss_clause(verdict.limits, best.leading_result)
         where = "is converted to f16 at each step"
         if best.attention is Attention.CPU:
             where = "has its attention on the CPU here"
-        why = f" ({visible(best.evidence)})" if best.evidence else ""
+        why = f" ({escape_invisible(best.evidence)})" if best.evidence else ""
         text = (
-            f"By its losses alone {visible(str(best.pair))} would be set: it {loses}, "
-            f"at {cache_size(best):.0%} of the KV memory, but {where}{why}."
+            f"By its losses alone {escape_invisible(str(best.pair))} would be set: "
+            f"it {loses}, "
+            f"at {relative_cache_size(best):.0%} of the KV memory, but {where}{why}."
         )
         yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
     if pairs := verdict.worth_compiling:
-        named = f"{named_pairs(pairs)}{_build_option(verdict, pairs, pair_flags)}"
+        named = f"{pairs_phrase(pairs)}{_build_option(verdict, pairs, pair_flags)}"
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
     elsewhere = [result for result in verdict.results if not result.in_kernel]
@@ -236,7 +253,9 @@ def _remarks_on_kernels(
         result for result in verdict.results if result.attention is Attention.PLAIN
     ]
     if plain:
-        text = f"{_PLAIN} ({visible(plain[0].evidence)}); a quantized V needs it."
+        text = (
+            f"{_PLAIN} ({escape_invisible(plain[0].evidence)}); a quantized V needs it."
+        )
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in plain))
 
 
@@ -263,9 +282,10 @@ def _build_option(
 def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
     """Whether right tokens that were forced agree with those that were read."""
     for pair, each in verdict.crosschecks.items():
-        name, noun = visible(str(pair)), plural(each.units, "function")
+        name, noun = escape_invisible(str(pair)), plural(each.units, "function")
         other, loss = (
-            verdict.limits.phrase(each.kind, loss) for loss in (each.other, each.loss)
+            verdict.limits.loss_amount_text(each.kind, loss)
+            for loss in (each.other, each.loss)
         )
         if each.is_disagreement:
             text = (
@@ -284,7 +304,8 @@ def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
     chosen = verdict.chosen
     if verdict.has_crosscheck and chosen and chosen not in verdict.crosschecks:
         text = (
-            f"{visible(str(chosen))} was read, and not checked token by token yet: "
+            f"{escape_invisible(str(chosen))} was read, and not checked token by "
+            "token yet: "
             f"{sweep_command(verdict.run.folder)}"
         )
         yield Remark(RemarkKind.UNCHECKED, text, (chosen,))
@@ -304,10 +325,10 @@ def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
         for metric in metrics.values():
             if metric.loss and (faults := metric.loss.faults):
                 counted = [(metrics[name], phrase) for name, phrase in faults]
-                yield from _faults_of(verdict, probe.name, counted)
+                yield from _remarks_on_faults_of_probe(verdict, probe.name, counted)
 
 
-def _faults_of(
+def _remarks_on_faults_of_probe(
     verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
 ) -> Iterator[Remark]:
     """Remarks on pairs that write more lines of a wrong kind than the reference."""
@@ -330,26 +351,28 @@ def _faults_of(
         if max(more) < NOTABLE_LINES:
             continue
         told = ", ".join(
-            f"{number(abs(lines), digits=1)} {_WORDS[lines > 0]} {phrase}"
+            f"{number_text(abs(lines), digits=1)} {_WORDS[lines > 0]} {phrase}"
             for lines, (_, phrase) in zip(more, faults, strict=True)
             if round(lines, 1)
         )
         yield Remark(
             RemarkKind.FAULTS,
-            f"Wrong lines of a function, {visible(str(pair))} beside "
-            f"{visible(str(reference))}: {told}.",
+            f"Wrong lines of a function, {escape_invisible(str(pair))} beside "
+            f"{escape_invisible(str(reference))}: {told}.",
             (pair,),
         )
 
 
 def _remarks_on_silent(verdict: Verdict) -> Iterator[Remark]:
     for name, reason in verdict.silent.items():
-        yield Remark(RemarkKind.SILENT, f"{name} has no say: {visible(reason)}.")
+        yield Remark(
+            RemarkKind.SILENT, f"{name} has no say: {escape_invisible(reason)}."
+        )
 
 
 def _remarks_on_paired_tests(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on how likely what pairs lost and won is by chance, where some did."""
-    for result in verdict.compared:
+    for result in verdict.compared_results:
         for row in result.metric_results:
             differ, units = row.lost + row.won, row.bounds.units
             if row.kind is not LossKind.SCORE or not differ:
@@ -358,11 +381,12 @@ def _remarks_on_paired_tests(verdict: Verdict) -> Iterator[Remark]:
                 row.mean_square, share=error_share(0, 1), loss=row.limit
             )
             text = (
-                f"{visible(str(result.pair))}: {row.lost} lost, {row.won} won of "
+                f"{escape_invisible(str(result.pair))}: {row.lost} lost, {row.won} "
+                "won of "
                 f"{plural(units, 'sample')} ({row.metric.name}), "
                 f"mid-p {p_value_phrase(row.lost, row.won)} by an exact paired "
                 f"test; where so many differ, about {needed:,} samples show a loss of "
-                f"{verdict.limits.phrase(row.kind, row.limit)}."
+                f"{verdict.limits.loss_amount_text(row.kind, row.limit)}."
             )
             yield Remark(RemarkKind.PAIRED, text, (result.pair,))
 
@@ -371,7 +395,7 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
     """How far the reference differs from itself, measured again or elsewhere."""
     if verdict.reference is None:
         return
-    reference, pairs = visible(str(verdict.reference)), (verdict.reference,)
+    reference, pairs = escape_invisible(str(verdict.reference)), (verdict.reference,)
     for name, (lost, won, units) in verdict.flips.items():
         text = (
             f"{reference}, evaluated again: {lost} lost, {won} won of "
@@ -380,11 +404,11 @@ def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.FLIPS, text, pairs)
     for name, (kind, loss) in verdict.repeats.items():
         if name not in {*verdict.silent, *verdict.flips} and loss:
-            by = verdict.limits.phrase(kind, loss)
+            by = verdict.limits.loss_amount_text(kind, loss)
             text = f"{reference}, measured twice, differs from itself by {by} ({name})."
             yield Remark(RemarkKind.REPEATED, text, pairs)
     for name, (kind, loss) in verdict.on_cpu.items():
-        by = verdict.limits.phrase(kind, loss)
+        by = verdict.limits.loss_amount_text(kind, loss)
         against = "" if kind is LossKind.CHANGE else "; cpu pairs are compared with it"
         text = (
             f"{reference} with attention on the CPU differs from itself in a kernel by "
@@ -409,11 +433,11 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 
 def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
     """A remark if recall or ordinary text has no numbers: more of it may be lost."""
-    rows = [row for result in verdict.compared for row in result.metric_results]
-    seen = {row.metric.name for row in rows if row.kind.is_graded}
+    rows = [row for result in verdict.compared_results for row in result.metric_results]
+    seen = {row.metric.name for row in rows if row.kind.is_of_right_tokens}
     known = [KINDS_OF_TEXT[name] for name in KINDS_OF_TEXT if name in seen]
     missing = [kind for name, kind in KINDS_OF_TEXT.items() if name not in seen]
-    if verdict.is_instrument or not (known and missing):
+    if verdict.is_of_built_in_model or not (known and missing):
         return
     probe = "recall" if missing == ["recall"] else "divergence"
     text = (
@@ -425,11 +449,13 @@ def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
 
 def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what the numbers are about, and what so few units may hide."""
-    if not verdict.compared:
+    if not verdict.compared_results:
         return
-    rows = verdict.main_results
+    rows = verdict.results_of_main_metric
     units, kind = min(row.bounds.units for row in rows), rows[0].metric.unit_kind
-    every = [row for result in verdict.compared for row in result.by_kind_of_text]
+    every = [
+        row for result in verdict.compared_results for row in result.right_token_results
+    ]
     by_noun = list(dict.fromkeys(row.metric.noun for row in every))
     if {*by_noun} == {"functions", "chunks"}:
         least: dict[str, int] = {
@@ -441,22 +467,22 @@ def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
         yield Remark(RemarkKind.POPULATION, text)
         yield from _remarks_on_short_text(verdict, kind)
         yield from _remarks_on_untested(verdict)
-        yield from _remarks_on_unseen(least)
+        yield from _remarks_on_rare_problems(least)
         return
     yield Remark(RemarkKind.POPULATION, _population_phrase(verdict, units, kind))
     yield from _remarks_on_short_text(verdict, kind)
     yield from _remarks_on_untested(verdict)
-    yield from _remarks_on_unseen({kind.noun: units})
+    yield from _remarks_on_rare_problems({kind.noun: units})
 
 
 def _remarks_on_short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]:
     """A remark if a text of functions fills only a part of its context."""
     corpus, context = verdict.run.setup.corpus, verdict.run.setup.context
     is_whole = kind == FUNCTIONS and not corpus.is_trimmed
-    is_told = is_whole and not verdict.is_instrument
-    if is_told and not fills(corpus.tokens, context):
+    is_told = is_whole and not verdict.is_of_built_in_model
+    if is_told and not is_context_filled(corpus.tokens, context):
         filled = filled_phrase(corpus.tokens, context)
-        text = visible(unmeasured_beyond_phrase(corpus.name, filled))
+        text = escape_invisible(unmeasured_beyond_phrase(corpus.name, filled))
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
 
 
@@ -464,11 +490,11 @@ def _remarks_on_untested(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what the probes of a run did not test."""
     asked = [name for name in verdict.run.setup.probes if name in PROBES]
     for line in (line for name in asked for line in PROBES[name].caveats(verdict.run)):
-        text = visible(line)
+        text = escape_invisible(line)
         yield Remark(RemarkKind.UNTESTED, f"{text[0].upper()}{text[1:]}.")
 
 
-def _remarks_on_unseen(units: Mapping[str, int]) -> Iterator[Remark]:
+def _remarks_on_rare_problems(units: Mapping[str, int]) -> Iterator[Remark]:
     """A remark on what so few *units*, by their noun, may not have shown."""
     shares = {
         noun: 100 * (1 - ALPHA ** (1 / count))
@@ -491,7 +517,7 @@ def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
         f"{noun} like these {units}" if units > 1 else f"one {noun.removesuffix('s')}"
     )
     if noun == "prompts":
-        asked = max(row.asked or 0 for row in verdict.main_results)
+        asked = max(row.asked or 0 for row in verdict.results_of_main_metric)
         of = f" of {asked} (on the rest the reference has nothing to lose)"
         these = f"{plural(units, 'prompt')}{of if asked > units else ''}"
     by = f" ({kind.others_by})" if kind.others_by else ""
@@ -500,7 +526,9 @@ def _population_phrase(verdict: Verdict, units: int, kind: UnitKind) -> str:
 
 def _remarks_on_gaps(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on parts of probes that were asked for and lack numbers, with pairs."""
-    found = zip(missing_parts(verdict.run), gap_lines(verdict.run), strict=True)
+    found = zip(
+        gap_phrases_with_pairs(verdict.run), gap_lines(verdict.run), strict=True
+    )
     for (_, pairs), line in found:
         text = f"{line[:1].upper()}{line[1:]}."
         yield Remark(RemarkKind.WITHOUT_PART, text, tuple(pairs))
@@ -510,22 +538,27 @@ def _remarks_on_left_out(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what is in no number of a probe that has numbers, and why."""
     measured = {record.probe for record in verdict.run.records if record.has_numbers}
     for probe in (PROBES[name] for name in PROBES if name in measured):
-        for line in probe.left_out(verdict.run):
-            yield Remark(RemarkKind.LEFT_OUT, f"{probe.name}: {visible(line)}.")
+        for line in probe.left_out_lines(verdict.run):
+            yield Remark(
+                RemarkKind.LEFT_OUT, f"{probe.name}: {escape_invisible(line)}."
+            )
 
 
 def _remarks_on_troubles(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on pairs that are not compared, or open as a probe failed, and why."""
     by_reason = pairs_by((e.trouble, e.pair) for e in verdict.results if e.trouble)
     for reason, pairs in by_reason.items():
-        text = f"Not compared: {named_pairs(pairs)}: {visible(reason)}"
+        text = f"Not compared: {pairs_phrase(pairs)}: {escape_invisible(reason)}"
         yield Remark(RemarkKind.NOT_COMPARED, text, tuple(pairs))
     by_failure = pairs_by(
         ((record.probe, record.status, record.reason), result.pair)
-        for result in verdict.compared
+        for result in verdict.compared_results
         if result.decision is Decision.OPEN
         for record in result.failed
     )
     for (probe, status, reason), pairs in by_failure.items():
-        text = f"Open, as {probe} {status}: {named_pairs(pairs)}: {visible(reason)}"
+        text = (
+            f"Open, as {probe} {status}: {pairs_phrase(pairs)}: "
+            f"{escape_invisible(reason)}"
+        )
         yield Remark(RemarkKind.FAILED, text, tuple(pairs))

@@ -9,13 +9,13 @@ from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
 from codeneedle.probes.probe import answered_keys
 from codeneedle.records.comparability import (
-    first_other,
+    first_difference_path,
     setup_differences,
     with_types_and_probes_of,
 )
 from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import Store
-from codeneedle.text import in_words, visible
+from codeneedle.text import escape_invisible, json_value_phrase
 from codeneedle.verdict.trust import trusted_run
 
 
@@ -47,9 +47,9 @@ class Union:
             setup=setup,
             records=(),
             root=first.folder.parent.parent,
-            sweep=first.sweep_file(),
+            sweep=first.sweep_file_text(),
         )
-        return trusted_run(run.holding(self.records.values()))
+        return trusted_run(run.with_records(self.records.values()))
 
 
 def join_stores(
@@ -78,14 +78,14 @@ def join_stores(
         alone: set[str] = set()
         common: set[str] = set()
         for record in store.records():
-            is_common = _take_record(joined, store, record)
+            is_common = _add_or_compare_record(joined, store, record)
             if _is_comparable(record):
                 (common if is_common else alone).add(record.probe)
         _refuse_unrelated(stores[0], store, (alone - common) & before)
     return joined
 
 
-def read_together(stores: Sequence[Store]) -> list[Run]:
+def read_runs_of_stores(stores: Sequence[Store]) -> list[Run]:
     """
     The runs in *stores*, with derived statuses: shares of one are read as one.
 
@@ -114,7 +114,7 @@ def _run_key(store: Store) -> tuple[object, str]:
     return store.folder.parent.resolve(), store.run_name
 
 
-def _take_record(joined: Union, store: Store, record: CellRecord) -> bool:
+def _add_or_compare_record(joined: Union, store: Store, record: CellRecord) -> bool:
     """
     Note where *record* is; returns whether another folder has an equal one.
 
@@ -133,7 +133,7 @@ def _take_record(joined: Union, store: Store, record: CellRecord) -> bool:
         return False
     if not _is_comparable(record):
         return False
-    if place := first_other(other.observation, record.observation):
+    if place := first_difference_path(other.observation, record.observation):
         what = str(key)
         if other.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (other, record))
@@ -193,12 +193,13 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
     for key, was, now in setup_differences(mine, other):
         raise BadInput(
             source=f"{ours.folder} and {theirs.folder}",
-            reason=f"they differ in {key}: {in_words(was)} and {in_words(now)}",
+            reason=f"they differ in {key}: {json_value_phrase(was)} and "
+            f"{json_value_phrase(now)}",
             hint="Merge what was measured alike. To see both: "
             f"{_comparison_command(ours, theirs)}",
         )
     for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
-        place = first_other(mine.calibrated[probe], other.calibrated[probe])
+        place = first_difference_path(mine.calibrated[probe], other.calibrated[probe])
         if place:
             raise _hosts_error(ours, theirs, f"the calibration of {probe}", place)
 
@@ -215,4 +216,4 @@ def _hosts_error(ours: Store, theirs: Store, what: str, place: str) -> BadInput:
 def _comparison_command(ours: Store, theirs: Store) -> str:
     """The command that compares two runs, for a shell."""
     folders = (str(ours.folder), str(theirs.folder))
-    return visible(shlex.join(["codeneedle", "compare", *folders]))
+    return escape_invisible(shlex.join(["codeneedle", "compare", *folders]))

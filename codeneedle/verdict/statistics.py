@@ -50,7 +50,7 @@ class Bounds:
         """The interval, wider by so much at either end."""
         return replace(self, low=self.low - by, high=self.high + by)
 
-    def gains(self, by: float) -> bool:
+    def is_gain_above(self, by: float) -> bool:
         """Whether all of the interval is a gain of more than *by*."""
         return self.high < -by
 
@@ -61,7 +61,7 @@ class Bounds:
         Open where it gains more than that: a coarser cache cannot, a broken reference
         can.
         """
-        if self.gains(limit):
+        if self.is_gain_above(limit):
             return Decision.OPEN
         if self.high <= limit:
             return Decision.WITHIN
@@ -200,7 +200,7 @@ def units_needed(
     return counts[at] if at < len(counts) else None
 
 
-def disagreements(
+def disagreeing_pairs(
     read: Mapping[Pair, Sequence[float]], written: Mapping[Pair, Sequence[float]]
 ) -> dict[Pair, tuple[float, float]]:
     """
@@ -227,11 +227,12 @@ def disagreements(
     return {
         pair: (one.mean, other.mean)
         for pair, (one, other) in found.items()
-        if _is_far_above(one, other) or _is_far_above(other, one)
+        if _is_twice_as_far_from_zero(one, other)
+        or _is_twice_as_far_from_zero(other, one)
     }
 
 
-def _is_far_above(one: Bounds, other: Bounds) -> bool:
+def _is_twice_as_far_from_zero(one: Bounds, other: Bounds) -> bool:
     """Whether *one* is no chance, and *other* by its interval less than half of it."""
     if one.low > 0:
         return other.high < one.mean / 2

@@ -15,7 +15,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.comparability import (
     ASKED,
     ASKED_OTHERWISE,
-    asked_otherwise,
+    question_difference_phrase,
 )
 from codeneedle.records.record import (
     AGAIN,
@@ -61,7 +61,7 @@ def trusted_run(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return run.holding(derive_statuses(run.every_record, run.setup))
+    return run.with_records(derive_statuses(run.every_record, run.setup))
 
 
 def derive_statuses(
@@ -70,31 +70,34 @@ def derive_statuses(
     """
     *records* with what follows for each of them from the others.
 
-    Their observations are read only where one `is_untold`. A pair that computes NaN in
-    one probe has no quality in another: it is compared with none, and no reference.
+    Their observations are read only where one `is_attention_untold`. A pair that
+    computes NaN in one probe has no quality in another: it is compared with none, and
+    no reference.
     """
-    records = tuple(_without_nan(records))
+    records = tuple(_mark_nan_pairs(records))
     groups: dict[tuple[str, str, str], dict[Pair, CellRecord]] = {}
     for record in records:
         key = (record.probe, record.variant, record.device)
         groups.setdefault(key, {})[record.pair] = record
     grid = {*setup.grid, *(record.pair for record in records)}
-    is_by_speed = any(map(is_untold, records))
+    is_by_speed = any(map(is_attention_untold, records))
     troubles: dict[CellKey, Trouble] = {}
     on_cpu: dict[CellKey, str] = {}
     for (probe, variant, device), of_group in groups.items():
         first = groups.get((probe, "", device), {}) if variant == AGAIN else {}
         finished = [each for each in (first | of_group).values() if each.has_numbers]
-        speed = prompt_speed(metrics_of(probe), setup) if is_by_speed else None
+        speed = prompt_speed_function(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspect_cells(finished, grid=grid).items():
             troubles[pair, probe, variant, device] = trouble
         for pair, evidence in attention_on_cpu(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
     marked = tuple(_with_derived_status(each, troubles, on_cpu) for each in records)
-    return tuple(asked_alike(marked, setup))
+    return tuple(drop_answers_asked_otherwise(marked, setup))
 
 
-def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRecord]:
+def drop_answers_asked_otherwise(
+    records: Sequence[CellRecord], setup: Setup
+) -> Iterator[CellRecord]:
     """
     *records* without answers to what the reference was not asked in the same way.
 
@@ -121,7 +124,7 @@ def asked_alike(records: Sequence[CellRecord], setup: Setup) -> Iterator[CellRec
     for record in records:
         reference = references.get(record.probe)
         if reference and record is not reference and id(record) in known:
-            yield _without_asked_otherwise(record, reference, names)
+            yield _drop_asked_otherwise(record, reference, names)
         else:
             yield record
 
@@ -133,7 +136,7 @@ def _reference_of(records: Iterable[CellRecord]) -> CellRecord | None:
     return finished[pair] if pair else None
 
 
-def _without_asked_otherwise(
+def _drop_asked_otherwise(
     record: CellRecord, reference: CellRecord, names: frozenset[str]
 ) -> CellRecord:
     """*record* without answers asked otherwise; `MISMATCHED` if none is left."""
@@ -147,7 +150,7 @@ def _without_asked_otherwise(
         key: phrase
         for key in both
         if isinstance(ours[key], dict)
-        if (phrase := asked_otherwise(ours[key], theirs[key], names=names))
+        if (phrase := question_difference_phrase(ours[key], theirs[key], names=names))
     }
     if not unlike:
         return record
@@ -162,7 +165,7 @@ def _without_asked_otherwise(
     return replace(record, observation=observation, reason=reason)
 
 
-def _without_nan(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
+def _mark_nan_pairs(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
     """*records*, those with losses as gaps where their pair computes NaN elsewhere."""
     nan = {
         record.pair: record
@@ -179,7 +182,7 @@ def _without_nan(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
             yield record
 
 
-def is_untold(record: CellRecord) -> bool:
+def is_attention_untold(record: CellRecord) -> bool:
     """Whether *record*, of an accelerator, does not say where its attention ran."""
     is_on_device = bool(set(record.effective.devices) - {"CPU"})
     return record.has_numbers and is_on_device and record.attention is None
@@ -221,7 +224,7 @@ def trusted_records(
     records, setup = tuple(store.records(probe)), store.setup()
     if setup is not None:
         run = Run(name=store.name, setup=setup, records=())
-        records = trusted_run(run.holding(records)).every_record
+        records = trusted_run(run.with_records(records)).every_record
     return {record.pair: record for record in records if record.variant == variant}
 
 
@@ -269,7 +272,7 @@ def attention_on_cpu(
     unknown = {each.pair for each in finished if each.attention is None}
     slow = dict(_slow_cells(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
-    told = slow | dict(_cells_in_more_parts(finished))
+    told = slow | dict(_cells_with_more_graph_splits(finished))
     return {pair: evidence for pair, evidence in told.items() if pair in unknown}
 
 
@@ -297,7 +300,9 @@ def _troubles_of_offload(
             yield pair, Trouble(Status.MISMATCHED, reason)
 
 
-def _cells_in_more_parts(finished: Sequence[CellRecord]) -> Iterator[tuple[Pair, str]]:
+def _cells_with_more_graph_splits(
+    finished: Sequence[CellRecord],
+) -> Iterator[tuple[Pair, str]]:
     """Cells whose graph has more parts than the fewest of all, and what tells."""
     parts = {
         record.pair: record.effective.graph_splits
@@ -337,7 +342,7 @@ def _slow_cells(
             )
 
 
-def prompt_speed(metrics: Iterable[Metric], setup: Setup) -> Speed:
+def prompt_speed_function(metrics: Iterable[Metric], setup: Setup) -> Speed:
     """
     How fast a cell read prompts, by the first of *metrics* that measures it.
 
@@ -394,9 +399,10 @@ def _troubles_without_proof(
     apart = {
         pair
         for pair, each in evidence.items()
-        if known and (_replies_differ(each, known) or _is_smaller(each, known))
+        if known
+        and (_replies_differ(each, known) or _has_less_memory_growth(each, known))
     }
-    if known and not apart and not reference.is_plain:
+    if known and not apart and not reference.is_unquantized:
         reason = "no more precise pair was measured to compare its evidence with"
         if evidence:
             reason = f"nothing tells a coarser pair from it, and {reason}"
@@ -435,7 +441,7 @@ def _replies_differ(one: CacheEvidence, other: CacheEvidence) -> bool:
     return apart > max(REPLY_NOISE_FACTOR * noise, RESOLUTION)
 
 
-def _is_smaller(one: CacheEvidence, reference: CacheEvidence) -> bool:
+def _has_less_memory_growth(one: CacheEvidence, reference: CacheEvidence) -> bool:
     """Whether its memory grows less with the context than that of the reference."""
     ours, theirs = one.bytes_per_token, reference.bytes_per_token
     if ours is None or theirs is None:

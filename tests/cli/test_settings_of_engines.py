@@ -20,7 +20,7 @@ from programs import script
 from typer.main import get_command
 
 from codeneedle.cli.app import app
-from codeneedle.cli.engines import ENGINES, engine_entry
+from codeneedle.cli.engines import ENGINES, prepare_engine_entry
 from codeneedle.cli.sweep import plans_of
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import (
@@ -87,14 +87,14 @@ def test_mlx_is_refused_a_model_that_is_no_folder_before_it_is_fetched(models):
 
 def test_the_settings_of_another_engine_are_refused(parse):
     with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
-        engine_entry(parse("mine", "--engine", "mlx"), Execution())
+        prepare_engine_entry(parse("mine", "--engine", "mlx"), Execution())
 
     assert "--engine endpoint" in caught.value.hint
 
 
 def test_an_engine_that_does_not_exist_is_refused_by_name():
     with pytest.raises(UnknownName, match="unknown engine 'llama'") as caught:
-        engine_entry(Request(engine="llama"), Execution())
+        prepare_engine_entry(Request(engine="llama"), Execution())
 
     assert "llama.cpp" in caught.value.hint
 
@@ -307,7 +307,7 @@ def test_a_llama_server_is_refused_where_it_would_not_be_used(engine):
     chosen = Execution(llama_server=Path("/bin/true"))
 
     with pytest.raises(BadInput, match="starts no llama-server"):
-        engine_entry(Request(engine=engine), chosen)
+        prepare_engine_entry(Request(engine=engine), chosen)
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,9 @@ def test_a_recipe_by_a_shell_starts_its_program_with_the_type(
     for program in ("mlx_lm.server", "koboldcpp"):
         script(tmp_path / program, 'printf "%s\\n" "$@"')
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    template = command_template(read_sweep(name).chosen("command", CommandSettings))
+    template = command_template(
+        read_sweep(name).settings_by_name("command", CommandSettings)
+    )
     values = {"k": k, "model": "/a b/m", "port": 8123, "context": 4096}
     argv = [fill_placeholders(word, values) for word in template.words]
     told = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -354,7 +356,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     (plan,) = plans_of(request, execution)
 
     is_free = name in {"ik-llama", "tabbyapi"}
-    types = len(request.rows)
+    types = len(request.grid_k_types)
     assert types * (types if is_free else 1) == len(plan.pairs)
     if name not in BY_SHELL:
         assert "version 1" == plan.engine.identity().version

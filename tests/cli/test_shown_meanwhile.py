@@ -27,12 +27,12 @@ from codeneedle.cli.progress import (
     SweepDisplay,
     SweepProgress,
     cell_line,
-    far_phrase,
     live_view,
-    note_lines,
+    print_notes,
     probe_phrase,
+    progress_phrase,
     say,
-    working,
+    show_task_progress,
 )
 from codeneedle.engines.messages import Progress
 from codeneedle.probes import PROBES
@@ -250,7 +250,7 @@ def test_a_pipe_gets_a_line_for_each_thing_that_is_waited_for(progress):
 def test_the_rest_of_a_task_is_estimated_from_what_is_done(
     done, total, elapsed, phrase
 ):
-    assert phrase == far_phrase("hashing weights", done, total, elapsed)
+    assert phrase == progress_phrase("hashing weights", done, total, elapsed)
 
 
 def told(*calls, **settings):
@@ -291,7 +291,7 @@ def test_a_new_phase_is_told_at_once_and_estimated_from_its_own_beginning():
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
     console = Console(file=io.StringIO(), force_terminal=is_terminal, width=80)
-    with working(console, "checking") as tell:
+    with show_task_progress(console, "checking") as tell:
         tell("hashing", 10, 100)
 
     assert "checking" in console.file.getvalue()
@@ -320,7 +320,7 @@ def test_notes_are_broken_between_words_on_terminals_alone(is_terminal):
         soft_wrap=True,
         color_system=None,
     )
-    note_lines(console, ["a note of more than twenty letters"])
+    print_notes(console, ["a note of more than twenty letters"])
 
     assert is_terminal == ("note: a note of more\n" in console.file.getvalue())
 
@@ -366,7 +366,7 @@ def test_pairs_that_are_not_measured_have_no_dot(progress):
 
 def test_control_characters_in_paths_are_shown_as_escapes():
     console = Console(file=io.StringIO(), width=80)
-    note_lines(console, ["kept as a\x1b[2Jb"])
+    print_notes(console, ["kept as a\x1b[2Jb"])
     say(console, "look at them:\n  a\x1b[2Jb\nretry")
 
     assert [

@@ -17,10 +17,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.budget import sweep_together
 from codeneedle.cli.one_model import (
-    cache_beside_weights_line,
-    is_one_question,
-    other_weights,
-    request_of_one_budget,
+    can_share_budget,
+    find_sibling_weights,
+    restrict_to_deciding_probe,
+    weights_comparison_line,
 )
 from codeneedle.cli.sweep import Page
 from codeneedle.engines.engine import CacheTypes
@@ -130,7 +130,7 @@ class Several:
             plans = self.plans(names, request.probes)
             return [replace(plan, kept=Request()) for plan in plans]
 
-        monkeypatch.setattr(sweep_module, "check_plans", check_plans)
+        monkeypatch.setattr(sweep_module, "make_checked_plans", check_plans)
         models = tuple(f"{name}.gguf" for name in names)
         return sweep_module.sweep(
             Request(models=models, decide=True, probes=probes),
@@ -154,7 +154,7 @@ class Several:
     def shares(self):
         """Among how many candidates the error is shared."""
         joined = self.joined()
-        return joined.order.sharing_count(joined.order.candidates[-1])
+        return joined.order.error_sharing_count(joined.order.candidates[-1])
 
     def probes_asked(self, name):
         """Names of the probes that the file of that *name* has records of."""
@@ -323,7 +323,9 @@ def test_a_verdict_with_more_memory_names_what_may_be_asked_now(several):
 
     few, more = (several.remarks(most * MIB) for most in (70, 100))
     assert ([], 1) == (few, len(more))
-    assert {"f16/q8_0", "q8_0/f16"} <= {str(pair.cache) for pair in more[0].pairs}
+    assert {"f16/q8_0", "q8_0/f16"} <= {
+        str(pair.without_weights) for pair in more[0].pairs
+    }
     files = " ".join(f"--model {name}" for name in FILES)
     command = f"--decide {files} --max-memory 100MiB"
     assert command in more[0].text
@@ -403,14 +405,14 @@ class Unloadable(ByteTokenizer):
     def count_tokens(self, text):
         raise CellError("it cannot be loaded", hint="Look.")
 
-    def counts(self, texts):
+    def token_counts(self, texts):
         raise CellError("it cannot be loaded", hint="Look.")
 
 
 class TestOneQuestion:
     def asked(self, several, names):
         console = Console(file=several.told, width=200)
-        return is_one_question(several.plans(names), console)
+        return can_share_budget(several.plans(names), console)
 
     def test_files_of_one_tokenizer_and_shape_are(self, several):
         assert self.asked(several, tuple(FILES))
@@ -441,7 +443,7 @@ class TestBeside:
         (plan,) = several.plans(("fine",))
         plan = replace(plan, request=structs.replace(plan.request, engine="llama.cpp"))
 
-        line = cache_beside_weights_line(plan)
+        line = weights_comparison_line(plan)
         assert "--decide --model fine.gguf --model coarse.gguf" in line
         # Its sweep file has all else that was asked for.
         assert f"codeneedle sweep {plan.store.folder}/sweep.toml" in line
@@ -452,13 +454,13 @@ class TestBeside:
 
         (plan,) = several.plans(("fine",))
 
-        assert other_weights(plan.weights) is None
+        assert find_sibling_weights(plan.weights) is None
 
 
 def test_one_budget_is_judged_by_recall():
     asked = Request(models=("a.gguf", "b.gguf"), decide=True, probes=("divergence",))
 
-    assert ("recall",) == request_of_one_budget(asked).probes
-    assert ("divergence",) == request_of_one_budget(
+    assert ("recall",) == restrict_to_deciding_probe(asked).probes
+    assert ("divergence",) == restrict_to_deciding_probe(
         Request(models=("a.gguf",), decide=True, probes=("divergence",))
     ).probes

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from codeneedle.cache_types import Pair
 from codeneedle.cli import sweep as sweep_module
-from codeneedle.cli.sweep import Page, _set_up
+from codeneedle.cli.sweep import Page, _set_up_run
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
 from codeneedle.probes.recall import probe as recall_probe
@@ -84,7 +84,7 @@ class Deciding:
             began=time.monotonic(),
         )
         with contextlib.ExitStack() as stack:
-            run = _set_up(self.page.plan, self.page.console, stack)
+            run = _set_up_run(self.page.plan, self.page.console, stack)
             return self.page.sweep(run)
 
     def verdict(self):

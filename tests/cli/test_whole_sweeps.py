@@ -24,7 +24,7 @@ from codeneedle.cli.sweep import next_commands, plans_of
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.models.pretrained import SMOLLM2
-from codeneedle.report.receipt import receipts_in
+from codeneedle.report.receipt import parse_receipts
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.limits import Limits
 
@@ -179,7 +179,7 @@ def test_one_sweep_measures_all_probes_and_a_second_start_does_nothing(priced):
 @pytest.mark.real
 def test_a_sweep_for_the_table_of_models_ends_with_its_receipt(priced):
     folder, told = priced
-    (found,) = receipts_in(told.stdout, source="stdout")
+    (found,) = parse_receipts(told.stdout, source="stdout")
 
     assert [Pair("q8_0", "q8_0"), Pair("q4_0", "q8_0")] == [*found.rows]
     assert told.stdout.endswith(called(folder, "receipt").stdout)
@@ -623,7 +623,7 @@ def test_a_plan_of_many_contexts_says_how_far_it_is(
     def working(_console, _what):
         yield lambda *far: told.append(far)
 
-    monkeypatch.setattr(progress, "working", working)
+    monkeypatch.setattr(progress, "show_task_progress", working)
     done = codeneedle(command, "many.toml", "--types", "f16")
 
     assert 0 == done.returncode, done.stderr

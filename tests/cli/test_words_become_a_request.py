@@ -24,8 +24,8 @@ from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.sweep.grid_shares import Share
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.workers import Share
 from codeneedle.verdict.limits import Limits
 
 
@@ -263,7 +263,7 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert ("http_server", 7, False) == (found.corpus, found.seed, found.fit)
     assert None is parse("--", "-ngl", "99").corpus
     assert parse("--seed", "8", "mine") == parse("mine", "--seed", "8")
-    assert (("bf16", "q4_0"), ("q8_0",)) == (types.rows, types.columns)
+    assert (("bf16", "q4_0"), ("q8_0",)) == (types.grid_k_types, types.grid_v_types)
 
 
 def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path):

@@ -6,8 +6,8 @@ from importlib import metadata
 import pytest
 from source_files import assert_verbatim, names_of, put, python
 
-from codeneedle.corpora.random_bodies import Knobs, text_of
-from codeneedle.corpora.registry import BUILT_IN, SMALL_CORPORA, load, names
+from codeneedle.corpora.random_bodies import Knobs, generate_text
+from codeneedle.corpora.registry import BUILT_IN, SMALL_CORPORA, load, named_corpora
 from codeneedle.errors import BadInput
 
 
@@ -15,18 +15,22 @@ def test_the_default_corpus_is_200_random_bodies(here):
     corpus = load("random-bodies")
 
     assert ("random-bodies", "incompressible") == (corpus.name, corpus.kind)
-    assert text_of(Knobs()) == corpus.text
+    assert generate_text(Knobs()) == corpus.text
     assert 200 == len(corpus.functions) == len(corpus.cuts)
     assert f"generated, {Knobs()}" == corpus.origin
-    assert 16 == len(corpus.functions_to_write())
+    assert 16 == len(corpus.written_recall_functions())
 
 
 def test_the_small_corpora_have_16_functions_or_more_of_which_one_s_are_long(here):
     mini, short = map(load, SMALL_CORPORA)
 
-    assert 16 == len(mini.functions_to_write()) == len(mini.functions_to_force(16, 5))
-    assert 0 == len(short.functions_to_write())
-    assert 20 == len(short.functions_to_force(20, 5))
+    assert (
+        16
+        == len(mini.written_recall_functions())
+        == len(mini.forced_recall_functions(16, 5))
+    )
+    assert 0 == len(short.written_recall_functions())
+    assert 20 == len(short.forced_recall_functions(20, 5))
 
 
 @pytest.mark.parametrize(
@@ -60,7 +64,10 @@ def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
     monkeypatch.setattr(metadata, "version", missing)
     monkeypatch.setattr("importlib.resources.files", lambda _: here)
 
-    assert "not installed" in {name: origin for name, origin, _ in names()}["jquery"]
+    assert (
+        "not installed"
+        in {name: origin for name, origin, _ in named_corpora()}["jquery"]
+    )
     with pytest.raises(BadInput, match="jQuery is not installed") as caught:
         load("jquery")
     assert "Run: pip install 'codeneedle[corpora]'" == caught.value.hint
@@ -72,10 +79,10 @@ def test_the_list_has_every_name_once_and_survives_broken_files(here):
     put(here / "corpora/mine.py", python("mine"))
     put(here / "corpora/bad.toml", "fils = []")
     put(here / "corpora/jquery.toml", "[generate]\nseed = 7")
-    put(here / "corpora/more.py", text_of(Knobs(functions=1, seed=7)))
+    put(here / "corpora/more.py", generate_text(Knobs(functions=1, seed=7)))
     put(here / "corpora/README.md", "# Corpora")
     put(here / "corpora/.hidden.py", python("mine"))
-    listed = {name: (origin, kind) for name, origin, kind in names()}
+    listed = {name: (origin, kind) for name, origin, kind in named_corpora()}
 
     expected = ["bad", "jquery", "mine", "more", *BUILT_IN]
     assert list(dict.fromkeys(expected)) == list(listed)

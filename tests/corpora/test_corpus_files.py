@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from source_files import names_of, put, python
 
-from codeneedle.corpora.random_bodies import MINI, Knobs, text_of
+from codeneedle.corpora.random_bodies import MINI, Knobs, generate_text
 from codeneedle.corpora.registry import generated_path, load, slug
 from codeneedle.errors import BadInput, RequestError
 
@@ -40,7 +40,7 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
     assert ["two", "one"] == names_of(corpus.functions)
     assert corpus.text.startswith("# deep/b.py\n")
     assert (1, 7, "memorised") == (corpus.sample_k, corpus.sample_seed, corpus.kind)
-    assert 1 == len(corpus.functions_to_write())
+    assert 1 == len(corpus.written_recall_functions())
     assert "corpora/mine.toml: ../src/a/../deep/b.py, ../src/**/*" == corpus.origin
 
 
@@ -56,7 +56,7 @@ def test_a_corpus_file_names_files_and_patterns_relative_to_itself(here):
         (
             "elsewhere/mine.toml",
             "[generate]\nfunctions = 3\nseed = 7",
-            text_of(Knobs(functions=3, seed=7)),
+            generate_text(Knobs(functions=3, seed=7)),
             "incompressible",
         ),
     ],
@@ -79,7 +79,7 @@ def test_a_limit_cuts_after_the_last_whole_function(here):
 
     assert 2 == len(corpus.functions)
     assert len(corpus.text) <= 3_000
-    assert text_of(Knobs()).startswith(corpus.text)
+    assert generate_text(Knobs()).startswith(corpus.text)
 
 
 def test_files_beyond_the_limit_are_not_read(here):
@@ -134,7 +134,7 @@ def test_the_corpus_file_of_this_package_reads_its_own_source():
 
     assert "unseen" == corpus.kind
     assert () == corpus.skipped
-    assert 16 == len(corpus.functions_to_write())
+    assert 16 == len(corpus.written_recall_functions())
     assert "# corpora/corpus.py\n" in corpus.text
 
 

@@ -160,7 +160,7 @@ def test_files_that_change_after_they_were_found_are_left_out(here):
     put(here / "src/gone.py", python("gone"))
     put(here / "src/pipe.py", python("pipe"))
     put(here / "src/stays.py", python("stays"))
-    found = list(reading.files_in(here / "src"))
+    found = list(reading.source_files_below(here / "src"))
     (here / "src/gone.py").unlink()
     (here / "src/pipe.py").unlink()
     os.mkfifo(here / "src/pipe.py")
@@ -181,7 +181,7 @@ def test_files_behind_the_one_that_exceeds_a_limit_are_not_read(here, spare, fil
     for name in "abc":
         put(here / f"src/{name}.py", python(name))
     put(here / "src/d.py", b"\0" if files < 4 else python("d"))
-    paths = list(reading.files_in(here / "src"))
+    paths = list(reading.source_files_below(here / "src"))
     limit = 2 * len(python("a")) + spare
     read = reading.read_files(paths, root=here / "src", limit_bytes=limit)
 
@@ -191,7 +191,9 @@ def test_files_behind_the_one_that_exceeds_a_limit_are_not_read(here, spare, fil
 def test_the_comments_between_files_and_lines_without_an_end_count_as_lines(here):
     put(here / "src/a.py", python("a").rstrip("\n"))
     put(here / "src/b.py", python("b"))
-    read = reading.read_files(reading.files_in(here / "src"), root=here / "src")
+    read = reading.read_files(
+        reading.source_files_below(here / "src"), root=here / "src"
+    )
     lines = read.text.split("\n")
 
     assert ["def a():", "def b():"] == [lines[f.line - 1] for f in read.functions]
@@ -202,7 +204,7 @@ def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here
     put(here / "src/good.py", python("good"))
     for at in range(23):
         put(here / f"src/bad{at:02}.py", b"\0")
-    lines = load("src").left_out()
+    lines = load("src").skipped_file_lines()
 
     assert "bad00.py: binary, or UTF-16 without a byte order mark" == lines[0]
     assert (21, "and 3 more files") == (len(lines), lines[-1])

@@ -20,8 +20,8 @@ from codeneedle.corpora.random_bodies import (
     MINI,
     SHORT,
     Knobs,
-    text_of,
-    write,
+    generate_text,
+    write_generated_corpus,
 )
 from codeneedle.errors import BadInput, FolderUnusable
 
@@ -47,7 +47,7 @@ def names_and_literals(text):
     ],
 )
 def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
-    assert sha256 == hashlib.sha256(text_of(knobs).encode("ascii")).hexdigest()
+    assert sha256 == hashlib.sha256(generate_text(knobs).encode("ascii")).hexdigest()
 
 
 @given(
@@ -62,7 +62,7 @@ def test_the_bytes_of_built_in_corpora_are_pinned(knobs, sha256):
 )
 @settings(max_examples=40)
 def test_the_text_is_what_the_knobs_say(knobs):
-    text = text_of(knobs)
+    text = generate_text(knobs)
     pairs = names_and_literals(text)
     functions = definitions(text)
     names = [*(name for name, _ in pairs), *(found.name for found in functions)]
@@ -78,7 +78,7 @@ def test_the_text_is_what_the_knobs_say(knobs):
 
 def test_short_names_are_never_keywords():
     """Where names are short enough to hit keywords, these are drawn anew."""
-    text = text_of(Knobs(functions=40, name_length=2, value_length=1, seed=1))
+    text = generate_text(Knobs(functions=40, name_length=2, value_length=1, seed=1))
     names = {name for name, _ in names_and_literals(text)}
 
     assert set() == names & {"as", "if", "in", "is", "or"}
@@ -103,7 +103,7 @@ def test_every_keyword_of_this_python_is_avoided():
 )
 @settings(max_examples=40)
 def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
-    text = text_of(knobs)
+    text = generate_text(knobs)
     found = definitions(text)
     bodies = [[ast.unparse(line) for line in function.body] for function in found]
 
@@ -120,7 +120,7 @@ def test_twins_differ_in_as_many_lines_as_asked_and_families_in_all(knobs):
 
 def test_the_bytes_of_twins_are_pinned():
     """More than 62 have names that differ in the last two characters."""
-    text = text_of(Knobs(functions=80, twins=70, differ=3, seed=3))
+    text = generate_text(Knobs(functions=80, twins=70, differ=3, seed=3))
     names = [function.name for function in definitions(text)]
 
     assert "twins=70 differ=3" in text.split("\n")[0]
@@ -132,7 +132,7 @@ def test_the_bytes_of_twins_are_pinned():
 @pytest.mark.parametrize("compressed", [zlib.compress, lzma.compress])
 def test_the_random_characters_do_not_compress(compressed):
     """No compressor gets below the entropy of the alphabet."""
-    pairs = names_and_literals(text_of(Knobs()))
+    pairs = names_and_literals(generate_text(Knobs()))
     characters = "".join(name[1:] + literal for name, literal in pairs)
     entropy_bytes = len(characters) * math.log2(len(ALPHABET)) / 8
     size = len(compressed(characters.encode()))
@@ -141,8 +141,8 @@ def test_the_random_characters_do_not_compress(compressed):
 
 
 def test_more_functions_continue_the_text_of_fewer():
-    _, _, few = text_of(Knobs(functions=3)).partition("\n")
-    _, _, many = text_of(Knobs(functions=5)).partition("\n")
+    _, _, few = generate_text(Knobs(functions=3)).partition("\n")
+    _, _, many = generate_text(Knobs(functions=5)).partition("\n")
 
     assert many.startswith(few)
 
@@ -230,11 +230,11 @@ FEW = Knobs(functions=2, value_length=6, name_length=5, lines=20, seed=7)
 
 def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
     path = tmp_path / "new" / "bodies.py"
-    write(Knobs(functions=1, seed=1), path)
-    written = write(FEW, path)
+    write_generated_corpus(Knobs(functions=1, seed=1), path)
+    written = write_generated_corpus(FEW, path)
     data = path.read_bytes()
 
-    assert text_of(FEW).encode() == data
+    assert generate_text(FEW).encode() == data
     assert f"{path}: 2 functions, " in written
     assert written.endswith(hashlib.sha256(data).hexdigest())
 
@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(FolderUnusable) as caught:
-        write(FEW, tmp_path / "file" / "bodies.py")
+        write_generated_corpus(FEW, tmp_path / "file" / "bodies.py")
 
     assert str(tmp_path / "file") in str(caught.value)
     assert 3 == caught.value.exit_code

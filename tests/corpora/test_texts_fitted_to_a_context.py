@@ -27,16 +27,18 @@ def test_functions_of_five_lines_are_forced_and_those_of_twenty_written(here):
     corpus = load("a.py")
 
     assert ["long", "longer", "short"] == names_of(corpus.functions)
-    assert ["long", "longer"] == names_of(corpus.functions_to_write())
-    assert ["long", "longer", "short"] == names_of(corpus.functions_to_force(32, 5))
-    assert ["long", "longer"] == names_of(corpus.functions_to_force(32, 6))
-    assert [] == corpus.functions_to_force(32, 26)
+    assert ["long", "longer"] == names_of(corpus.written_recall_functions())
+    assert ["long", "longer", "short"] == names_of(
+        corpus.forced_recall_functions(32, 5)
+    )
+    assert ["long", "longer"] == names_of(corpus.forced_recall_functions(32, 6))
+    assert [] == corpus.forced_recall_functions(32, 26)
 
 
 def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
     corpus = load("random-bodies")
 
-    chosen = corpus.functions_to_force(32, 5)
+    chosen = corpus.forced_recall_functions(32, 5)
 
     assert LIMIT == len({function.name for function in chosen})
     for block in (chosen[:32], chosen[32:64], chosen[64:]):
@@ -101,7 +103,7 @@ def test_the_end_of_a_long_path_names_a_file_that_was_left_out(length, shown):
     path = "x" * length
     corpus = replace(load("random-bodies-mini"), skipped=((path, "no text"),))
 
-    assert [f"{shown or '...' + 'x' * 117}: no text"] == corpus.left_out()
+    assert [f"{shown or '...' + 'x' * 117}: no text"] == corpus.skipped_file_lines()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,7 +126,10 @@ def test_a_fitted_text_fits_ends_whole_and_could_not_be_longer(
     beginnings = [
         "".join(f"{line}\n" for line in lines[:cut])
         for cut in corpus.cuts
-        if any(each.end <= cut for each in corpus.functions_of_length(wanted))
+        if any(
+            each.last_line_number <= cut
+            for each in corpus.long_enough_functions(wanted)
+        )
     ]
     fitting = [text for text in (*beginnings, corpus.text) if len(text) <= limit]
 

@@ -4,7 +4,7 @@ import httpcore
 import pytest
 
 from codeneedle.engines import http
-from codeneedle.engines.http import _Deadline, error_beginning, lines, whole
+from codeneedle.engines.http import _Deadline, error_beginning, join_chunks, lines
 from codeneedle.engines.messages import BadReply
 
 
@@ -72,7 +72,7 @@ def test_a_line_without_end_is_refused():
         list(lines([part] * 9))
 
 
-@pytest.mark.parametrize("read", [lines, whole])
+@pytest.mark.parametrize("read", [lines, join_chunks])
 def test_an_answer_without_end_is_refused(read):
     chunks = iter([b"data: x\n" * 10] * 100)
 

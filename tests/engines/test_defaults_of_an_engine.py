@@ -74,7 +74,7 @@ def test_a_server_that_is_not_ours_tells_nothing():
     served = Served(client=None, command=())
 
     assert Effective() == served.effective()
-    assert () == served.verify(CellSpec(PAIR, 512))
+    assert () == served.differences_from_cell(CellSpec(PAIR, 512))
     assert (None, None) == (
         served.peak_rss_bytes(),
         served.device_bytes(),

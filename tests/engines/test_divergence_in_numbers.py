@@ -46,7 +46,7 @@ def test_statistics_are_those_of_the_definitions():
     right = np.random.default_rng(3).integers(0, VOCABULARY, 40)
     sums = Sums()
     for each, other, token in zip(found, base, right, strict=True):
-        sums.add(each, other, int(token))
+        sums.add_token(each, other, int(token))
     told = sums.statistics()
 
     at = np.arange(40)
@@ -72,7 +72,7 @@ def test_statistics_are_those_of_the_definitions():
 def test_of_few_tokens_no_errors_are_stated():
     sums = Sums()
     for row, base in zip(rows(10, seed=1), rows(10, seed=2), strict=True):
-        sums.add(row, base, 3)
+        sums.add_token(row, base, 3)
 
     assert 0 == sums.statistics().kld.error
 

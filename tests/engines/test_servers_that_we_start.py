@@ -12,9 +12,9 @@ from codeneedle.engines.messages import Readiness, ServerGone, ServerSilent
 from codeneedle.engines.started_servers import (
     PORT_ATTEMPTS,
     StartedServer,
-    nap_after,
+    nap_seconds,
+    reporting_waits,
     serving,
-    telling,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
@@ -122,10 +122,10 @@ def test_a_server_that_takes_too_long_is_given_up(started):
 
 def test_what_a_start_waits_for_is_told_less_and_less_often(started, monkeypatch):
     monkeypatch.setattr(module, "TELL_AFTER_S", 0.0)
-    monkeypatch.setattr(module, "nap_after", lambda _waited_s: 0.01)
+    monkeypatch.setattr(module, "nap_seconds", lambda _waited_s: 0.01)
     told = []
     states = [Readiness.LOADING] * 30
-    with telling(told.append), started(WAITS, *states, Readiness.READY):
+    with reporting_waits(told.append), started(WAITS, *states, Readiness.READY):
         pass
 
     assert 2 <= len(told) < len(states)
@@ -134,7 +134,7 @@ def test_what_a_start_waits_for_is_told_less_and_less_often(started, monkeypatch
 
 def test_nothing_is_told_of_a_server_that_is_ready_soon(started):
     told = []
-    with telling(told.append), started(WAITS, Readiness.READY):
+    with reporting_waits(told.append), started(WAITS, Readiness.READY):
         pass
 
     assert [] == told
@@ -180,4 +180,4 @@ def test_a_broken_connection_is_explained_by_the_end_of_the_server(started):
 
 
 def test_naps_grow_with_the_time_so_far():
-    assert [0.002, 0.04, 0.25] == [nap_after(waited_s) for waited_s in (0, 1, 100)]
+    assert [0.002, 0.04, 0.25] == [nap_seconds(waited_s) for waited_s in (0, 1, 100)]

@@ -15,8 +15,11 @@ from made_mlx import nano_weights
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, Ability, CellSpec, Engine, ModelSpec
 from codeneedle.engines.messages import Completion
-from codeneedle.engines.mlx.engine import Mlx, find_packages
-from codeneedle.engines.openai.engine import command_of, endpoint_of
+from codeneedle.engines.mlx.engine import Mlx, package_versions
+from codeneedle.engines.openai.engine import (
+    command_engine_factory,
+    endpoint_engine_factory,
+)
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import CellError, CodeneedleError
 from codeneedle.models.pretrained import built_in_model
@@ -72,7 +75,7 @@ def llama_cpp(folder):
 @contextlib.contextmanager
 def mlx(_folder):
     spec = replace(made_spec(), weights=nano_weights())
-    yield Case(Mlx(versions=find_packages(), model=spec), pair=MLX_PAIR)
+    yield Case(Mlx(versions=package_versions(), model=spec), pair=MLX_PAIR)
 
 
 @contextlib.contextmanager
@@ -86,7 +89,7 @@ def command(folder):
     settings = CommandSettings(
         command=" ".join(words), health="/health", evidence_by_memory=False
     )
-    made = command_of(settings, types=TYPES, environment=os.environ)
+    made = command_engine_factory(settings, types=TYPES, environment=os.environ)
     yield Case(made(made_spec()), scores=False)
 
 
@@ -101,7 +104,9 @@ def endpoint(folder):
             pair=str(PAIR),
             api_key_env="KEY",
         )
-        made = endpoint_of(settings, environment={"KEY": served.address.key})
+        made = endpoint_engine_factory(
+            settings, environment={"KEY": served.address.key}
+        )
         yield Case(made(made_spec()), fails=None, scores=False, is_ours=False)
 
 
@@ -145,7 +150,7 @@ question = partial(Completion, prompt=TEXT, max_tokens=8)
 def test_a_cell_is_served_as_asked_and_ends_with_its_block(case, tmp_path):
     log = tmp_path / "cell.log"
     with case.engine.serving(case.cell, log=log) as served:
-        assert () == served.verify(case.cell)
+        assert () == served.differences_from_cell(case.cell)
         first, again = (served.client.complete(question()) for _ in range(2))
         served.client.wait_idle()
         child = served.child
@@ -160,7 +165,7 @@ def test_a_cell_is_served_as_asked_and_ends_with_its_block(case, tmp_path):
 
 def test_text_is_counted_without_a_cache(case, tmp_path):
     with case.engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
-        short, long = tokenizer.counts(["return 17", TEXT])
+        short, long = tokenizer.token_counts(["return 17", TEXT])
         whole = tokenizer.count_tokens(TEXT)
 
     assert 0 < short < long <= whole
@@ -218,6 +223,6 @@ def test_a_server_that_does_not_run_is_no_endpoint():
     settings = EndpointSettings(url=url, pair=str(PAIR))
 
     with pytest.raises(CodeneedleError, match="does not answer") as caught:
-        endpoint_of(settings, environment={})(made_spec()).identity()
+        endpoint_engine_factory(settings, environment={})(made_spec()).identity()
 
     assert caught.value.hint

@@ -1,7 +1,7 @@
 """What a survey says of a grid: what there is to gain, and whether there is a cache."""
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.survey import PairSurvey, Survey, gain
+from codeneedle.engines.survey import PairSurvey, Survey, gain_by_survey
 from codeneedle.records.record import DeviceMemory, KvBuffer
 
 MIB = 1 << 20
@@ -31,11 +31,11 @@ def surveyed(*caches, recurrent=0):
 def test_a_gain_is_told_in_exact_bytes_although_the_log_rounds_them():
     """4 layers of 64 values at 1,024 cells: 0.53125 MiB of q8_0, in the log 0.53."""
     survey = surveyed((BF16, cache(BF16, 0.5)), (Q8_0, cache(Q8_0, 0.27)))
-    found = gain(survey, Q8_0, reference=BF16, weights=89 * MIB)
+    found = gain_by_survey(survey, Q8_0, reference=BF16, weights=89 * MIB)
 
     assert (1.0 * MIB, 0.53125 * MIB) == (found.reference, found.kv)
-    assert (0.46875 / 100) == found.share
-    assert int(1024 * 0.46875 / 0.53125) == found.tokens
+    assert (0.46875 / 100) == found.saved_share
+    assert int(1024 * 0.46875 / 0.53125) == found.further_tokens
 
 
 def test_a_gain_names_the_state_that_stays_and_windows_hold_no_further_tokens():
@@ -45,7 +45,7 @@ def test_a_gain_names_the_state_that_stays_and_windows_hold_no_further_tokens():
         (Q8_0, cache(Q8_0, 0.27), window),
         recurrent=7 * MIB,
     )
-    found = gain(survey, Q8_0, reference=BF16, weights=0)
+    found = gain_by_survey(survey, Q8_0, reference=BF16, weights=0)
 
     assert 7 * MIB == found.recurrent
     assert 0.53125 * MIB / 1024 == found.per_token
@@ -54,8 +54,10 @@ def test_a_gain_names_the_state_that_stays_and_windows_hold_no_further_tokens():
 def test_a_gain_is_unknown_where_the_engine_tells_no_cache():
     survey = surveyed((BF16, cache(BF16, 0.5)), (Q8_0,))
 
-    assert gain(survey, Q8_0, reference=BF16, weights=1) is None
-    assert gain(survey, Pair("q4_0", "q4_0"), reference=BF16, weights=1) is None
+    assert gain_by_survey(survey, Q8_0, reference=BF16, weights=1) is None
+    assert (
+        gain_by_survey(survey, Pair("q4_0", "q4_0"), reference=BF16, weights=1) is None
+    )
 
 
 def test_a_model_without_a_cache_for_any_pair_is_known():

@@ -8,10 +8,10 @@ import pytest
 from codeneedle.engines.exit_causes import (
     Died,
     cause,
-    end_of,
     exit_cause,
     exit_phrase,
     last_lines,
+    last_log_lines,
     silence_error,
     trouble_of_sigkill,
 )
@@ -93,8 +93,8 @@ def test_the_end_of_a_log_is_twelve_lines_that_are_safe_to_show(tmp_path):
     log = tmp_path / "log"
     log.write_text("".join(f"{at}\x1b \n\n" for at in range(20)))
 
-    assert tuple(f"{at}\\x1b" for at in range(8, 20)) == end_of(log)
-    assert () == end_of(tmp_path / "none")
+    assert tuple(f"{at}\\x1b" for at in range(8, 20)) == last_log_lines(log)
+    assert () == last_log_lines(tmp_path / "none")
     assert (LINE_CHARACTERS,) == tuple(map(len, last_lines(["x" * 9999])))
 
 

@@ -41,7 +41,7 @@ from started_sweeps import (
 )
 
 from codeneedle.system.files import cache_folder
-from codeneedle.system.orphans import VARIABLE, this_host
+from codeneedle.system.orphans import VARIABLE, host_identity
 
 pytestmark = pytest.mark.real
 
@@ -300,7 +300,7 @@ def test_a_stranger_is_left_alone_whatever_the_note_says(series, ledger, times):
             note = {
                 "mark": "llama-server.0a1b2c3d",
                 "owner": owner,
-                "host": this_host(),
+                "host": host_identity(),
             } | FORGED[what]
             (folder / "llama-server.0a1b2c3d.json").write_text(json.dumps(note))
             said = series.complete()

@@ -22,13 +22,13 @@ from codeneedle.records.store import (
     CELLS,
     SETUP,
     Store,
+    append_checksum,
     decode_record,
     decode_setup,
     encode,
-    seal,
 )
 from codeneedle.system.files import CACHE_VARIABLE
-from codeneedle.system.orphans import end_orphans, this_host
+from codeneedle.system.orphans import end_orphans, host_identity
 
 RUN = Path("sweeps/tiny/needle-nano")
 PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
@@ -61,7 +61,7 @@ def resealed(data: bytes, **changes: object) -> bytes:
     """*data* as a program would have written it that means *changes*."""
     body = json.loads(data)
     del body["crc32"]
-    return seal(json.dumps(body | changes).encode())
+    return append_checksum(json.dumps(body | changes).encode())
 
 
 def replaced(path: Path, data: bytes) -> None:
@@ -97,7 +97,7 @@ def with_text(old: bytes, new: bytes):
         data = path.read_bytes()
         body = data[: data.rindex(b",")] + b"\n}"
         assert old in body
-        replaced(path, seal(body.replace(old, new, 1)))
+        replaced(path, append_checksum(body.replace(old, new, 1)))
 
     return damage
 
@@ -144,7 +144,7 @@ DAMAGES = {
         lambda data: data[:-20] + b" " * 100_000_000
     ),
     "something else than a record": rewritten(
-        lambda _: seal(b'{"schema": %d}' % SCHEMA)
+        lambda _: append_checksum(b'{"schema": %d}' % SCHEMA)
     ),
     "record whose schema is a truth": with_text(
         b'"schema": %d' % SCHEMA, b'"schema": true'
@@ -411,7 +411,7 @@ def test_what_lies_about_in_a_run_folder_is_in_nobodys_way(
 
 def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkeypatch):
     chance = random.Random(7)  # noqa: S311 - the same damage each time
-    owner, host = b'{"pid": 4194305, "started": 1}', this_host().encode()
+    owner, host = b'{"pid": 4194305, "started": 1}', host_identity().encode()
     data = b'{"mark": "x.0123abcd", "owner": %b, "host": "%b"}'
     data %= owner, host
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))

@@ -19,7 +19,7 @@ from codeneedle.cli.main import main as run_codeneedle
 from codeneedle.errors import RequestError
 from codeneedle.probes import PROBES
 from codeneedle.records.record import BadRecord
-from codeneedle.records.store import SWEEP, Store, decode_record, seal
+from codeneedle.records.store import SWEEP, Store, append_checksum, decode_record
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 FILES = sorted(GOLDEN.rglob("f16-f16.*.json"))
@@ -59,7 +59,7 @@ def with_new(raw, at, new):
 
 def changed(raw, at, new):
     """*raw* with *new* at one place, sealed."""
-    return seal(json.dumps(with_new(raw, at, new)).encode())
+    return append_checksum(json.dumps(with_new(raw, at, new)).encode())
 
 
 def opened(path):
@@ -255,7 +255,7 @@ def test_a_changed_run_folder_is_planned_or_refused_with_a_hint(
     chosen = random.Random(name).sample(changes, times(40, quick=4))  # noqa: S311
     for each in chosen:
         text = tomli_w.dumps(each).encode() if name == SWEEP else None
-        (folder / name).write_bytes(text or seal(json.dumps(each).encode()))
+        (folder / name).write_bytes(text or append_checksum(json.dumps(each).encode()))
         assert [] == [*wrong_reports([["plan", str(folder)]])], each
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from source_files import ODD_FILES, names_of, put, python
 
-from codeneedle.corpora.registry import load, names
+from codeneedle.corpora.registry import load, named_corpora
 from codeneedle.errors import CodeneedleError
 
 DEEP = 100_000
@@ -111,7 +111,7 @@ def test_a_corpus_file_of_gigabytes_is_refused(tree, told):
     os.truncate(put(tree.parent / "corpora/huge.toml", b"#"), 3_000_000_000)
 
     assert "larger than 1 MB" in told("a corpus file of 3 GB", "huge")
-    assert "huge" in [corpus.name for corpus in names()]
+    assert "huge" in [corpus.name for corpus in named_corpora()]
 
 
 def test_lines_and_signatures_of_megabytes_are_read(tree, told, times):
@@ -159,7 +159,7 @@ def test_a_pipe_among_named_corpora_is_no_corpus(tree, told, name):
     saw = told("a pipe by the name of a corpus", "named")
 
     assert saw.startswith("unknown corpus 'named'")
-    assert "named" not in [corpus.name for corpus in names()]
+    assert "named" not in [corpus.name for corpus in named_corpora()]
 
 
 def test_folders_a_thousand_deep_end_no_search(tree, told, times):

@@ -19,7 +19,7 @@ from codeneedle.engines import http
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.openai.engine import endpoint_of
+from codeneedle.engines.openai.engine import endpoint_engine_factory
 from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.errors import CellError, MachineError, RequestError
 
@@ -260,7 +260,7 @@ def asked_of(url):
         lambda: client.chat(Chat(messages=messages, max_tokens=4)),
         lambda: client.force(question, "right"),
         lambda: client.prompt_tokens("a"),
-        lambda: endpoint_of(chosen, environment={})(
+        lambda: endpoint_engine_factory(chosen, environment={})(
             ModelSpec(weights=made_weights(), name="made")
         ),
     )

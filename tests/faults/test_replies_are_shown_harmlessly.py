@@ -18,8 +18,8 @@ from made_records import made_needle, made_round
 from programs import misbehave, server
 from started_sweeps import controls, impatient, on_terminal, problem, record, run
 
-from codeneedle.probes.recall.alignment import answer_end, score
-from codeneedle.probes.recall.answers import lines_beside
+from codeneedle.probes.recall.alignment import align_reply, answer_end
+from codeneedle.probes.recall.answers import side_by_side_document
 from codeneedle.probes.recall.rounds import ScoredRound
 
 EVIL = "\x1b]0;OWNED\x07\x1b[2J\x1b[31mRED\x9b31m\x1bP1;2q\x1b\\\x08\x0b\x0c\x00"
@@ -213,12 +213,12 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
     asked = ScoredRound(needle, made_round(needle, reply=part))
 
     spent = time.process_time()
-    scored = score(needle, asked.round.text)
+    scored = align_reply(needle, asked.round.text)
     assert 0 == scored.matched
     assert asked.error in {"", "empty answer"}
     assert answer_end(needle, part[: 1 << 20]) >= 0
-    short = score(needle, part[: 1 << 15])
-    assert lines_beside(needle, short, width=100)
+    short = align_reply(needle, part[: 1 << 15])
+    assert side_by_side_document(needle, short, width=100)
     # Hours where a line is read once for each line; it is seconds.
     assert time.process_time() - spent < 120
 

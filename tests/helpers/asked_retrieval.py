@@ -51,7 +51,7 @@ class Cell:
 
     @property
     def not_asked(self):
-        return retrieval_of(self.record).not_asked
+        return retrieval_of(self.record).skipped_lengths
 
 
 def measured(

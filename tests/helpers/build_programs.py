@@ -61,7 +61,7 @@ class BuildPrograms:
         pip = ("/bin/sh", str(self.bin / "pip"))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(build, "PACKAGE_SHA256", digest)
-            patch.setattr(build, "private_pip", lambda _: pip)
+            patch.setattr(build, "install_private_pip", lambda _: pip)
             return build.build(report, **choice)
 
     @property

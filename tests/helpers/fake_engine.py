@@ -31,7 +31,7 @@ class ByteTokenizer:
     def count_tokens(self, text):
         return len(text.encode())
 
-    def counts(self, texts):
+    def token_counts(self, texts):
         return [len(text.encode()) for text in texts]
 
     def tokens(self, text, *, add_special=True):
@@ -113,7 +113,7 @@ class FakeServer:
     def wait_idle(self):
         self.settled += 1
 
-    def program(self):
+    def program_hash(self):
         return self.engine.program
 
     def save_cache(self):
@@ -124,7 +124,7 @@ class FakeServer:
         attention = self.engine.attention if self.questions else None
         return replace(self.engine.effective, attention=attention)
 
-    def verify(self, cell):
+    def differences_from_cell(self, cell):
         return self.engine.differences
 
     def ends_within(self, _limit_s):

@@ -77,7 +77,7 @@ class FakeDivergence:
     def check(self, **asked):
         self.checked.append(asked)
 
-    def missing_bytes(self, _folder, *, context, chunks):
+    def bytes_to_write(self, _folder, *, context, chunks):
         return 0 if any(at == context for _, at in self.kept) else 1000 * chunks
 
     def reference(self, task):

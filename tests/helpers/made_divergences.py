@@ -5,17 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from codeneedle.engines.llama_cpp.arguments import (
-    base_command,
-    build_option,
+    base_file_command,
     comparison_command,
-    text_of,
+    cuda_kernels_option,
+    text_file_in,
 )
 from codeneedle.records.store import Store
 from codeneedle.report.llama_form import Dialect
 
 TEXT = "".join(f"line {at}: {at * 7919:x}\n" for at in range(400))
 DIALECT = Dialect(
-    base=base_command, compares=comparison_command, text=text_of, build=build_option
+    base=base_file_command,
+    compares=comparison_command,
+    text=text_file_in,
+    build=cuda_kernels_option,
 )
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
 

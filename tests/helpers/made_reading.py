@@ -21,13 +21,13 @@ class HalfTool:
     def __init__(self, error=None, memory_bytes=0):
         self.tasks, self.error, self.needed = [], error, memory_bytes
 
-    def places(self, tokens):
+    def scorable_places(self, tokens):
         return range(tokens // 2 + 1, tokens)
 
     def memory_bytes(self, _tokens):
         return self.needed
 
-    def read(self, task, *, log, note):
+    def read_and_score(self, task, *, log, note):
         note(ToolRun(command=("read", str(log)), effective=Effective()))
         self.tasks.append(task)
         if self.error:

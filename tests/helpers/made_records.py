@@ -12,7 +12,7 @@ from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.recall.record import Recall
-from codeneedle.probes.recall.settings import functions_in
+from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import (
     CellRecord,
     CorpusFacts,
@@ -124,12 +124,12 @@ def asking_for(setup: Setup, **functions: Iterable[NeedleFacts]) -> Setup:
 
 def written_of(setup: Setup) -> tuple[NeedleFacts, ...]:
     """The functions to be written under *setup*."""
-    return functions_in(setup).written
+    return recall_layout(setup).written
 
 
 def forced_of(setup: Setup) -> tuple[NeedleFacts, ...]:
     """The functions whose lines are forced under *setup*."""
-    return functions_in(setup).forced
+    return recall_layout(setup).forced
 
 
 def made_reply(needle: NeedleFacts, *, matched: int = 20, junk: int = 0) -> str:
@@ -334,7 +334,7 @@ def stored_run(root: Path, run: Run | None = None) -> Run:
     run = run or made_run()
     corpus, model = run.setup.corpus.name, run.setup.weights.name
     store = Store(run_folder(root, corpus=corpus, model=model))
-    store.adopt(run.setup)
+    store.check_and_merge_setup(run.setup)
     for record in run.records:
         store.add(record)
     return run

@@ -27,7 +27,13 @@ from codeneedle.probes.retrieval.record import (
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import make_texts
 from codeneedle.probes.retrieval.tasks import QuestionFields
-from codeneedle.records.record import CellRecord, Phases, Status, as_json, shared_with
+from codeneedle.records.record import (
+    CellRecord,
+    Phases,
+    Status,
+    as_json,
+    shared_field_values,
+)
 
 DEPTHS = (0.1, 0.5, 0.9)
 
@@ -52,7 +58,7 @@ def made_asked(question, length, decoys, *, answer=right, scored=made_scored):
     """*question* with the answer that *answer* gives it at *length*."""
     named = replace(question, name=f"{length}-{question.name}")
     return TextAnswer(
-        **shared_with(named, QuestionFields),
+        **shared_field_values(named, QuestionFields),
         decoys=tuple(decoys.index(each) for each in question.decoys),
         answer=Answer(
             name=named.name,

@@ -48,7 +48,7 @@ def assert_verbatim(text, functions):
     lines = text.split("\n")
     for function in functions:
         stands = [*function.signature.split("\n"), *function.body]
-        end = function.end - function.closing_lines
+        end = function.last_line_number - function.closing_lines
         assert stands == lines[function.line - 1 : end]
 
 

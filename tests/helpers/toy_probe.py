@@ -56,7 +56,7 @@ class ToyProbe(Probe):
     """Scores ages behind the text that tells them."""
 
     @override
-    def own_text(self, _settings: ToySettings, _engine: Engine) -> str:
+    def own_text_name(self, _settings: ToySettings, _engine: Engine) -> str:
         return "ages"
 
     @override
@@ -94,7 +94,7 @@ PROBE = ToyProbe(
     name=NAME,
     purpose="ages of people",
     metrics=(
-        _RIGHT.logp()(
+        _RIGHT.log_probability_metric()(
             name="toy-logp",
             unit_kind=PEOPLE,
             loss=_RIGHT.loss(lambda record: (of for _, of in _scores(record))),

@@ -9,18 +9,18 @@ from made_attention import HEADS, KV_HEADS, SIZE, WIDTH, write_attention
 
 from codeneedle.cache_types import BITS_PER_ELEMENT
 from codeneedle.models import moved_attention as module
-from codeneedle.models.moved_attention import K_TYPES, moved_attention
+from codeneedle.models.moved_attention import K_TYPES, compute_moved_shares
 from codeneedle.models.weights import read_header
 
 
 def moved_in(folder, name="a.gguf", **changes):
     """What is told of a made model."""
-    return moved_attention(read_header(write_attention(folder / name, **changes)))
+    return compute_moved_shares(read_header(write_attention(folder / name, **changes)))
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2bias", "qwen3moe"])
 def test_the_fewer_bits_k_has_the_more_attention_moves(tmp_path, name):
-    moved = moved_attention(read_header(zoo.write(name, tmp_path)))
+    moved = compute_moved_shares(read_header(zoo.write(name, tmp_path)))
 
     by_bits = sorted(K_TYPES, key=lambda name: -BITS_PER_ELEMENT[name])
     assert sorted(moved.values()) == [moved[name] for name in by_bits]
@@ -56,12 +56,12 @@ def test_of_a_large_model_a_part_is_read_which_tells_about_the_same(
     tmp_path, monkeypatch
 ):
     weights = read_header(zoo.write("llama", tmp_path))
-    whole = moved_attention(weights)
+    whole = compute_moved_shares(weights)
     rows = 2 * module.HEADS * weights.key_length * weights.layers
     monkeypatch.setattr(module, "LARGEST_BLOCK", 1)
     monkeypatch.setattr(module, "MOST_VALUES", rows * weights.embedding // 2)
-    moved_attention.cache_clear()
-    part = moved_attention(weights)
+    compute_moved_shares.cache_clear()
+    part = compute_moved_shares(weights)
 
     assert whole != part
     for name in K_TYPES:
@@ -113,12 +113,12 @@ def test_a_file_that_was_cut_or_went_since_it_was_read_tells_nothing(tmp_path):
     weights = read_header(path)
     path.write_bytes(path.read_bytes()[:-SIZE])
 
-    assert {} == moved_attention(weights)
+    assert {} == compute_moved_shares(weights)
 
-    moved_attention.cache_clear()
+    compute_moved_shares.cache_clear()
     path.unlink()
 
-    assert {} == moved_attention(weights)
+    assert {} == compute_moved_shares(weights)
 
 
 def test_no_more_is_read_than_the_limit_whatever_a_header_states(tmp_path, monkeypatch):

@@ -14,10 +14,10 @@ from codeneedle.models.kv_cache import (
     Buffers,
     Caches,
     allowance_bytes,
+    available_memory,
+    caches_of_plain_attention,
     longest_context,
-    plain_caches,
     predict_memory,
-    room_of,
     usual_contexts,
 )
 from codeneedle.models.weights import weights_of
@@ -35,7 +35,9 @@ def weights(**changes):
 
 def plain_size(found, pair, context):
     """Size of the cache of *pair*, by the header alone."""
-    return plain_caches(found, 131_072).size(context, Pair.parse(str(pair)))
+    return caches_of_plain_attention(found, 131_072).size(
+        context, Pair.parse(str(pair))
+    )
 
 
 GIB, MIB = 1 << 30, 1 << 20
@@ -84,7 +86,7 @@ def served(_pair):
 def test_the_pairs_of_a_plan_have_an_order():
     names = ("f16/f16", "q8_0/q4_0", "q4_0/q8_0", "q4_0/q4_0", "turbo3/q8_0")
     wanted = [Pair.parse(name) for name in names]
-    caches = plain_caches(LARGE, LARGE.training_context)
+    caches = caches_of_plain_attention(LARGE, LARGE.training_context)
 
     plan = predict_memory(
         LARGE, caches, sorted(wanted), AvailableMemory(16 * GIB, "here"), refusal=served
@@ -119,7 +121,7 @@ def test_the_largest_pair_of_a_plan_is_that_of_its_longest_context():
 
 def test_a_plan_tells_whether_an_engine_was_asked_and_which_pairs_are_refused():
     room = AvailableMemory(16 * GIB, "here")
-    caches = plain_caches(SMALL, 8192)
+    caches = caches_of_plain_attention(SMALL, 8192)
     told = replace(caches, is_by_header=False)
     plans = [
         predict_memory(
@@ -139,7 +141,7 @@ def test_a_plan_tells_whether_an_engine_was_asked_and_which_pairs_are_refused():
 def longest(found, pair, room, *, most=None):
     """The longest context that fits, by the header alone."""
     most = most or found.training_context
-    return longest_context(found, plain_caches(found, most), pair, room)
+    return longest_context(found, caches_of_plain_attention(found, most), pair, room)
 
 
 @pytest.mark.parametrize("gib", [5, 6, 8, 16])
@@ -209,7 +211,7 @@ def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():
 
     estimated = allowance_bytes(SMALL, 4096)
     assert allowance_bytes(SMALL, 4096, buffers=told) - estimated > 8 * GIB
-    caches = plain_caches(SMALL, 8192)
+    caches = caches_of_plain_attention(SMALL, 8192)
     assert 8192 == longest_context(SMALL, caches, F16, room)
     assert 0 == longest_context(SMALL, caches, F16, room, told)
 
@@ -238,7 +240,7 @@ def test_the_allowance_grows_with_vocabulary_and_context(context):
 )
 def test_devices_tell_their_memory(devices, mib, where):
     """One device listed by two backends counts once; two of one backend add up."""
-    room = room_of(devices, 8 * GIB)
+    room = available_memory(devices, 8 * GIB)
 
     assert mib * MIB == room.size_bytes
     assert where in {None, room.where}

@@ -11,9 +11,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     Caches,
+    bits_by_cache_type,
     cache_bytes,
-    plain_caches,
-    stored_bits,
+    caches_of_plain_attention,
     type_misfit,
     why_cacheless,
     why_misfit,
@@ -34,7 +34,9 @@ def weights(**changes):
 
 def plain_size(found, pair, context):
     """Size of the cache of *pair*, by the header alone."""
-    return plain_caches(found, 131_072).size(context, Pair.parse(str(pair)))
+    return caches_of_plain_attention(found, 131_072).size(
+        context, Pair.parse(str(pair))
+    )
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_each_layer_of_a_plain_model_keeps_its_kv_heads(
     ],
 )
 def test_a_header_alone_tells_no_size_of_caches_that_are_not_plain(key):
-    assert None is plain_caches(weights(**key), 1024)
+    assert None is caches_of_plain_attention(weights(**key), 1024)
 
 
 def buffer(cells, *, layers=4, k_mib=4.0, v_mib=2.0, k_type="f16", v_type="f16"):
@@ -99,7 +101,7 @@ def test_a_sliding_window_stays_as_it_is_at_a_longer_context(context, mib):
 
 
 def test_a_further_token_takes_what_grows():
-    assert 6 * MIB / 4096 == WINDOWED.per_token
+    assert 6 * MIB / 4096 == WINDOWED.added_bytes_per_token
 
 
 @pytest.mark.parametrize(("pair", "share"), [("q8_0/q8_0", 34 / 64), ("f16/f16", 1)])
@@ -225,7 +227,7 @@ def cache(k, v, k_mib, v_mib, cells=4096):
 def test_a_type_of_a_fork_has_the_bits_that_its_cache_takes():
     """Not those of its name: turbo3 stores 3.5 with its scales."""
     plain, fork = cache("f16", "q8_0", 64.0, 34.0), cache("turbo3", "f16", 14.0, 64.0)
-    found = stored_bits([plain, fork])
+    found = bits_by_cache_type([plain, fork])
 
     assert (3.5, 16.0, 8.5) == (found["turbo3"], found["f16"], found["q8_0"])
 
@@ -248,11 +250,11 @@ def test_a_type_of_a_fork_is_measured_where_a_log_rounds_a_five_hundredth(
     """A hundredth of a MiB is the last digit: half of it of 2.5 MiB is 0.002."""
     caches = [cache("f16", "f16", 16.0, 16.0), cache("turbo3", "f16", mib, 16.0)]
 
-    assert is_known == ("turbo3" in stored_bits(caches))
+    assert is_known == ("turbo3" in bits_by_cache_type(caches))
 
 
 def test_a_type_of_a_fork_is_unknown_without_another_of_the_same_place():
     elsewhere = [cache("f16", "f16", 64.0, 64.0), cache("turbo3", "f16", 14.0, 64.0, 8)]
 
-    assert "turbo3" not in stored_bits(elsewhere)
-    assert "turbo3" not in stored_bits([cache("turbo3", "turbo3", 14.0, 14.0)])
+    assert "turbo3" not in bits_by_cache_type(elsewhere)
+    assert "turbo3" not in bits_by_cache_type([cache("turbo3", "turbo3", 14.0, 14.0)])

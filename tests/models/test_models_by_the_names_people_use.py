@@ -10,14 +10,14 @@ from made_stores import hugging_face, lm_studio, model_bytes, ollama
 
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import stores
-from codeneedle.models.headers import facts_of, headers_of
+from codeneedle.models.headers import facts_of, read_facts_of_models
 from codeneedle.models.stores import (
     is_asked_by_name,
-    is_name,
+    is_model_name,
     locate_model,
+    shortest_names,
     stored_models,
     weights_path,
-    words,
 )
 from codeneedle.models.weights import read_header, run_name
 
@@ -53,7 +53,7 @@ def blobs(home):
 
 
 def names():
-    return list(words(list(stored_models())).values())
+    return list(shortest_names(list(stored_models())).values())
 
 
 def refusal(text, **options):
@@ -204,7 +204,7 @@ def test_what_is_missing_is_answered_with_the_command_that_fetches_it(text, comm
     ],
 )
 def test_a_path_is_no_name(text):
-    assert not is_name(text)
+    assert not is_model_name(text)
 
 
 @pytest.mark.parametrize("target", ["link", "nowhere", None])
@@ -354,7 +354,9 @@ def test_a_store_of_somebody_else_is_named_where_nothing_is_found(
 
 
 def told(progress=lambda _: None):
-    return headers_of(stored_models(), lambda _: pytest.fail("no folder"), progress)
+    return read_facts_of_models(
+        stored_models(), lambda _: pytest.fail("no folder"), progress
+    )
 
 
 def test_what_a_quantized_cache_saves_is_told_by_the_header(studio):

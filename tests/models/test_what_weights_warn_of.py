@@ -13,8 +13,8 @@ from codeneedle.engines.mlx.engine import Mlx
 from codeneedle.engines.openai.engine import Command, Endpoint
 from codeneedle.models import sensitivity
 from codeneedle.models.sensitivity import (
-    attention_moved,
-    coarsest_borne,
+    attention_moved_by_k_type,
+    coarsest_safe_k_type,
     unborne_types,
     warnings,
 )
@@ -89,7 +89,7 @@ def test_losses_are_predicted_for_engines_that_rotate_caches_alone(
 @pytest.mark.parametrize(("name", "is_near"), [("llama", True), ("qwen2bias", False)])
 def test_a_prediction_where_nothing_was_measured_says_so(name, is_near, tmp_path):
     weights = large_enough(read_header(zoo.write(name, tmp_path)))
-    least = min(e for e in attention_moved(weights).values() if e > 0.05)
+    least = min(e for e in attention_moved_by_k_type(weights).values() if e > 0.05)
 
     assert is_near == (least < sensitivity.LEAST_LOST)
     assert is_near == ("nothing was measured" in said(weights))
@@ -101,7 +101,9 @@ def test_types_that_move_all_attention_are_said_to_in_plain_digits(
 ):
     """It was once said as 1e+02 %."""
     moved = {"q8_0": 0.0544, "q4_0": 0.998}
-    monkeypatch.setattr(sensitivity, "attention_moved", lambda _weights: moved)
+    monkeypatch.setattr(
+        sensitivity, "attention_moved_by_k_type", lambda _weights: moved
+    )
 
     assert "5.4 to 100 %" in said(made_weights())
 
@@ -124,7 +126,7 @@ def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
     weights = read_header(smollm2)
 
     assert "K q4_1, q4_0: predicted" in said(weights)
-    assert "q5_0" == coarsest_borne(attention_moved(weights))
+    assert "q5_0" == coarsest_safe_k_type(attention_moved_by_k_type(weights))
     assert ("q4_1", "q4_0") == unborne_types(weights)
 
 
@@ -135,7 +137,9 @@ def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
 def test_the_coarsest_type_of_k_is_the_last_before_one_that_moves_much(
     shares, coarsest
 ):
-    assert coarsest == coarsest_borne(dict(zip(("q8_0", "q5_1"), shares, strict=False)))
+    assert coarsest == coarsest_safe_k_type(
+        dict(zip(("q8_0", "q5_1"), shares, strict=False))
+    )
 
 
 def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):

@@ -9,7 +9,7 @@ from fake_engine import FakeEngine, FakeServer
 from codeneedle.engines.messages import Generation, PromptCut, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes.observations import Observed
-from codeneedle.probes.probe import Asker, Question, ask
+from codeneedle.probes.probe import Asker, Question, start_server_and_ask
 
 
 @pytest.mark.parametrize(("is_dying", "attempts"), [(False, 4), (True, 1)])
@@ -23,7 +23,7 @@ def test_a_connection_that_keeps_breaking_ends_the_cell(is_dying, attempts):
         raise ServerGone(reason="reset")
 
     with pytest.raises(ServerGone):
-        Asker(server, None).ask_again(broken)
+        Asker(server, None).ask_with_retries(broken)
     assert attempts == len(tries)
 
 
@@ -57,9 +57,9 @@ def test_a_server_that_reads_fewer_tokens_than_the_text_has_cuts_prompts(
 
     if is_refused:
         with pytest.raises(PromptCut, match="counts 880 tokens, the text alone has"):
-            asker.ask_after_priming(text, known, ask)
+            asker.ask_and_refuse_cut_prompt(text, known, ask)
     else:
-        assert read == asker.ask_after_priming(text, known, ask).prompt_tokens
+        assert read == asker.ask_and_refuse_cut_prompt(text, known, ask).prompt_tokens
     assert asked == len(replies)
 
 
@@ -76,7 +76,7 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
     asker = SimpleNamespace(
         ask=lambda _question: {"is": next(replies)},
         why_pointless=lambda _question: "",
-        settle=lambda: None,
+        wait_until_idle=lambda: None,
     )
     probe = SimpleNamespace(
         saves_cache=False,
@@ -85,11 +85,11 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
         asker=lambda *_: asker,
     )
     context = SimpleNamespace(
-        step=lambda *_: None,
+        report_step=lambda *_: None,
         serving=lambda **_: contextlib.nullcontext(),
         keep=lambda observation: kept.append(len(observation["answers"])),
     )
     asked = [Question(str(at), phrase="") for at in range(5)]
-    ask(probe, context, Observed(answers={}), lambda: asked)
+    start_server_and_ask(probe, context, Observed(answers={}), lambda: asked)
 
     assert ([1, 2, 3], [3, 4, 5]) == (read, kept)

@@ -15,10 +15,10 @@ from codeneedle.engines.messages import Chat, Completion, Message, Refused, Rend
 from codeneedle.models.weights import read_header
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import (
+    build_request,
     fill_frame,
     frame_of,
-    request,
-    steady_template,
+    template_with_past_date,
 )
 from codeneedle.probes.thinking import NO_THINK_ARGS, thought_and_answer
 from codeneedle.records.comparability import setup_differences, with_types_and_probes_of
@@ -85,7 +85,7 @@ def test_a_template_that_changes_texts_has_none(template):
 def test_a_chat_is_sent_as_it_was_rendered_on_the_first_day():
     frames = {"user": frame_of(Template("26 Nov"), "user")}
     setup = replace(made_setup(), prompt_form="chat", frames=frames)
-    question = request(setup, prompt="", messages=(USER, BEGUN), tokens=8)
+    question = build_request(setup, prompt="", messages=(USER, BEGUN), tokens=8)
 
     assert isinstance(question, Rendered)
     assert Template("26 Nov").render((USER, BEGUN)) == question.prompt
@@ -96,8 +96,8 @@ def test_a_server_renders_chats_where_nothing_is_known_of_its_template():
     chat = replace(made_setup(), prompt_form="chat")
     text = replace(made_setup(), prompt_form="completion")
 
-    assert isinstance(request(chat, prompt="", messages=(USER,), tokens=8), Chat)
-    assert type(request(text, prompt="a", messages=(), tokens=8)) is Completion
+    assert isinstance(build_request(chat, prompt="", messages=(USER,), tokens=8), Chat)
+    assert type(build_request(text, prompt="a", messages=(), tokens=8)) is Completion
 
 
 def test_a_conversation_is_rendered_as_on_the_day_on_which_a_run_began():
@@ -107,16 +107,16 @@ def test_a_conversation_is_rendered_as_on_the_day_on_which_a_run_began():
     asked = {"begins_reply": True, "thinking": False}
 
     assert first.render_conversation(*said, **asked) == (
-        steady_template(today, then).render_conversation(*said, **asked)
+        template_with_past_date(today, then).render_conversation(*said, **asked)
     )
-    assert today is steady_template(today, None)
-    assert first is steady_template(first, then)
+    assert today is template_with_past_date(today, None)
+    assert first is template_with_past_date(first, then)
 
 
 def test_a_thought_that_the_template_opens_is_closed():
     frame = Frame(("<user>", "<assistant><think>\n"))
     setup = replace(made_setup(), prompt_form="chat", frames={"user": frame})
-    question = request(setup, prompt="", messages=(USER,), tokens=8)
+    question = build_request(setup, prompt="", messages=(USER,), tokens=8)
 
     assert question.prompt.endswith("<think>\n\n</think>\n\n")
 

@@ -55,7 +55,7 @@ def test_a_grid_runs_from_the_most_precise_type_to_the_least() -> None:
     assert [cell.value for cell in cells] == [
         frames.value_at(cells, cell.pair) for cell in cells
     ]
-    assert [2] * 4 == [cell.n for cell in cells]
+    assert [2] * 4 == [cell.observation_count for cell in cells]
 
 
 def test_cells_that_did_not_finish_are_gaps() -> None:
@@ -71,7 +71,7 @@ def test_cells_that_did_not_finish_are_gaps() -> None:
     assert not failed.has_value
     assert "signal 11" == failed.reason
     assert frames.NOT_RUN == untried.status
-    assert 0 == untried.n
+    assert 0 == untried.observation_count
 
 
 def test_what_was_asked_for_is_listed_once_for_all_cells_and_metrics(
@@ -133,7 +133,7 @@ def test_speeds_of_another_device_are_not_ranked_and_other_values_are() -> None:
         elsewhere.has_value,
         elsewhere.is_ranked,
     )
-    assert {elsewhere.pair} == frames.pairs_elsewhere(run)
+    assert {elsewhere.pair} == frames.pairs_on_other_device(run)
 
 
 def test_speeds_without_a_kernel_are_not_ranked_and_other_values_are() -> None:
@@ -171,7 +171,7 @@ def test_what_is_measured_over_the_reference_is_none_where_that_is_none() -> Non
     cells = frames.cells_frame(small_run(untried=["q4_0/q8_0"]), metric)
 
     assert [20.0, 20.0, 15.5] == [cell.value for cell in cells if cell.has_value]
-    assert [1, 1, 1, 0] == [cell.n for cell in cells]
+    assert [1, 1, 1, 0] == [cell.observation_count for cell in cells]
     never = replace(MATCHED, over_floor=lambda *_: math.inf)
     assert not any(each.has_value for each in frames.cells_frame(small_run(), never))
 
@@ -191,7 +191,7 @@ def test_repeated_records_of_a_probe_are_its_own() -> None:
         for name in ("recall", "other")
         for variant in (AGAIN, ON_CPU)
     ]
-    found = run.holding((*run.records, *more)).of_probe("recall")
+    found = run.with_records((*run.records, *more)).of_probe("recall")
 
     assert (run.records, (more[0], more[1])) == (found.records, found.variants)
 
@@ -233,7 +233,7 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
     more = [replace(each, variant=AGAIN) for each in (*others, again)]
     found = [
         frames.noise_floor_of_reference(
-            run.holding((*run.records, *variants)), MATCHED, cells
+            run.with_records((*run.records, *variants)), MATCHED, cells
         )
         for variants in (more, more[:-1])
     ]
@@ -310,10 +310,10 @@ def test_a_change_counts_what_was_asked_for_and_is_not_in_it() -> None:
     """Of four units one has no value, and another is not among those of the other."""
     cell = cell_of({"a": 1.0, "b": 2.0, "c": 3.0}, left_out=1)
     other = cell_of({"a": 0.5, "b": 0.5, "d": 9.0}, left_out=1)
-    found = frames.change(cell, other)
+    found = frames.cell_with_change(cell, other)
 
     assert (1.0, 2, 2) == (found.value, found.units, found.left_out)
-    more = frames.change(cell_of({"a": 1.0, "b": 2.0}), cell_of({"a": 0.5}))
+    more = frames.cell_with_change(cell_of({"a": 1.0, "b": 2.0}), cell_of({"a": 0.5}))
     assert (0.5, 1, 0) == (more.value, more.units, more.left_out)
 
 

@@ -38,7 +38,7 @@ def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
 
 def test_a_served_cell_has_all_phases(tmp_path):
     cell = made_cell(tmp_path, previous_end=0.0)
-    with cell.serving(), cell.asking():
+    with cell.serving(), cell.timing_requests():
         pass
 
     assert None not in (
@@ -55,5 +55,5 @@ def test_a_served_cell_has_all_phases(tmp_path):
 def test_logs_of_a_cell_are_called_after_its_pair(tmp_path):
     cell = made_cell(tmp_path)
 
-    assert tmp_path / "q8_0-q4_0.log" == cell.log()
-    assert tmp_path / "q8_0-q4_0.half.log" == cell.log("half")
+    assert tmp_path / "q8_0-q4_0.log" == cell.cell_log_path()
+    assert tmp_path / "q8_0-q4_0.half.log" == cell.cell_log_path("half")

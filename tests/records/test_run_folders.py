@@ -31,15 +31,15 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import (
     Store,
+    append_checksum,
     decode_record,
     decode_setup,
     encode,
     find_runs,
     is_intact,
     run_folder,
-    seal,
 )
-from codeneedle.report.selection import read_runs
+from codeneedle.report.chosen_runs import read_runs
 
 PAIR = Pair("q8_0", "q4_0")
 SETUP = made_setup()
@@ -86,7 +86,7 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     store = Store(tmp_path / "corpus" / "model")
     assert store.read() is None
 
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     records = [made_record(pair, []) for pair in ("f16/f16", "q8_0/q4_0")]
     for record in records:
         store.add(record)
@@ -101,16 +101,18 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
 
 
 def test_a_grid_may_grow_and_nothing_else_may_differ(store):
-    store.adopt(replace(SETUP, types_k=("q8_0",)))
+    store.check_and_merge_setup(replace(SETUP, types_k=("q8_0",)))
 
-    store.adopt(replace(SETUP, types_k=("q4_0", "bf16"), created="later"))
+    store.check_and_merge_setup(
+        replace(SETUP, types_k=("q4_0", "bf16"), created="later")
+    )
 
     grown = store.setup()
     assert grown
     assert ("bf16", "q8_0", "q4_0") == grown.types_k
     assert SETUP.created == grown.created
     with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
-        store.adopt(replace(SETUP, context=4096))
+        store.check_and_merge_setup(replace(SETUP, context=4096))
 
 
 @pytest.mark.parametrize("target", ["cells", "."])
@@ -147,7 +149,7 @@ def test_records_without_a_setup_are_not_adopted(store):
     store.add(RECORD)
 
     with pytest.raises(BadInput, match=r"no setup\.json"):
-        store.adopt(SETUP)
+        store.check_and_merge_setup(SETUP)
 
 
 def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
@@ -206,7 +208,7 @@ def stamped(setup):
     ],
 )
 def test_a_record_of_another_setup_is_a_gap(store, other):
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     store.add(stamped(other))
 
     assert "one of another setup" in store.record(PAIR, "recall").reason
@@ -214,9 +216,11 @@ def test_a_record_of_another_setup_is_a_gap(store, other):
 
 
 def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     store.add(stamped(SETUP))
-    store.adopt(replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}}))
+    store.check_and_merge_setup(
+        replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}})
+    )
 
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
@@ -224,23 +228,23 @@ def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
 def test_a_sweep_file_gives_way_to_another_one(store):
     for text in ("a = 1\n", "a = 2\n"):
         store.keep_sweep_file(text)
-        assert text == store.sweep_file()
+        assert text == store.sweep_file_text()
 
 
 def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, store):
-    adopted = store.adopt(SETUP)
+    adopted = store.check_and_merge_setup(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").unlink()
 
     with pytest.raises(BadInput, match="holds records"):
-        Store(tmp_path).adopt(replace(SETUP, context=4096))
+        Store(tmp_path).check_and_merge_setup(replace(SETUP, context=4096))
 
-    assert adopted == Store(tmp_path).adopt(SETUP)
+    assert adopted == Store(tmp_path).check_and_merge_setup(SETUP)
     assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
 
 
 def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store):
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     store.add(stamped(SETUP))
     (tmp_path / "setup.json").write_text("{")
 
@@ -248,27 +252,30 @@ def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store
     assert tmp_path / "setup.json.damaged" == store.set_damaged_setup_aside()
     assert None is store.set_damaged_setup_aside()
     with pytest.raises(BadInput, match="holds records"):
-        store.adopt(replace(SETUP, seed=7))
-    store.adopt(SETUP)
+        store.check_and_merge_setup(replace(SETUP, seed=7))
+    store.check_and_merge_setup(SETUP)
     assert [stamped(SETUP)] == list(store.records())
 
 
 def test_what_the_reference_sets_is_kept_beside_what_others_have_set(tmp_path, store):
     other = Store(tmp_path)
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     assert {} == other.calibrated()
 
-    store.calibrate("retrieval", {"dials": [3]})
-    other.calibrate("divergence", {"reference": "f16/f16"})
-    store.calibrate("retrieval", {"dials": [4]})
+    store.store_calibration("retrieval", {"dials": [3]})
+    other.store_calibration("divergence", {"reference": "f16/f16"})
+    store.store_calibration("retrieval", {"dials": [4]})
 
     kept = {"retrieval": {"dials": [4]}, "divergence": {"reference": "f16/f16"}}
     assert kept == other.calibrated() == store.calibrated()
-    assert kept == store.adopt(replace(SETUP, types_k=("q8_0",))).calibrated
+    assert (
+        kept
+        == store.check_and_merge_setup(replace(SETUP, types_k=("q8_0",))).calibrated
+    )
 
 
 def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     for probe, variant in (("retrieval", ""), ("retrieval", "again"), ("recall", "")):
         store.add(replace(RECORD, probe=probe, variant=variant))
 
@@ -279,7 +286,7 @@ def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
 
 
 def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     store.add(stamped(replace(SETUP, context=4096)))
     foreign = file.read_bytes()
 
@@ -328,7 +335,7 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
         with pytest.raises(FolderUnusable, match="removed or moved"):
             store.add(made_record(PAIR, []))
         with pytest.raises(FolderUnusable, match="removed or moved"):
-            store.logs()
+            store.make_log_folder()
 
     assert [] == list((tmp_path / "run").iterdir())
 
@@ -336,10 +343,12 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
 def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
     store = Store(tmp_path)
     for name in ("first", "second"):
-        store.adopt(replace(SETUP, corpus=replace(SETUP.corpus, name=name)))
-        (store.logs() / "a.log").touch()
+        store.check_and_merge_setup(
+            replace(SETUP, corpus=replace(SETUP.corpus, name=name))
+        )
+        (store.make_log_folder() / "a.log").touch()
         with store.lock():
-            aside = store.set_aside()
+            aside = store.set_run_aside()
         assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}
         assert name == Store(aside).setup().corpus.name
 
@@ -349,7 +358,7 @@ def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path)
 def make_run(root, corpus, model, *, when=1_700_000_000):
     """A run folder with nothing but a setup, last changed at *when*."""
     store = Store(run_folder(root, corpus=corpus, model=model))
-    store.adopt(SETUP)
+    store.check_and_merge_setup(SETUP)
     os.utime(store.folder / "setup.json", (when, when))
     return store
 
@@ -497,7 +506,7 @@ def test_what_is_no_record_is_refused_with_a_hint(data):
 def test_every_other_schema_is_refused_with_what_to_do(schema):
     body = json.dumps({"schema": schema, "anything": 1}).encode()
 
-    for data in (body, seal(body)):
+    for data in (body, append_checksum(body)):
         with pytest.raises(
             BadInput, match=f"schema {schema}, this codeneedle"
         ) as caught:
@@ -509,7 +518,7 @@ def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do
     body = json.dumps({"schema": SCHEMA, "status": "fallback-cpu"}).encode()
 
     with pytest.raises(BadInput, match="says fallback-cpu") as caught:
-        decode_record(seal(body), file="a.json")
+        decode_record(append_checksum(body), file="a.json")
     assert "run the same sweep again" in caught.value.hint
 
 
@@ -572,7 +581,7 @@ def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
 
 
 def test_one_changed_bit_anywhere_breaks_the_seal():
-    data = seal(b'{"number": 12345, "text": "abc"}')
+    data = append_checksum(b'{"number": 12345, "text": "abc"}')
     end = len(data.rstrip())
 
     for bit in range(8 * end):
@@ -582,5 +591,11 @@ def test_one_changed_bit_anywhere_breaks_the_seal():
 
 
 def test_what_bears_no_seal_is_neither_intact_nor_broken():
-    for data in (b"", b"{}", b'{"a": 1}', b'{"crc32": "no"}', seal(b'{"a": 1}')[:-6]):
+    for data in (
+        b"",
+        b"{}",
+        b'{"a": 1}',
+        b'{"crc32": "no"}',
+        append_checksum(b'{"a": 1}')[:-6],
+    ):
         assert is_intact(data) is None

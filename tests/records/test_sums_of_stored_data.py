@@ -61,9 +61,9 @@ def test_a_token_takes_what_two_contexts_differ_by(memory, per_token):
 def test_phases_that_an_earlier_server_also_reached_are_sums():
     previous = Phases(ready_s=0.2, start_s=1.0)
 
-    assert Phases(ready_s=0.3, stop_s=2.0) == Phases(ready_s=0.1, stop_s=2.0).after(
-        previous
-    )
+    assert Phases(ready_s=0.3, stop_s=2.0) == Phases(
+        ready_s=0.1, stop_s=2.0
+    ).with_previous_added(previous)
 
 
 @pytest.mark.parametrize(

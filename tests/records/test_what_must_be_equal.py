@@ -16,7 +16,7 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.records.comparability import (
     OtherSetup,
-    first_other,
+    first_difference_path,
     refuse_difference,
     refuse_foreign,
     setup_differences,
@@ -147,17 +147,19 @@ def changed(**answers):
 )
 def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
     ours, theirs = ANSWERS.observation, changed(**answers)
-    assert place == first_other(ours, theirs)
-    assert place == first_other(theirs, ours)
+    assert place == first_difference_path(ours, theirs)
+    assert place == first_difference_path(theirs, ours)
 
 
 def test_answers_by_key_agree_as_far_as_both_were_asked():
     ours = {"answers": {"1": {"reply": "a"}, "2": {"reply": "b"}}}
     theirs = {"answers": {"2": {"reply": "b"}}, "skipped": {"1": "hopeless"}}
 
-    assert "" == first_other(ours, theirs) == first_other(theirs, ours)
+    assert (
+        "" == first_difference_path(ours, theirs) == first_difference_path(theirs, ours)
+    )
     other = {"answers": {"2": {"reply": "c"}}}
-    assert "answers 2 reply" == first_other(ours, other)
+    assert "answers 2 reply" == first_difference_path(ours, other)
 
 
 @pytest.mark.parametrize(
@@ -170,8 +172,8 @@ def test_a_perplexity_that_one_log_has_lost_is_no_difference(theirs, place):
         for ppl in (2.5, theirs)
     ]
 
-    assert place == first_other(*answers)
-    assert place == first_other(*reversed(answers))
+    assert place == first_difference_path(*answers)
+    assert place == first_difference_path(*reversed(answers))
 
 
 def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
@@ -180,7 +182,7 @@ def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
         for each, seconds in (("a", 1), ("b", 2))
     )
 
-    assert "answers written count_tokens reply" == first_other(ours, theirs)
+    assert "answers written count_tokens reply" == first_difference_path(ours, theirs)
 
 
 @pytest.mark.parametrize(
@@ -193,7 +195,7 @@ def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
     ],
 )
 def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
-    assert place == first_other({"x": ours}, {"x": theirs})
+    assert place == first_difference_path({"x": ours}, {"x": theirs})
 
 
 def test_answers_that_begin_alike_differ_where_one_ends():
@@ -202,7 +204,9 @@ def test_answers_that_begin_alike_differ_where_one_ends():
     fewer = {**scored["scores"], "logprobs": scored["scores"]["logprobs"][1:]}
     shorter = {**scored, "scores": fewer}
 
-    told = first_other(ANSWERS.observation, changed(answers={FORCED: shorter}))
+    told = first_difference_path(
+        ANSWERS.observation, changed(answers={FORCED: shorter})
+    )
 
     assert f"answers {FORCED} scores logprobs length" == told
 

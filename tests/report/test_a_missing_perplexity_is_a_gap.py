@@ -6,7 +6,7 @@ from printing import printed
 
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Lines, Table
-from codeneedle.report.llama_form import HEADING, llama_form
+from codeneedle.report.llama_form import HEADING, divergence_document
 from codeneedle.report.tidy import cell_rows
 from codeneedle.report.verdict import verdicts_document
 from codeneedle.text import NO_VALUE_WORD
@@ -58,7 +58,9 @@ def test_no_verdict_depends_on_a_perplexity(whole):
 def figures(run):
     """The rows of the form of llama.cpp, by pair."""
     (table,) = (
-        block for block in llama_form(judge(run), DIALECT) if isinstance(block, Table)
+        block
+        for block in divergence_document(judge(run), DIALECT)
+        if isinstance(block, Table)
     )
     return {(str(row[0]), str(row[1])): list(map(str, row)) for row in table.rows}
 
@@ -71,7 +73,7 @@ def test_the_form_of_llama_cpp_has_a_dash_for_it_with_a_line_that_says_why(whole
     before["f16", "f16"][ppl] = NO_VALUE_WORD
     told = [
         line
-        for block in llama_form(judge(cut), DIALECT)
+        for block in divergence_document(judge(cut), DIALECT)
         if isinstance(block, Lines)
         for line in map(str, block.lines)
         if line.startswith(f"{NO_VALUE_WORD}:")

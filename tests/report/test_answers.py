@@ -12,7 +12,11 @@ from codeneedle.engines.messages import Reply
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.answers import View
 from codeneedle.records.record import Effective, KvBuffer, Status
-from codeneedle.report.answers import answers, run_pair_and_function, side_by_side
+from codeneedle.report.answers import (
+    answers_document,
+    parse_run_pair_function,
+    replies_document,
+)
 
 TYPES = ("bf16", "q4_0")
 SETUP = made_setup(needles=3, types_k=TYPES, types_v=TYPES)
@@ -21,7 +25,7 @@ PAIR = Pair("q4_0", "q4_0")
 
 def shown(*runs, function=None, colour=False):
     """What a terminal gets of the answers of `PAIR`."""
-    found = answers(runs, PAIR, function, View(width=100))
+    found = answers_document(runs, PAIR, function, View(width=100))
     return printed(found, colour=colour)
 
 
@@ -34,7 +38,7 @@ def shown(*runs, function=None, colour=False):
 )
 def test_a_type_in_the_place_of_a_pair_is_refused_with_the_pair(words, command):
     with pytest.raises(BadInput, match="is a cache type, not a pair") as caught:
-        run_pair_and_function(words)
+        parse_run_pair_function(words)
     assert caught.value.hint.endswith(command)
 
 
@@ -66,13 +70,13 @@ def test_an_unknown_function_or_pair_is_refused_with_a_hint():
     ],
 )
 def test_the_only_run_needs_no_name(words, expected):
-    assert expected == run_pair_and_function(words)
+    assert expected == parse_run_pair_function(words)
 
 
 @pytest.mark.parametrize("words", [["tiny"], ["a", "f16/f16", "two", "words"]])
 def test_a_pair_is_asked_for_in_one_way(words):
     with pytest.raises(BadInput):
-        run_pair_and_function(words)
+        parse_run_pair_function(words)
 
 
 def test_each_run_that_has_the_pair_is_shown():
@@ -165,7 +169,7 @@ F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
     ],
 )
 def test_an_answer_is_shown_from_the_line_in_which_it_differs(second, expected):
-    document = [*side_by_side([(F16, said("one\ntwo\nthree")), (Q8, said(second))])]
+    document = [*replies_document([(F16, said("one\ntwo\nthree")), (Q8, said(second))])]
     shown = printed(document[3:-1]).splitlines()
 
     assert ["q8_0/q8_0", *expected] == [line for line in shown if line]
@@ -174,9 +178,9 @@ def test_an_answer_is_shown_from_the_line_in_which_it_differs(second, expected):
 def test_an_answer_without_leads_is_compared_and_one_that_failed_is_told():
     plain = {"gaps": (), "lengths": ()}
     answers = [(F16, "crashed: it broke"), (Q8, said("ab")), (F16, said("ac", **plain))]
-    shown = printed(side_by_side(answers))
+    shown = printed(replies_document(answers))
 
     assert "crashed: it broke" in shown
     assert "the same as q8_0/q8_0 for 1 character, where its lead" in shown
-    nothing = printed(side_by_side([(F16, said("ac", **plain)), (Q8, said("ab"))]))
+    nothing = printed(replies_document([(F16, said("ac", **plain)), (Q8, said("ab"))]))
     assert "for 1 character\n" in nothing

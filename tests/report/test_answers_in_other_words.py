@@ -10,13 +10,13 @@ from made_losses import BEYOND, WITHIN, losing_run
 from made_stores import hugging_face, ollama
 
 from codeneedle.cache_types import ENGINE, Pair
-from codeneedle.cli.engines import words_of
+from codeneedle.cli.engines import launch_words
 from codeneedle.engines.llama_cpp.launching import launcher_lines
 from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.report.answer import (
-    answer_badge,
+    answer_badge_svg,
     answer_lines,
     answer_object,
     answer_of,
@@ -40,7 +40,7 @@ def answered(
 
 
 def lines(form, *answers):
-    return answer_lines(answers or [answered()], form, words_of)
+    return answer_lines(answers or [answered()], form, launch_words)
 
 
 def test_the_command_starts_the_model_with_the_pair_and_what_was_measured_with():
@@ -69,7 +69,7 @@ def test_json_has_the_variables_that_the_form_of_variables_has():
     answer = answered(rotation=False)
     told = [line for line in lines("env", answer) if line[0] != "#"]
 
-    stated = answer_object(answer, words_of(ENGINE)).environment
+    stated = answer_object(answer, launch_words(ENGINE)).environment
     assert told == [f"{name}={value}" for name, value in stated.items()]
     assert "1" == stated["LLAMA_ATTN_ROT_DISABLE"]
 
@@ -84,11 +84,11 @@ def test_variables_name_the_arguments_that_they_do_not_hold():
 
 def test_mlx_is_given_no_command_that_leaves_out_how_positions_were_stretched():
     given = ("--kv-group-size 64", "--rope-factor 4")
-    (told,) = mlx_launching.command(Pair.parse("kv8/kv8"), "org/m", given)
+    (told,) = mlx_launching.mlx_lm_command_lines(Pair.parse("kv8/kv8"), "org/m", given)
 
     assert told.startswith("# ")
     assert "--rope-factor 4" in told
-    assert [] == mlx_launching.options(Pair.parse("kv8/kv8"), "org/m", given)
+    assert [] == mlx_launching.mlx_lm_options(Pair.parse("kv8/kv8"), "org/m", given)
 
 
 def test_variables_are_those_of_llama_server():
@@ -166,7 +166,7 @@ def test_launchers_are_told_where_they_have_a_word_for_the_pair(pair, expected):
 
 def test_json_has_the_pair_its_loss_and_what_it_was_measured_on():
     answer = answered()
-    told = answer_object(answer, words_of(ENGINE))
+    told = answer_object(answer, launch_words(ENGINE))
     (row,) = answer.result.metric_results
 
     assert ("q8_0", "q4_0", False) == (told.k, told.v, told.is_kept)
@@ -177,7 +177,7 @@ def test_json_has_the_pair_its_loss_and_what_it_was_measured_on():
 
 
 def test_a_badge_tells_pair_loss_and_bound_without_a_font_of_its_own():
-    text = answer_badge(answered())
+    text = answer_badge_svg(answered())
     svg = ET.fromstring(text)  # noqa: S314 - our own
     shown = [each.text for each in svg.iter() if each.tag.endswith("text")]
 
@@ -193,7 +193,7 @@ def test_where_nothing_smaller_is_within_the_reference_is_the_answer():
 
     assert answer_object(answer, None).is_kept
     assert "-ctk bf16 -ctv bf16" in lines("command", answer)[1]
-    assert "keep bf16/bf16" in answer_badge(answer)
+    assert "keep bf16/bf16" in answer_badge_svg(answer)
 
 
 def test_where_there_is_no_answer_nothing_is_told_to_be_started():
@@ -211,8 +211,8 @@ def test_an_engine_without_words_is_told_and_has_json_and_a_badge():
 
     with pytest.raises(NothingToShow, match="endpoint"):
         lines("command", other)
-    assert [] == answer_object(other, words_of("endpoint")).arguments
-    assert "q8_0/q4_0" in answer_badge(other)
+    assert [] == answer_object(other, launch_words("endpoint")).arguments
+    assert "q8_0/q4_0" in answer_badge_svg(other)
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,10 @@ def test_an_engine_without_words_is_told_and_has_json_and_a_badge():
 def test_mlx_is_told_by_the_options_of_its_server(pair, expected):
     given = ("--kv-group-size 32", "--quantized-kv-start 0", "--compute model")
 
-    assert [expected] == mlx_launching.command(Pair.parse(pair), "org/m", given)
-    assert ("command",) == words_of("mlx").forms
+    assert [expected] == mlx_launching.mlx_lm_command_lines(
+        Pair.parse(pair), "org/m", given
+    )
+    assert ("command",) == launch_words("mlx").forms
 
 
 def test_several_runs_are_several_sections():

@@ -20,10 +20,10 @@ from codeneedle.report.charts import (
     front_chart,
     front_frame,
     memory_chart,
+    memory_chart_pairs,
     memory_frame,
     paint_front,
     paint_memory,
-    shown_pairs,
 )
 from codeneedle.report.losses import losses_of
 from codeneedle.verdict.judge import judge
@@ -114,7 +114,7 @@ def test_memory_by_context_has_three_lines_and_the_rest_in_a_table() -> None:
     chart = memory_chart(VERDICT, [4096, 16384], SIZES)
 
     assert ["bf16/bf16", "q8_0/q4_1", "q4_0/q4_0"] == [
-        str(pair) for pair in shown_pairs(VERDICT, SIZES)
+        str(pair) for pair in memory_chart_pairs(VERDICT, SIZES)
     ]
     assert "q8_0/q8_0" not in chart.partition("<details>")[0]
     assert '<td class="words">q8_0/q8_0</td>' in chart.partition("<details>")[2]

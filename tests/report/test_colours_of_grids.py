@@ -16,7 +16,7 @@ from codeneedle.report.colours import (
     difference_scale,
     loss_colour,
     loss_scale,
-    text_colour,
+    readable_text_colour,
     value_scale,
 )
 
@@ -63,7 +63,9 @@ def test_text_is_legible_and_the_ramp_grows_lighter() -> None:
     grounds = [colour(step / 100) for step in range(101)]
     lightness = [luminance(*ground) for ground in grounds]
 
-    assert 4.5 <= min(contrast(ground, text_colour(*ground)) for ground in grounds)
+    assert 4.5 <= min(
+        contrast(ground, readable_text_colour(*ground)) for ground in grounds
+    )
     assert sorted(lightness) == lightness
 
 
@@ -115,7 +117,9 @@ def test_the_colour_of_a_loss_turns_at_the_limit_and_darkens_with_the_loss() -> 
 
     assert [blue > red for red, _, blue in grounds] == [loss <= 1 for loss in losses]
     assert sorted(lightness, reverse=True) == lightness
-    assert 4.5 <= min(contrast(ground, text_colour(*ground)) for ground in grounds)
+    assert 4.5 <= min(
+        contrast(ground, readable_text_colour(*ground)) for ground in grounds
+    )
     assert 11.3 == scale.high
     assert 4.0 == loss_scale(1.0, [0.2]).high
 

@@ -21,7 +21,7 @@ def test_each_corpus_has_a_line(tmp_path):
     (tmp_path / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     (tmp_path / "odd.toml").write_text("seed = 1", encoding="utf-8")
 
-    text = printed([corpora_table(registry.names(tmp_path))], width=200)
+    text = printed([corpora_table(registry.named_corpora(tmp_path))], width=200)
 
     lines = [line.split(maxsplit=2) for line in text.splitlines()]
     rows = {line[0]: line[1] for line in lines if len(line) > 1}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from codeneedle.report.data import csv_text, json_text
 from codeneedle.report.tidy import COLUMNS, TableRow
-from codeneedle.text import visible
+from codeneedle.text import escape_invisible
 
 NUMBERS = dict.fromkeys(("error", "low", "high", "limit"))
 ROW = TableRow(
@@ -26,7 +26,7 @@ def test_no_field_of_a_table_is_a_formula(text):
     (row,) = csv.DictReader(io.StringIO(csv_text([made])))
 
     assert not row["reason"].startswith(("=", "+", "-", "@"))
-    assert row["reason"] in {visible(text), f"'{visible(text)}"}
+    assert row["reason"] in {escape_invisible(text), f"'{escape_invisible(text)}"}
 
 
 def test_what_is_no_number_is_an_empty_field():

@@ -22,7 +22,7 @@ from made_verdicts import made_verdicts, without_kernel
 from made_weights import three_runs
 
 from codeneedle.cache_types import Pair, PairFlags
-from codeneedle.cli.engines import asks_for
+from codeneedle.cli.engines import engine_pair_flags
 from codeneedle.document import Document, Facts, Grid, Table
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.engines.survey import PairSurvey, Survey
@@ -30,18 +30,18 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Attention, Effective, KvBuffer, Run, Status
 from codeneedle.report.budget import budget_document
+from codeneedle.report.chosen_runs import default_metric, probe_and_metric
 from codeneedle.report.compare import compare, comparisons_document
 from codeneedle.report.grid import grid_report, loss_report
 from codeneedle.report.heatmap import Picture, loss_picture, picture_of
 from codeneedle.report.kernels import kernels_document
 from codeneedle.report.losses import losses_of
+from codeneedle.report.losses_side_by_side import losses_side_by_side
 from codeneedle.report.models import ModelRow, models_document
 from codeneedle.report.page import page
 from codeneedle.report.panels import panels_document
-from codeneedle.report.plan import measured_memory, plan_document
-from codeneedle.report.receipt import compared_receipts, receipt_of
-from codeneedle.report.runs import losses_side_by_side
-from codeneedle.report.selection import default_metric, probe_and_metric
+from codeneedle.report.plan import measured_memory_document, plan_document
+from codeneedle.report.receipt import receipt_of, receipts_document
 from codeneedle.report.shown import (
     DECISIONS,
     ERROR,
@@ -174,11 +174,11 @@ def reports() -> Iterator[tuple[str, Document]]:
     for is_difference in (False, True):
         yield "panels", panels_document([answered], RIGHT, difference=is_difference)
     memory = replace(made_record("f16/f16", []), effective=half_told())
-    yield "memory", measured_memory(replace(made_run(), records=(memory,)))
+    yield "memory", measured_memory_document(replace(made_run(), records=(memory,)))
     other = compare(runs["written"], replace(runs["written"], name="other"))
     yield "compared", comparisons_document([other, replace(other, changes=())])
     receipts = [receipt_of(run_of(fast, far, fallen)), receipt_of(runs["slow"])]
-    yield "receipts", compared_receipts(receipts)
+    yield "receipts", receipts_document(receipts)
     yield "models", models_document([ModelRow(str(r), "", r) for r in receipts])
     budget = Limits(max_memory_bytes=900_000_000, at=8192)
     joint = judge(join_runs(three_runs(), budget.at), budget)
@@ -260,7 +260,7 @@ def test_every_mark_on_a_page_has_its_entry():
     run = without_kernel(lossy_grid(), "q8_0/q4_0")
     cut = without_perplexities(golden_run(), Pair("q4_0", "q4_0"))
 
-    assert set() == unexplained_on_page(page([run, cut], None, asks_for))
+    assert set() == unexplained_on_page(page([run, cut], None, engine_pair_flags))
 
 
 @pytest.mark.parametrize("is_recall", [True, False])
@@ -293,7 +293,7 @@ def test_every_mark_of_a_plan_has_its_entry(tmp_path, monkeypatch):
     plan = planned(
         engine=fork, k_types=("f16", "q8_0", "turbo3"), v_types=("f16", "q4_0")
     )
-    plan.store.adopt(made_setup(needles=2))
+    plan.store.check_and_merge_setup(made_setup(needles=2))
     plan.store.add(made_record("q8_0/q4_0", []))
     plan.store.add(failed_record("q8_0/f16", Status.OUT_OF_MEMORY, "no room"))
 
@@ -332,7 +332,7 @@ def test_what_stands_below_a_loss_is_explained(name):
     run = without_kernel(run, "q8_0/q4_0") if name == "slow" else run
     losses = losses_of(judge(run))
     assert losses
-    found = losses.squares()
+    found = losses.shown_losses()
 
     words = {word.rstrip(",") for each in found for word in each.below.split()}
     assert set() == words - {sign for sign, _ in legend(found)} - {"reference"}

@@ -13,7 +13,7 @@ from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.retrieval.metrics import metrics_of_tasks
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.probes.throughput.metrics import metrics_at_depths
-from codeneedle.probes.transcript.metrics import metrics_of_class
+from codeneedle.probes.transcript.metrics import metrics_of_token_class
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.report.display import DISPLAYS, Display, display_of
 
@@ -42,7 +42,7 @@ METRICS: dict[str, Metric] = {
         *(
             each
             for kind in Kind
-            for each in metrics_of_class(kind, enters_verdict=False)
+            for each in metrics_of_token_class(kind, enters_verdict=False)
         ),
     )
 }

@@ -32,7 +32,7 @@ from codeneedle.report.grid import (
 )
 from codeneedle.report.markdown import markdown
 from codeneedle.report.shown import pivot, shown_cells
-from codeneedle.report.table import column_shown, pair_table
+from codeneedle.report.table import pair_table, shown_cells_of_column
 from codeneedle.verdict.judge import Verdict, judge
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -174,7 +174,9 @@ def test_values_over_other_numbers_of_units_say_so_and_no_others() -> None:
     assert ["of 4", "of 3"] == re.findall(r"of \d", lines_of(mixed, logp)[4])
     table = pair_table(mixed, [PROBES["recall"]])
     column = next(each for each in table.columns if each.metric.name == "recall-logp")
-    assert ["of 4", "of 3"] == [each.below for each in column_shown(column, table)]
+    assert ["of 4", "of 3"] == [
+        each.below for each in shown_cells_of_column(column, table)
+    ]
 
 
 def test_missing_answers_are_counted_of_what_was_asked_and_of_parts_that_any_has() -> (

@@ -13,7 +13,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.record import Run
 from codeneedle.report.llama_form import (
-    llama_form,
+    divergence_document,
     pareto_pairs,
     ppl_difference,
 )
@@ -68,7 +68,7 @@ def enlarged(record):
 
 def bits_of(run):
     """Bits of a value of f16/f16 and of f16/turbo3."""
-    lines = printed(llama_form(judge(run), DIALECT)).splitlines()
+    lines = printed(divergence_document(judge(run), DIALECT)).splitlines()
     rows = {tuple(line.split()[:2]): line.split()[2] for line in lines if "." in line}
     return [rows["f16", "f16"], rows["f16", "turbo3"]]
 
@@ -77,7 +77,7 @@ def test_a_run_without_divergence_is_refused(run):
     speeds = [each for each in run.records if each.probe != "divergence"]
 
     with pytest.raises(BadInput, match="has no divergence"):
-        llama_form(judge(replace(run, records=tuple(speeds))), DIALECT)
+        divergence_document(judge(replace(run, records=tuple(speeds))), DIALECT)
 
 
 @pytest.mark.parametrize(("rotation", "variables"), [(True, 0), (False, 5)])
@@ -85,7 +85,7 @@ def test_commands_leave_out_the_rotation_that_the_run_left_out(
     run, rotation, variables
 ):
     setup = replace(run.setup, rotation=rotation)
-    text = printed(llama_form(judge(replace(run, setup=setup)), DIALECT))
+    text = printed(divergence_document(judge(replace(run, setup=setup)), DIALECT))
 
     assert variables == text.count("LLAMA_ATTN_ROT_DISABLE=1 llama-perplexity")
 
@@ -94,7 +94,7 @@ def test_a_context_without_figures_has_no_table_and_is_among_the_commands(run):
     sizes = {"contexts": [256, 64], "chunks": [3, 1]}
     probes = run.setup.probes | {"divergence": run.setup.probes["divergence"] | sizes}
     run = replace(run, setup=replace(run.setup, probes=probes))
-    text = printed(llama_form(judge(run), DIALECT))
+    text = printed(divergence_document(judge(run), DIALECT))
 
     assert (1, 1) == (text.count("PPL(base)"), text.count("\n3 chunks of 256 tokens"))
     assert "; 1 chunk of 64" in text

@@ -12,18 +12,18 @@ from made_verdicts import ABOVE, BELOW, NEAR
 from printing import printed
 
 from codeneedle.records.record import Attention, Run, Status
-from codeneedle.report.grid import loss_report
-from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
-from codeneedle.report.losses import Losses, losses_of
-from codeneedle.report.page import loss_object
-from codeneedle.report.pictures import draw_metric
-from codeneedle.report.runs import losses_side_by_side
-from codeneedle.report.selection import (
+from codeneedle.report.chosen_runs import (
     LOSS,
     default_metric,
     probe_and_metric,
     select_runs,
 )
+from codeneedle.report.grid import loss_report
+from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
+from codeneedle.report.losses import Losses, losses_of
+from codeneedle.report.losses_side_by_side import losses_side_by_side
+from codeneedle.report.page import loss_object
+from codeneedle.report.pictures import draw_metric
 from codeneedle.report.shown import Style, legend
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -54,7 +54,7 @@ def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
     """The loss of each pair with a record, to one decimal, and its word."""
     return {
         str(cell.pair): (f"{cell.value:.1f}", square.below)
-        for cell, square in zip(found.cells(), found.squares(), strict=True)
+        for cell, square in zip(found.cells(), found.shown_losses(), strict=True)
         if cell.status
     }
 
@@ -131,7 +131,7 @@ def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
 
 def test_a_grid_says_why_pairs_are_open() -> None:
     run = losing_run({"q8_0/q8_0": ABOVE, "q4_0/q4_0": NEAR, "q8_0/q4_0": BELOW})
-    entries = legend(losses(run).squares())
+    entries = legend(losses(run).shown_losses())
 
     assert {
         ("open", "q8_0/q4_0: further functions would decide it"),

@@ -12,7 +12,7 @@ from made_losses import losing_run
 import codeneedle as api
 from codeneedle.cache_types import RUNS
 from codeneedle.errors import BadInput
-from codeneedle.report.captions import run_command
+from codeneedle.report.captions import run_command_text
 from codeneedle.sweep.request import read_sweep, run_folder_at
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
@@ -145,7 +145,7 @@ def test_a_shell_completes_runs_sweeps_metrics_corpora_models(two, words, found)
 @pytest.mark.parametrize("root", [None, RUNS, Path("O ut"), Path("/else/where")])
 def test_a_command_that_shows_a_run_finds_it_wherever_its_folder_is(root):
     run = replace(losing_run({}), root=root)
-    words = shlex.split(run_command("table", run, "--metric", "kld"))
+    words = shlex.split(run_command_text("table", run, "--metric", "kld"))
 
     elsewhere = ["--out", str(root)] if root not in {None, RUNS} else []
     expected = ["codeneedle", "table", run.name, *elsewhere, "--metric", "kld"]

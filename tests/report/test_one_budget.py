@@ -6,14 +6,14 @@ import pytest
 from made_weights import FULL, three_runs
 from printing import printed
 
-from codeneedle.cli.engines import asks_for
+from codeneedle.cli.engines import engine_pair_flags
 from codeneedle.records.record import ModelFacts
 from codeneedle.report.budget import (
     budget_headline,
     budget_remarks,
     candidate_blocks,
-    file_name,
-    whole_document,
+    weights_file_name,
+    whole_budget_document,
 )
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.joint import join_runs
@@ -22,7 +22,7 @@ from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.remark_kinds import RemarkKind
 
 AT = 32_768
-FLAGS = asks_for("llama.cpp")
+FLAGS = engine_pair_flags("llama.cpp")
 
 
 def judged(most=None, runs=None, at=AT):
@@ -72,8 +72,8 @@ class TestFirstLines:
     def test_the_file_is_called_as_the_sweep_named_it(self):
         run = replace(three_runs()[0], sweep='models = ["/x/Made-Q8_0.gguf"]\n')
 
-        assert "Made-Q8_0.gguf" == file_name(run)
-        assert "made-q8_0" == file_name(replace(run, sweep="= broken"))
+        assert "Made-Q8_0.gguf" == weights_file_name(run)
+        assert "made-q8_0" == weights_file_name(replace(run, sweep="= broken"))
 
 
 class TestTable:
@@ -126,13 +126,15 @@ class TestBesideTheAnswer:
 
 class TestForms:
     def test_all_of_it_is_printed(self):
-        text = printed(whole_document(judged(size_of("Q6_K q8_0/q8_0")), FLAGS))
+        text = printed(whole_budget_document(judged(size_of("Q6_K q8_0/q8_0")), FLAGS))
 
         assert "Set: -m made-q6_k" in text
         assert "bits per weight" in text
 
     def test_json_names_weights_of_each_pair(self):
-        (found,) = verdict_objects([judged(size_of("Q6_K q8_0/q8_0"))], asks_for)
+        (found,) = verdict_objects(
+            [judged(size_of("Q6_K q8_0/q8_0"))], engine_pair_flags
+        )
 
         assert ["Q8_0", "Q6_K", "Q4_K_M"] == [each.name for each in found.weights]
         assert {"Q8_0", "Q6_K", "Q4_K_M"} == {each.weights for each in found.pairs}
@@ -140,7 +142,7 @@ class TestForms:
 
     @pytest.mark.parametrize("at", [0, 1])
     def test_json_of_one_run_has_no_weights(self, at):
-        (found,) = verdict_objects([judge(three_runs()[at])], asks_for)
+        (found,) = verdict_objects([judge(three_runs()[at])], engine_pair_flags)
 
         assert [] == found.weights
         assert {None} == {each.weights for each in found.pairs}

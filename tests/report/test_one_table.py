@@ -21,8 +21,8 @@ from codeneedle.report.tidy import (
     COLUMNS,
     cell_rows,
     data_frame,
-    place_rows,
     table_rows,
+    task_facet_rows,
 )
 from codeneedle.verdict.judge import judge
 
@@ -102,7 +102,7 @@ def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
     assert len(told) == len(rows)
 
     # A run of divergence alone has no loss.
-    for each in verdict.compared if rows else ():
+    for each in verdict.compared_results if rows else ():
         assert each.decision == told[str(each.pair), ""].decision
         for row in each.metric_results:
             found = told.get((str(each.pair), f"by={row.metric.name}"))
@@ -131,7 +131,7 @@ def test_a_speed_at_a_depth_is_a_facet_of_the_speed():
 
 
 def test_answers_are_counted_by_task_length_and_depth():
-    rows = [row for row in place_rows([ASKED]) if row.pair == "q4_0/f16"]
+    rows = [row for row in task_facet_rows([ASKED]) if row.pair == "q4_0/f16"]
     found = {
         row.metric: (row.value, row.n)
         for row in rows

@@ -85,7 +85,7 @@ def test_a_question_that_the_reference_was_not_asked_is_not_compared():
 
     assert (0, 6, 0, 0) == found.panels[1].whole.counts
     assert 0.0 == found.panels[1].spots[2048, 0.5].value
-    assert 0 == found.panels[1].spots[2048, 0.5].n
+    assert 0 == found.panels[1].spots[2048, 0.5].shared_question_count
 
 
 def test_a_length_that_was_left_out_is_a_column_of_gaps_with_its_reason():

@@ -6,9 +6,13 @@ import pytest
 from drawn import pictures_in
 from made_weights import BYTES, three_runs
 
-from codeneedle.cli.engines import asks_for
-from codeneedle.report.budget_chart import budget_chart, budget_frame, is_best
-from codeneedle.report.page import one_budget, page
+from codeneedle.cli.engines import engine_pair_flags
+from codeneedle.report.budget_chart import (
+    budget_chart,
+    budget_frame,
+    is_least_loss_so_far,
+)
+from codeneedle.report.page import joint_verdict_or_none, page
 from codeneedle.verdict.limits import Limits
 
 pytestmark = pytest.mark.slow
@@ -18,7 +22,7 @@ LIMITS = Limits(max_memory_bytes=900_000_000, at=8192)
 
 @pytest.fixture(name="verdict", scope="module")
 def verdict_fixture():
-    return one_budget(three_runs(), LIMITS)
+    return joint_verdict_or_none(three_runs(), LIMITS)
 
 
 @pytest.fixture(scope="module")
@@ -52,14 +56,14 @@ def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict, dr
     frame = budget_frame(verdict)
     assert all(" MiB<" in each for each in drawn)
     of_file = frame[frame["weights"] == "Q8_0"].sort_values(["memory", "loss"])
-    kept = of_file[is_best(of_file)]
+    kept = of_file[is_least_loss_so_far(of_file)]
 
     assert kept["loss"].is_monotonic_decreasing
     assert of_file["loss"].min() == kept["loss"].min()
 
 
 def test_a_page_of_files_of_one_model_has_it():
-    text = page(three_runs(), LIMITS, asks_for)
+    text = page(three_runs(), LIMITS, engine_pair_flags)
 
     assert "One budget for weights and cache" in text
     assert "Set: -m made-q6_k" in text
@@ -72,6 +76,6 @@ def test_a_page_of_others_has_none():
     model = replace(other.setup.model, tokenizer="other")
     other = replace(other, setup=replace(other.setup, model=model))
 
-    assert one_budget([first, other], LIMITS) is None
-    assert one_budget([first], LIMITS) is None
-    assert "One budget" not in page([first, other], LIMITS, asks_for)
+    assert joint_verdict_or_none([first, other], LIMITS) is None
+    assert joint_verdict_or_none([first], LIMITS) is None
+    assert "One budget" not in page([first, other], LIMITS, engine_pair_flags)

@@ -19,7 +19,7 @@ from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
     AvailableMemory,
-    plain_caches,
+    caches_of_plain_attention,
     predict_memory,
     why_misfit,
 )
@@ -35,13 +35,13 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.report.plan import (
-    measured_memory,
-    memory_by_pair,
+    measured_memories,
+    measured_memory_document,
     plan_document,
     plan_object,
-    planned_memory,
-    predicted_memory,
-    time_phrase,
+    predicted_memory_document,
+    survey_plan_memory,
+    sweep_time_phrase,
 )
 from codeneedle.report.served import smallest_pair
 from codeneedle.sweep.measure import Options, with_next_task
@@ -80,7 +80,7 @@ def test_a_plan_of_a_run_that_goes_on_names_what_is_measured_next():
     going_on = with_next_task(planned(**asked), options)
     task = plan_object(going_on)["next"]
 
-    left = [str(pair) for pair in going_on.order(PROBES["recall"])]
+    left = [str(pair) for pair in going_on.running_order(PROBES["recall"])]
     assert ("recall", "", None) == (task["probe"], task["how"], task["units"])
     assert [pair for pair in left if pair != "f16/f16"] == task["pairs"]
     assert f"recall of {', '.join(task['pairs'])}" in shown(going_on)
@@ -199,7 +199,7 @@ def test_the_grid_predicts_memory(width):
 
 def test_what_is_done_is_marked_and_tells_what_is_left():
     plan = planned()
-    plan.store.adopt(SETUP)
+    plan.store.check_and_merge_setup(SETUP)
     slow = Phases(ready_s=1.0, measure_s=9.0)
     plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
     plan.store.add(failed_record("q4_0/q4_0", Status.OUT_OF_MEMORY, "no room"))
@@ -231,19 +231,19 @@ def test_the_corpus_of_a_plan_claims_no_length_of_its_functions():
 
 def test_all_time_is_told_before_a_sweep_where_it_is_known():
     probes = ("divergence", "recall")
-    assert "" == time_phrase([planned(probes=probes)])
+    assert "" == sweep_time_phrase([planned(probes=probes)])
 
     plan = planned(engine=Paced(), probes=probes)
     deciding = replace(plan, request=msgspec.structs.replace(plan.request, decide=True))
 
-    assert time_phrase([plan]).startswith("about ")
-    assert time_phrase([deciding]).startswith("at most ")
+    assert sweep_time_phrase([plan]).startswith("about ")
+    assert sweep_time_phrase([deciding]).startswith("at most ")
 
 
 def test_the_reference_counts_twice_and_its_repeat_is_priced():
     plan = planned()
     again = replace(made_record("q8_0/q8_0", []), variant=AGAIN)
-    plan.store.adopt(SETUP)
+    plan.store.check_and_merge_setup(SETUP)
     plan.store.add(replace(again, phases=Phases(measure_s=20.0)))
 
     text = shown(plan)
@@ -276,12 +276,12 @@ def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
     """The predicted table of *pairs*."""
     plan = predict_memory(
         weights,
-        plain_caches(weights, weights.training_context),
+        caches_of_plain_attention(weights, weights.training_context),
         map(Pair.parse, pairs),
         AvailableMemory(room, "of this machine"),
         refusal=lambda pair: why_misfit(weights, pair) or "",
     )
-    return lines_of(predicted_memory(plan))
+    return lines_of(predicted_memory_document(plan))
 
 
 def served(pair, *, k_mib, v_mib, context=4096, **changes):
@@ -350,11 +350,11 @@ def test_an_unknown_size_is_a_question_mark():
 def test_measured_sizes_are_exact_although_the_log_rounds_them():
     record = served("f16/q4_0", k_mib=4.0, v_mib=1.12, peak_rss_bytes=64 << 20)
 
-    lines = lines_of(measured_memory(run_of(record)))
+    lines = lines_of(measured_memory_document(run_of(record)))
 
     assert "K/V          K     V  per 1K  compute  peak" == lines[2]
     assert ["f16/q4_0", "4.00", "1.12", "1.251", "6.5", "64.0"] == lines[3].split()
-    assert 1.125 == memory_by_pair(run_of(record))[0].sizes_mib["kv-v"]
+    assert 1.125 == measured_memories(run_of(record))[0].sizes_mib["kv-v"]
 
 
 def test_per_1k_is_what_grows_and_a_recurrent_state_has_a_column():
@@ -364,7 +364,9 @@ def test_per_1k_is_what_grows_and_a_recurrent_state_has_a_column():
     window = replace(cache, cells=1024)
     effective = replace(record.effective, kv=(cache, window), recurrent_bytes=3 << 20)
 
-    lines = lines_of(measured_memory(run_of(replace(record, effective=effective))))
+    lines = lines_of(
+        measured_memory_document(run_of(replace(record, effective=effective)))
+    )
 
     assert "state" in lines[2]
     assert ["8.00", "8.00", "1.953", "3.0"] == lines[3].split()[1:5]
@@ -377,13 +379,13 @@ def test_measured_sizes_on_a_large_accelerator_fit_80_columns():
     record = replace(record, effective=replace(record.effective, compute_mib=1250.5))
     unknown = served("q4_0/q4_0", k_mib=4.0, v_mib=1.12)
 
-    lines = lines_of(measured_memory(run_of(record, unknown)))
+    lines = lines_of(measured_memory_document(run_of(record, unknown)))
 
     expected = [*["2,048"] * 2, "125.0", "1,250", "70,000", "79,000"]
     assert expected == lines[3].split()[1:]
     assert ("device", "-") == (lines[2].split()[-1], lines[4].split()[-1])
     assert 80 >= max(map(len, lines[1:5]))
-    assert "peak" == lines_of(measured_memory(run_of(unknown)))[2].split()[-1]
+    assert "peak" == lines_of(measured_memory_document(run_of(unknown)))[2].split()[-1]
 
 
 def test_the_longest_context_of_a_pair_counts():
@@ -393,8 +395,8 @@ def test_the_longest_context_of_a_pair_counts():
     stopped = replace(short, status=Status.INTERRUPTED, probe="throughput")
     run = run_of(coarse, short, long, replace(short, probe="other"), stopped)
 
-    found = memory_by_pair(run)
-    text = "\n".join(lines_of(measured_memory(run)))
+    found = measured_memories(run)
+    text = "\n".join(lines_of(measured_memory_document(run)))
 
     assert ["f16/f16", "q4_0/f16"] == [str(each.pair) for each in found]
     sizes = found[0].sizes_mib
@@ -407,13 +409,13 @@ def test_a_server_counts_before_a_tool_with_a_longer_context():
     server = served("f16/f16", k_mib=4.0, v_mib=4.0, peak_rss_bytes=64 << 20)
     tool = served("f16/f16", k_mib=8.0, v_mib=8.0, context=8192)
 
-    (found,) = memory_by_pair(run_of(tool, server))
+    (found,) = measured_memories(run_of(tool, server))
 
     assert (64.0, 4096) == (found.sizes_mib["rss"], found.context)
 
 
 def test_a_run_without_finished_cells_has_no_memory():
-    none = lines_of(measured_memory(run_of(failed_record("f16/f16"))))
+    none = lines_of(measured_memory_document(run_of(failed_record("f16/f16"))))
 
     assert "no finished cell has the size of its KV cache in its log" in none
 
@@ -423,7 +425,9 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
     sizes = {"k_mib": 4.0, "v_mib": 4.0}
     stopped = replace(served("f16/q4_0", **sizes), status=status, reason="Ctrl-C")
 
-    lines = lines_of(measured_memory(run_of(stopped, served("f16/f16", **sizes))))
+    lines = lines_of(
+        measured_memory_document(run_of(stopped, served("f16/f16", **sizes)))
+    )
 
     assert "f16/q4_0" not in "".join(lines[:-1])
     assert f"left out: f16/q4_0 {status}: Ctrl-C" == lines[-1]
@@ -432,9 +436,9 @@ def test_memory_leaves_out_cells_that_did_not_finish(status):
 @pytest.mark.parametrize("is_known", [True, False])
 def test_caches_with_settings_of_their_own_are_not_predicted(is_known):
     class Sized(FakeEngine):
-        has_usual_sizes = is_known
+        has_usual_cache_sizes = is_known
 
-    memory = planned_memory(planned(engine=Sized()))
+    memory = survey_plan_memory(planned(engine=Sized()))
 
     assert {is_known} == {each.kv_bytes[0] is not None for each in memory.pairs}
 
@@ -457,7 +461,7 @@ class Telling(FakeEngine):
 
 
 def test_a_plan_has_the_buffers_that_the_engine_tells_at_each_context():
-    memory = planned_memory(planned(engine=Telling()))
+    memory = survey_plan_memory(planned(engine=Telling()))
     layer = 2 * 2 * (64 + 64)  # of a token, two heads in f16
 
     assert (1024, 4096, 8192) == memory.contexts
@@ -476,15 +480,15 @@ def test_a_plan_on_several_devices_has_the_memory_of_one():
     plan = make_plan(asking(), Execution(devices=("0", "1")), engine_for=engine_for)
 
     assert (64 << 20, "of CUDA") == attrgetter("size_bytes", "where")(
-        planned_memory(plan).room
+        survey_plan_memory(plan).room
     )
 
 
 def test_a_plan_uses_the_memory_of_devices_or_of_the_machine():
     engine = FakeEngine(devices=("CUDA0 tiny (64 MiB)",))
-    small = planned_memory(planned(engine=engine))
-    lines = lines_of(predicted_memory(small))
+    small = survey_plan_memory(planned(engine=engine))
+    lines = lines_of(predicted_memory_document(small))
 
-    assert "of this machine" == planned_memory(planned()).room.where
+    assert "of this machine" == survey_plan_memory(planned()).room.where
     assert "of CUDA" == small.room.where
     assert {"0"} == {line.split()[-1] for line in lines[3:7]}

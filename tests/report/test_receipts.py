@@ -24,13 +24,13 @@ from codeneedle.report.receipt import (
     MOST_RECEIPTS,
     NOT_TESTED,
     TEXT_BYTES,
-    compared_receipts,
-    is_text,
+    is_text_source,
+    parse_receipts,
     receipt_markdown,
     receipt_objects,
     receipt_of,
-    receipts_in,
-    receipts_named,
+    receipts_document,
+    receipts_from_names,
 )
 from codeneedle.system import machine
 
@@ -48,7 +48,7 @@ def elsewhere(run, **facts):
 
 def named(*names):
     """The receipts of texts called *names*."""
-    return receipts_named([*map(str, names)], lambda _: golden("recall"))
+    return receipts_from_names([*map(str, names)], lambda _: golden("recall"))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -57,7 +57,7 @@ def test_a_receipt_is_read_as_it_was_printed(name):
     text = receipt_markdown(run)
     quoted = "".join(f"> {each}\r\n" for each in text.splitlines())
 
-    (found,) = receipts_in(f"Hello, {{}}!\n\n{quoted}\nand thanks", source="text")
+    (found,) = parse_receipts(f"Hello, {{}}!\n\n{quoted}\nand thanks", source="text")
 
     assert receipt_of(run) == found
     assert f"({run.setup.weights.sha256[:8]})" in found.facts["model"]
@@ -225,7 +225,7 @@ def damaged():
 @pytest.mark.parametrize("name", damaged())
 def test_what_is_no_whole_receipt_is_refused_with_its_line(name):
     with pytest.raises(BadInput, match=r"issue.md, line 2: the receipt has") as caught:
-        list(receipts_in(f"\n{damaged()[name]}", source="issue.md"))
+        list(parse_receipts(f"\n{damaged()[name]}", source="issue.md"))
 
     assert "Copy it again" in caught.value.hint
 
@@ -234,7 +234,7 @@ def test_a_receipt_of_another_version_is_refused():
     text = receipt_of(golden()).text().replace("receipt 3:", "receipt 2:")
 
     with pytest.raises(BadInput, match="version 2, 3 is known"):
-        list(receipts_in(text, source="text"))
+        list(parse_receipts(text, source="text"))
 
 
 def test_a_text_without_receipts_or_with_too_much_is_refused(tmp_path):
@@ -254,16 +254,16 @@ def test_a_text_without_receipts_or_with_too_much_is_refused(tmp_path):
     file.write_text("\n".join(many), encoding="utf-8")
     with pytest.raises(BadInput, match=f"more than the {MOST_RECEIPTS}"):
         named(file)
-    assert is_text(str(file))
-    assert not is_text(str(tmp_path))
-    assert not is_text(str(tmp_path / "none"))
+    assert is_text_source(str(file))
+    assert not is_text_source(str(tmp_path))
+    assert not is_text_source(str(tmp_path / "none"))
 
 
 def test_a_nested_or_endless_line_is_read_in_time():
     text = "codeneedle receipt 3: " + "; " * 100_000 + "\nK/V" + " | " * 100_000
 
     with pytest.raises(BadInput, match="no rows"):
-        list(receipts_in(text, source="text"))
+        list(parse_receipts(text, source="text"))
 
 
 # --- side by side
@@ -287,7 +287,7 @@ def test_a_run_folder_stands_beside_a_text(tmp_path):
 
 def tables(*runs):
     """Headings of the tables of *runs* by column; and the text."""
-    text = printed(compared_receipts([*map(receipt_of, runs)]), width=400)
+    text = printed(receipts_document([*map(receipt_of, runs)]), width=400)
     found = {}
     for title, heading in re.findall(r"^(\S.*)\n\nK/V +(.*)$", text, re.MULTILINE):
         found.setdefault(title, []).append(heading.split())
@@ -323,7 +323,7 @@ def test_runs_that_measured_the_same_stand_in_one_table_and_nothing_is_tested():
 def test_names_from_elsewhere_change_no_table_and_no_terminal():
     found = receipt_of(golden())
     named = replace(found, facts={**found.facts, "model": "<b>\x1b[31m# x"})
-    document = compared_receipts([*receipts_in(named.text(), source="text")])
+    document = receipts_document([*parse_receipts(named.text(), source="text")])
 
     shown = markdown(document)
 

@@ -51,7 +51,7 @@ def value(table, name, pair):
 
 def ratio(table, name, pair):
     """The same divided by the reference's."""
-    return column(table, name).over_reference(Pair.parse(pair))
+    return column(table, name).ratio_to_reference(Pair.parse(pair))
 
 
 def shown(table):

@@ -30,16 +30,16 @@ from printing import printed
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Attention, Effective, Run
+from codeneedle.report.chosen_runs import read_single_run
 from codeneedle.report.compare import (
     WALL,
     compare,
     comparison_document,
     comparison_object,
     comparisons_document,
-    other_kernels,
+    kernel_difference_phrase,
 )
 from codeneedle.report.data import json_text
-from codeneedle.report.selection import one_run
 
 SETUP = made_setup(types_k=("bf16", "q4_0"), types_v=("bf16", "q4_0"))
 
@@ -61,16 +61,16 @@ def test_a_loss_is_worse_and_the_setting_behind_it_is_named():
 
     assert (("rotation", "on", "off"),) == found.setups
     matched = change(found, "matched")
-    assert ("worse", -2.0) == (matched.words, matched.bounds.mean)
+    assert ("worse", -2.0) == (matched.better_or_worse_phrase, matched.bounds.mean)
     assert matched.bounds.high < 0
-    assert "better" == change(compared(18, 20), "matched").words
+    assert "better" == change(compared(18, 20), "matched").better_or_worse_phrase
 
 
 def test_equal_runs_show_no_difference():
     found = compared()
 
     assert () == found.setups
-    assert "no difference shown" == change(found, "matched").words
+    assert "no difference shown" == change(found, "matched").better_or_worse_phrase
 
 
 def test_what_must_not_be_compared_says_why():
@@ -80,14 +80,16 @@ def test_what_must_not_be_compared_says_why():
     texts = compared(other=replace(SETUP, corpus=corpus))
 
     refused = change(speeds, "decode")
-    assert "not compared: speeds of different machines" == refused.words
+    assert (
+        "not compared: speeds of different machines" == refused.better_or_worse_phrase
+    )
     assert refused.bounds is None
     assert "K/V" not in printed(
         comparison_document(replace(speeds, changes=(refused,)))
     )
     assert "" == change(compared(), "decode").refused
-    assert "memory of different contexts" in change(memory, "kv").words
-    assert "another text" in change(texts, "matched").words
+    assert "memory of different contexts" in change(memory, "kv").better_or_worse_phrase
+    assert "another text" in change(texts, "matched").better_or_worse_phrase
 
 
 @pytest.mark.parametrize(
@@ -105,7 +107,7 @@ def test_divergence_on_a_text_of_its_own_is_compared_across_corpora(text, words)
         for setup, name in ((SETUP, "prose"), (replace(SETUP, corpus=corpus), text))
     )
 
-    assert words in change(compare(first, second), "kld").words
+    assert words in change(compare(first, second), "kld").better_or_worse_phrase
 
 
 def test_texts_of_another_seed_are_not_compared():
@@ -118,7 +120,10 @@ def test_texts_of_another_seed_are_not_compared():
         for seed in (1, 2)
     ]
 
-    assert "not compared: another text" == change(compare(*runs), "retrieval").words
+    assert (
+        "not compared: another text"
+        == change(compare(*runs), "retrieval").better_or_worse_phrase
+    )
 
 
 def test_functions_that_both_runs_ask_for_are_paired_by_name():
@@ -129,8 +134,8 @@ def test_functions_that_both_runs_ask_for_are_paired_by_name():
         for each in (asked, elsewhere)
     )
 
-    assert ("worse", -2.0) == (fewer.words, fewer.bounds.mean)
-    assert "not tested: the two do not share functions" in others.words
+    assert ("worse", -2.0) == (fewer.better_or_worse_phrase, fewer.bounds.mean)
+    assert "not tested: the two do not share functions" in others.better_or_worse_phrase
 
 
 def answered(missing, *, functions):
@@ -154,7 +159,7 @@ def test_functions_are_paired_by_name(functions):
     recalled = change(compare(*runs), "recall-logp")
 
     assert ("no difference shown", 0.0, 14) == (
-        recalled.words,
+        recalled.better_or_worse_phrase,
         recalled.bounds.mean,
         recalled.bounds.units,
     )
@@ -167,7 +172,7 @@ def test_functions_that_are_asked_for_other_lines_are_not_compared():
     moved = [replace(each, lines=each.lines[::-1]) for each in forced]
     second = replace(second, setup=asking_for(second.setup, forced=moved))
 
-    told = change(compare(first, second), "recall-logp").words
+    told = change(compare(first, second), "recall-logp").better_or_worse_phrase
     assert "not compared: other lines of the functions" == told
 
 
@@ -181,7 +186,10 @@ def test_pairs_without_enough_answers_are_not_compared():
 
     matched = change(compare(made_run(setup=setup), broken), "matched")
 
-    assert ("no difference shown", 0.0) == (matched.words, matched.bounds.mean)
+    assert ("no difference shown", 0.0) == (
+        matched.better_or_worse_phrase,
+        matched.bounds.mean,
+    )
 
 
 def test_other_settings_of_a_probe_are_not_compared():
@@ -192,7 +200,7 @@ def test_other_settings_of_a_probe_are_not_compared():
         changed = compared(
             setup=asking_recall(SETUP, written), other=asking_recall(SETUP, conditions)
         )
-        return change(changed, "matched").words
+        return change(changed, "matched").better_or_worse_phrase
 
     assert "no difference shown" == words(both)
     assert "not compared: recall with other settings: strict" == words(other)
@@ -211,7 +219,9 @@ def test_tasks_of_another_difficulty_are_not_compared():
     found = compare(*runs)
 
     assert {"not compared: tasks of another difficulty"} == {
-        each.words for each in found.changes if each.metric.name.startswith("retrieval")
+        each.better_or_worse_phrase
+        for each in found.changes
+        if each.metric.name.startswith("retrieval")
     }
 
 
@@ -225,7 +235,10 @@ def test_forced_recall_changes_by_a_share_of_the_right_tokens():
 
     recalled = change(found, "recall-logp")
     # The reference is the same in both: half of what the other pair gains.
-    assert ("better", 0.025) == (recalled.words, pytest.approx(recalled.bounds.mean))
+    assert ("better", 0.025) == (
+        recalled.better_or_worse_phrase,
+        pytest.approx(recalled.bounds.mean),
+    )
     text = printed(comparison_document(found), width=80)
     (row,) = (line for line in text.splitlines() if line.startswith("recall-logp  "))
     assert row.split()[1:3] == ["+2.5", "%"]
@@ -251,14 +264,16 @@ def test_the_json_keeps_its_keys():
 
 def test_a_run_is_named_by_its_folder_or_by_a_name_that_is_its_alone(tmp_path):
     run = stored_run(tmp_path / "a")
-    assert run.name == one_run(tmp_path / "b", str(tmp_path / "a" / run.name)).name
-    assert run.name == one_run(tmp_path / "a", "random-bodies").name
+    assert (
+        run.name == read_single_run(tmp_path / "b", str(tmp_path / "a" / run.name)).name
+    )
+    assert run.name == read_single_run(tmp_path / "a", "random-bodies").name
 
     twin = tmp_path / "a" / "random-bodies" / "other-model"
     (tmp_path / "a" / run.name).rename(twin)
     stored_run(tmp_path / "a")
     with pytest.raises(BadInput, match="name of 2 runs"):
-        one_run(tmp_path / "a", "random-bodies")
+        read_single_run(tmp_path / "a", "random-bodies")
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
@@ -293,7 +308,10 @@ def test_another_number_of_functions_is_another_number_of_units_alone():
     )
 
     assert not change(compare(first, fewer), "recall-logp").refused
-    assert "not tested" not in change(compare(first, fewer), "recall-logp").words
+    assert (
+        "not tested"
+        not in change(compare(first, fewer), "recall-logp").better_or_worse_phrase
+    )
 
 
 @pytest.mark.parametrize(
@@ -314,7 +332,7 @@ def test_divergence_is_not_compared_across_builds_and_processors(facts, words):
     assert "" == change(found, "ppl").refused == change(found, "recall-logp").refused
     assert WALL in " ".join(printed(comparison_document(found)).split())
     assert WALL == comparison_object(found)["remark"]
-    assert "" == compare(run, run).remark
+    assert "" == compare(run, run).divergence_remark
 
 
 def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
@@ -323,7 +341,7 @@ def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor():
             replace(SETUP, llama=build, cpu_features=names)
             for build, names in zip(builds, features, strict=True)
         )
-        return other_kernels(first, second)
+        return kernel_difference_phrase(first, second)
 
     assert "" == phrase(("1", "1"), ("AVX2 FMA", "FMA AVX2"))
     assert "builds 1 and -" == phrase(("1", ""))
@@ -349,7 +367,7 @@ def test_only_cells_whose_attention_ran_in_the_same_place_are_tested():
 
     assert (moved,) == matched.elsewhere
     assert moved in matched.values
-    assert "worse" == matched.words
+    assert "worse" == matched.better_or_worse_phrase
     assert "attention ran in different places: q4_0/q4_0" in printed(
         comparison_document(found)
     )

@@ -53,7 +53,7 @@ def test_a_speed_without_a_kernel_is_marked_and_not_compared():
 
     assert not row(TABLE, Q4, 100).compared
     assert 3.0 == row(TABLE, Q4, 100).value
-    assert [0, 100] == list(TABLE.apart["depth"])
+    assert [0, 100] == list(TABLE.uncompared_rows["depth"])
     assert Q8 == speed_table(run_of(first, measured(Q8, {0: 1.0})), "tg").reference
     text = printed(speeds_document([TABLE]))
     assert "3.0±0.0 cpu" in text

@@ -12,9 +12,9 @@ from codeneedle.records.store import Store
 from codeneedle.report.models import (
     model_objects,
     models_document,
-    rows_beside,
     rows_in,
     shipped_rows,
+    with_rows_of_same_weights,
 )
 from codeneedle.report.receipt import Receipt, receipt_markdown
 
@@ -74,7 +74,9 @@ def test_speeds_that_were_asked_for_and_not_measured_are_not_compared(folder):
 def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
     sent, others = rows_in(folder / "bea.md"), rows_in(folder)
 
-    assert ["bea", "ada"] == [row.name for row in rows_beside(sent, others)]
+    assert ["bea", "ada"] == [
+        row.name for row in with_rows_of_same_weights(sent, others)
+    ]
 
 
 def test_as_data_each_row_has_its_name_its_note_and_its_receipt(folder):
@@ -99,7 +101,7 @@ def test_every_row_of_the_project_can_be_read_and_names_its_weights():
     rows = shipped_rows()
 
     assert rows
-    assert all(len(row.weights) == 8 for row in rows)
+    assert all(len(row.weights_hash_or_name) == 8 for row in rows)
     assert all(row.note for row in rows)
 
 

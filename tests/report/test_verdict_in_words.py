@@ -34,10 +34,10 @@ from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
     beyond_phrase,
     brief_document,
+    decision_entries,
     further_metric_tables,
     headline_lines,
     headline_sentences,
-    metric_entries,
     verdict_table,
     verdicts_document,
 )
@@ -109,7 +109,7 @@ def test_the_nearest_pair_needs_as_many_functions_as_its_row_says():
 @pytest.mark.parametrize("about", VERDICTS)
 def test_what_a_pair_that_is_not_set_would_save_says_so(about):
     found = VERDICTS[about]
-    gain = None if found.is_instrument else found.gain
+    gain = None if found.is_of_built_in_model else found.memory_saving
     lines = [str(each) for each in headline_lines(found, pair_flags).lines]
     told = [line for line in lines if " of the memory of this model" in line]
 
@@ -126,7 +126,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
     found = judge(run)
 
     assert "can show" not in " ".join(headline_sentences(found, pair_flags))
-    assert "functions" == found.main_results[0].metric.noun
+    assert "functions" == found.results_of_main_metric[0].metric.noun
     assert "of 16 functions" in verdict_table(found, found.results).heading
 
 
@@ -257,12 +257,12 @@ def test_grids_name_the_pairs_of_each_word_by_one_metric():
         ("within", "q8_0/q8_0: loss at most 1.0 %"),
         ("beyond", "q4_0/q4_0: loss more than 1.0 %"),
         ("open", "q8_0/q4_0: neither is shown"),
-    ] == metric_entries(found, "recall-logp")
+    ] == decision_entries(found, "recall-logp")
     assert [
         ("candidate", "q8_0/q8_0: change at most 0.0300 nats"),
         ("beyond", "q4_0/q4_0: change more than 0.0300 nats"),
-    ] == metric_entries(found, "kld")
-    assert [] == metric_entries(found, "kv")
+    ] == decision_entries(found, "kld")
+    assert [] == decision_entries(found, "kv")
     assert ["1 pair", "1 pair", ""] == [
         beyond_phrase(found, name) for name in ("recall-logp", "kld", "kv")
     ]
@@ -273,7 +273,7 @@ def test_a_metric_that_has_no_say_says_why():
     poor = losing(setup, REFERENCE, [0.0] * 16, behind=range(5))
     run = losing_run({GOOD: WITHIN}, poor, reference="", setup=setup)
 
-    ((word, phrase),) = metric_entries(judge(run), "recall-logp")
+    ((word, phrase),) = decision_entries(judge(run), "recall-logp")
     assert "verdict" == word
     assert phrase.startswith("no say: ")
     assert "" == beyond_phrase(judge(run), "recall-logp")

@@ -29,11 +29,11 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.throughput.record import ThroughputLayout
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder
-from codeneedle.report.selection import (
+from codeneedle.report.chosen_runs import (
     pair_tables,
     probe_and_metric,
     read_runs,
-    runs_and_folder,
+    runs_and_output_folder,
     select_runs,
 )
 
@@ -69,7 +69,7 @@ def setup():
 def stored(root, run, *, model="made-model", corpus="random-bodies"):
     """*run* in a folder below *root*."""
     store = Store(run_folder(root, corpus=corpus, model=model))
-    store.adopt(run.setup)
+    store.check_and_merge_setup(run.setup)
     for record in run.records:
         store.add(record)
     return store
@@ -184,8 +184,8 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
         for metric in ("matched", "pass")
     )
 
-    assert ["pass"] == [metric.name for metric in matched.also]
-    assert () == passed.also
+    assert ["pass"] == [metric.name for metric in matched.summary_metrics]
+    assert () == passed.summary_metrics
 
 
 def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
@@ -202,8 +202,8 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     both = select_runs(tmp_path, "random-bodies")
 
     assert "recall-logp" == both.metric.name == both.probe.metrics[0].name
-    assert ["matched", "pass"] == [metric.name for metric in both.also]
-    assert () == select_runs(tmp_path, "random-bodies/newer").also
+    assert ["matched", "pass"] == [metric.name for metric in both.summary_metrics]
+    assert () == select_runs(tmp_path, "random-bodies/newer").summary_metrics
     assert "matched" == select_runs(tmp_path, "random-bodies/former").metric.name
 
 
@@ -237,9 +237,9 @@ def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path)
     first = stored(tmp_path, made_run(setup=PLAIN))
     folder = str(first.folder)
 
-    runs, where = runs_and_folder(tmp_path, ["random-bodies", folder])
+    runs, where = runs_and_output_folder(tmp_path, ["random-bodies", folder])
     assert (1, first.folder) == (len(runs), where)
 
     other = stored(tmp_path, made_run(setup=PLAIN), model="second")
-    runs, where = runs_and_folder(tmp_path, [folder, str(other.folder)])
+    runs, where = runs_and_output_folder(tmp_path, [folder, str(other.folder)])
     assert (2, tmp_path) == (len(runs), where)

@@ -15,7 +15,7 @@ from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.records.record import CacheEvidence, Effective, Status
 from codeneedle.report import captions, grid
 from codeneedle.report.page import page
-from codeneedle.report.shown import STATUS_WORDS, no_value_mark, small_number
+from codeneedle.report.shown import STATUS_WORDS, no_value_mark, small_number_text
 from codeneedle.report.table import pair_table, tables_document
 from codeneedle.report.verdict import brief_document
 from codeneedle.verdict.judge import judge
@@ -39,13 +39,13 @@ def test_an_engine_is_named_once() -> None:
     said = dict(captions.run_facts(replace(made_run(), setup=setup)))
 
     assert "0.32.4, mlx-lm 0.32.2" == said["mlx"][:21]
-    assert ("endpoint", "as its user says") == captions.engine_line(
+    assert ("endpoint", "as its user says") == captions.engine_name_and_version(
         "endpoint", "as its user says"
     )
 
 
 def test_a_noise_floor_that_is_not_nothing_does_not_look_so() -> None:
-    shown = [small_number(value, 4) for value in (0.01, -5e-7, 0)]
+    shown = [small_number_text(value, 4) for value in (0.01, -5e-7, 0)]
 
     assert ["0.0100", "-5e-07", "0.0000"] == shown
 

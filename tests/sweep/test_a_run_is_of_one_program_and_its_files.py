@@ -19,7 +19,7 @@ from codeneedle.engines.llama_cpp.installation import (
     program_hashes,
 )
 from codeneedle.engines.mlx.engine import Mlx
-from codeneedle.engines.openai.engine import OpenAiEngine, command_of
+from codeneedle.engines.openai.engine import OpenAiEngine, command_engine_factory
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext
@@ -32,7 +32,7 @@ from codeneedle.records.store import Store
 from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
 from codeneedle.system.contents import content_hash, file_hashes, named_files
-from codeneedle.system.variables import deciding_variables
+from codeneedle.system.inherited_variables import setup_variables
 
 F16 = Pair("f16", "f16")
 SETUP = made_setup()
@@ -69,7 +69,7 @@ def test_folders_of_other_files_are_not_merged(tmp_path):
     for name, files in (("a", {}), ("b", {"chat.jinja": "ab"})):
         store = Store(tmp_path / name / "corpus" / "model")
         store.folder.mkdir(parents=True)
-        store.adopt(replace(SETUP, files=files))
+        store.check_and_merge_setup(replace(SETUP, files=files))
 
     with pytest.raises(BadInput, match="content of the file"):
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
@@ -144,17 +144,17 @@ def test_llama_cpp_tells_the_files_of_its_arguments(tmp_path):
     )
     served = LlamaCpp(tools=None, facts=None, model=model)
 
-    assert {"chat.jinja": content_hash(template)} == served.files()
+    assert {"chat.jinja": content_hash(template)} == served.hashes_by_file()
 
 
 def test_a_command_tells_its_program_and_the_scripts_that_it_names(tmp_path):
     inner = script(tmp_path / "start.sh", "exit")
     settings = CommandSettings(command=f"sh {inner} ${{k}} ${{v}} ${{port}}")
     model = ModelSpec(weights=FakeEngine().model.weights, name="made")
-    made = command_of(settings, types=("f16",), environment={})(model)
+    made = command_engine_factory(settings, types=("f16",), environment={})(model)
 
-    assert ["start.sh"] == [*made.files()]
-    assert 1 == len(made.programs())
+    assert ["start.sh"] == [*made.hashes_by_file()]
+    assert 1 == len(made.hashes_by_program())
 
 
 def test_variables_that_decide_how_a_backend_computes_are_told(tmp_path, monkeypatch):
@@ -168,7 +168,7 @@ def test_variables_that_decide_how_a_backend_computes_are_told(tmp_path, monkeyp
     assert {
         "GGML_BACKEND_PATH": f"sha256:{content_hash(library)}",
         "GGML_VK_DISABLE_F16": "1",
-    } == deciding_variables()
+    } == setup_variables()
 
 
 STARTS_NOTHING = {"endpoint"}
@@ -183,7 +183,9 @@ def test_every_engine_tells_its_programs_or_starts_none():
 
     assert {*ENGINES} == {*engines}
     assert STARTS_NOTHING == {
-        name for name, each in engines.items() if each.programs is Engine.programs
+        name
+        for name, each in engines.items()
+        if each.hashes_by_program is Engine.hashes_by_program
     }
 
 
@@ -209,7 +211,7 @@ def test_another_program_than_that_of_the_numbers_ends_a_sweep(tmp_path):
     """Whatever version it states: many builds share one."""
     store = Store(tmp_path)
     run = run_context(tmp_path)
-    run = replace(run, setup=store.adopt(run.setup))
+    run = replace(run, setup=store.check_and_merge_setup(run.setup))
     run = served(run, store, "one")
     run = served(run, store, "two")
     store.add(made_record("f16/f16", []))

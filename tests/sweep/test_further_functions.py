@@ -40,6 +40,7 @@ from codeneedle.probes.retrieval.metrics import TEXTS
 from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep import schedule
+from codeneedle.sweep.grid_shares import Share
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import (
     Execution,
@@ -48,28 +49,27 @@ from codeneedle.sweep.request import (
     refuse_decided_share,
 )
 from codeneedle.sweep.runner import CellStarted, Runner
-from codeneedle.sweep.schedule import Schedule, Wanted, is_short
+from codeneedle.sweep.schedule import Schedule, Wanted, is_short_of_task
 from codeneedle.sweep.steps import (
-    first_answer_s,
-    first_look,
-    fix_order,
+    first_look_index,
+    first_step_limit_s,
+    fix_and_store_order,
     with_steps,
 )
-from codeneedle.sweep.workers import Share
+from codeneedle.verdict.asking_order import StepTarget, Why, stored_asking_order
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     NextStep,
     cell_s,
+    further_time_share,
+    how_to_decide_phrases,
     limit_options,
     next_step,
     pairs_to_extend,
-    spent_share,
-    time_s,
-    way_on_phrases,
+    seconds_for_goals,
 )
-from codeneedle.verdict.order import StepTarget, Why, order_in
 
 WHOLE, GOOD, BAD = Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("q4_0", "q4_0")
 
@@ -241,15 +241,15 @@ class World:
         measured = tuple(r.pair for r in self.store.records("recall"))
         wanted = Wanted(probes=self.plan.probes[:1], pairs=measured, more=True)
         tasks = Schedule(runner=self.runner(), wanted=wanted, limits=Limits())
-        for turn in tasks.turns(lambda: math.inf):
+        for turn in tasks.judged_tasks(lambda: math.inf):
             task, (pair,) = turn.task, turn.task.pairs
             if is_over(turn.verdict.run):
                 break
             self.rounds.append((pair, task.units))
-            record = tasks.runner.extend(
+            record = tasks.runner.measure_further_units(
                 PROBES["recall"], pair, task.units, tell=self.events.append
             )
-            if is_short(record, task, tasks.runner.run.setup):
+            if is_short_of_task(record, task, tasks.runner.run.setup):
                 tasks.fail(pair)
                 failed.append(record)
         return failed
@@ -424,10 +424,10 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
     gap = replace(records[1], status=Status.CRASHED, observation=None)
     run = Run(name="made", setup=setup, records=records)
 
-    assert 0.5 == pytest.approx(spent_share(run), rel=0.05)
-    assert 0.0 == spent_share(replace(run, records=(records[0], gap)))
-    assert 0.0 == spent_share(replace(run, records=records[:1]))
-    assert 0.0 == spent_share(replace(run, records=()))
+    assert 0.5 == pytest.approx(further_time_share(run), rel=0.05)
+    assert 0.0 == further_time_share(replace(run, records=(records[0], gap)))
+    assert 0.0 == further_time_share(replace(run, records=records[:1]))
+    assert 0.0 == further_time_share(replace(run, records=()))
 
 
 def test_a_server_that_passed_over_a_look_has_read_the_text_once_more():
@@ -438,7 +438,7 @@ def test_a_server_that_passed_over_a_look_has_read_the_text_once_more():
     server_s = (56.0 - functions_s) / 2
     further_s = functions_s * 24 / 32 + server_s
 
-    found = spent_share(Run(name="made", setup=setup, records=(record,)))
+    found = further_time_share(Run(name="made", setup=setup, records=(record,)))
 
     assert further_s / (56.0 - further_s) == pytest.approx(found, rel=0.05)
 
@@ -447,7 +447,7 @@ def test_a_cell_that_was_resumed_spent_nothing_on_further_functions():
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
     records = (timed(REFERENCE, starts=2, functions=16, total_s=24.0, setup=setup),)
 
-    assert 0.0 == spent_share(Run(name="made", setup=setup, records=records))
+    assert 0.0 == further_time_share(Run(name="made", setup=setup, records=records))
 
 
 def test_the_time_of_more_functions_is_that_of_reading_and_of_each():
@@ -456,9 +456,9 @@ def test_the_time_of_more_functions_is_that_of_reading_and_of_each():
     records = (timed(REFERENCE, starts=1, functions=16, total_s=20.0, setup=setup),)
     run = Run(name="made", setup=setup, records=records)
 
-    found = time_s(run, {Pair.parse(REFERENCE): 32})
+    found = seconds_for_goals(run, {Pair.parse(REFERENCE): 32})
     assert 20.0 == pytest.approx(found, rel=0.05)
-    assert math.isnan(time_s(run, {Pair.parse("q8_0/q8_0"): 32}))
+    assert math.isnan(seconds_for_goals(run, {Pair.parse("q8_0/q8_0"): 32}))
 
 
 # Steps of a sweep that decides
@@ -547,7 +547,7 @@ def test_the_first_step_asks_for_as_many_functions_as_five_minutes_hold(
     def cell_s(functions):
         return 25.0 + functions * function_s
 
-    found = first_look([12, 24, 48, 96], cell_s, cells=4, spent_s=60.0)
+    found = first_look_index([12, 24, 48, 96], cell_s, cells=4, spent_s=60.0)
 
     assert expected == found
 
@@ -556,16 +556,20 @@ def ordered(world, *pairs, **changes):
     """The order that is fixed once the reference of *world* is measured."""
     world.sweep(WHOLE)
     runner = world.runner()
-    return runner, fix_order(runner, WHOLE, [WHOLE, *pairs], **changes)
+    return runner, fix_and_store_order(runner, WHOLE, [WHOLE, *pairs], **changes)
 
 
 def test_the_order_is_fixed_once_and_kept_with_the_run(world):
     runner, order = ordered(world, GOOD, BAD)
 
     assert ("q8_0/q8_0", "q4_0/q4_0") == order.pairs
-    assert order == order_in(runner.run.setup) == order_in(world.store.setup())
-    assert order == fix_order(world.runner(), WHOLE, [GOOD])
-    more = fix_order(world.runner(), WHOLE, [GOOD, Pair("q8_0", "f16")])
+    assert (
+        order
+        == stored_asking_order(runner.run.setup)
+        == stored_asking_order(world.store.setup())
+    )
+    assert order == fix_and_store_order(world.runner(), WHOLE, [GOOD])
+    more = fix_and_store_order(world.runner(), WHOLE, [GOOD, Pair("q8_0", "f16")])
     assert (*order.pairs, "q8_0/f16") == more.pairs
     assert order.looks == more.looks
 
@@ -575,8 +579,8 @@ def test_types_that_the_weights_are_predicted_not_to_bear_are_kept_with_the_orde
 ):
     _, order = ordered(world, GOOD, BAD, unborne=("q4_0",))
 
-    assert (("q4_0",), (GOOD,)) == (order.unborne, order.first)
-    assert order == fix_order(world.runner(), WHOLE, [GOOD, BAD])
+    assert (("q4_0",), (GOOD,)) == (order.unborne, order.first_step_pairs)
+    assert order == fix_and_store_order(world.runner(), WHOLE, [GOOD, BAD])
 
 
 def test_quick_cells_are_asked_for_all_functions_at_once(world):
@@ -587,7 +591,7 @@ def test_quick_cells_are_asked_for_all_functions_at_once(world):
 
 def test_a_run_that_has_other_pairs_keeps_the_looks_that_it_has(world):
     world.sweep(WHOLE, GOOD)
-    order = fix_order(world.runner(), WHOLE, [GOOD, BAD])
+    order = fix_and_store_order(world.runner(), WHOLE, [GOOD, BAD])
 
     assert ((8, 16, 32, 40), 0) == (order.looks, order.skipped)
 
@@ -608,7 +612,9 @@ def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
     world.store.add(text)
     like_s = cell_s(own, world.store.setup(), 16)
     most_s = own.phases.total_s + 3 * text.phases.total_s + share * 3 * like_s
-    order = fix_order(world.runner(), WHOLE, [WHOLE, GOOD, BAD], most_s=most_s)
+    order = fix_and_store_order(
+        world.runner(), WHOLE, [WHOLE, GOOD, BAD], most_s=most_s
+    )
 
     assert looks == order.looks
 
@@ -621,9 +627,9 @@ def steps(world, **changes):
 def take(world, step):
     """Measure *step*."""
     for pair, goal in step.goals.items():
-        world.runner().extend(world.plan.probes[0], pair, goal)
-    if step.new:
-        pairs = [WHOLE, *step.new]
+        world.runner().measure_further_units(world.plan.probes[0], pair, goal)
+    if step.new_pairs:
+        pairs = [WHOLE, *step.new_pairs]
         world.runner(goal=step.asked.goal).sweep(world.plan.probes[0], pairs)
 
 
@@ -643,7 +649,7 @@ def test_a_step_that_is_too_long_has_fewer_pairs():
     asked = StepTarget((WHOLE, GOOD, BAD), 8, Why.FIRST)
     shorter = NextStep(asked, {WHOLE: 8, BAD: 8}, 60.0).without_last_pair
     assert (40.0, {WHOLE: 8}) == (shorter.time_s, shorter.goals)
-    assert (GOOD,) == shorter.new
+    assert (GOOD,) == shorter.new_pairs
 
 
 def test_steps_go_on_until_nothing_could_change_the_answer(world):
@@ -658,7 +664,11 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
     setup, reference = world.store.setup(), world.store.record(WHOLE, "recall")
     assert first.time_s == pytest.approx(2 * cell_s(reference, setup, 8), abs=1e-9)
     take(world, first)
-    assert (Why.FIRST, (GOOD, BAD), {}) == (first.asked.why, first.new, first.goals)
+    assert (Why.FIRST, (GOOD, BAD), {}) == (
+        first.asked.why,
+        first.new_pairs,
+        first.goals,
+    )
     assert 8 == world.functions(GOOD) == world.functions(WHOLE)
     more = steps(world)
     assert ((GOOD,), {WHOLE: 16, GOOD: 16}) == (more.asked.pairs, dict(more.goals))
@@ -709,7 +719,7 @@ def test_a_footer_tells_of_how_many_functions_the_cells_have(world):
     world.losses = {GOOD: noisy}
     take(world, steps(world))
     first = dict(run_facts(runner.read()))
-    runner.extend(world.plan.probes[0], GOOD, 16)
+    runner.measure_further_units(world.plan.probes[0], GOOD, 16)
     more = dict(run_facts(runner.read()))
 
     assert "5 lines of 8 functions forced" in first["context"]
@@ -775,7 +785,9 @@ def test_a_plan_tells_the_steps_before_the_first_cell(world):
     ] == [step.what for step in found[:3]]
     one = found[0].price
     assert one * 3 == found[1].price
-    assert one.read * 0.005 + one.written / 15 == pytest.approx(plan.time_of(one))
+    assert one.read * 0.005 + one.written / 15 == pytest.approx(
+        plan.seconds_of_price(one)
+    )
     assert [
         "an open pair and the reference, 16 functions instead of 8",
         "f16/f16 once more",
@@ -827,7 +839,7 @@ def test_functions_that_the_user_names_are_those_of_the_first_step(world, named,
     kept = Request(recall=RecallSettings(functions=named))
     plan = deciding_plan(world, writing(1e-6), kept=kept)
     told = with_steps(plan).steps[1].what
-    _, order = ordered(world, GOOD, most_s=1e9 * first_answer_s(plan))
+    _, order = ordered(world, GOOD, most_s=1e9 * first_step_limit_s(plan))
 
     assert told.endswith(f", {first} functions each")
     assert first == order.looks[0]
@@ -844,8 +856,8 @@ def test_a_planned_cell_takes_its_server_and_its_functions(world):
     plan = deciding_plan(world, writing(1.0, start_s=3.0))
     first = with_steps(plan).steps[0].price
 
-    assert plan.time_of(first) == pytest.approx(3.0 + first.written)
-    assert deciding_plan(world, None).time_of(first) is None
+    assert plan.seconds_of_price(first) == pytest.approx(3.0 + first.written)
+    assert deciding_plan(world, None).seconds_of_price(first) is None
 
 
 @pytest.mark.parametrize(("way", "texts"), [(Way.READ, 3), (Way.FORCE, 1)])
@@ -937,7 +949,7 @@ def ways(needed, *, whole, kind=FUNCTIONS, losses=OPEN, forced=16):
     setup = replace(setup, corpus=corpus, context=1000)
     run = losing_run({"q8_0/q8_0": losses}, setup=setup)
     verdict = judge(replace(run, root=Path("sweeps")))
-    (way,) = way_on_phrases(verdict, verdict.result(GOOD), needed, kind)
+    (way,) = how_to_decide_phrases(verdict, verdict.result(GOOD), needed, kind)
     return way
 
 

@@ -17,7 +17,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Key, Status
 from codeneedle.records.store import Store, run_folder
-from codeneedle.report.selection import read_runs
+from codeneedle.report.chosen_runs import read_runs
 from codeneedle.sweep.merge import merge
 
 TYPES = ("f16", "q8_0", "q4_0")
@@ -43,7 +43,7 @@ def failed(pair):
 def share(folder, *records, setup=SETUP, model="made"):
     """A folder of run folders with one run of *records*."""
     store = Store(run_folder(folder, corpus=setup.corpus.name, model=model))
-    store.adopt(setup)
+    store.check_and_merge_setup(setup)
     for record in records:
         store.add(record)
     return folder
@@ -150,7 +150,7 @@ def test_a_cell_that_was_interrupted_in_its_share_is_a_gap_with_its_reason(tmp_p
 def test_a_merge_that_was_interrupted_goes_on(tmp_path, monkeypatch):
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16), finished(Q4))
-    copy, copied = Store.copy, []
+    copy, copied = Store.copy_record_from, []
 
     def interrupted(*arguments):
         if copied:
@@ -158,7 +158,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, monkeypatch):
         copied.append(copy(*arguments))
 
     with monkeypatch.context() as patch:
-        patch.setattr(Store, "copy", interrupted)
+        patch.setattr(Store, "copy_record_from", interrupted)
         with pytest.raises(KeyboardInterrupt):
             merged(tmp_path, a, b)
     _, store = merged(tmp_path, a, b)
@@ -246,7 +246,7 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
 def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_path):
     for name, pair in (("share 1", Q8), ("share2", Q4)):
         run = Store(tmp_path / name)
-        run.adopt(SETUP)
+        run.check_and_merge_setup(SETUP)
         run.add(finished(F16))
         run.add(finished(pair))
 
@@ -267,7 +267,7 @@ def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path):
 
 
 def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path):
-    Store(tmp_path / "made-model+my page").adopt(SETUP)
+    Store(tmp_path / "made-model+my page").check_and_merge_setup(SETUP)
 
     with pytest.raises(BadInput, match="no safe folder name") as caught:
         merge([tmp_path / "made-model+my page"], tmp_path / "all")

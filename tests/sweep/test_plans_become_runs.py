@@ -40,11 +40,11 @@ from codeneedle.sweep.prepare import (
     machine_phrase,
     prepare,
     refuse_shared_folders,
-    refuse_unfit,
-    refuse_untrimmed,
+    refuse_too_long_corpus,
+    refuse_unfit_folder,
     thinking_phrase,
 )
-from codeneedle.sweep.request import given_as, read_sweep
+from codeneedle.sweep.request import option_phrase, read_sweep
 from codeneedle.system.files import cache_folder
 
 RECALL = PROBES["recall"]
@@ -121,7 +121,7 @@ def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context)
     refused = pytest.raises(TooLong)
 
     with refused if context == 3000 else contextlib.nullcontext():
-        refuse_untrimmed(plan)
+        refuse_too_long_corpus(plan)
 
     assert not plan.store.folder.exists()
     assert not [*cache_folder().glob("private/*/*")]
@@ -147,14 +147,14 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden():
     asked = {"contexts": (3000,)}
-    refuse_unfit(planned(**asked))
+    refuse_unfit_folder(planned(**asked))
     measured(planned(**asked))
-    refuse_unfit(planned(**asked))
+    refuse_unfit_folder(planned(**asked))
 
     with pytest.raises(OtherSetup, match="was trimmed to the context"):
-        refuse_unfit(planned(**asked, fit=False))
+        refuse_unfit_folder(planned(**asked, fit=False))
     with pytest.raises(OtherSetup, match="another seed: 42, now 7"):
-        refuse_unfit(planned(**asked, seed=7))
+        refuse_unfit_folder(planned(**asked, seed=7))
 
 
 def test_two_models_of_one_name_are_refused(tmp_path):
@@ -178,7 +178,7 @@ def test_what_was_counted_is_not_counted_again():
 
 
 def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
-    engine, blind = FakeEngine(), made_probe("other", own_text=lambda *_: "")
+    engine, blind = FakeEngine(), made_probe("other", own_text_name=lambda *_: "")
     few = planned(blind, engine=engine, contexts=(256,))
 
     ready = prepare(few)
@@ -208,7 +208,7 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
 def test_probes_that_read_a_text_of_their_own_need_no_corpus(settings):
     engine = FakeEngine()
     usual = {
-        p.name for p in PROBES.values() if p.own_text(p.settings(), engine) is None
+        p.name for p in PROBES.values() if p.own_text_name(p.settings(), engine) is None
     }
     found = {name for name in PROBES if planned(PROBES[name], **settings).reads_corpus}
 
@@ -303,7 +303,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     ],
 )
 def test_the_option_that_gives_a_stored_setting_is_named(settings, name, value, way):
-    assert way == given_as(settings, name, value)
+    assert way == option_phrase(settings, name, value)
 
 
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():
@@ -604,7 +604,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     first.store.add(failed_record("f16/f16"))
     other = planned(seed=7)
 
-    refuse_unfit(other)
+    refuse_unfit_folder(other)
 
     assert (None, []) == (other.store.setup(), list(other.store.records()))
     with other.store.lock():
@@ -614,7 +614,7 @@ def test_a_try_without_a_single_number_makes_room_for_another():
     former = Store(other.store.folder / "former").read()
     assert (42, 1) == (former.setup.seed, len(former.records))
     assert 7 == kept(prepare(planned(seed=7))).seed
-    refuse_unfit(back := planned())
+    refuse_unfit_folder(back := planned())
     measured(planned(seed=7))
     with pytest.raises(OtherSetup), back.store.lock():
         prepare(back)
@@ -684,7 +684,7 @@ def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
     probe = replace(made_probe("divergence"), calibrating=Calibrating())
     plan = planned(RECALL, probe)
     prepare(plan)
-    plan.store.calibrate("divergence", {"reference": "f16/f16"})
+    plan.store.store_calibration("divergence", {"reference": "f16/f16"})
     for name in ("recall", "divergence"):
         plan.store.add(replace(made_record("f16/f16", []), probe=name))
 
@@ -733,13 +733,13 @@ def test_records_of_several_references_are_moved_aside_and_said_to_be():
 def test_a_setup_is_compared_once_and_all_of_it_with_the_stored_one(monkeypatch):
     measured(planned())
     compared = []
-    compare = Store.compare
+    compare = Store.check_setup
 
     def counted(store, setup):
         compared.append(setup)
         return compare(store, setup)
 
-    monkeypatch.setattr(Store, "compare", counted)
+    monkeypatch.setattr(Store, "check_setup", counted)
     prepare(planned())
 
     assert 1 == len(compared)

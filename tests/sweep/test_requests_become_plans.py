@@ -172,7 +172,7 @@ def test_an_engine_says_which_types_and_pairs_it_has():
     silent = FakeEngine(types=CacheTypes())
     paired = FakeEngine(types=CacheTypes(k=TYPES, v=TYPES, pairs=same))
 
-    assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.rows
+    assert ("q6_0",) == planned(engine=silent, k_types=("q6_0",)).request.grid_k_types
     assert same == set(planned(engine=paired).pairs)
 
 
@@ -180,8 +180,8 @@ def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
     usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
     silent = FakeEngine(types=CacheTypes(usual=()))
 
-    assert ("f16", "kv8") == planned(engine=usual, types=()).request.rows
-    assert TWO == planned(engine=silent).request.rows
+    assert ("f16", "kv8") == planned(engine=usual, types=()).request.grid_k_types
+    assert TWO == planned(engine=silent).request.grid_k_types
     with pytest.raises(BadInput, match="fake does not report its cache types"):
         planned(engine=silent, types=())
 
@@ -336,9 +336,12 @@ def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
 def test_the_reference_of_a_long_grid_is_tried_first(types, probes, tries):
     plan = planned(types=types, probes=probes)
 
-    assert tries == plan.tries_reference
+    assert tries == plan.measures_reference_first
     for probe in plan.probes:
-        order, without = plan.order(probe), plan.order(probe, tries_reference=False)
+        order, without = (
+            plan.running_order(probe),
+            plan.running_order(probe, tries_reference=False),
+        )
         assert tries == (order != without)
         assert {*plan.pairs} == {*order}
         if tries:
@@ -351,7 +354,7 @@ def test_a_probe_that_calibrates_begins_with_the_reference_and_shuffles_the_rest
     plan = planned(types=types, probes=("divergence",))
     (probe,) = plan.probes
 
-    first, *rest = plan.order(probe, tries_reference=False)
+    first, *rest = plan.running_order(probe, tries_reference=False)
 
     assert Pair("f16", "f16") == first
     assert [pair for pair in plan.pairs if pair != first] == rest
@@ -366,7 +369,7 @@ def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
     execution = Execution(out=root)
     assert plain == _folder_of_context(execution, "c", "m", 4096)
 
-    Store(plain).adopt(replace(made_setup(), context=4096))
+    Store(plain).check_and_merge_setup(replace(made_setup(), context=4096))
 
     second = run_folder(root, corpus="c", model="m+context-8192")
     both = replace(execution, page="context-4096")
@@ -383,7 +386,7 @@ def test_memory_for_reading_is_that_of_the_context_that_decides():
             back = {"read_back_s": 0, "write_back_s": 0}
             return Pace(start_s=0, read_s=0.05, write_s=1, **back)
 
-        def unread(self, context, *, workers=1):
+        def why_it_cannot_read(self, context, *, workers=1):
             return "no memory" if context > 4_096 else ""
 
     plan = planned(

@@ -11,15 +11,10 @@ from codeneedle.cache_types import Pair, shuffle_pairs, whole_grid
 from codeneedle.errors import BadInput
 from codeneedle.records.store import Store
 from codeneedle.sweep import workers
+from codeneedle.sweep.grid_shares import Share, slurm_task_share
 from codeneedle.sweep.runner import Runner
 from codeneedle.sweep.schedule import Schedule, Task, Variant, Wanted, other_devices
-from codeneedle.sweep.workers import (
-    Place,
-    Share,
-    Worker,
-    places,
-    share_of_array,
-)
+from codeneedle.sweep.workers import Place, Worker, places
 from codeneedle.verdict.limits import Limits
 
 TYPES = ("f16", "q8_0", "q4_0")
@@ -97,13 +92,13 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
         for device in other_devices(record, devices)
     ]
 
-    assert others == [(task.recorded_as, task.device) for task in found]
+    assert others == [(task.record_variant, task.device) for task in found]
 
 
 class PlacedEngine(FakeEngine):
     """An engine that can put attention on the CPU."""
 
-    def on_cpu(self, _pair):
+    def with_attention_on_cpu(self, _pair):
         return ON_CPU
 
 
@@ -154,14 +149,14 @@ def test_what_is_no_share_is_refused(text):
 )
 def test_a_task_of_an_array_knows_its_share(said, share):
     environment = {f"SLURM_ARRAY_TASK_{name}": text for name, text in said.items()}
-    assert share == str(share_of_array(environment))
-    assert share_of_array({"SLURM_ARRAY_TASK_ID": "3"}) is None
-    assert share_of_array({}) is None
+    assert share == str(slurm_task_share(environment))
+    assert slurm_task_share({"SLURM_ARRAY_TASK_ID": "3"}) is None
+    assert slurm_task_share({}) is None
 
 
 def test_an_array_with_gaps_has_no_shares():
     """Some tasks sent again would take other shares than the first time."""
     said = {"ID": "5", "COUNT": "2", "MIN": "3", "STEP": "1"}
     with pytest.raises(BadInput, match="has gaps") as caught:
-        share_of_array({f"SLURM_ARRAY_TASK_{k}": v for k, v in said.items()})
+        slurm_task_share({f"SLURM_ARRAY_TASK_{k}": v for k, v in said.items()})
     assert "--shard" in caught.value.hint

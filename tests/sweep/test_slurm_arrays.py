@@ -113,18 +113,18 @@ def test_tasks_sweep_each_page_and_stop_at_all_but_cells_without_numbers(
 
 
 def test_run_folders_hold_their_sweep_files_before_a_task_starts():
-    SlurmArray(tasks=1).write(Path("a.sbatch"), [planned()])
+    SlurmArray(tasks=1).write_script_and_sweeps(Path("a.sbatch"), [planned()])
 
     kept = read_sweep(str(Path.cwd() / FOLDER))
     assert ("tiny", (8192,), ("q8_0", "q4_0")) == (
         kept.corpus,
         kept.contexts,
-        kept.rows,
+        kept.grid_k_types,
     )
     prepare(planned(contexts=(4096,)))
-    SlurmArray(tasks=1).write(Path("a.sbatch"), [planned()])
+    SlurmArray(tasks=1).write_script_and_sweeps(Path("a.sbatch"), [planned()])
     assert kept == read_sweep(str(Path.cwd() / FOLDER))
     measured(planned())
     with pytest.raises(OtherSetup):
-        SlurmArray(tasks=1).write(Path("a.sbatch"), [planned(seed=7)])
+        SlurmArray(tasks=1).write_script_and_sweeps(Path("a.sbatch"), [planned(seed=7)])
     assert kept == read_sweep(str(Path.cwd() / FOLDER))

@@ -15,7 +15,7 @@ from outcomes import outcome
 
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName
-from codeneedle.models.pretrained import SMOLLM2, path_of
+from codeneedle.models.pretrained import SMOLLM2, parse_model_path
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import RecallSettings, Way
@@ -168,9 +168,9 @@ def test_every_key_reaches_the_request(write):
     )
 
     assert expected == asked
-    assert (("q8_0", "q4_0"), ("f16",)) == (asked.rows, asked.columns)
+    assert (("q8_0", "q4_0"), ("f16",)) == (asked.grid_k_types, asked.grid_v_types)
     weights = (Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None)
-    assert weights == tuple(map(path_of, models))
+    assert weights == tuple(map(parse_model_path, models))
     assert asked == decoded_request(encoded_request(asked), source="again")
 
 
@@ -323,7 +323,7 @@ def test_a_shipped_sweep_is_read_by_its_name_in_any_folder(tmp_path, name):
 def test_rows_of_the_table_of_models_are_forced_at_every_speed(tmp_path):
     """Lines that were read are not compared with lines that were forced."""
     row = read_sweep("row", folder=tmp_path)
-    recall = row.chosen("recall", RecallSettings)
+    recall = row.settings_by_name("recall", RecallSettings)
 
     assert (Way.FORCE,) == recall.way
 
@@ -366,8 +366,8 @@ def test_axes_of_their_own_grow_apart():
     apart = replace(STORED, types=(), k_types=("f16",), v_types=("q4_0", "f16"))
     grown = join_requests(STORED, apart)
 
-    assert ((), ("f16", "q8_0")) == (grown.types, grown.rows)
-    assert ("f16", "q8_0", "q4_0") == grown.columns
+    assert ((), ("f16", "q8_0")) == (grown.types, grown.grid_k_types)
+    assert ("f16", "q8_0", "q4_0") == grown.grid_v_types
     assert () == join_requests(Request(), Request()).types
 
 
@@ -504,7 +504,10 @@ def test_a_grid_is_whole_or_of_chosen_pairs(options, expected):
 def test_rows_and_columns_are_those_of_the_chosen_pairs():
     request = with_options(Request(), {"pairs": ["q8_0/q4_0", "f16/f16"]})
 
-    assert (("f16", "q8_0"), ("f16", "q4_0")) == (request.rows, request.columns)
+    assert (("f16", "q8_0"), ("f16", "q4_0")) == (
+        request.grid_k_types,
+        request.grid_v_types,
+    )
 
 
 def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():

@@ -31,16 +31,16 @@ class Recorder:
     def watch_cells(self, task, queue):
         yield lambda event: isinstance(event, CellEnded) and self.ended.append(event)
 
-    def end_cells(self, queue, tally, *, is_old):
+    def report_cells_ended(self, queue, tally, *, is_old):
         self.told.append((tally.done, tally.failures, is_old))
 
-    def note_short(self, task, records):
+    def report_short_records(self, task, records):
         self.told.append(("short", [record.pair for record in records]))
 
-    def note(self, what):
+    def report_sentence(self, what):
         self.told.append(what)
 
-    def leave_out(self, error):
+    def report_probe_left_out(self, error):
         self.told.append(error)
 
 

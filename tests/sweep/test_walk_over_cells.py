@@ -104,7 +104,9 @@ def made_runner(store, engine=None, setup=None, **changes):
 
 def left(store, pairs=PAIRS, **changes):
     """The pairs that a sweep would measure."""
-    return list(CellQueue(made_runner(store, **changes), Script().probe, pairs).left)
+    return list(
+        CellQueue(made_runner(store, **changes), Script().probe, pairs).pairs_left
+    )
 
 
 def walk(store, script, *, pairs=PAIRS, engine=None, **changes):
@@ -424,13 +426,13 @@ def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
 
 
 def test_steps_are_told_with_the_pair(store):
-    events = walk(store, Script(lambda cell: cell.step(1, 3, "reading")))
+    events = walk(store, Script(lambda cell: cell.report_step(1, 3, "reading")))
 
     assert CellStepped(PAIRS[0], Step(1, 3, "reading")) == events[1]
 
 
 def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
-    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     seen = []
 
     def outcome(cell):
@@ -635,7 +637,7 @@ def test_a_cell_that_turns_out_to_compute_nan_has_no_numbers_any_more(store):
     walk(store, Script(answering("ab")), pairs=PAIRS[:1])
 
     script = Script(answering("abcd", ComputesNan(token=7)))
-    made_runner(store).extend(script.probe, PAIRS[0], 64)
+    made_runner(store).measure_further_units(script.probe, PAIRS[0], 64)
 
     found = store.record(PAIRS[0], "recall")
     assert found.computes_nan
@@ -670,7 +672,7 @@ def test_each_answer_is_on_disk_before_the_next_question(store):
 
 
 def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatch):
-    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     done = []
 
     def counting(what, function):
@@ -680,7 +682,7 @@ def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatc
 
         return counted
 
-    for name in ("read_regular", "write_whole"):
+    for name in ("read_regular", "write_atomically"):
         counted = counting(name, getattr(stores, name))
         monkeypatch.setattr(f"codeneedle.records.store.{name}", counted)
 
@@ -689,7 +691,7 @@ def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatc
         cell.keep({"answers": ["a"]})
         first = [*done]
         cell.keep({"answers": ["a", "b"]})
-        assert [*first, "write_whole"] == done
+        assert [*first, "write_atomically"] == done
         done.clear()
         return {"answers": ["a", "b"]}
 
@@ -697,7 +699,7 @@ def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatc
     queue = CellQueue(made, Script(outcome).probe, PAIRS[:1])
     made.measure(queue)
 
-    assert ["write_whole"] == done
+    assert ["write_atomically"] == done
 
 
 def test_the_time_of_all_servers_of_a_cell_is_counted(store):
@@ -774,7 +776,9 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
         return answering("abcd")(cell)
 
     script = Script(outcome)
-    record = made_runner(store).extend(script.probe, GOOD, 64, tell=told.append)
+    record = made_runner(store).measure_further_units(
+        script.probe, GOOD, 64, tell=told.append
+    )
 
     assert [(before, 64)] == given
     assert record == store.record(GOOD, "recall")
@@ -799,7 +803,7 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
     told = []
 
     with contextlib.suppress(KeyboardInterrupt, Killed):
-        made = made_runner(store).extend(
+        made = made_runner(store).measure_further_units(
             Script(answering("abcd", error)).probe, PAIRS[0], 64, tell=told.append
         )
         assert error.status == made.status
@@ -814,7 +818,7 @@ def test_numbers_stay_where_no_further_answer_came(store):
     walk(store, Script(answering("ab")), pairs=PAIRS[:2])
     before = store.record(PAIRS[0], "recall")
 
-    made = made_runner(store).extend(Script(fails()).probe, PAIRS[0], 64)
+    made = made_runner(store).measure_further_units(Script(fails()).probe, PAIRS[0], 64)
 
     assert Status.CRASHED is made.status
     assert before == store.record(PAIRS[0], "recall")
@@ -879,8 +883,8 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
 def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status):
-    store.adopt(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
-    store.calibrate("recall", {"by": str(PAIRS[0])})
+    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.store_calibration("recall", {"by": str(PAIRS[0])})
     store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
     probe = replace(Script().probe, calibrating=Calibrating())
     made = made_runner(store)
@@ -888,7 +892,7 @@ def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status)
 
     assert (status is Status.INTERRUPTED) == runner.CellQueue(
         made, probe, PAIRS
-    ).is_led()
+    ).needs_calibration()
 
 
 def test_times_are_taken_by_one_worker_that_has_the_machine(store):
@@ -910,7 +914,7 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
     def outcome(cell):
         together.wait()
         while True:
-            cell.step(1, 2, "on and on")
+            cell.report_step(1, 2, "on and on")
 
     def tell(event):
         if isinstance(event, CellStepped):

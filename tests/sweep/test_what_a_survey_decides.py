@@ -39,7 +39,9 @@ def test_pairs_without_a_kernel_are_measured_last():
     plan = plan_on(same_types_alone)
 
     assert 9 == len(plan.pairs)
-    assert {pair for pair in plan.pairs if pair.k != pair.v} == {*plan.without_kernel}
+    assert {pair for pair in plan.pairs if pair.k != pair.v} == {
+        *plan.pairs_without_kernel
+    }
     assert any("6 pairs of 9 without a kernel" in note for note in plan.notes)
 
 
@@ -68,7 +70,7 @@ def test_a_machine_without_any_kernel_is_told_before_the_first_cell(attention, w
     plan = plan_on(lambda _pair: attention)
     (told,) = [note for note in plan.notes if "no pair has a kernel" in note]
 
-    assert () == plan.without_kernel
+    assert () == plan.pairs_without_kernel
     assert where in told
 
 
@@ -96,7 +98,7 @@ def test_a_build_that_refuses_every_pair_names_those_that_run():
 def test_refused_pairs_are_in_the_grid_and_are_not_counted():
     plan = plan_on(refusing_mixed)
 
-    assert (9, 3) == (len(plan.pairs), len(plan.possible))
+    assert (9, 3) == (len(plan.pairs), len(plan.possible_pairs))
     assert "cannot write it" == plan.refusal(MIXED)
 
 
@@ -109,7 +111,7 @@ def test_f16_takes_the_place_of_bf16_where_that_has_kernels(surveyed, first):
     engine = FakeEngine(surveyed=surveyed, devices=GPU, types=CacheTypes())
     plan = planned(engine=engine, types=())
 
-    assert first == plan.request.rows[0]
+    assert first == plan.request.grid_k_types[0]
     assert bool(plan.replaced) == (first == "f16")
 
 
@@ -118,7 +120,7 @@ def test_a_folder_that_was_begun_with_f16_goes_on_with_it(tmp_path):
     measured(planned(engine=engine, types=(), out=tmp_path))
     again = planned(engine=engine, types=(), out=tmp_path)
 
-    assert "f16" == again.request.rows[0]
+    assert "f16" == again.request.grid_k_types[0]
 
 
 # Several devices

@@ -22,16 +22,16 @@ from codeneedle.records.record import (
 )
 from codeneedle.sweep.measure import TimeLimit
 from codeneedle.sweep.schedule import (
+    JudgedTask,
     Stage,
     Taken,
     Task,
-    Turn,
     Wanted,
     next_task,
 )
+from codeneedle.verdict.asking_order import StepTarget, Why
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.next import NextStep
-from codeneedle.verdict.order import StepTarget, Why
 from codeneedle.verdict.trust import trusted_run
 
 NAMES = ("bf16/bf16", "q8_0/q8_0", "q4_0/q4_0")
@@ -56,7 +56,7 @@ def run_of(
     """What was measured of some pairs."""
     records = tuple(losing(setup, str(pair), each) for pair, each in losses.items())
     run = Run(name="made", setup=setup, records=())
-    return trusted_run(run.holding((*records, *more)))
+    return trusted_run(run.with_records((*records, *more)))
 
 
 def next_of(
@@ -177,7 +177,7 @@ def test_the_reference_is_measured_on_each_other_kind_of_device() -> None:
 
     assert ("bf16/bf16", "elsewhere", None) == seen(task)
     assert task is not None
-    assert ("on-a1", devices[1]) == (task.recorded_as, task.device)
+    assert ("on-a1", devices[1]) == (task.record_variant, task.device)
 
 
 def test_the_pair_to_set_and_the_reference_are_checked_where_lines_were_read() -> None:
@@ -334,7 +334,7 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
 
     def stored() -> Run:
         run = Run(name="made", setup=setup, records=())
-        run = trusted_run(run.holding(tuple(records.values())))
+        run = trusted_run(run.with_records(tuple(records.values())))
         return without_kernel(run, "q4_0/q4_0") if wanted.devices else run
 
     while task := next_of(stored(), wanted, taken):
@@ -346,7 +346,7 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
                 continue
             record = losing(setup, str(pair), losses[pair][:units])
             device = task.device or next(iter(wanted.devices), "")
-            record = replace(record, variant=task.recorded_as, device=device)
+            record = replace(record, variant=task.record_variant, device=device)
             records[key_of(record)] = record
             if next_of(stored(), wanted) != task:
                 break
@@ -376,7 +376,7 @@ def test_a_task_begins_if_its_step_ends_in_time_as_far_as_is_known(
     asked = StepTarget((GOOD,), 16, Why.SMALLER)
     step = None if time_s is None else NextStep(asked, {}, time_s)
     task = Task(probe="recall", pairs=(GOOD,), step=step)
-    turn = Turn(task, judge(run_of({}, setup_of())))
+    turn = JudgedTask(task, judge(run_of({}, setup_of())))
 
     assert may_begin == limit.allows(turn)
     assert TimeLimit(0.0).allows(turn)

@@ -45,10 +45,10 @@ def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch
 
 
 def test_more_programs_than_cores_are_said():
-    said = Load(8.66, cores=2).overload()
+    said = Load(8.66, cores=2).overload_warning()
 
     assert "the load of this machine is 8.7 on 2 cores" in said
-    assert "" == Load(2.0, cores=2).overload()
+    assert "" == Load(2.0, cores=2).overload_warning()
 
 
 def test_the_load_of_a_machine_is_shared_by_the_cores_that_may_be_used(monkeypatch):

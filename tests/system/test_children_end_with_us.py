@@ -12,7 +12,12 @@ import pytest
 
 from codeneedle.errors import ToolFailed
 from codeneedle.system import processes
-from codeneedle.system.processes import ends_within, output_of, running, told_output_of
+from codeneedle.system.processes import (
+    ends_within,
+    run_for_output,
+    run_until_last_words,
+    running,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -139,7 +144,7 @@ child = block.__enter__()
 processes.stop = lambda child: None
 print(child.pid)
 """
-    answer = output_of(python(code, tmp_path / "log"), timeout_s=60)
+    answer = run_for_output(python(code, tmp_path / "log"), timeout_s=60)
 
     assert "" == answer.stderr
     assert has_ended(int(answer.stdout))
@@ -219,7 +224,7 @@ os._exit(0)
 
 
 def test_a_program_with_a_late_log_ends_once_it_is_whole():
-    answer = told_output_of(
+    answer = run_until_last_words(
         python(LATE_LOGGER), timeout_s=60, env={}, last_words=b"last words"
     )
 

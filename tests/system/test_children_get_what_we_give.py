@@ -8,18 +8,18 @@ import pytest
 
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import processes
+from codeneedle.system.inherited_variables import (
+    inherited_variables,
+    pass_on,
+    setup_variables,
+    withheld_variables,
+)
 from codeneedle.system.processes import (
     END_BYTES,
     OMISSION,
     ends_within,
-    output_of,
+    run_for_output,
     running,
-)
-from codeneedle.system.variables import (
-    deciding_variables,
-    inherited_variables,
-    pass_on,
-    withheld_variables,
 )
 
 pytestmark = pytest.mark.slow
@@ -118,7 +118,7 @@ def test_a_log_that_vanishes_does_not_matter(log):
 def test_children_leave_no_core_dumps():
     code = "import resource; print(resource.getrlimit(resource.RLIMIT_CORE)[0])"
 
-    assert "0\n" == output_of(python(code), timeout_s=60).stdout
+    assert "0\n" == run_for_output(python(code), timeout_s=60).stdout
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_a_variable_that_is_named_is_inherited_and_told_until_then(monkeypatch):
     assert "LLAMA_SERVER" not in withheld_variables()
     pass_on(["LLAMA_SET_ROWS"])
     assert "1" == inherited_variables()["LLAMA_SET_ROWS"]
-    assert "1" == deciding_variables()["LLAMA_SET_ROWS"]
+    assert "1" == setup_variables()["LLAMA_SET_ROWS"]
     assert "LLAMA_SET_ROWS" not in withheld_variables()
     pass_on(())
     assert "LLAMA_SET_ROWS" not in inherited_variables()

@@ -7,15 +7,17 @@ import pytest
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.system.commands import (
     fill_placeholders,
+    find_program,
+    parse_command_words,
     placeholders,
-    program_at,
-    refuse_unset,
-    words_of,
+    refuse_unset_variable,
 )
 
 
 def words(command):
-    return words_of(command, option="--eval", known=("model", "out"), hint="Export it.")
+    return parse_command_words(
+        command, option="--eval", known=("model", "out"), hint="Export it."
+    )
 
 
 def test_a_command_is_split_as_a_shell_would_without_one():
@@ -48,16 +50,16 @@ def test_a_command_that_cannot_run_is_refused_with_its_option(command, said, hin
 
 @pytest.mark.parametrize("name", ["no-such-program", ""])
 def test_a_program_that_is_not_there_is_named_with_its_option(name):
-    assert program_at("sh", option="--eval").startswith("/")
+    assert find_program("sh", option="--eval").startswith("/")
     with pytest.raises(ToolMissing, match=f"--eval: {name} is no program here"):
-        program_at(name, option="--eval")
+        find_program(name, option="--eval")
 
 
 def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     monkeypatch.delenv("NOT_MINE", raising=False)
-    refuse_unset("MINE", option="--eval-env")
+    refuse_unset_variable("MINE", option="--eval-env")
 
     for name in ("NOT_MINE", "MINE=1"):
         with pytest.raises(BadInput, match=f"--eval-env {name}"):
-            refuse_unset(name, option="--eval-env")
+            refuse_unset_variable(name, option="--eval-env")

@@ -6,14 +6,14 @@ import pytest
 
 from codeneedle.system.files import (
     create,
-    identity,
+    file_state_text,
     move_aside,
     read_note,
     read_regular,
     reason_of,
     tail,
+    write_atomically,
     write_note,
-    write_whole,
 )
 from codeneedle.system.secrets import know_secrets
 
@@ -21,8 +21,8 @@ from codeneedle.system.secrets import know_secrets
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
     path = tmp_path / "a" / "b" / "file.json"
 
-    write_whole(path, b"long and old")
-    write_whole(path, b"new")
+    write_atomically(path, b"long and old")
+    write_atomically(path, b"new")
 
     assert b"new" == path.read_bytes()
     assert [path] == list(path.parent.iterdir())
@@ -42,7 +42,7 @@ def test_a_write_that_does_not_end_well_changes_nothing(
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(type(error)):
-        write_whole(path, b"new")
+        write_atomically(path, b"new")
 
     assert [path] * there == list(tmp_path.iterdir())
     assert not there or path.read_bytes() == b"old"
@@ -62,7 +62,7 @@ def test_a_planted_link_or_pipe_is_replaced_and_no_target_touched(tmp_path, plan
     victim.write_bytes(b"precious")
     plant(tmp_path / "file")
 
-    write_whole(tmp_path / "file", b"new")
+    write_atomically(tmp_path / "file", b"new")
 
     assert b"new" == (tmp_path / "file").read_bytes()
     assert b"precious" == victim.read_bytes()
@@ -170,13 +170,13 @@ def test_a_file_has_another_identity_once_written_to(tmp_path):
     """Even if its length and its time of change are the same."""
     path = tmp_path / "file"
     path.write_bytes(b"a")
-    before = identity(path)
+    before = file_state_text(path)
     at = path.stat()
-    same = identity(path)
+    same = file_state_text(path)
 
     while path.stat().st_ctime_ns == at.st_ctime_ns:
         path.write_bytes(b"b")
         os.utime(path, ns=(at.st_atime_ns, at.st_mtime_ns))
 
     assert same == before
-    assert identity(path) != before
+    assert file_state_text(path) != before

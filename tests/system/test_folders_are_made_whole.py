@@ -8,7 +8,7 @@ import pytest
 
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
-from codeneedle.system.files import made_folder, make_empty
+from codeneedle.system.files import ensure_whole_folder, make_empty
 
 
 def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
@@ -31,7 +31,9 @@ def made(wanted, *, react=lambda: None, **options):
         (draft / "new" / "file").touch()
         return draft / "new"
 
-    return made_folder(wanted, make, is_whole=(wanted / "file").is_file, **options)
+    return ensure_whole_folder(
+        wanted, make, is_whole=(wanted / "file").is_file, **options
+    )
 
 
 def found_in(folder):
@@ -113,7 +115,7 @@ def test_a_link_is_no_folder_of_ours(tmp_path):
     (tmp_path / "cells").symlink_to(tmp_path)
 
     with pytest.raises(BadInput, match="it is a link"):
-        files.own_folder(tmp_path / "cells")
+        files.refuse_linked_folder(tmp_path / "cells")
 
 
 def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 from programs import script
 
 from codeneedle.system import machine
-from codeneedle.system.machine import MachineFacts, facts, now, used_bytes
+from codeneedle.system.machine import MachineFacts, facts, now, nvidia_memory_bytes
 
 MIB = 1 << 20
 
@@ -94,9 +94,9 @@ def test_a_processor_is_named_as_linux_names_it(text, name):
 @pytest.fixture(autouse=True)
 def forgetful():
     """The program is looked for anew in each test."""
-    machine.nvidia_smi.cache_clear()
+    machine.nvidia_smi_path.cache_clear()
     yield
-    machine.nvidia_smi.cache_clear()
+    machine.nvidia_smi_path.cache_clear()
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def driver(tmp_path, monkeypatch):
 def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
     driver(f"echo \"$@\" > {tmp_path}/asked; printf '41, 9\\n42, 5120\\n42, 1024\\n'")
 
-    assert 6144 * MIB == used_bytes(42)
+    assert 6144 * MIB == nvidia_memory_bytes(42)
     assert list(machine._QUESTION) == (tmp_path / "asked").read_text().split()
 
 
@@ -131,15 +131,15 @@ def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
 def test_without_a_size_of_the_process_it_is_unknown(driver, body):
     driver(body)
 
-    assert None is used_bytes(42)
+    assert None is nvidia_memory_bytes(42)
 
 
 def test_the_program_is_looked_for_once(driver):
     """One that is installed later is not asked."""
-    before = used_bytes(42)
+    before = nvidia_memory_bytes(42)
     driver("echo '42, 1'")
 
-    assert (None, None) == (before, used_bytes(42))
+    assert (None, None) == (before, nvidia_memory_bytes(42))
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
     driver(body)
     monkeypatch.setattr(machine.sys, "platform", platform)
 
-    assert None is used_bytes(42)
+    assert None is nvidia_memory_bytes(42)
 
 
 def test_the_time_of_day_has_its_zone():

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from codeneedle.errors import FolderUnusable
-from codeneedle.system.files import CACHE_VARIABLE, private_folder
+from codeneedle.system.files import CACHE_VARIABLE, temporary_private_folder
 from codeneedle.system.orphans import end_orphans
 
 TELLS = """
-from codeneedle.system.files import private_folder
-with private_folder() as folder:
+from codeneedle.system.files import temporary_private_folder
+with temporary_private_folder() as folder:
     (folder / "server.log").write_text("what was said")
     print(folder, flush=True)
     input()
@@ -45,7 +45,7 @@ def test_what_a_killed_program_kept_private_goes_with_the_next_command(
 
 def test_a_private_folder_is_gone_after_its_block(tmp_path, monkeypatch):
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    with private_folder() as folder:
+    with temporary_private_folder() as folder:
         (folder / "log").write_text("what was said")
 
     assert not folder.exists()
@@ -57,7 +57,7 @@ def test_without_a_place_for_a_private_folder_a_hint_names_the_variable(
     (tmp_path / "cache").touch()
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
 
-    with pytest.raises(FolderUnusable) as caught, private_folder():
+    with pytest.raises(FolderUnusable) as caught, temporary_private_folder():
         pass
 
     assert CACHE_VARIABLE in caught.value.hint

@@ -7,16 +7,16 @@ import pytest
 from made_records import made_record
 
 from codeneedle.errors import CellError
-from codeneedle.probes.evaluation.readers import read
+from codeneedle.probes.evaluation.readers import find_reader_and_samples
 from codeneedle.records.store import encode
 from codeneedle.system.secrets import (
     SHORTEST_IN_ANSWERS,
-    are_in,
+    has_known_secret,
     know_secrets,
     mask_text,
     masked_values,
     masking_errors,
-    secret_in,
+    secret_name_in,
     secrets_of,
 )
 
@@ -54,7 +54,7 @@ def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
     know_secrets(key)
     stored = msgspec.json.encode({"reply": f"x{key[:4]}{white}{key[4:]}y"})
 
-    assert are_in(stored)
+    assert has_known_secret(stored)
     assert key[4:] not in masked_values(msgspec.json.decode(stored))["reply"]
 
 
@@ -103,7 +103,7 @@ def test_no_record_holds_a_known_secret_in_any_text(key):
 def test_no_sample_of_an_evaluation_holds_a_known_secret(field, tmp_path):
     line = {"id": "a", "score": 1, field: "x" * 190 + KEY}
     (tmp_path / "results.jsonl").write_bytes(msgspec.json.encode(line))
-    _, samples = read(tmp_path)
+    _, samples = find_reader_and_samples(tmp_path)
 
     assert KEY[:8] not in str(samples)
 
@@ -112,7 +112,7 @@ def test_two_results_of_one_sample_are_told_without_the_secret(tmp_path):
     line = msgspec.json.encode({"id": KEY, "score": 1})
     (tmp_path / "results.jsonl").write_bytes(line + b"\n" + line)
     with pytest.raises(CellError) as caught:
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
     assert KEY not in str(caught.value)
 
@@ -131,7 +131,7 @@ def test_two_results_of_one_sample_are_told_without_the_secret(tmp_path):
     ],
 )
 def test_a_secret_is_found_however_its_value_begins(text):
-    assert secret_in(f"serve {text} --port 1") != ""
+    assert secret_name_in(f"serve {text} --port 1") != ""
 
 
 @pytest.mark.parametrize(
@@ -147,10 +147,10 @@ def test_a_secret_is_found_however_its_value_begins(text):
     ],
 )
 def test_counts_variables_and_words_are_no_secrets(text):
-    assert secret_in(f"serve {text} --port 1") == ""
+    assert secret_name_in(f"serve {text} --port 1") == ""
 
 
 @pytest.mark.parametrize("unit", ["a=", "a ", "a:", "-", "x://", " ", "token=none "])
 def test_a_long_command_is_searched_in_linear_time(unit):
     """One in quadratic time would take minutes."""
-    assert secret_in(unit * (200_000 // len(unit))) == ""
+    assert secret_name_in(unit * (200_000 // len(unit))) == ""

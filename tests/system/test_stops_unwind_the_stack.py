@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from codeneedle.system.signals import (
+    catching_stop_request,
     holding_signals,
-    stop_request,
     unwinding_on_signals,
 )
 
@@ -49,7 +49,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
 
 
 def test_the_first_ctrl_c_is_noted_and_the_second_raises():
-    with stop_request() as request:
+    with catching_stop_request() as request:
         asked = [request.asked_to_stop]
         signal.raise_signal(signal.SIGINT)
         asked.append(request.asked_to_stop)
@@ -60,7 +60,7 @@ def test_the_first_ctrl_c_is_noted_and_the_second_raises():
 
 
 def test_held_signals_arrive_when_the_block_ends():
-    with stop_request() as request:
+    with catching_stop_request() as request:
         with holding_signals() as hold:
             os.kill(os.getpid(), signal.SIGINT)
             assert [signal.SIGINT] == hold.arrived
@@ -84,7 +84,7 @@ def test_other_threads_may_enter_every_block():
     reached = []
 
     def work():
-        with unwinding_on_signals(), stop_request(), holding_signals():
+        with unwinding_on_signals(), catching_stop_request(), holding_signals():
             reached.append(True)
 
     thread = threading.Thread(target=work)

@@ -21,10 +21,10 @@ from codeneedle.system.orphans import (
     Orphan,
     Process,
     end_orphans,
+    host_identity,
     run_watched,
     running_with_note,
     started_at,
-    this_host,
 )
 from codeneedle.system.processes import free_port
 
@@ -63,7 +63,7 @@ def orphan():
 
 def note_of(**changes):
     """The note of the orphan, whose owner is gone."""
-    return replace(ChildNote(mark=MARK, owner=GONE, host=this_host()), **changes)
+    return replace(ChildNote(mark=MARK, owner=GONE, host=host_identity()), **changes)
 
 
 def store(folder, note):
@@ -136,7 +136,7 @@ def test_our_own_process_group_is_never_ended(notes, monkeypatch):
                 {
                     "mark": mark,
                     "owner": {"pid": pid, "started": 1.0},
-                    "host": this_host(),
+                    "host": host_identity(),
                 }
             )
             for mark, pid in [
@@ -170,7 +170,7 @@ def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
 
 
 def test_the_draft_of_a_living_owner_stays(notes):
-    draft = store(notes, ChildNote(mark=MARK, owner=OURS, host=this_host()))
+    draft = store(notes, ChildNote(mark=MARK, owner=OURS, host=host_identity()))
     draft = draft.rename(draft.with_suffix(".json.draft"))
 
     assert [] == end_orphans()

@@ -9,7 +9,7 @@ from made_retrieval import made_texts, retrieval_record, right
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Status
 from codeneedle.verdict.judge import judge
-from codeneedle.verdict.lengths import lost_from
+from codeneedle.verdict.lengths import lost_lengths
 from codeneedle.verdict.limits import MAX_LOST
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.statistics import Decision
@@ -39,7 +39,7 @@ def failing_from(least):
 
 def lengths(*records, max_lost=MAX_LOST):
     """Where `COARSE` loses answers from."""
-    found = lost_from(run_of(*records), max_lost)
+    found = lost_lengths(run_of(*records), max_lost)
     return [(each.task, each.length) for each in found if each.pair == COARSE]
 
 

@@ -20,7 +20,7 @@ from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
     answers_needed,
-    disagreements,
+    disagreeing_pairs,
     error_share,
     interval,
     lost_share,
@@ -337,18 +337,18 @@ def test_pairs_on_which_reading_and_writing_disagree_are_found(read, written, di
     by_reading = {pair: [read + each for each in noise]}
     by_writing = {pair: [written + each for each in noise[:4]]}
 
-    found = disagreements(by_reading, by_writing)
+    found = disagreeing_pairs(by_reading, by_writing)
 
     assert disagree == (pair in found)
     if disagree:
         assert pytest.approx((read, written)) == found[pair]
-    assert {} == disagreements(by_reading, {}) == disagreements({}, by_writing)
+    assert {} == disagreeing_pairs(by_reading, {}) == disagreeing_pairs({}, by_writing)
 
 
 def test_of_one_unit_nothing_is_known_to_disagree():
     pair = Pair("q4_0", "f16")
 
-    assert {} == disagreements({pair: [0.5]}, {pair: [0.0, 0.0]})
+    assert {} == disagreeing_pairs({pair: [0.5]}, {pair: [0.0, 0.0]})
 
 
 def test_intervals_of_disagreements_are_shared_among_pairs():
@@ -356,8 +356,8 @@ def test_intervals_of_disagreements_are_shared_among_pairs():
     pair, read, written = Pair("q4_0", "f16"), [0.2, 0.25, 0.3, 0.25], [0.0] * 4
     others = {Pair(f"q{at}", "f16"): [0.0] * 4 for at in range(100)}
 
-    assert [pair] == list(disagreements({pair: read}, {pair: written}))
-    many = disagreements({pair: read, **others}, {pair: written, **others})
+    assert [pair] == list(disagreeing_pairs({pair: read}, {pair: written}))
+    many = disagreeing_pairs({pair: read, **others}, {pair: written, **others})
     assert {} == many
 
 

@@ -7,7 +7,10 @@ from made_records import made_record, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.comparability import asked_otherwise, first_other
+from codeneedle.records.comparability import (
+    first_difference_path,
+    question_difference_phrase,
+)
 from codeneedle.records.record import AGAIN, Run, Status
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import asked_otherwise_remarks
@@ -45,7 +48,9 @@ ANSWER = {
 )
 def test_answers_are_to_the_same_question_or_say_in_what_not(changes, phrase, nested):
     """What one of them does not tell is no difference."""
-    assert phrase == asked_otherwise(nested({**ANSWER, **changes}), nested(ANSWER))
+    assert phrase == question_difference_phrase(
+        nested({**ANSWER, **changes}), nested(ANSWER)
+    )
 
 
 def record(pair, answers, probe="recall"):
@@ -114,4 +119,4 @@ def test_folders_are_merged_only_if_prompts_are_as_long():
     ours = {"answers": {"a": {"prompt_tokens": 1546, "cached_tokens": 3}}}
     theirs = {"answers": {"a": {"prompt_tokens": 1602, "cached_tokens": 9}}}
 
-    assert "answers a prompt_tokens" == first_other(ours, theirs)
+    assert "answers a prompt_tokens" == first_difference_path(ours, theirs)

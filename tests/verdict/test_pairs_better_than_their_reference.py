@@ -15,7 +15,7 @@ from made_verdicts import evaluation, fitting
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.answer import answer_badge, answer_of
+from codeneedle.report.answer import answer_badge_svg, answer_of
 from codeneedle.report.check import Check, check_pair
 from codeneedle.report.verdict import headline_sentences
 from codeneedle.verdict.judge import Outcome, judge
@@ -89,7 +89,7 @@ BETTER = {
 def test_by_no_kind_of_loss_is_such_a_pair_within_or_set(run):
     found = judge(run())
 
-    (pair,) = found.compared
+    (pair,) = found.compared_results
     kinds = {doubt.kind for row in pair.metric_results for doubt in row.doubts}
     assert (Decision.OPEN, None) == (pair.decision, found.chosen)
     assert {RemarkKind.BETTER, RemarkKind.DOUBTED_REFERENCE} <= kinds
@@ -113,7 +113,7 @@ def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
     code, line = check_pair(found, Pair.parse(COARSE))
     assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
     assert "better than its reference by more than the limit" in line
-    assert {} == found.doubts_by_metric
+    assert {} == found.reference_doubts_by_metric
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
     found = judge(losing_run(losses))
 
     first, *_ = headline_sentences(found, str)
-    assert is_doubted == bool(found.doubts_by_metric) == ("in doubt" in first)
+    assert is_doubted == bool(found.reference_doubts_by_metric) == ("in doubt" in first)
     assert is_doubted == (found.chosen is None)
 
 
@@ -145,28 +145,28 @@ def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
 def test_samples_that_flip_by_chance_put_no_reference_in_doubt(run):
     found = judge(run)
 
-    assert any(row.gain.mean < -row.limit for row in found.main_results)
-    assert {} == found.doubts_by_metric
+    assert any(row.gain.mean < -row.limit for row in found.results_of_main_metric)
+    assert {} == found.reference_doubts_by_metric
 
 
 def test_a_pair_that_wins_samples_by_chance_or_a_broken_reference_is_not_within():
     found = judge(evaluation(400, {GOOD: 212, MIDDLE: 201, COARSE: 199}))
 
-    decisions = {str(each.pair): each.decision for each in found.compared}
-    assert {} == found.doubts_by_metric
+    decisions = {str(each.pair): each.decision for each in found.compared_results}
+    assert {} == found.reference_doubts_by_metric
     assert (Decision.OPEN, Decision.WITHIN) == (decisions[GOOD], decisions[MIDDLE])
 
 
 @pytest.mark.parametrize("rights", [{GOOD: 60}, {GOOD: 50, MIDDLE: 52, COARSE: 12}])
 def test_samples_that_most_pairs_win_put_the_reference_in_doubt(rights):
-    assert {"eval"} == {*judge(evaluation(82, rights)).doubts_by_metric}
+    assert {"eval"} == {*judge(evaluation(82, rights)).reference_doubts_by_metric}
 
 
 def test_beside_a_reference_in_doubt_none_is_within_and_the_worst_stay_beyond():
     losses = {GOOD: gaining(0.15), "q8_0/q5_1": gaining(0.15), MIDDLE: WITHIN}
     found = judge(losing_run({**losses, COARSE: BEYOND}))
 
-    words = {str(each.pair): str(each.decision) for each in found.compared}
+    words = {str(each.pair): str(each.decision) for each in found.compared_results}
     expected = dict.fromkeys(losses, "open") | {COARSE: "beyond"}
     assert expected == words
     assert {} == pairs_to_extend(found)
@@ -186,7 +186,7 @@ def test_a_limited_memory_takes_no_pair_that_is_better_than_the_reference():
     losses = {GOOD: WITHIN, MIDDLE: WITHIN, "q8_0/q5_1": WITHIN}
     run = losing_run({**losses, COARSE: gaining(0.15)})
 
-    assert Pair.parse(COARSE) == judge(run, fitting(1.0)).compared[-1].pair
+    assert Pair.parse(COARSE) == judge(run, fitting(1.0)).compared_results[-1].pair
     assert judge(run, replace(fitting(0.3), max_loss=0.01)).chosen is None
 
 
@@ -195,9 +195,9 @@ def test_a_finer_pair_than_the_reference_may_gain():
     losses = {"bf16/q4_0": gaining(0.15), GOOD: (0.0,) * 16}
     found = judge(losing_run(losses, setup=losing_setup(pairs), reference=""))
 
-    (pair,) = found.compared
+    (pair,) = found.compared_results
     (doubt,) = pair.leading_result.doubts
-    assert ({}, REFERENCE) != (found.doubts_by_metric, found.reference)
+    assert ({}, REFERENCE) != (found.reference_doubts_by_metric, found.reference)
     assert (Decision.OPEN, RemarkKind.BETTER) == (pair.decision, doubt.kind)
     assert doubt.text.endswith("q8_0/q8_0 has a coarser K")
 
@@ -263,7 +263,7 @@ def test_a_gain_that_may_be_chance_is_told_as_one_and_no_units_decide_it(run):
     found = judge(run())
     row = found.result(Pair.parse(GOOD)).leading_result
 
-    assert (Decision.OPEN, {}) == (row.decision, found.doubts_by_metric)
+    assert (Decision.OPEN, {}) == (row.decision, found.reference_doubts_by_metric)
     assert RemarkKind.SEEMS_BETTER in {doubt.kind for doubt in row.doubts}
     assert (None, None) == (row.needed, row.units_to_decide)
     said = headline_sentences(found, lambda pair: f"-ctk {pair.k} -ctv {pair.v}")
@@ -284,14 +284,14 @@ def test_a_limit_that_is_said_to_accept_what_a_pair_wins_accepts_it():
 def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains():
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     sentence = losses_sentence(found.limits, found.result(Pair.parse(GOOD)))
-    (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge(answer_of(found)))[:1]
+    (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge_svg(answer_of(found)))[:1]
 
     assert "points better (10 lost, 12 won of 1,000 samples), loses at most" in sentence
     assert shown.startswith("q8_0/q8_0 loses at most")
 
 
 def shown_on_badge(answer):
-    return re.findall("q8_0/q8_0 [^<;]*", answer_badge(answer))[-1]
+    return re.findall("q8_0/q8_0 [^<;]*", answer_badge_svg(answer))[-1]
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     there = losing(run.setup, REFERENCE, BEYOND)
     effective = Effective(attention=Attention.CPU)
     there = replace(there, variant=ON_CPU, effective=effective)
-    found = judge(run.holding((*run.records, there)))
+    found = judge(run.with_records((*run.records, there)))
 
     row = found.result(Pair.parse("q4_0/q4_0")).metric_result("recall-logp")
     assert 0 == pytest.approx(row.bounds.mean)
@@ -115,7 +115,7 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
 def test_a_place_that_shares_no_unit_with_the_reference_has_no_distance_from_it():
     """Nor has it that of the repetition of the reference."""
     (metric,) = (each for each in METRICS if each.name == "kld")
-    told = SimpleNamespace(by_unit=lambda units, _setup: units)
+    told = SimpleNamespace(loss_values_by_unit=lambda units, _setup: units)
     floor = noise_floor(
         told, metric.loss, {"1": 0.0}, None, again=[{"1": 0.2}], on_cpu=[{"2": 0.5}]
     )
@@ -130,7 +130,7 @@ def test_what_the_place_changes_is_told_of_divergence_too():
     pairs = (REFERENCE, SAME, SMALL)
     cells = [diverging(pair, [0.01 * at] * 6) for at, pair in enumerate(pairs)]
     there = replace(diverging(REFERENCE, [0.004] * 6), variant=ON_CPU)
-    found = judge(run.holding((*cells, there)))
+    found = judge(run.with_records((*cells, there)))
 
     assert 0.004 == pytest.approx(found.on_cpu["kld"][1])
 
@@ -158,9 +158,9 @@ def test_what_there_is_to_gain_stands_before_what_to_set():
     setup = replace(run.setup, weights=weights, context=16_384)
     found = judge(replace(run, setup=setup, records=records))
 
-    assert found.gain.pair == found.chosen == Pair.parse(SMALL)
-    assert 0.013 == round(found.gain.share, 3)
-    assert 23_945 == found.gain.tokens
+    assert found.memory_saving.pair == found.chosen == Pair.parse(SMALL)
+    assert 0.013 == round(found.memory_saving.saved_share, 3)
+    assert 23_945 == found.memory_saving.further_tokens
     first = headline_lines(found, str).lines[0]
     assert first.startswith("There is little to gain: ")
     assert "KV 32.0 MiB -> 13.0 MiB, recurrent state 299.0 MiB as it is" in first

@@ -37,7 +37,7 @@ def loss_of(kind, lost_from=1.0):
     return Loss(kind=kind, lost_from=lost_from)
 
 
-METRIC = SimpleNamespace(by_unit=lambda record, _setup: record)
+METRIC = SimpleNamespace(loss_values_by_unit=lambda record, _setup: record)
 """Of records that are units."""
 
 
@@ -50,7 +50,7 @@ def floor_of(kind, reference, again=(), on_cpu=()):
 def test_losses_are_those_of_the_units_that_both_have():
     first, second = {"a": 5.0, "b": 3.0, "c": 1.0}, {"c": 0.5, "a": 7.0, "d": 1.0}
 
-    assert [-2.0, 0.5] == loss_of(LossKind.SCORE).between(first, second)
+    assert [-2.0, 0.5] == loss_of(LossKind.SCORE).unit_losses(first, second)
 
 
 def test_a_mean_of_losses_and_gains_is_how_far_a_repetition_is_away():

@@ -15,7 +15,7 @@ from codeneedle.report.verdict import further_metric_tables, verdict_table
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.metric_phrases import mean_amount
+from codeneedle.verdict.metric_phrases import mean_loss_phrase
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import error_share, interval, units_needed
@@ -44,7 +44,7 @@ def run_of(pairs, reference=None, again=None):
     setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
     asked = {"pairs": (REFERENCE, *pairs), "probes": {"eval": {"command": "x"}}}
     setup = with_scores(replace(setup, **asked), was)
-    return Run(name="run", setup=setup, records=()).holding(cells)
+    return Run(name="run", setup=setup, records=()).with_records(cells)
 
 
 def row_of(run, pair=GOOD, limits=None):
@@ -93,7 +93,7 @@ def test_so_many_samples_as_are_said_to_decide_few_that_differ_do(lost, won):
     many = was * times
     again = row_of(run_of({GOOD: flipped(many, lost * times, won * times)}, many))
 
-    assert f"about {row.needed:,} samples would decide it" in row.remark
+    assert f"about {row.needed:,} samples would decide it" in row.doubts_phrase
     assert ("open", "within") == (row.decision, again.decision)
 
 
@@ -104,7 +104,7 @@ def test_no_number_of_samples_decides_beside_more_without_a_score_than_the_limit
     row = row_of(replace(run, records=cells))
 
     assert ("open", None) == (row.decision, row.needed)
-    assert "would" not in row.remark
+    assert "would" not in row.doubts_phrase
 
 
 def test_six_that_differ_have_a_spread_and_say_how_many_samples_would_decide():
@@ -213,7 +213,7 @@ def test_the_flips_of_the_reference_are_the_floor_and_silence_nothing():
 def test_a_repetition_flips_samples_alone():
     """Functions lose a share of their tokens, which says nothing of flips."""
     run = losing_run({GOOD: WITHIN})
-    found = judge(run.holding([*run.records, repeated(run.records[0])]))
+    found = judge(run.with_records([*run.records, repeated(run.records[0])]))
 
     assert ({}, {"recall-logp"}) == (found.flips, found.repeats.keys())
 
@@ -265,9 +265,12 @@ def test_more_right_samples_are_points_better():
     was = scores(150)
     found = judge(run_of({GOOD: [1.0] * 200}, was), Limits())
 
-    ((row,),) = (pair.metric_results for pair in found.compared)
+    ((row,),) = (pair.metric_results for pair in found.compared_results)
     assert (-0.25, 0, 50) == (row.bounds.mean, row.lost, row.won)
-    assert ("25.0 points better", True) == (mean_amount(Limits(), row), row.is_better)
+    assert ("25.0 points better", True) == (
+        mean_loss_phrase(Limits(), row),
+        row.is_better,
+    )
 
 
 def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():

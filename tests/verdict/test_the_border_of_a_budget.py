@@ -6,14 +6,14 @@ from dataclasses import replace
 import pytest
 
 from codeneedle.cache_types import Candidate
+from codeneedle.verdict.asking_order import JointOrder, PairState, Why
 from codeneedle.verdict.budget_border import (
     best_of,
-    border_of,
     dominated_pairs,
-    is_contradicted,
-    next_on_border,
+    has_better_coarser_pair,
+    next_budget_target,
+    undominated_pairs,
 )
-from codeneedle.verdict.order import JointOrder, PairState, Why
 from codeneedle.verdict.statistics import Bounds, Decision
 
 BITS = {"Q8_0": 8.5, "Q4_0": 4.5}
@@ -45,7 +45,7 @@ def fitting(most):
 def walked(losses, most, failing=()):
     """The targets of a whole walk, by what each candidate loses."""
     seen, known, targets = {}, {}, []
-    while target := next_on_border(ORDER, seen, known, fitting(most)):
+    while target := next_budget_target(ORDER, seen, known, fitting(most)):
         targets.append(target)
         (pair,) = target.pairs
         seen[pair] = state(None) if pair in failing else state()
@@ -62,19 +62,19 @@ def test_candidates_that_were_fixed_share_the_error_and_else_those_that_were_mea
     grids = replace(ORDER, is_fixed=False)
     new = candidate("Q8_0", "bf16", "bf16")
 
-    assert len(EVERY) - 1 == ORDER.sharing_count(EVERY[1], EVERY[1:3])
-    assert len(EVERY) == ORDER.sharing_count(EVERY[1], [new])
+    assert len(EVERY) - 1 == ORDER.error_sharing_count(EVERY[1], EVERY[1:3])
+    assert len(EVERY) == ORDER.error_sharing_count(EVERY[1], [new])
     assert (2, 1) == (
-        grids.sharing_count(EVERY[1], EVERY[1:3]),
-        grids.sharing_count(EVERY[1]),
+        grids.error_sharing_count(EVERY[1], EVERY[1:3]),
+        grids.error_sharing_count(EVERY[1]),
     )
-    assert 1 == replace(ORDER, candidates=EVERY[:1]).sharing_count(EVERY[0])
+    assert 1 == replace(ORDER, candidates=EVERY[:1]).error_sharing_count(EVERY[0])
 
 
 class TestBorder:
     def test_no_one_on_it_covers_another_and_all_others_are_covered(self):
         pairs = fitting(10.0)
-        found = border_of(pairs)
+        found = undominated_pairs(pairs)
 
         assert {*pairs} == {
             *found,
@@ -90,15 +90,15 @@ class TestBorder:
         targets, _ = walked(plain, 10.0)
 
         asked = [target.pairs[0] for target in targets if target.why is Why.BORDER]
-        assert border_of(fitting(10.0)) == asked
+        assert undominated_pairs(fitting(10.0)) == asked
         assert [Why.CHECK] == [t.why for t in targets if t.why is not Why.BORDER]
 
     def test_one_that_fails_gives_way_to_those_behind_it(self):
-        broken = border_of(fitting(10.0))[0]
+        broken = undominated_pairs(fitting(10.0))[0]
 
         _, known = walked(plain, 10.0, failing={broken})
 
-        behind = border_of([p for p in fitting(10.0) if p != broken])
+        behind = undominated_pairs([p for p in fitting(10.0) if p != broken])
         assert {*behind} <= known.keys()
 
     def test_a_check_that_loses_less_has_the_rest_asked(self):
@@ -108,14 +108,14 @@ class TestBorder:
         assert {*fitting(10.0)} == known.keys()
 
     def test_nothing_is_asked_where_nothing_fits(self):
-        assert next_on_border(ORDER, {}, {}, []) is None
+        assert next_budget_target(ORDER, {}, {}, []) is None
 
     def test_the_best_is_asked_further_where_that_may_decide_it(self):
         pairs = fitting(10.0)
         seen = dict.fromkeys(pairs, state(Decision.OPEN, needed=12))
         known = {pair: bounds(0.0, 0.02 + plain(pair)) for pair in pairs}
 
-        target = next_on_border(ORDER, seen, known, pairs)
+        target = next_budget_target(ORDER, seen, known, pairs)
 
         assert (Why.MORE, 16) == (target.why, target.goal)
         assert (best_of(known),) == target.pairs
@@ -139,7 +139,7 @@ class TestInference:
         known = {self.FINE: bounds(0.02, 0.03), self.COARSE: bounds(0.0, 0.01)}
         coarsest = candidate("Q4_0", "q4_0", "q4_0")
 
-        assert is_contradicted(known)
+        assert has_better_coarser_pair(known)
         assert {} == dominated_pairs([coarsest], known)
 
     def test_the_best_is_the_one_with_the_lowest_upper_end(self):

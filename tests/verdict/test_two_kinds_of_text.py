@@ -8,9 +8,9 @@ from made_losses import BEYOND, OPEN, WITHIN, losing_run
 from made_verdicts import BELOW, continuing, with_klds, with_text
 
 from codeneedle.cache_types import Pair
-from codeneedle.report.answer import answer_badge, answer_of
+from codeneedle.report.answer import answer_badge_svg, answer_of
 from codeneedle.report.check import Check, check_pair
-from codeneedle.report.losses import kinds_of_text, losses_of
+from codeneedle.report.losses import losses_of, text_kinds_by_metric
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
@@ -112,7 +112,7 @@ def test_the_table_has_a_column_of_each_and_says_which_decides():
 def test_columns_keep_their_order_whatever_a_pair_lacks():
     run = with_text(losing_run({MIDDLE: WITHIN}), {GOOD: 0.002, MIDDLE: 0.002})
 
-    assert ["recall", "text"] == [*kinds_of_text(judge(run)).values()]
+    assert ["recall", "text"] == [*text_kinds_by_metric(judge(run)).values()]
 
 
 def test_answers_in_other_words_name_both():
@@ -120,7 +120,7 @@ def test_answers_in_other_words_name_both():
     answer = answer_of(judge(run))
 
     assert said(run)[1].strip() == answer.sentence
-    assert "functions and" in answer_badge(answer)
+    assert "functions and" in answer_badge_svg(answer)
 
 
 def test_one_alone_says_what_it_has_not_seen():
@@ -179,7 +179,7 @@ def test_pictures_show_the_worse_of_both_and_say_which():
     losses = losses_of(judge(with_text(run, {GOOD: 0.002, MIDDLE: 0.09, COARSE: 0.02})))
 
     cells = {str(cell.pair): cell for cell in losses.cells()}
-    below = {str(each.pair): each.below for each in losses.squares()}
+    below = {str(each.pair): each.below for each in losses.shown_losses()}
     assert (9.0, 10.0) == tuple(
         round(cells[pair].value, 1) for pair in (MIDDLE, COARSE)
     )

@@ -16,10 +16,10 @@ from made_weights import (
 from codeneedle.cache_types import Candidate, Pair, finer_axes, most_precise
 from codeneedle.errors import BadInput
 from codeneedle.records.record import ModelFacts, Status
+from codeneedle.verdict.asking_order import JointRun, covers
 from codeneedle.verdict.joint import bits_per_weight, join_runs, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
-from codeneedle.verdict.order import JointRun, covers
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
 
@@ -128,7 +128,7 @@ class TestJudging:
 
         verdict = judged(runs)
 
-        assert {} == verdict.doubts_by_metric
+        assert {} == verdict.reference_doubts_by_metric
         assert "within" == verdict.decision(result_of(verdict, f"Q6_K {FULL}").pair)
 
     @pytest.mark.parametrize("coarser", [("Q6_K",), ("Q6_K", "Q4_K_M")])
@@ -142,7 +142,7 @@ class TestJudging:
         verdict = judged(runs)
 
         assert (None, Outcome.NO_ANSWER) == (verdict.chosen, verdict.outcome)
-        assert ["recall-logp"] == [*verdict.doubts_by_metric]
+        assert ["recall-logp"] == [*verdict.reference_doubts_by_metric]
 
     def test_weights_that_gain_on_what_they_answered_are_not_within(self):
         """The functions without an answer may be the hard ones."""
@@ -169,7 +169,7 @@ class TestJudging:
             ]
             asked = {**runs[at].setup.probes, "divergence": {"contexts": [512]}}
             setup = replace(runs[at].setup, probes=asked)
-            runs[at] = replace(runs[at], setup=setup).holding(
+            runs[at] = replace(runs[at], setup=setup).with_records(
                 (*runs[at].records, *read)
             )
         verdict = judged(runs)
@@ -178,9 +178,9 @@ class TestJudging:
         assert [outcome_of(each) for each in plain.results] == [
             outcome_of(each) for each in verdict.results
         ]
-        assert (plain.chosen, plain.doubts_by_metric) == (
+        assert (plain.chosen, plain.reference_doubts_by_metric) == (
             verdict.chosen,
-            verdict.doubts_by_metric,
+            verdict.reference_doubts_by_metric,
         )
 
     def test_a_pair_that_has_no_numbers_is_never_set(self):
@@ -238,7 +238,7 @@ class TestJudging:
             for run, pair in zip(three_runs(), (FULL, GOOD, FULL), strict=True)
         ]
 
-        assert () == join_runs(runs).apart
+        assert () == join_runs(runs).incomparable_probes
 
 
 class TestMemory:
@@ -255,7 +255,7 @@ class TestMemory:
         pair = Pair.parse(FULL)
         memory = memory_of(run, pair)
 
-        whole = memory.size(AT, pair)
+        whole = memory.total_bytes(AT, pair)
 
         assert whole == pytest.approx(memory.fixed_bytes + memory.caches.size(AT, pair))
         assert memory.fixed_bytes >= run.setup.weights.size_bytes
@@ -263,10 +263,12 @@ class TestMemory:
     def test_what_fits_is_the_context_that_fills_the_rest(self):
         memory, pair = memory_of(three_runs()[0]), Pair.parse(FULL)
 
-        context = memory.context(int(memory.size(AT, pair)), pair)
+        context = memory.longest_fitting_context(
+            int(memory.total_bytes(AT, pair)), pair
+        )
 
         assert AT == pytest.approx(context, rel=0.01)
-        assert 0 == memory.context(memory.fixed_bytes, pair)
+        assert 0 == memory.longest_fitting_context(memory.fixed_bytes, pair)
 
 
 class TestWhatIsNoQuestion:

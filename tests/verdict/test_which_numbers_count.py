@@ -29,7 +29,7 @@ from codeneedle.records.record import (
 from codeneedle.records.store import Store
 from codeneedle.scores import ComputesNan
 from codeneedle.verdict.trust import (
-    _is_smaller,
+    _has_less_memory_growth,
     attention_on_cpu,
     metrics_of,
     suspect_cells,
@@ -356,8 +356,8 @@ def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
 
     own, reference = growing(reference_mib - saved_mib), growing(reference_mib)
 
-    assert is_smaller == _is_smaller(own, reference)
-    assert not _is_smaller(CacheEvidence(), reference)
+    assert is_smaller == _has_less_memory_growth(own, reference)
+    assert not _has_less_memory_growth(CacheEvidence(), reference)
 
 
 # --- whole runs
@@ -448,7 +448,7 @@ def test_the_probes_that_read_prompts_tell_how_fast():
 
 def test_records_of_a_folder_are_trusted_beside_those_of_their_probe(tmp_path):
     bare, whole = Store(tmp_path / "bare"), Store(tmp_path / "whole")
-    whole.adopt(SETUP)
+    whole.check_and_merge_setup(SETUP)
     for store in (bare, whole):
         for record in (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30)):
             store.add(record)

@@ -7,15 +7,15 @@ import pytest
 from made_losses import OPEN, losing_run
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
-from codeneedle.verdict.judge import judge
-from codeneedle.verdict.order import (
+from codeneedle.verdict.asking_order import (
     Order,
     PairState,
     Why,
     covers,
     next_target,
-    ruled_out,
+    pairs_ruled_out,
 )
+from codeneedle.verdict.judge import judge
 from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
@@ -58,11 +58,11 @@ def run_through(truth, order=ORDER):
 
 
 def test_half_of_the_error_is_for_the_first_three_and_half_for_all_others():
-    shares = [error_share(0, ORDER.sharing_count(each)) for each in OTHERS]
+    shares = [error_share(0, ORDER.error_sharing_count(each)) for each in OTHERS]
 
     assert ALPHA / 2 == pytest.approx(sum(shares))
-    assert 6 == ORDER.sharing_count(EIGHT)
-    assert 64 == ORDER.sharing_count(pair("q5_1/q5_1"))
+    assert 6 == ORDER.error_sharing_count(EIGHT)
+    assert 64 == ORDER.error_sharing_count(pair("q5_1/q5_1"))
 
 
 @pytest.mark.parametrize(
@@ -72,21 +72,25 @@ def test_half_of_the_error_is_for_the_first_three_and_half_for_all_others():
 def test_without_others_or_without_first_ones_all_of_it_is_shared(pairs, expected):
     order = Order(pairs=pairs)
 
-    assert {expected} == {order.sharing_count(each) for each in order.every}
+    assert {expected} == {
+        order.error_sharing_count(each) for each in order.eligible_pairs
+    }
 
 
 def test_a_pair_that_a_grid_has_measured_as_well_shares_in_the_second_half():
     order = Order(pairs=("q8_0/q8_0", "q5_1/q5_1"))
     more = [pair("q5_0/q5_0"), pair("q5_1/q5_1")]
 
-    assert [2, 4] == [order.sharing_count(each, more) for each in (EIGHT, more[0])]
+    assert [2, 4] == [
+        order.error_sharing_count(each, more) for each in (EIGHT, more[0])
+    ]
 
 
 def test_looks_that_it_skips_have_shares_of_their_own_behind_all_others():
     order = Order(pairs=("q8_0/q8_0",), looks=(32, 40), skipped=2)
 
-    assert [2, 3, 0, 1] == [order.look(look) for look in range(4)]
-    assert [0, 1] == [ORDER.look(look) for look in range(2)]
+    assert [2, 3, 0, 1] == [order.look_number_in_order(look) for look in range(4)]
+    assert [0, 1] == [ORDER.look_number_in_order(look) for look in range(2)]
 
 
 # What follows from other pairs
@@ -114,13 +118,13 @@ def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
     assert {
         pair("q4_0/bf16"): pair("q5_0/bf16"),
         pair("q4_0/q5_0"): pair("q5_0/q5_1"),
-    } == ruled_out(words, others)
+    } == pairs_ruled_out(words, others)
 
 
 def test_nothing_is_ruled_out_once_a_measured_pair_contradicts():
     words = {pair("q5_0/q5_0"): Decision.BEYOND, pair("q4_0/q4_0"): Decision.WITHIN}
 
-    assert {} == ruled_out(words, [pair("q4_1/q4_1")])
+    assert {} == pairs_ruled_out(words, [pair("q4_1/q4_1")])
 
 
 # What is next
@@ -203,7 +207,7 @@ def test_pairs_whose_k_is_predicted_to_lose_too_much_come_last():
     few = ("q8_0/q8_0", "q8_0/q4_0", "q4_0/q4_0", "q5_1/q4_0", "q8_0/q4_1")
     order = Order(pairs=few, looks=(12,), unborne=("q5_1", "q4_0"))
 
-    assert (EIGHT, MIXED) == order.first
+    assert (EIGHT, MIXED) == order.first_step_pairs
     assert ("q8_0/q8_0 q8_0/q4_0", 12, Why.FIRST) == asked({}, order)
     seen = {"q8_0/q8_0": WITHIN, "q8_0/q4_0": BEYOND}
     assert ("q8_0/q4_1", 12, Why.SMALLER) == asked(seen, order)
@@ -216,9 +220,9 @@ def test_pairs_whose_k_is_predicted_to_lose_too_much_come_last():
 def test_of_the_error_half_is_for_the_pairs_of_the_first_step_that_the_weights_bear():
     order = replace(ORDER, unborne=("q4_0",))
 
-    assert 4 == order.sharing_count(EIGHT)
-    assert 2 * (len(OTHERS) - 2) == order.sharing_count(FOUR)
-    shares = [error_share(0, order.sharing_count(each)) for each in OTHERS]
+    assert 4 == order.error_sharing_count(EIGHT)
+    assert 2 * (len(OTHERS) - 2) == order.error_sharing_count(FOUR)
+    shares = [error_share(0, order.error_sharing_count(each)) for each in OTHERS]
     assert ALPHA / 2 == pytest.approx(sum(shares))
 
 
@@ -252,7 +256,7 @@ def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit, unbo
     assert len(turns) <= 13
     checks = [turn for turn in turns if turn[0] is Why.CHECK]
     assert len(checks) <= 1
-    out = ruled_out({p: each.decision for p, each in seen.items()}, OTHERS)
+    out = pairs_ruled_out({p: each.decision for p, each in seen.items()}, OTHERS)
     assert all(truth(each) is Decision.BEYOND for each in out)
 
 
@@ -447,4 +451,4 @@ def test_a_lost_order_is_shared_by_all_of_the_grid():
 
 
 def test_an_order_without_pairs_shares_the_error_among_one():
-    assert 1 == Order(pairs=()).sharing_count(EIGHT)
+    assert 1 == Order(pairs=()).error_sharing_count(EIGHT)

@@ -33,7 +33,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
-from codeneedle.verdict.judge import best_by_size, judge
+from codeneedle.verdict.judge import judge, results_on_pareto_front
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import metrics_by_unit
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
@@ -54,7 +54,7 @@ def of(found, pair):
 
 def words(found):
     """By pair, what is said of it."""
-    return {str(each.pair): str(each.decision) for each in found.compared}
+    return {str(each.pair): str(each.decision) for each in found.compared_results}
 
 
 def row_of(run, pair=GOOD, metric="recall-logp", limits=None):
@@ -174,7 +174,7 @@ def test_units_that_decide_are_told_of_six_measured_ones_at_least(
     ],
 )
 def test_a_smaller_limit_shows_more_digits_of_a_loss(max_loss, kind, said):
-    assert said == Limits(max_loss=max_loss).phrase(kind, 0.0094321)
+    assert said == Limits(max_loss=max_loss).loss_amount_text(kind, 0.0094321)
 
 
 def test_losses_that_are_all_zero_are_within_and_raise_a_doubt():
@@ -211,14 +211,18 @@ def test_a_run_without_numbers_has_no_reference():
 
     for run in (empty, failed):
         found = judge(run)
-        assert (None, None, ()) == (found.reference, found.chosen, found.compared)
+        assert (None, None, ()) == (
+            found.reference,
+            found.chosen,
+            found.compared_results,
+        )
 
 
 def test_a_single_pair_is_the_reference_and_compared_with_nothing():
     found = judge(losing_run({}, setup=losing_setup([REFERENCE])))
 
     assert Pair.parse(REFERENCE) == found.reference
-    assert (None, ()) == (found.chosen, found.compared)
+    assert (None, ()) == (found.chosen, found.compared_results)
 
 
 def test_pairs_are_compared_on_the_functions_that_both_answered_and_are_open():
@@ -248,7 +252,7 @@ def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
 
     found = judge(replace(run, records=(*run.records, reference)))
 
-    assert ["q4_0/q4_0"] == [str(each.pair) for each in found.compared]
+    assert ["q4_0/q4_0"] == [str(each.pair) for each in found.compared_results]
 
 
 @pytest.mark.parametrize(
@@ -355,7 +359,7 @@ def test_a_pair_is_not_beyond_a_reference_with_a_coarser_axis():
 
     assert Pair.parse(GOOD) == found.reference
     assert {"bf16/q4_0": "open"} == words(found)
-    assert (Pair("bf16", "q4_0"),) == found.finer_pairs
+    assert (Pair("bf16", "q4_0"),) == found.pairs_finer_than_reference
     assert Pair("bf16", "q8_0") == odd.reference
     assert {"q8_0/bf16": "open", COARSE: "beyond"} == words(odd)
 
@@ -455,7 +459,7 @@ def test_a_model_that_cannot_recall_has_nothing_to_lose():
     speaking = judge(replace(run, records=(*run.records, able)))
 
     assert ["recall-logp"] == [*silent.silent]
-    assert ((), None) == (silent.compared, silent.chosen)
+    assert ((), None) == (silent.compared_results, silent.chosen)
     assert {} == speaking.silent
     assert {GOOD} == words(speaking).keys()
 
@@ -465,11 +469,11 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     run = losing_run({GOOD: WITHIN})
     again = repeated(losing(run.setup, REFERENCE, [loss] * 16))
 
-    found = judge(run.holding((*run.records, again)))
+    found = judge(run.with_records((*run.records, again)))
 
     assert ["recall-logp"] == [*found.silent]
     assert found.repeats["recall-logp"][1] == pytest.approx(0.02)
-    assert ((), None) == (found.compared, found.chosen)
+    assert ((), None) == (found.compared_results, found.chosen)
     loose = judge(found.run, Limits(max_loss=0.05))
     assert ({}, {GOOD: "within"}) == (loose.silent, words(loose))
 
@@ -480,7 +484,7 @@ def test_only_the_reference_measured_twice_tells_how_closely_it_repeats_itself()
     failed = repeated(losing(run.setup, REFERENCE, [0.5] * 16))
     failed = replace(failed, status=Status.CRASHED, reason="gone")
 
-    found = judge(run.holding((*run.records, other, failed)))
+    found = judge(run.with_records((*run.records, other, failed)))
 
     assert ({}, {}) == (found.silent, dict(found.repeats))
     assert {GOOD: "within"} == words(found)
@@ -500,7 +504,7 @@ def test_answers_that_come_and_go_are_no_evidence(again):
         if str(record.pair) == REFERENCE
     )
 
-    found = judge(run.holding((*first, second)))
+    found = judge(run.with_records((*first, second)))
 
     assert "does not repeat itself" in found.silent["matched"]
     assert (LossKind.ANSWERS, 3 / 16) == found.repeats["matched"]
@@ -744,7 +748,7 @@ def test_written_recall_of_a_model_that_writes_nothing_has_no_say():
     found = judge(run)
 
     assert "10% right" in found.silent["matched"]
-    assert () == found.compared
+    assert () == found.compared_results
 
 
 def test_texts_are_units_of_tasks_and_lost_with_fewer_right_answers():
@@ -776,13 +780,13 @@ def test_a_type_is_named_whose_pairs_all_have_one_word():
 
     found = judge(losing_run(losses))
 
-    assert ["q4_0"] == found.types_all(Decision.BEYOND, "k")
-    assert [] == found.types_all(Decision.BEYOND, "v")
-    assert ["bf16", "q8_0"] == found.types_all(Decision.WITHIN, "k")
-    assert [] == found.types_all(Decision.WITHIN, "v")
-    assert ["q4_0"] == found.types_all(Decision.BEYOND, "k", "recall-logp")
+    assert ["q4_0"] == found.types_with_decision(Decision.BEYOND, "k")
+    assert [] == found.types_with_decision(Decision.BEYOND, "v")
+    assert ["bf16", "q8_0"] == found.types_with_decision(Decision.WITHIN, "k")
+    assert [] == found.types_with_decision(Decision.WITHIN, "v")
+    assert ["q4_0"] == found.types_with_decision(Decision.BEYOND, "k", "recall-logp")
     single = judge(losing_run({COARSE: BEYOND, GOOD: WITHIN}))
-    assert [] == single.types_all(Decision.BEYOND, "k")
+    assert [] == single.types_with_decision(Decision.BEYOND, "k")
 
 
 # Memory
@@ -867,10 +871,10 @@ def test_of_pairs_of_one_size_the_best_is_that_which_loses_least():
         }
     )
 
-    best = best_by_size(judge(run).compared)
+    best = results_on_pareto_front(judge(run).compared_results)
 
     assert [COARSE, "q8_0/q4_0"] == [str(each.pair) for each in best]
-    assert [] == best_by_size([])
+    assert [] == results_on_pareto_front([])
 
 
 def test_the_built_in_model_is_an_instrument_and_sets_nothing():
@@ -879,7 +883,7 @@ def test_the_built_in_model_is_an_instrument_and_sets_nothing():
 
     found = judge(replace(run, setup=replace(run.setup, weights=weights)))
 
-    assert (True, None) == (found.is_instrument, found.chosen)
+    assert (True, None) == (found.is_of_built_in_model, found.chosen)
     assert {GOOD: "within"} == words(found)
 
 
@@ -970,7 +974,7 @@ def test_the_units_that_would_decide_are_those_of_the_next_look():
     run = losing_run({GOOD: OPEN})
     (measured,) = (e for e in metrics_by_unit(run) if e.metric.name == "recall-logp")
     units = [measured.units[Pair.parse(pair)] for pair in (REFERENCE, GOOD)]
-    losses = measured.loss.between(*units)
+    losses = measured.loss.unit_losses(*units)
 
     found = row_of(run).needed
 
@@ -1004,6 +1008,6 @@ def test_metrics_of_right_tokens_come_before_all_others():
     found = metrics_by_unit(run)
 
     assert {"recall-logp", "kld"} <= {each.metric.name for each in found}
-    graded = [each.loss.kind.is_graded for each in found]
+    graded = [each.loss.kind.is_of_right_tokens for each in found]
     assert sorted(graded, reverse=True) == graded
     assert {True, False} == {*graded}

@@ -75,7 +75,7 @@ def all_languages() -> Mapping[str, Language]:
     return {name: _language(name) for name in sorted(names) if name[0] != "_"}
 
 
-def titles() -> str:
+def language_names_phrase() -> str:
     """The names of all languages as a phrase: ``C, Go or PHP``."""
     *first, last = sorted(language.title for language in all_languages().values())
     return f"{', '.join(first)} or {last}"
@@ -101,7 +101,8 @@ def language_of_suffix(suffix: str, *, source: str) -> Language:
     raise BadInput(
         source=source,
         reason="its language is not known",
-        hint=f"Files of {titles()} end with {', '.join(suffixes())}. For another "
+        hint=f"Files of {language_names_phrase()} end with {', '.join(suffixes())}. "
+        "For another "
         "suffix of one of these write a corpus file, such as corpora/mine.toml: "
         'files = ["../PATH"], language = "php".',
     )

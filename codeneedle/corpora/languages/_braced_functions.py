@@ -47,7 +47,7 @@ _LISTS_OF_MODIFIERS = {"modifiers"}
 """Types of leading children that hold annotations beside words such as ``public``."""
 
 
-def words_of(node: "tree_sitter.Node") -> str:
+def node_text(node: "tree_sitter.Node") -> str:
     """The text of *node*; empty if it has none."""
     return node.text.decode() if node.text else ""
 
@@ -91,7 +91,7 @@ class Grammar:
     holders: Collection[str] = ()
     """Types among `names` that hold functions in such a body, and are none."""
 
-    word: Callable[["tree_sitter.Node"], str] = words_of
+    word: Callable[["tree_sitter.Node"], str] = node_text
     """The name that the node of a name states."""
 
     blocks: Collection[str]  # types of bodies between braces
@@ -115,9 +115,9 @@ class Grammar:
             Unparsable: If any of the text is an error to the grammar; it has the
                 functions whose bodies have none.
         """
-        found = self._functions_and_marks(text)
+        found = self._functions_and_first_error(text)
         if found.error is not None and self.otherwise:
-            other = self.otherwise._functions_and_marks(text)  # noqa: SLF001 - one of this class
+            other = self.otherwise._functions_and_first_error(text)  # noqa: SLF001 - one of this class
             if other.error is None or len(other.functions) > len(found.functions):
                 found = other
         if found.error is None:
@@ -139,12 +139,12 @@ class Grammar:
         """The grammar of tree-sitter, imported when it is asked for."""
         return _grammar_of(self.package, self.entry)
 
-    def _functions_and_marks(self, text: str) -> _Found:
+    def _functions_and_first_error(self, text: str) -> _Found:
         """The functions of *text* by this grammar alone, and its first error."""
         root = self._syntax_tree(text)
         functions = sorted(
             self._functions(root, text.split("\n")),
-            key=lambda function: (function.line, -function.end),
+            key=lambda function: (function.line, -function.last_line_number),
         )
         error = _first_error(root).start_point.row + 1 if root.has_error else None
         return _Found(functions, error)
@@ -158,7 +158,7 @@ class Grammar:
         Without those nested deeper than `MAX_DEPTH`, or on lines beyond `LONGEST_LINE`.
         """
         around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
-        for node in self._nodes(root):
+        for node in self._naming_nodes(root):
             naming = self._name_and_node(node)
             if naming is None:
                 continue
@@ -200,7 +200,7 @@ class Grammar:
         has_own = of_name or value.child_by_field_name("name")
         return None if has_own else ("default", value)
 
-    def _nodes(self, root: "tree_sitter.Node") -> "list[tree_sitter.Node]":
+    def _naming_nodes(self, root: "tree_sitter.Node") -> "list[tree_sitter.Node]":
         """The nodes that may name something, outer ones before inner ones."""
         import tree_sitter
 
@@ -220,10 +220,10 @@ class Grammar:
     ) -> Function:
         """The function *name*, without the lines that its closing brace has alone."""
         # tree-sitter counts rows by "\n" alone, as editors do.
-        first, opens = self._first_row(holder), body.start_point.row + 1
+        first, opens = self._first_signature_row(holder), body.start_point.row + 1
         closes = body.end_point.row + 1
         ends = closes
-        if closes > opens and _is_alone(body, lines):
+        if closes > opens and _is_closing_brace_alone(body, lines):
             ends = closes - 1
         return Function(
             name=name,
@@ -233,7 +233,7 @@ class Grammar:
             closing_lines=closes - ends,
         )
 
-    def _first_row(self, holder: "tree_sitter.Node") -> int:
+    def _first_signature_row(self, holder: "tree_sitter.Node") -> int:
         """Row, from 0, of what is not `apart` of *holder*."""
         apart = {*self.apart, *COMMENTS}
         for child in holder.children:
@@ -244,7 +244,7 @@ class Grammar:
         return holder.start_point.row
 
 
-def _is_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> bool:
+def _is_closing_brace_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> bool:
     """Whether nothing stands before the brace that closes *body*, on its line."""
     end = body.end_point
     return not lines[end.row].encode()[: end.column - 1].strip()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from codeneedle.corpora.languages._braced_functions import words_of
+from codeneedle.corpora.languages._braced_functions import node_text
 
 if TYPE_CHECKING:
     import tree_sitter
@@ -21,5 +21,5 @@ def declared_name(declarator: "tree_sitter.Node") -> str:
         if inner is None and node.type in _AROUND_A_NAME:
             inner = next(iter(node.named_children), None)
         if inner is None:
-            return words_of(node)
+            return node_text(node)
         node = inner

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from codeneedle.corpora.languages._braced_functions import Grammar, words_of
+from codeneedle.corpora.languages._braced_functions import Grammar, node_text
 
 if TYPE_CHECKING:
     import tree_sitter
@@ -17,10 +17,10 @@ def _qualified_name(name: "tree_sitter.Node") -> str:
     method = name.parent
     receiver = method.child_by_field_name("receiver") if method else None
     if receiver is None:
-        return words_of(name)
-    kind = words_of(receiver).strip("()").split()[-1:]
+        return node_text(name)
+    kind = node_text(receiver).strip("()").split()[-1:]
     of_type = "".join(kind).lstrip("*").partition("[")[0]
-    return f"{of_type}.{words_of(name)}" if of_type else words_of(name)
+    return f"{of_type}.{node_text(name)}" if of_type else node_text(name)
 
 
 functions = Grammar(

@@ -56,7 +56,7 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
         root = parse(text, {"range": True, "jsx": True})
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
         return f"esprima, which knows ES2017 without types, cannot read it: {error}"
-    seen = set(_body_ranges(root, text))
+    seen = set(_body_line_ranges(root, text))
     unseen = [function for function in known if _brace_lines(function) not in seen]
     named = ", ".join(f"{function.name} (line {function.line})" for function in unseen)
     return f"to esprima, no function: {named}" if unseen else ""
@@ -64,10 +64,10 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
 
 def _brace_lines(function: Function) -> tuple[int, int]:
     """The lines of the braces around its body, from 1."""
-    return function.line + function.signature.count("\n"), function.end
+    return function.line + function.signature.count("\n"), function.last_line_number
 
 
-def _body_ranges(root: Any, text: str) -> Iterator[tuple[int, int]]:
+def _body_line_ranges(root: Any, text: str) -> Iterator[tuple[int, int]]:
     """Begin and end of the body of each function that esprima finds."""
     # Offsets are used, not esprima's line numbers: to it, as to the standard, U+2028
     # and U+2029 end a line; to an editor they do not.

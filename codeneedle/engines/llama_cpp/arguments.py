@@ -15,8 +15,8 @@ from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput
 from codeneedle.models.weights import parts_beside
 from codeneedle.system.contents import named_files
+from codeneedle.system.inherited_variables import UNROTATED
 from codeneedle.system.machine import busy_cores, usable_cores
-from codeneedle.system.variables import UNROTATED
 
 ALL_LAYERS = "999"
 """
@@ -86,14 +86,14 @@ def parse(words: Iterable[str]) -> list[Argument]:
             groups[-1].append(word)
         else:
             groups.append([word])
-    return [_first_argument(group) for group in groups]
+    return [_argument_from_words(group) for group in groups]
 
 
 def _is_name(word: str) -> bool:
     return word.startswith("-") and not _SIZED_NUMBER.match(word)
 
 
-def _first_argument(words: Sequence[str]) -> Argument:
+def _argument_from_words(words: Sequence[str]) -> Argument:
     """One argument of *words*: an option with its values, or values without a name."""
     if not _is_name(words[0]):
         return Argument("", tuple(words), tuple(words))
@@ -104,12 +104,12 @@ def _first_argument(words: Sequence[str]) -> Argument:
     return Argument(name, values, tuple(words))
 
 
-def has(words: Iterable[str], names: Collection[str]) -> bool:
+def has_argument(words: Iterable[str], names: Collection[str]) -> bool:
     """Whether one of the arguments in *words* is called one of *names*."""
     return any(argument.name in names for argument in parse(words))
 
 
-def is_on_host(words: Iterable[str]) -> bool:
+def keeps_cache_on_host(words: Iterable[str]) -> bool:
     """
     Whether *words* keep the cache on the CPU, with attention there or on copies.
 
@@ -119,10 +119,10 @@ def is_on_host(words: Iterable[str]) -> bool:
     layers = [each.values[-1:] for each in parse(words) if each.name in OFFLOAD]
     devices = [each.values[-1:] for each in parse(words) if each.name in DEVICE]
     is_off = layers[-1:] == [("0",)] or devices[-1:] == [("none",)]
-    return is_off or has(words, KV_ON_HOST)
+    return is_off or has_argument(words, KV_ON_HOST)
 
 
-def host_arguments(model: ModelSpec) -> tuple[str, ...]:
+def attention_on_cpu_arguments(model: ModelSpec) -> tuple[str, ...]:
     """
     What puts cache and attention of *model* on the CPU, if they are to be there.
 
@@ -147,10 +147,10 @@ def stretches_context(words: Iterable[str]) -> bool:
 
 def without_offload(words: Iterable[str]) -> tuple[str, ...]:
     """*words* for a server that only tokenizes: nothing goes to the accelerator."""
-    return without(words, OFFLOAD | DEVICE)
+    return without_arguments(words, OFFLOAD | DEVICE)
 
 
-def without(words: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
+def without_arguments(words: Iterable[str], names: Collection[str]) -> tuple[str, ...]:
     """*words* without the arguments that are called one of *names*."""
     kept = (argument for argument in parse(words) if argument.name not in names)
     return tuple(word for argument in kept for word in argument.words)
@@ -296,7 +296,7 @@ def command(launch: Launch, *, port: int) -> list[str]:
         *("--parallel", "1"),
         *_cache_arguments(launch),
         *_offload_arguments(launch),
-        *threads(launch.model, launch.options),
+        *thread_arguments(launch.model, launch.options),
         *_optional_arguments(launch),
         *_saving_arguments(launch),
         *launch.extra,
@@ -317,7 +317,7 @@ BUSY_CORES = 0.5
 """Cores that other programs use from which threads sleep while they wait."""
 
 
-def waits_passively(model: ModelSpec) -> bool:
+def threads_should_sleep(model: ModelSpec) -> bool:
     """
     Whether threads that compute with *model* now had better sleep while they wait.
 
@@ -334,12 +334,12 @@ def waits_passively(model: ModelSpec) -> bool:
     return model.is_tiny or (model.threads is None and busy_cores() >= BUSY_CORES)
 
 
-def waiting(is_passive: bool) -> str:
+def wait_policy_label(is_passive: bool) -> str:
     """How threads wait for each other, as records say it."""
     return "passive" if is_passive else "active"
 
 
-def variables(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
+def environment_for_model(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
     """Environment variables of each program of llama.cpp that computes with *model*."""
     # Builds without OpenMP have --poll.
     chosen = {WAIT_POLICY: "passive"} if is_passive else {}
@@ -349,7 +349,7 @@ def variables(model: ModelSpec, *, is_passive: bool) -> dict[str, str]:
     return chosen | (dict.fromkeys(VISIBLE_DEVICES, device) if device else {})
 
 
-def threads(model: ModelSpec, options: Collection[str]) -> Iterator[str]:
+def thread_arguments(model: ModelSpec, options: Collection[str]) -> Iterator[str]:
     """The threads of a server, or of llama-perplexity, that has these *options*."""
     if model.is_tiny or model.threads:
         # Of a model this small, a second thread waits more than it computes.
@@ -361,7 +361,7 @@ def threads(model: ModelSpec, options: Collection[str]) -> Iterator[str]:
 
 def asks_for_all_layers(launch: Launch) -> bool:
     """Whether each layer is to be on the accelerator: the user chose no number."""
-    return launch.pair is not None and not has(launch.extra, OFFLOAD)
+    return launch.pair is not None and not has_argument(launch.extra, OFFLOAD)
 
 
 def _cache_arguments(launch: Launch) -> Iterator[str]:
@@ -374,7 +374,7 @@ def _cache_arguments(launch: Launch) -> Iterator[str]:
 
 def _offload_arguments(launch: Launch) -> Iterator[str]:
     """Layers on the accelerator, unless the user chose them: all; 0 to tokenize."""
-    if not has(launch.extra, OFFLOAD):
+    if not has_argument(launch.extra, OFFLOAD):
         layers = "0" if launch.pair is None else ALL_LAYERS
         yield from ("--n-gpu-layers", layers)
 
@@ -382,14 +382,14 @@ def _offload_arguments(launch: Launch) -> Iterator[str]:
 SLOT_FOLDER = "--slot-save-path"
 
 
-def can_save(launch: Launch) -> bool:
+def can_save_cache(launch: Launch) -> bool:
     """Whether the server can save its cache: it was lent a folder and knows that."""
     return launch.slots is not None and SLOT_FOLDER in launch.options
 
 
 def _saving_arguments(launch: Launch) -> Iterator[str]:
     """The folder in which it may save its cache, if it can."""
-    if can_save(launch):
+    if can_save_cache(launch):
         yield from (SLOT_FOLDER, str(launch.slots))
 
 
@@ -407,7 +407,7 @@ BASE, TEXT = "base.kld", "text.txt"
 _BASE, _COMPARES = "--kl-divergence-base", "--kl-divergence"
 
 
-def base_command(command: Sequence[str], chunks: int) -> list[str]:
+def base_file_command(command: Sequence[str], chunks: int) -> list[str]:
     """
     What writes the base file of a comparison.
 
@@ -418,7 +418,7 @@ def base_command(command: Sequence[str], chunks: int) -> list[str]:
     return [*_without_text(command), "--file", TEXT, "--chunks", str(chunks)]
 
 
-def text_of(command: Sequence[str]) -> str:
+def text_file_in(command: Sequence[str]) -> str:
     """The file of the text that *command* reads; empty if it names none."""
     return last_value(command, {"--file"})
 
@@ -436,12 +436,12 @@ def comparison_command(command: Sequence[str]) -> list[str]:
 
 def _without_text(command: Sequence[str]) -> list[str]:
     """*command* without what it reads, with the base file of this folder."""
-    words = list(without(command, {"--file", "--chunks", _COMPARES}))
+    words = list(without_arguments(command, {"--file", "--chunks", _COMPARES}))
     if _BASE in words[:-1]:
         words[words.index(_BASE) + 1] = BASE
     return words
 
 
-def build_option(pairs: Iterable[Pair]) -> str:
+def cuda_kernels_option(pairs: Iterable[Pair]) -> str:
     """The option of a CUDA build that has kernels for *pairs*: llama.cpp #28079."""
     return f'-DGGML_CUDA_FA_QUANTS="{";".join(f"{p.k}-{p.v}" for p in pairs)}"'

@@ -73,7 +73,7 @@ def backend_named(name: str) -> Backend:
     raise UnknownName(kind="backend", name=name, known=known)
 
 
-def options_of(backend: Backend | None) -> list[str]:
+def backend_cmake_options(backend: Backend | None) -> list[str]:
     """
     Options of cmake for *backend*; None is CUDA where compiler and GPU are there.
 
@@ -82,11 +82,11 @@ def options_of(backend: Backend | None) -> list[str]:
     """
     if backend is None:
         nvcc = cuda_compiler()
-        return [] if nvcc is None else _options_of_cuda(nvcc)
-    tool = _path_of_program(backend)
+        return [] if nvcc is None else _cuda_cmake_options(nvcc)
+    tool = _needed_program_path(backend)
     match backend.name:
         case "cuda":
-            return _options_of_cuda(tool)
+            return _cuda_cmake_options(tool)
         case "hip":
             clang = _hip_clang(tool)
             return [backend.switch, f"-DCMAKE_HIP_COMPILER={clang}", ALL_KERNELS]
@@ -123,12 +123,12 @@ def _first_program(*candidates: str) -> str | None:
     return next((path for name in candidates if (path := shutil.which(name))), None)
 
 
-def _options_of_cuda(nvcc: str) -> list[str]:
+def _cuda_cmake_options(nvcc: str) -> list[str]:
     """Options of cmake for CUDA with this compiler, and kernels for all pairs."""
     return ["-DGGML_CUDA=ON", f"-DCMAKE_CUDA_COMPILER={nvcc}", ALL_KERNELS]
 
 
-def _path_of_program(backend: Backend) -> str:
+def _needed_program_path(backend: Backend) -> str:
     """
     Path of the program that *backend* needs; empty where it needs none.
 
@@ -167,7 +167,7 @@ def _other_backends(name: str) -> str:
 
 def _hip_clang(hipconfig: str) -> Path:
     """The compiler of ROCm, in the folder that its own program names."""
-    answer = processes.output_of([hipconfig, "-l"], timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output([hipconfig, "-l"], timeout_s=ASK_TIMEOUT_S)
     folder = answer.stdout.strip()
     if answer.returncode or not folder:
         raise ToolMissing(

@@ -24,10 +24,10 @@ from codeneedle.errors import BadInput, CellError, FolderUnusable
 from codeneedle.system.contents import content_hash
 from codeneedle.system.files import (
     open_regular,
-    own_folder,
     read_note,
+    refuse_linked_folder,
     size_of,
-    write_whole,
+    write_atomically,
 )
 from codeneedle.text import plural
 
@@ -91,7 +91,7 @@ class BaseFile:
     @classmethod
     def of(cls, folder: Path, *, context: int) -> Self:
         """The base file of *context* tokens, in the run folder *folder*."""
-        return cls(own_folder(folder / "base") / f"{context}.kld")
+        return cls(refuse_linked_folder(folder / "base") / f"{context}.kld")
 
     @property
     def note_path(self) -> Path:
@@ -134,7 +134,7 @@ class BaseFile:
             return f"it has {size:,} bytes instead of {expected:,}"
         return None
 
-    def keep(self, identity: Identity, reference: Reference) -> None:
+    def keep_draft(self, identity: Identity, reference: Reference) -> None:
         """
         Make the draft, which has no `fault`, the base file, and note what it is of.
 
@@ -153,9 +153,9 @@ class BaseFile:
         )
         self.draft.replace(self.path)
         # Last: a file without a note is never used.
-        write_whole(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
+        write_atomically(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
 
-    def make_room(self) -> None:
+    def remove_files(self) -> None:
         """
         Remove the file, its note and its draft, before it is written.
 
@@ -167,7 +167,7 @@ class BaseFile:
             path.unlink(missing_ok=True)
 
     def present_bytes(self) -> int:
-        """Bytes on disk that `make_room` would free."""
+        """Bytes on disk that `remove_files` would free."""
         return sum(
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
@@ -200,7 +200,7 @@ class Job:
         """What is wrong with what came so far, as a phrase; empty if none is found."""
         return ""
 
-    def nan_from(self) -> int | None:
+    def first_nan_token(self) -> int | None:
         """The first token of what came so far that is NaN; None if none is known."""
         return None
 
@@ -264,9 +264,9 @@ class BaseFileTool(ABC):
             raise text_too_short_error(
                 text_name, lengths, context=context, chunks=chunks
             )
-        refuse_few(chunks=chunks, context=context)
+        refuse_too_few_tokens(chunks=chunks, context=context)
 
-    def missing_bytes(self, folder: Path, *, context: int, chunks: int) -> int:
+    def bytes_to_write(self, folder: Path, *, context: int, chunks: int) -> int:
         """Bytes that are missing beside what it replaces."""
         present = BaseFile.of(folder, context=context).present_bytes()
         return max(0, self.base_bytes(chunks=chunks, context=context) - present)
@@ -302,9 +302,9 @@ class BaseFileTool(ABC):
         """Run the tool on the text of *task*; see `tools.DivergenceTool`."""
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
-        with folder_errors(base.path.parent):
-            base.make_room()
-            text = written_text(base.path.parent, task.text)
+        with translating_folder_errors(base.path.parent):
+            base.remove_files()
+            text = write_text_file(base.path.parent, task.text)
         started = time.monotonic()
         try:
             written = self.write_base(
@@ -316,18 +316,18 @@ class BaseFileTool(ABC):
                     f"the base file is not whole: {fault}",
                     hint=f"Is the disk of {base.path.parent} full?",
                 )
-            refuse_few(chunks=written.chunks, context=task.context)
+            refuse_too_few_tokens(chunks=written.chunks, context=task.context)
             seconds = round(time.monotonic() - started, 4)
             kept = Reference(chunks=written.chunks, ppl=written.ppl, seconds=seconds)
-            with folder_errors(base.path.parent):
-                base.keep(identity, kept)
+            with translating_folder_errors(base.path.parent):
+                base.keep_draft(identity, kept)
             return kept
         finally:
             with contextlib.suppress(OSError):
                 base.draft.unlink(missing_ok=True)
 
 
-def written_text(folder: Path, text: bytes) -> Path:
+def write_text_file(folder: Path, text: bytes) -> Path:
     """
     The file in *folder* that holds *text*, for a tool that reads files alone.
 
@@ -335,12 +335,12 @@ def written_text(folder: Path, text: bytes) -> Path:
         OSError: If the disk refuses.
     """
     path = folder / f"{hashlib.sha256(text).hexdigest()[:16]}.txt"
-    write_whole(path, text)
+    write_atomically(path, text)
     return path
 
 
 @contextlib.contextmanager
-def folder_errors(folder: Path) -> Iterator[None]:
+def translating_folder_errors(folder: Path) -> Iterator[None]:
     """Translate errors of the system in the block, which writes to *folder*."""
     try:
         yield
@@ -377,7 +377,7 @@ def _chunks_suffice(chunks: int, context: int) -> bool:
     return scored_tokens(chunks=chunks, context=context) >= LEAST_SCORED
 
 
-def refuse_few(*, chunks: int, context: int) -> None:
+def refuse_too_few_tokens(*, chunks: int, context: int) -> None:
     """
     Stop at fewer scored tokens than statistics are made of.
 

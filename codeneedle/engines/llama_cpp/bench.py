@@ -13,7 +13,7 @@ from codeneedle.engines import mismatch
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import log as logs
-from codeneedle.engines.llama_cpp.arguments import ALL_LAYERS, variables
+from codeneedle.engines.llama_cpp.arguments import ALL_LAYERS, environment_for_model
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
@@ -34,8 +34,8 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.system.files import tail
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import run_watched
-from codeneedle.system.variables import inherited_variables
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""
@@ -77,7 +77,9 @@ class Bench:
                 "one.",
             )
         tool = tools.bench or Program(tools.server.path.with_name(BENCH))
-        return cls(tool=tool, help_text=_help_text(tool), server=facts, model=model)
+        return cls(
+            tool=tool, help_text=_checked_help_text(tool), server=facts, model=model
+        )
 
     @property
     def arguments(self) -> Mapping[str, str]:
@@ -107,7 +109,7 @@ class Bench:
         note(ToolRun(command=command))
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)
         result = read_result(output, task)
-        effective = replace(logs.read(output), build=result.pp.build)
+        effective = replace(logs.effective_settings(output), build=result.pp.build)
         note(ToolRun(command=command, effective=effective))
         self._verify(task, result, effective, output)
         row = result.pp
@@ -157,11 +159,11 @@ class Bench:
         """
         # Times are taken while nobody else computes.
         env = inherited_variables()
-        env |= variables(self.model, is_passive=self.model.is_tiny)
+        env |= environment_for_model(self.model, is_passive=self.model.is_tiny)
 
         began = time.monotonic()
 
-        def tell_phase() -> None:
+        def report_phase_or_raise() -> None:
             progress(_current_phase(log))
             # One that says something again and again ends all the same.
             if time.monotonic() - began > PHASES * silence_s:
@@ -173,7 +175,7 @@ class Bench:
             command,
             env=env,
             log=log,
-            grown=tell_phase,
+            grown=report_phase_or_raise,
             silence_s=silence_s,
         )
         if returncode is None:
@@ -203,14 +205,14 @@ class Bench:
         unlike = (
             *differences(result, task, layers=int(layers) if is_number else None),
             *mismatch.differences(asked, effective),
-            *self._other_installation(result.pp),
+            *self._installation_differences(result.pp),
         )
         if unlike:
             unique = tuple(dict.fromkeys(unlike))
-            excerpt = logs.evidence(output)
+            excerpt = logs.setting_lines(output)
             raise mismatch.mismatch_error(unique, log_excerpt=excerpt)
 
-    def _other_installation(self, row: "BenchRow") -> Iterator[str]:
+    def _installation_differences(self, row: "BenchRow") -> Iterator[str]:
         """In what llama-bench is not of the same make as the server."""
         build, devices = self.server.build, self.server.devices
         if build and row.build_number and build != row.build_number:
@@ -315,9 +317,9 @@ def is_unknown_type(output: str) -> bool:
     return bool(_UNKNOWN_TYPE.search(output))
 
 
-def _help_text(bench: Program) -> str:
+def _checked_help_text(bench: Program) -> str:
     """What *bench* says of its options, with all that are needed."""
-    answer = processes.output_of([*bench.words, "--help"], timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output([*bench.words, "--help"], timeout_s=ASK_TIMEOUT_S)
     help_text = answer.stdout + answer.stderr
     options = options_in(help_text)
     missing = [name for name in BENCH_NEEDED if name not in options]

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from codeneedle.engines.llama_cpp.backends import Backend, options_of
+from codeneedle.engines.llama_cpp.backends import Backend, backend_cmake_options
 from codeneedle.engines.llama_cpp.installation import (
     ASK_TIMEOUT_S,
     BENCH,
@@ -31,10 +31,10 @@ from codeneedle.engines.llama_cpp.release import (
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
-from codeneedle.system.files import made_folder, size_of, tail
+from codeneedle.system.files import ensure_whole_folder, size_of, tail
 from codeneedle.system.orphans import end_orphans, running_with_note
 from codeneedle.system.secrets import is_secret
-from codeneedle.text import duration
+from codeneedle.text import duration_text
 
 Report = Callable[[str, int, int], None]
 
@@ -122,13 +122,13 @@ def build(
         ToolFailed: If a step fails; its log is kept.
         FolderUnusable: If the disk is full, or files cannot be written.
     """
-    final = built_folder(variant=_build_variant(backend, patches))
+    final = built_folder(variant=_variant_name(backend, patches))
     if _is_complete(final):
         return final
     _refuse_without_compiler()
-    options = [*_common_cmake_options(), *options_of(backend)]
+    options = [*_common_cmake_options(), *backend_cmake_options(backend)]
 
-    def wait() -> None:
+    def wait_for_other_build() -> None:
         report("waiting for another build", 0, 0)
         time.sleep(POLL_S)
 
@@ -136,12 +136,12 @@ def build(
         end_orphans()
         return _build(_Steps(draft, report), options, patches)
 
-    return made_folder(
+    return ensure_whole_folder(
         final,
         make,
         is_whole=lambda: _is_complete(final),
         needed_bytes=NEEDED_BYTES,
-        waiting=wait,
+        waiting=wait_for_other_build,
     )
 
 
@@ -150,7 +150,7 @@ def compiler_jobs(cores: int, free_bytes: int) -> int:
     return max(1, min(cores, free_bytes // BYTES_PER_JOB))
 
 
-def environment_of(environment: Mapping[str, str]) -> dict[str, str]:
+def build_tool_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """
     What build tools may inherit of *environment*: almost everything but secrets.
 
@@ -223,9 +223,9 @@ class _Steps:
         Raises:
             ToolFailed: If it fails and must not, or hangs.
         """
-        log = self.log(phase)
+        log = self.log_path(phase)
         done, written, silence_s = (0, 0), 0, 0.0
-        env = {**environment_of(os.environ), **(extra_env or {})}
+        env = {**build_tool_environment(os.environ), **(extra_env or {})}
         with running_with_note(argv, env=env, log=log, file_limit_bytes=None) as child:
             last_s = time.monotonic()
             while child.poll() is None:
@@ -241,7 +241,7 @@ class _Steps:
                 self.report(*(stalled if silence_s > STALL_S else (phase, *done)))
                 time.sleep(POLL_S)
         if silence_s > SILENCE_S:
-            reason = f"was ended: nothing was written for {duration(SILENCE_S)}"
+            reason = f"was ended: nothing was written for {duration_text(SILENCE_S)}"
             raise self.step_error(phase, reason, hint=f"{hint} {HANGS}".strip())
         self.report(phase, *max(done, _steps_in(tail(log, _TAIL_BYTES))))
         if child.returncode and not may_fail:
@@ -252,7 +252,7 @@ class _Steps:
 
     def step_error(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
         """Error of a phase, with lines of its log: from the first error on, or last."""
-        log = self.log(phase)
+        log = self.log_path(phase)
         quoted = [f"\n  {line}" for line in _error_lines(tail(log, _TAIL_BYTES))]
         where = f"The whole log is {log}. " if log.exists() else ""
         return ToolFailed(
@@ -262,14 +262,14 @@ class _Steps:
             log=log,
         )
 
-    def log(self, phase: str) -> Path:
+    def log_path(self, phase: str) -> Path:
         """A phase's log, beside the folder, by its name without ``.draft-``."""
         # Another variant may be built beside this one.
         name = self.folder.name.partition(".draft-")[0]
         return self.folder.with_name(f"{name}.{phase.replace(' ', '-')}.log")
 
 
-def _build_variant(backend: Backend | None, patches: Sequence[Path]) -> str:
+def _variant_name(backend: Backend | None, patches: Sequence[Path]) -> str:
     """What tells a build from the one that is used by itself; empty for that one."""
     name = "" if backend is None else backend.name
     changes = b"".join(path.read_bytes() for path in patches)
@@ -282,11 +282,11 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
 
     What cannot be compiled quickly, or with `SINGLE`, is compiled again as usual.
     """
-    pip = private_pip(steps)
+    pip = install_private_pip(steps)
     archive = _fetch_archive(steps, pip)
     steps.report("unpacking", 0, 0)
     tree = unpack(archive, into=steps.folder / "source")
-    cmake, ninja = _build_tools(steps, pip)
+    cmake, ninja = _find_or_fetch_cmake(steps, pip)
     for patch in patches:
         argv = [*("patch", "-p1", "-d", str(tree)), *("-i", str(patch.absolute()))]
         steps.run("patching", [shutil.which(argv[0]) or argv[0], *argv[1:]])
@@ -323,7 +323,7 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
     return finished
 
 
-def private_pip(steps: _Steps) -> tuple[str, ...]:
+def install_private_pip(steps: _Steps) -> tuple[str, ...]:
     """The command of a pip of our own, as environments of other tools have none."""
     home = steps.folder / "python"
     steps.run(
@@ -354,7 +354,7 @@ def _fetch_archive(steps: _Steps, pip: Sequence[str]) -> Path:
             *("--dest", str(downloads), "--requirement", str(requirements)),
         ],
         hint=mirror,
-        extra_env={"PYTHONPATH": str(_stand_in_setuptools(steps.folder))},
+        extra_env={"PYTHONPATH": str(_write_fake_setuptools(steps.folder))},
     )
     archive = next(downloads.glob("*.tar.gz"), None)
     if archive is None:
@@ -367,7 +367,7 @@ def _fetch_archive(steps: _Steps, pip: Sequence[str]) -> Path:
     return archive
 
 
-def _stand_in_setuptools(folder: Path) -> Path:
+def _write_fake_setuptools(folder: Path) -> Path:
     """A folder for PYTHONPATH with our backend under the name of setuptools."""
     place = folder / "backend"
     package = place / "setuptools"
@@ -379,7 +379,7 @@ def _stand_in_setuptools(folder: Path) -> Path:
     return place
 
 
-def _build_tools(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
+def _find_or_fetch_cmake(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
     """Paths of cmake and ninja: those on PATH if new enough, else fetched by pip."""
     cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
     if cmake and ninja and _version_of(cmake) >= OLDEST_CMAKE:
@@ -405,7 +405,7 @@ def _build_tools(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
 def _version_of(cmake: str) -> tuple[int, int]:
     """Version of *cmake*; (0, 0) if it does not say."""
     try:
-        answer = processes.output_of([cmake, "--version"], timeout_s=ASK_TIMEOUT_S)
+        answer = processes.run_for_output([cmake, "--version"], timeout_s=ASK_TIMEOUT_S)
     except MachineError:
         return (0, 0)
     match = re.search(r"version (\d+)\.(\d+)", answer.stdout)
@@ -435,7 +435,9 @@ def _common_cmake_options() -> list[str]:
 def _check_build(steps: _Steps, server: Path) -> None:
     """Stop at a new llama-server that does not state the right build."""
     steps.report("checking", 0, 0)
-    answer = processes.output_of([str(server), "--version"], timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output(
+        [str(server), "--version"], timeout_s=ASK_TIMEOUT_S
+    )
     text = answer.stdout + answer.stderr
     if answer.returncode or not re.search(rf"\b{PINNED_BUILD}\b", text):
         line = next(iter(text.splitlines()), f"exit code {answer.returncode}")

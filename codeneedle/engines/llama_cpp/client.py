@@ -8,8 +8,12 @@ from dataclasses import asdict, dataclass, replace
 from http import HTTPStatus
 from typing import Literal, TypeVar
 
-from codeneedle.engines.http import REPLY_LIMIT_BYTES, SHORT_S, Connection, never
-from codeneedle.engines.llama_cpp.forced import NextTokens, right_ends, score_tokens
+from codeneedle.engines.http import REPLY_LIMIT_BYTES, SHORT_S, Connection, never_enough
+from codeneedle.engines.llama_cpp.forced import (
+    NextTokens,
+    right_token_ends,
+    score_tokens,
+)
 from codeneedle.engines.messages import (
     TOP_TOKENS,
     BadReply,
@@ -118,7 +122,7 @@ class Client(Connection):
         try:
             self._ask("GET", "/health", dict, limit_s=limit_s)
             models = self._ask("GET", "/v1/models", dict, limit_s=limit_s)
-            self._refuse_early(limit_s)
+            self._refuse_while_loading(limit_s)
         except Refused as error:
             is_loading = error.code == HTTPStatus.SERVICE_UNAVAILABLE
             self.refusal = f"{error.code} {quote_beginning(error.message)}"
@@ -131,7 +135,7 @@ class Client(Connection):
         is_ours = json.dumps(alias) in json.dumps(models)
         return Readiness.READY if is_ours else Readiness.STRANGER
 
-    def _refuse_early(self, limit_s: float) -> None:
+    def _refuse_while_loading(self, limit_s: float) -> None:
         """
         Stop at a server that answers about itself before it has loaded.
 
@@ -156,7 +160,7 @@ class Client(Connection):
         """
         return len(self._token_ids(text))
 
-    def counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
         """
         Lengths of *texts* without the token that begins a prompt.
 
@@ -201,7 +205,7 @@ class Client(Connection):
         return self._answer("/apply-template", _Rendered, body).prompt
 
     def complete(
-        self, question: Completion, *, enough: Callable[[str], bool] = never
+        self, question: Completion, *, enough: Callable[[str], bool] = never_enough
     ) -> Reply:
         """
         Continue a text, until the model ends or the reply is long *enough*.
@@ -221,7 +225,9 @@ class Client(Connection):
         limit = question.max_tokens
         return self._reply(COMPLETION, body, completion_event, enough, max_tokens=limit)
 
-    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
+    def chat(
+        self, question: Chat, *, enough: Callable[[str], bool] = never_enough
+    ) -> Reply:
         """Answer a conversation; errors are those of `complete`."""
         body, limit = chat_body(question), question.max_tokens
         return self._reply(CHAT, body, chat_event, enough, max_tokens=limit)
@@ -248,7 +254,7 @@ class Client(Connection):
             else self.render(question.messages, question.template_args)
         )
         whole = self._token_pieces(prompt + right)
-        ends = right_ends(self._token_ids(prompt), whole, right)
+        ends = right_token_ends(self._token_ids(prompt), whole, right)
         ids = tuple(token.id for token in whole)
         at, size = min(ends), len(ids) - min(ends)
 
@@ -330,7 +336,7 @@ class Client(Connection):
             with self._streaming(path, body) as response:
                 reply = reply_of(
                     self._events(response),
-                    read=lambda event: self._note_end(read(event)),
+                    read=lambda event: self._shorten_deadline_at_end(read(event)),
                     enough=enough,
                     max_tokens=max_tokens,
                     tell=tell,
@@ -375,7 +381,9 @@ class Client(Connection):
             return stated
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
-        reply = self._reply(COMPLETION, body, read, never, max_tokens=limit, **far)
+        reply = self._reply(
+            COMPLETION, body, read, never_enough, max_tokens=limit, **far
+        )
         if reply.prompt_tokens != len(wanted.before):
             raise ReadOtherwise(read=reply.prompt_tokens, sent=len(wanted.before))
         return reply, came
@@ -491,7 +499,7 @@ def completion_event(event: Json) -> StreamEvent:
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
         text=stated.content,
-        tokens=_with_nan(stated.completion_probabilities),
+        tokens=_with_nan_for_null(stated.completion_probabilities),
         timings=stated.timings,
         finish=ending if stated.stop else None,
         progress=_progress_of(stated.prompt_progress),
@@ -510,20 +518,20 @@ def chat_event(event: Json) -> StreamEvent:
     return StreamEvent(
         text=choice.delta.content or "",
         reasoning=choice.delta.reasoning_content or "",
-        tokens=_with_nan((choice.logprobs and choice.logprobs.content) or ()),
+        tokens=_with_nan_for_null((choice.logprobs and choice.logprobs.content) or ()),
         timings=stated.timings,
         finish=ending if reason else None,
         progress=_progress_of(stated.prompt_progress),
     )
 
 
-def _with_nan(tokens: Sequence[Token]) -> tuple[Token, ...]:
+def _with_nan_for_null(tokens: Sequence[Token]) -> tuple[Token, ...]:
     """*tokens* with NaN where llama-server says null, as JSON has no word for it."""
     return tuple(
         replace(
             token,
             logprob=math.nan if token.logprob is None else token.logprob,
-            top_logprobs=_with_nan(token.top_logprobs),
+            top_logprobs=_with_nan_for_null(token.top_logprobs),
         )
         for token in tokens
     )

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from typing_extensions import override
 
-from codeneedle.cache_types import Pair, is_full
+from codeneedle.cache_types import Pair, is_full_precision
 from codeneedle.engines.engine import (
     Ability,
     CacheTypes,
@@ -50,7 +50,7 @@ from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import (
     LOAD_TIMEOUT_S,
     LlamaServer,
-    is_about_an_argument,
+    has_argument_error,
     serving_llama,
 )
 from codeneedle.engines.pace import Pace
@@ -58,9 +58,9 @@ from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import DivergenceTool, ReadingTool, SpeedTool
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.system.contents import file_hashes
-from codeneedle.system.files import private_folder
+from codeneedle.system.files import temporary_private_folder
+from codeneedle.system.inherited_variables import ROTATION
 from codeneedle.system.machine import present_load
-from codeneedle.system.variables import ROTATION
 
 READ_S, WRITE_S = 6.4e-11, 1e-10
 """Seconds of a core for each byte of the weights and token."""
@@ -111,7 +111,7 @@ memory.
 """
 
 
-def _read_back_s(pairs: Collection[Pair]) -> float:
+def _attention_seconds_per_value(pairs: Collection[Pair]) -> float:
     """
     Seconds of a core for each value of heads, token and token before it.
 
@@ -201,7 +201,7 @@ class LlamaCpp(Engine):
             _, lacking = tool_options.shared_arguments(
                 self.model.arguments, PERPLEXITY, tool_options.own_options(tool)
             )
-        return tool_options.why_unlike(tool, lacking)
+        return tool_options.why_not_used(tool, lacking)
 
     @override
     def require(self, ability: Ability) -> None:
@@ -281,11 +281,11 @@ class LlamaCpp(Engine):
         )
 
     @override
-    def programs(self) -> Mapping[str, str]:
+    def hashes_by_program(self) -> Mapping[str, str]:
         return program_hashes(self.tools)
 
     @override
-    def files(self) -> Mapping[str, str]:
+    def hashes_by_file(self) -> Mapping[str, str]:
         return file_hashes(arguments.files_in(self.model.arguments))
 
     @override
@@ -303,7 +303,7 @@ class LlamaCpp(Engine):
             start_s=1.0 + weights.size_bytes / DISK_BYTES_PER_S,
             read_s=size * READ_S * second,
             write_s=(TOKEN_S * cores + size * WRITE_S) * second,
-            read_back_s=heads * _read_back_s(pairs) * second,
+            read_back_s=heads * _attention_seconds_per_value(pairs) * second,
             write_back_s=heads * WRITE_BACK_S * second,
         )
 
@@ -321,9 +321,9 @@ class LlamaCpp(Engine):
         )
         if not self.facts.devices and backends.has_nvidia_gpu():
             ignored = (*ignored, UNSEEN_GPU)
-        is_on_host = arguments.is_on_host(self.model.arguments)
+        is_on_host = arguments.keeps_cache_on_host(self.model.arguments)
         if not self.identity().devices:
-            asks = arguments.has(self.model.arguments, arguments.OFFLOAD)
+            asks = arguments.has_argument(self.model.arguments, arguments.OFFLOAD)
             nothing = asks and not is_on_host
             return (*ignored, NO_DEVICE) if nothing else ignored
         if not is_on_host:
@@ -341,7 +341,7 @@ class LlamaCpp(Engine):
     @property
     @override
     def splits_graph(self) -> bool:
-        return arguments.has(self.model.arguments, arguments.SPLITTING)
+        return arguments.has_argument(self.model.arguments, arguments.SPLITTING)
 
     @property
     @override
@@ -364,7 +364,7 @@ class LlamaCpp(Engine):
         """
         self.require(Ability.CONVERSATIONS)
         hint = "Pass another template: -- --chat-template chatml"
-        with private_folder() as folder:
+        with temporary_private_folder() as folder:
             log = folder / "rendering.log"
             with self._counting_server(log, WHOLE_ANSWERS, hint=hint) as client:
                 yield client
@@ -392,11 +392,11 @@ class LlamaCpp(Engine):
         Its errors become those of counting; *hint* says what else to do.
         """
         launch = replace(
-            self._launch(None, context=512),
+            self._launch_of_pair(None, context=512),
             alias=f"{self.model.name}.counting",
             extra=(*arguments.without_offload(self._extra_arguments()), *options),
         )
-        reads_all = arguments.has(self.model.arguments, arguments.LOADING)
+        reads_all = arguments.has_argument(self.model.arguments, arguments.LOADING)
         server = serving_llama(
             launch,
             log=log,
@@ -405,13 +405,13 @@ class LlamaCpp(Engine):
             memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
         )
         counted = translating_counting_errors("llama-server", hint=hint)
-        with counted, self._refusing_arguments(log), server as served:
+        with counted, self._blaming_arguments(log), server as served:
             yield served.client
 
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[LlamaServer]:
-        launch = self._launch(cell.pair, context=cell.context)
+        launch = self._launch_of_pair(cell.pair, context=cell.context)
         launch = replace(launch, slots=cell.slots, port=cell.port, key=cell.key)
         if cell.thinks:
             launch = replace(launch, extra=self.model.arguments)
@@ -430,7 +430,7 @@ class LlamaCpp(Engine):
     @property
     @override
     def is_on_accelerator(self) -> bool:
-        is_on_host = arguments.is_on_host(self.model.arguments)
+        is_on_host = arguments.keeps_cache_on_host(self.model.arguments)
         return bool(self.identity().devices) and not is_on_host
 
     @property
@@ -441,11 +441,11 @@ class LlamaCpp(Engine):
 
     @property
     @override
-    def is_on_cpu(self) -> bool:
+    def has_attention_on_cpu(self) -> bool:
         return self.model.attention_on_cpu
 
     @override
-    def on_cpu(self, pair: Pair) -> "LlamaCpp | None":
+    def with_attention_on_cpu(self, pair: Pair) -> "LlamaCpp | None":
         """
         The engine without flash attention, so that attention is on the CPU.
 
@@ -453,7 +453,7 @@ class LlamaCpp(Engine):
         """
         if not self.is_on_accelerator:
             return None
-        if not is_full(pair.v):
+        if not is_full_precision(pair.v):
             return None
         return replace(self, model=replace(self.model, attention_on_cpu=True))
 
@@ -472,7 +472,7 @@ class LlamaCpp(Engine):
         self.require(Ability.SPEED)
         return bench.Bench.of(self.tools, self.facts, self.model)
 
-    def _launch(self, pair: Pair | None, *, context: int) -> Launch:
+    def _launch_of_pair(self, pair: Pair | None, *, context: int) -> Launch:
         """What a server of *pair* is started with; without one it only tokenizes."""
         slug = f"{pair.slug}." if pair else ""
         return Launch(
@@ -487,11 +487,14 @@ class LlamaCpp(Engine):
 
     def _extra_arguments(self) -> tuple[str, ...]:
         """Further arguments: ours, then those of the user, which win."""
-        ours = (*self.thinking_off.split(), *arguments.host_arguments(self.model))
+        ours = (
+            *self.thinking_off.split(),
+            *arguments.attention_on_cpu_arguments(self.model),
+        )
         return (*ours, *self.model.arguments)
 
     @contextlib.contextmanager
-    def _refusing_arguments(self, log: Path) -> Iterator[None]:
+    def _blaming_arguments(self, log: Path) -> Iterator[None]:
         """
         Blame the user's arguments for the end of a server in the block, if it does.
 
@@ -501,7 +504,7 @@ class LlamaCpp(Engine):
         try:
             yield
         except CellError as error:
-            reason = str(error) if is_about_an_argument(read_log(log)) else ""
+            reason = str(error) if has_argument_error(read_log(log)) else ""
             if isinstance(error, Died) and error.returncode == 0:
                 reason = "llama-server does what they say and exits, instead of serving"
             if reason and self.model.arguments:

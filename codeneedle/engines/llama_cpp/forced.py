@@ -90,7 +90,7 @@ Request = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]
 """Gives the reply, and the tokens in it with what is listed beside each."""
 
 
-def right_ends(
+def right_token_ends(
     prompt: Sequence[int], whole: Sequence[TokenPiece], right: str
 ) -> dict[int, int]:
     """
@@ -115,7 +115,7 @@ def right_ends(
     for place in range(len(ids) - 1, shared - 1, -1):
         if end > 0:
             ends[place] = len(encoded[:end].decode(errors="ignore"))
-        end -= whole[place].size
+        end -= whole[place].utf8_size
     return dict(sorted(ends.items()))
 
 

@@ -192,7 +192,7 @@ def server_facts(server: Program) -> ServerFacts:
             f"build {OLDEST_BUILD} on",
             hint="Install a newer one, or build it with 'codeneedle llama'.",
         )
-    told = _repeated_info(server, facts.options)
+    told = _system_info_with_retries(server, facts.options)
     facts = replace(
         facts, cpu_features=cpu_features(told), fa_quants=compiled_pairs(told)
     )
@@ -241,10 +241,10 @@ def libraries_of(program: Path) -> Iterator[Path]:
     folder = program.resolve().parent
     for place in (folder, folder.parent / "lib"):
         for pattern in _LIBRARIES:
-            yield from sorted(filter(is_of_llama, place.glob(pattern)))
+            yield from sorted(filter(is_library_of_llama, place.glob(pattern)))
 
 
-def is_of_llama(path: Path) -> bool:
+def is_library_of_llama(path: Path) -> bool:
     """Whether *path* is called like a library of llama.cpp."""
     return path.name.startswith(_OWN_LIBRARIES)
 
@@ -269,7 +269,7 @@ def devices(server: Program) -> tuple[str, ...]:
     )
 
 
-def _repeated_info(server: Program, options: Collection[str]) -> str:
+def _system_info_with_retries(server: Program, options: Collection[str]) -> str:
     """`system_info`, asked for up to `INFO_TRIES` times where its line is missing."""
     told = ""
     for _ in range(INFO_TRIES):
@@ -288,7 +288,7 @@ def system_info(server: Program, options: Collection[str]) -> str:
     loudly = ("--verbosity", "4") if "--verbosity" in options else ()
     argv = [*server.words, "--model", os.devnull, "--port", "0", *loudly]
     try:
-        answer = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
+        answer = processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S)
     except ToolFailed:
         return ""
     return answer.stdout + answer.stderr
@@ -434,7 +434,7 @@ def _has_part(single: Path, name: str) -> bool:
     """
     argv = [*_part_program(single, name).words, "--help"]
     try:
-        answer = processes.output_of(argv, timeout_s=TRY_TIMEOUT_S)
+        answer = processes.run_for_output(argv, timeout_s=TRY_TIMEOUT_S)
     except ToolFailed:
         return False
     options = set(chain.from_iterable(_option_texts(answer.stdout + answer.stderr)))
@@ -462,7 +462,7 @@ def _is_program(path: Path) -> bool:
 def _ask_server(server: Program, question: str) -> str:
     """What *server* answers *question*, stdout then stderr; refused if it fails."""
     argv = [*server.words, question]
-    child = processes.output_of(argv, timeout_s=ASK_TIMEOUT_S)
+    child = processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S)
     text = child.stdout + child.stderr
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.

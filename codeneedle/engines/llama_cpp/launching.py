@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import parse
 from codeneedle.errors import NothingToShow
-from codeneedle.system.variables import assignment, with_variables
-from codeneedle.text import visible
+from codeneedle.system.inherited_variables import assignment, with_variables
+from codeneedle.text import escape_invisible
 
 ENVIRONMENT = {
     "k": "LLAMA_ARG_CACHE_TYPE_K",
@@ -47,7 +47,7 @@ class Launch:
     """Variables that it was measured with, of those that change the cache."""
 
     @property
-    def source(self) -> tuple[str, str]:
+    def model_option(self) -> tuple[str, str]:
         """The long option that names the model, without dashes, and its value."""
         is_repository = _REPOSITORY.fullmatch(self.model)
         return ("hf-repo" if is_repository else "model", self.model)
@@ -55,12 +55,12 @@ class Launch:
 
 def options(launch: Launch) -> list[str]:
     """The arguments of llama-server: model, pair, then those it was measured with."""
-    option, value = launch.source
+    option, value = launch.model_option
     pair = ("-ctk", launch.pair.k, "-ctv", launch.pair.v, "-fa", "on")
     return [f"--{option}", value, *pair, *launch.arguments]
 
 
-def command(launch: Launch) -> list[str]:
+def command_lines(launch: Launch) -> list[str]:
     """The command, and comments that say it for launchers."""
     return [
         with_variables(launch.environment, ["llama-server", *options(launch)]),
@@ -68,18 +68,18 @@ def command(launch: Launch) -> list[str]:
     ]
 
 
-def variables(pair: Pair) -> dict[str, str]:
+def cache_type_variables(pair: Pair) -> dict[str, str]:
     """Environment variables of llama-server that set *pair*, with flash attention."""
     values = {"k": pair.k, "v": pair.v, "flash": "on"}
     return {name: values[key] for key, name in ENVIRONMENT.items()}
 
 
-def every_variable(launch: Launch) -> dict[str, str]:
+def environment_variables(launch: Launch) -> dict[str, str]:
     """The variables that set the pair, and those that it was measured with."""
-    return {**variables(launch.pair), **launch.environment}
+    return {**cache_type_variables(launch.pair), **launch.environment}
 
 
-def environment(launch: Launch) -> list[str]:
+def environment_lines(launch: Launch) -> list[str]:
     """
     Variables, a line each; comments name the arguments, and say it for launchers.
 
@@ -88,12 +88,12 @@ def environment(launch: Launch) -> list[str]:
     given = launch.arguments
     return [
         *([f"# measured with the arguments {shlex.join(given)}"] if given else []),
-        *map(assignment, every_variable(launch).items()),
+        *map(assignment, environment_variables(launch).items()),
         *(f"# {line}" for line in launcher_lines(launch.pair)),
     ]
 
 
-def preset(launch: Launch) -> list[str]:
+def preset_lines(launch: Launch) -> list[str]:
     """
     A section of the file of presets of ``--models-preset`` (``docs/preset.md``).
 
@@ -101,7 +101,7 @@ def preset(launch: Launch) -> list[str]:
         NothingToShow: If its layout cannot say an argument: it knows no quotes.
     """
     rows = [
-        launch.source,
+        launch.model_option,
         ("cache-type-k", launch.pair.k),
         ("cache-type-v", launch.pair.v),
         ("flash-attn", "on"),
@@ -112,8 +112,9 @@ def preset(launch: Launch) -> list[str]:
         if not (is_once and _VALUE.fullmatch(value) and " " not in key):
             said = f"--{key} {value}" if is_once else f"--{key} more than once"
             raise NothingToShow(
-                run=visible(launch.name),
-                what=f"words for preset: its layout cannot say {visible(said)}",
+                run=escape_invisible(launch.name),
+                what="words for preset: its layout cannot say "
+                f"{escape_invisible(said)}",
                 hint="--form command says all of it.",
             )
     name = launch.name.translate(_NO_BRACKETS).strip()

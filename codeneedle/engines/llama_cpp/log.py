@@ -28,14 +28,14 @@ _NEW_CONTEXT = "constructing llama_context"
 """Begins a context; a second one belongs to a draft model."""
 
 
-def read(log_text: str) -> Effective:
+def effective_settings(log_text: str) -> Effective:
     """
     The effective settings, from a log written with ``-lv 4``.
 
     If there is also a draft model, the first context counts.
     """
     everything = list(lines(log_text))
-    model = list(_first_context(everything))
+    model = list(_lines_of_first_context(everything))
     return Effective(
         build=_last_group(_BUILD, everything),
         context=_context(everything),
@@ -77,7 +77,7 @@ def _first_trouble(log_text: str) -> Trouble | None:
     return reasons.first_sign(_TROUBLES, lines(log_text))
 
 
-def evidence(log_text: str) -> tuple[str, ...]:
+def setting_lines(log_text: str) -> tuple[str, ...]:
     """The lines that state cache types, context, flash attention and offload."""
     signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
     telling = [line for line in lines(log_text) if any(s.search(line) for s in signs)]
@@ -218,7 +218,7 @@ _ATTENTION = (
 """Lines that tell where attention runs if not in a kernel; some at the first token."""
 
 
-def _first_context(everything: Iterable[str]) -> Iterator[str]:
+def _lines_of_first_context(everything: Iterable[str]) -> Iterator[str]:
     """The lines up to the second context, which is that of a draft model."""
     contexts = 0
     for line in everything:

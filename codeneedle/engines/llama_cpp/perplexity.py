@@ -16,14 +16,14 @@ from codeneedle.engines.llama_cpp import log as logs
 from codeneedle.engines.llama_cpp.arguments import (
     ALL_LAYERS,
     OFFLOAD,
-    has,
-    host_arguments,
+    attention_on_cpu_arguments,
+    environment_for_model,
+    has_argument,
     last_value,
-    threads,
-    variables,
-    waiting,
-    waits_passively,
-    without,
+    thread_arguments,
+    threads_should_sleep,
+    wait_policy_label,
+    without_arguments,
 )
 from codeneedle.engines.llama_cpp.base_file import (
     BaseFileStatistics,
@@ -46,8 +46,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
-    lacking_lengths,
-    nan_from,
+    first_nan_in_log,
+    short_text_lengths,
 )
 from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
 from codeneedle.engines.mismatch import (
@@ -69,9 +69,9 @@ from codeneedle.errors import CellError, ToolMissing
 from codeneedle.records.record import Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import processes
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import run_watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
-from codeneedle.system.variables import inherited_variables
 
 if TYPE_CHECKING:
     from codeneedle.engines.llama_cpp.reading import ReadJob, RowStream
@@ -171,8 +171,8 @@ class Perplexity(BaseFileTool):
     def write_base(
         self, job: Job, note: Notify, progress: Progress
     ) -> BaseFileStatistics:
-        log_text, _ = self._run_to_end(job, note, progress)
-        lengths = lacking_lengths(log_text)
+        log_text, _ = self._run_until_log_complete(job, note, progress)
+        lengths = short_text_lengths(log_text)
         if lengths is not None:
             raise job.too_short_error(lengths)
         ppl, done = _perplexity(job, log_text), announced_size(log_text)
@@ -232,7 +232,7 @@ class Perplexity(BaseFileTool):
         self.verify(job, log_text)
         return rows.comparison(ppl=_perplexity(job, log_text), retries=retries)
 
-    def places(self, tokens: int) -> range:
+    def scorable_places(self, tokens: int) -> range:
         """Places of tokens that the tool scores: the second half but its first."""
         return range(tokens // 2 + 1, tokens)
 
@@ -241,7 +241,9 @@ class Perplexity(BaseFileTool):
         values = values_per_row(self.model.weights.vocabulary)
         return 4 * values * (tokens + min(tokens, BATCH))
 
-    def read(self, task: ReadingTask, *, log: Path, note: Notify) -> ReadTokens:
+    def read_and_score(
+        self, task: ReadingTask, *, log: Path, note: Notify
+    ) -> ReadTokens:
         """The scores of *task*; the base file comes through a pipe."""
         from codeneedle.engines.llama_cpp import reading
 
@@ -274,15 +276,15 @@ class Perplexity(BaseFileTool):
 
         def run() -> tuple[str, int]:
             rows.begin()
-            with reading.pipe_of(rows) as pipe:
+            with reading.piping_into_rows(rows) as pipe:
                 return self._run(replace(job, pipe=pipe), note, progress)
 
         def most_retries(log_text: str) -> int:
             if rows.fault:
                 return 0
-            return _most_retries(log_text, rows.is_whole, is_estimated=is_estimated)
+            return _allowed_reruns(log_text, rows.is_whole, is_estimated=is_estimated)
 
-        log_text, returncode, retries = _run_until_told(run, most_retries)
+        log_text, returncode, retries = _run_with_retries(run, most_retries)
         if returncode != 0:
             raise _exit_error(job, log_text, returncode=returncode)
         _refuse_unusable_rows(job, rows, log_text)
@@ -294,19 +296,19 @@ class Perplexity(BaseFileTool):
             *self.tool.words,
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(job.task.context)),
-            *("--batch-size", str(self._batch(job.task.context))),
+            *("--batch-size", str(self._batch_size(job.task.context))),
             *("--flash-attn", "on"),
             *("--cache-type-k", job.pair.k, "--cache-type-v", job.pair.v),
             *(("--n-gpu-layers", ALL_LAYERS) if self._takes_all_layers() else ()),
-            *threads(self.model, self.options),
+            *thread_arguments(self.model, self.options),
             *(word for each in OPTIONAL if each[0] in self.options for word in each),
             *("--kl-divergence-base", str(job.base)),
             *("--file", str(job.text), "--chunks", str(job.task.chunks)),
-            *host_arguments(self.model),
-            *without(self.arguments, _BATCH_SIZE),
+            *attention_on_cpu_arguments(self.model),
+            *without_arguments(self.arguments, _BATCH_SIZE),
         ]
 
-    def _batch(self, context: int) -> int:
+    def _batch_size(self, context: int) -> int:
         """Tokens per batch of a chunk: the user's number, if it is less than others."""
         chosen = last_value(self.arguments, _BATCH_SIZE)
         return min(context, int(chosen) if chosen.isdecimal() else BATCH)
@@ -323,7 +325,7 @@ class Perplexity(BaseFileTool):
         Raises:
             CellError: If they do, or if the log does not tell.
         """
-        effective = logs.read(log_text)
+        effective = logs.effective_settings(log_text)
         asked = RequestedSettings(
             pair=job.pair,
             context=job.task.context,
@@ -334,18 +336,18 @@ class Perplexity(BaseFileTool):
         refuse_without_flash(job.pair, effective)
         unlike = differences(asked, effective)
         if unlike and (is_over or effective.kv):
-            raise mismatch_error(unlike, log_excerpt=logs.evidence(log_text))
+            raise mismatch_error(unlike, log_excerpt=logs.setting_lines(log_text))
 
-    def _run_to_end(
+    def _run_until_log_complete(
         self, job: Job, note: Notify, progress: Progress
     ) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
 
         def most_retries(log_text: str) -> int:
             has_begun = announced_size(log_text) is not None
-            return _most_retries(log_text, has_begun) if ends_early(log_text) else 0
+            return _allowed_reruns(log_text, has_begun) if ends_early(log_text) else 0
 
-        log_text, returncode, retries = _run_until_told(
+        log_text, returncode, retries = _run_with_retries(
             lambda: self._run(job, note, progress), most_retries
         )
         if returncode != 0:
@@ -366,14 +368,14 @@ class Perplexity(BaseFileTool):
         """
         argv = self.command(job)
         note(ToolRun(command=tuple(argv)))
-        is_passive = waits_passively(self.model)
+        is_passive = threads_should_sleep(self.model)
         env = inherited_variables()
-        env |= variables(self.model, is_passive=is_passive)
+        env |= environment_for_model(self.model, is_passive=is_passive)
 
         silence_limit = job.task.silence_limit
         silence_s, known = silence_limit.limit_and_cause(SILENCE_S)
 
-        def read_on() -> None:
+        def check_growing_log() -> None:
             silence_limit.note_event()
             log_text = read_log(job.log)
             self.verify(job, log_text, is_over=False)
@@ -387,7 +389,7 @@ class Perplexity(BaseFileTool):
             argv,
             env=env,
             log=job.log,
-            grown=read_on,
+            grown=check_growing_log,
             written=job.written_bytes,
             silence_s=silence_s,
             # A base file is larger than any log.
@@ -400,7 +402,10 @@ class Perplexity(BaseFileTool):
         note(
             ToolRun(
                 command=tuple(argv),
-                effective=replace(logs.read(log_text), waiting=waiting(is_passive)),
+                effective=replace(
+                    logs.effective_settings(log_text),
+                    waiting=wait_policy_label(is_passive),
+                ),
             )
         )
         _refuse_nan(job, log_text)
@@ -408,7 +413,7 @@ class Perplexity(BaseFileTool):
 
     def _takes_all_layers(self) -> bool:
         """Whether each layer is to be on the accelerator: the user chose no number."""
-        return not has(self.arguments, OFFLOAD)
+        return not has_argument(self.arguments, OFFLOAD)
 
     def _refuse_overflow(self, context: int) -> None:
         """Stop at a *context* at which an old build computes sizes of 32 bits."""
@@ -429,14 +434,16 @@ class Perplexity(BaseFileTool):
 
 def _version(tool: Program) -> str:
     """The version that *tool* states; ``unknown`` if it does not."""
-    answer = processes.output_of((*tool.words, "--version"), timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output(
+        (*tool.words, "--version"), timeout_s=ASK_TIMEOUT_S
+    )
     for line in f"{answer.stdout}\n{answer.stderr}".splitlines():
         if line.startswith("version:"):
             return line.removeprefix("version:").strip()
     return "unknown"
 
 
-def _run_until_told(
+def _run_with_retries(
     run: Callable[[], tuple[str, int]], most_retries: Callable[[str], int]
 ) -> tuple[str, int, int]:
     """
@@ -463,7 +470,7 @@ def _run_until_told(
         retries += 1
 
 
-def _most_retries(
+def _allowed_reruns(
     log_text: str, has_results: bool, *, is_estimated: bool = True
 ) -> int:
     """
@@ -477,7 +484,11 @@ def _most_retries(
     if failure(log_text) is not None:
         return 0
     # What the log says before the first chunk proves types, rotation and kernel.
-    if not has_results or not logs.read(log_text).kv or not chunks_done(log_text):
+    if (
+        not has_results
+        or not logs.effective_settings(log_text).kv
+        or not chunks_done(log_text)
+    ):
         return RETRIES
     return PERPLEXITY_RETRIES if is_estimated and ends_early(log_text) else 0
 
@@ -534,8 +545,8 @@ def _refuse_nan(job: Job, log_text: str) -> None:
     Raises:
         ComputesNan: If there is some.
     """
-    of_job = job.nan_from()
-    token = nan_from(log_text) if of_job is None else of_job
+    of_job = job.first_nan_token()
+    token = first_nan_in_log(log_text) if of_job is None else of_job
     if token is not None:
         raise _nan_error(token, log_text)
 
@@ -550,7 +561,7 @@ def _refuse_unusable_rows(job: Job, rows: "RowStream", log_text: str) -> None:
     if rows.fault:
         raise _unreadable_rows_error(job, rows.fault, log_text)
     if not rows.is_whole:
-        raise _incomplete_error(job, log_text, lacking=rows.missing)
+        raise _incomplete_error(job, log_text, lacking=rows.final_fault)
 
 
 def _nan_error(token: int, log_text: str) -> CellError:

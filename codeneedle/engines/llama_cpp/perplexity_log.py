@@ -18,7 +18,7 @@ class Size:
     context: int  # length of each, in tokens
 
 
-def nan_from(log_text: str) -> int | None:
+def first_nan_in_log(log_text: str) -> int | None:
     """
     From which token of its text on the tool computes NaN; None if it does not.
 
@@ -43,7 +43,7 @@ def final_perplexity(log_text: str) -> Estimate | None:
     )
     if match is None or failure(log_text) is not None:
         return None
-    estimate = _estimate(match["value"], match["error"])
+    estimate = _parse_estimate(match["value"], match["error"])
     return estimate if math.isfinite(estimate.value) else None
 
 
@@ -56,7 +56,11 @@ def ends_early(log_text: str) -> bool:
     A log whose last line is there was not cut, whatever it says.
     """
     is_ended = any(map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
-    return not is_ended and nan_from(log_text) is None and failure(log_text) is None
+    return (
+        not is_ended
+        and first_nan_in_log(log_text) is None
+        and failure(log_text) is None
+    )
 
 
 def announced_size(log_text: str) -> Size | None:
@@ -80,7 +84,7 @@ def failure(log_text: str) -> str | None:
     return None
 
 
-def lacking_lengths(log_text: str) -> Lengths | None:
+def short_text_lengths(log_text: str) -> Lengths | None:
     """How many tokens the text lacks, if the tool says so; else None."""
     needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
     if needed is None or present is None:
@@ -113,7 +117,7 @@ def _right_stripped_lines(log_text: str) -> Iterator[str]:
     return (line.rstrip() for line in lines(log_text))
 
 
-def _estimate(value: str, error: str | None) -> Estimate:
+def _parse_estimate(value: str, error: str | None) -> Estimate:
     """A number with its error; None for one that is not finite."""
     # A tiny number is printed with a sign: -0.000000.
     number = float(value) + 0.0

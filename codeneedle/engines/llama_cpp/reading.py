@@ -33,9 +33,9 @@ from codeneedle.engines.llama_cpp.base_file import (
     MAGIC,
     BaseFile,
     Job,
-    folder_errors,
     scored_tokens,
-    written_text,
+    translating_folder_errors,
+    write_text_file,
 )
 from codeneedle.engines.messages import round_score
 from codeneedle.engines.tools import (
@@ -45,16 +45,16 @@ from codeneedle.engines.tools import (
     Estimate,
     ReadingTask,
     ReadTokens,
-    first_equals,
+    indices_of_first_equals,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
-from codeneedle.scores import ROUNDING, log_probability
+from codeneedle.scores import ROUNDING, checked_log_probability
 from codeneedle.system.files import (
     open_regular,
-    own_folder,
-    private_folder,
     reason_of,
+    refuse_linked_folder,
+    temporary_private_folder,
 )
 from codeneedle.text import plural
 
@@ -117,7 +117,7 @@ class RowStream(ABC):
     def take_row(self, number: int, stored: Stored) -> None:
         """Look at the row of that *number*, from 0, as it is *stored*."""
 
-    def is_faulty(self, stored: Stored, place: int) -> bool:
+    def note_row_fault(self, stored: Stored, place: int) -> bool:
         """Whether the row of the token at *place* is none: sets `fault`, `nan_from`."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         if math.isnan(scale) or math.isnan(low):
@@ -147,7 +147,7 @@ class RowStream(ABC):
         return self.has_all_rows and not self.fault
 
     @property
-    def missing(self) -> str:
+    def final_fault(self) -> str:
         """What is wrong with a file that has ended, as a phrase; empty if nothing."""
         if self.is_whole:
             return ""
@@ -159,14 +159,14 @@ class RowStream(ABC):
         """Take the next bytes of the file; without effect once it has a fault."""
         self.taken += len(data)
         self._rest += data
-        while part := self._next_bytes():
-            self._take_part(part)
+        while part := self._pop_header_or_row():
+            self._take_header_or_row(part)
         if self._row > self.expected_row_count or (
             self._row == self.expected_row_count and self._rest
         ):
             self.fault = f"it has more than {plural(self.expected_row_count, 'row')}"
 
-    def _next_bytes(self) -> bytes:
+    def _pop_header_or_row(self) -> bytes:
         """Header and tokens, or a row, once all of it has come; else empty."""
         is_begun = self._row >= 0
         size = 2 * values_per_row(self.vocabulary)
@@ -179,7 +179,7 @@ class RowStream(ABC):
         del self._rest[:size]
         return part
 
-    def _take_part(self, part: bytes) -> None:
+    def _take_header_or_row(self, part: bytes) -> None:
         """Take in the header, or the next row; further rows are only counted."""
         if self._row < 0:
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
@@ -228,10 +228,10 @@ class Rows(RowStream):
 
     @property
     @override
-    def missing(self) -> str:
+    def final_fault(self) -> str:
         if self.has_all_rows and not self.fault and self._places_without_score:
             return f"no row of it tells of token {self._places_without_score[0]:,}"
-        return RowStream.missing.fget(self)  # type: ignore[attr-defined, no-any-return]
+        return RowStream.final_fault.fget(self)  # type: ignore[attr-defined, no-any-return]
 
     def tokens(self) -> ReadTokens:
         """The scores of the wanted tokens of a whole file."""
@@ -266,14 +266,14 @@ class Rows(RowStream):
         """Keep the score of the token at *place*, or say what is wrong with its row."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
-        if self.is_faulty(stored, place):
+        if self.note_row_fault(stored, place):
             return
         right = self.ids[place]
         value = int(values[right])
         others = (values[:right], values[right + 1 :])
         runner_up = max(int(other.max()) for other in others if len(other))
         self._kept[place] = (
-            round_score(log_probability(low + scale * value)),
+            round_score(checked_log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.
             round_score(scale * (value - runner_up)),
             value == 0,
@@ -306,7 +306,7 @@ class CheckedRows(RowStream):
     @override
     def take_row(self, number: int, stored: Stored) -> None:
         """Set `fault` if the row is none."""
-        self.is_faulty(stored, self.place_of(number))
+        self.note_row_fault(stored, self.place_of(number))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -361,9 +361,9 @@ class ComparedRows(RowStream):
         base = np.frombuffer(self._there.read(stored.nbytes), dtype=np.uint16)
         if len(base) != len(stored) or row_fault(base, self.vocabulary):
             self.fault = f"the base file of the reference has no row of token {place:,}"
-        if self.fault or self.is_faulty(stored, place):
+        if self.fault or self.note_row_fault(stored, place):
             return
-        self._sums.add(
+        self._sums.add_token(
             decoded_row(stored, self.vocabulary),
             decoded_row(base, self.vocabulary),
             int(self._ids[place]),
@@ -388,7 +388,7 @@ class ComparedRows(RowStream):
             logprobs=self._sums.logprobs,
             first_choices=self._sums.first_choices,
             # The first token may be one that begins each prompt.
-            same_as=first_equals(
+            same_as=indices_of_first_equals(
                 each[1:].tobytes() for each in self._ids.reshape(self.chunks, -1)
             ),
         )
@@ -433,7 +433,7 @@ class ReadJob(Job):
         return self.rows.fault
 
     @override
-    def nan_from(self) -> int | None:
+    def first_nan_token(self) -> int | None:
         """The first token whose row is NaN; None without one."""
         return self.rows.nan_from
 
@@ -448,10 +448,10 @@ def prepare_reading(
         FolderUnusable: If the text cannot be written to the run folder.
     """
     rows = Rows(ids=task.ids, wanted=task.wanted, vocabulary=vocabulary)
-    folder = own_folder(task.folder / "base")
-    with folder_errors(folder):
+    folder = refuse_linked_folder(task.folder / "base")
+    with translating_folder_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        text = written_text(folder, task.text)
+        text = write_text_file(folder, task.text)
     asked = DivergenceTask(
         pair=task.pair,
         reference=task.pair,
@@ -479,15 +479,15 @@ def prepare_comparing(
     rows = ComparedRows(
         vocabulary=vocabulary, context=task.context, chunks=chunks, base=base
     )
-    with folder_errors(base.parent):
-        text = written_text(base.parent, task.text)
+    with translating_folder_errors(base.parent):
+        text = write_text_file(base.parent, task.text)
     # As the reference is read: the tool writes what is compared.
     asked = replace(task, reference=task.pair, chunks=chunks)
     return ReadJob(task=asked, text=text, log=log, pipe=Path(), rows=rows), rows
 
 
 @contextlib.contextmanager
-def pipe_of(rows: RowStream) -> Iterator[Path]:
+def piping_into_rows(rows: RowStream) -> Iterator[Path]:
     """
     A named pipe that *rows* take from, for the length of a block.
 
@@ -498,7 +498,7 @@ def pipe_of(rows: RowStream) -> Iterator[Path]:
         CellError: If none can be made: some network drives have no pipes.
         FolderUnusable: If the cache folder cannot be written.
     """
-    with private_folder() as folder:
+    with temporary_private_folder() as folder:
         path = folder / "rows"
         try:
             os.mkfifo(path, mode=0o600)

@@ -29,23 +29,23 @@ from codeneedle.engines.llama_cpp.arguments import (
     SLOT_FOLDER,
     Launch,
     asks_for_all_layers,
-    can_save,
+    can_save_cache,
     command,
-    variables,
-    waiting,
-    waits_passively,
-    without,
+    environment_for_model,
+    threads_should_sleep,
+    wait_policy_label,
+    without_arguments,
 )
 from codeneedle.engines.llama_cpp.client import Client
-from codeneedle.engines.llama_cpp.installation import is_of_llama
+from codeneedle.engines.llama_cpp.installation import is_library_of_llama
 from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
     cause,
-    evidence,
+    effective_settings,
     is_shutting_down,
     last_lines,
-    read,
     read_log,
+    setting_lines,
     trouble,
 )
 from codeneedle.engines.messages import BadReply, Readiness, Refused
@@ -54,23 +54,23 @@ from codeneedle.engines.mismatch import (
     differences,
     refuse_without_flash,
 )
-from codeneedle.engines.started_servers import StartedServer, nap_after
+from codeneedle.engines.started_servers import StartedServer, nap_seconds
 from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import machine
 from codeneedle.system.contents import content_hash, joint_hash
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import (
     Child,
+    command_line_of,
     mapped_files,
     port_is_listened_on,
     process_tree,
     program_of,
-    words_of,
 )
-from codeneedle.system.variables import inherited_variables
-from codeneedle.text import one_line, size
+from codeneedle.text import one_line, size_text
 
 LOAD_TIMEOUT_S = 1800.0
 """How long loading may take at most: a hundred gigabytes from a slow disk."""
@@ -114,11 +114,12 @@ class LlamaServer(StartedServer):
     def effective(self) -> Effective:
         """What its log tells by now; some of it is only logged at the first token."""
         return replace(
-            read(read_log(self.log)), waiting=waiting(self.launch.is_passive)
+            effective_settings(read_log(self.log)),
+            waiting=wait_policy_label(self.launch.is_passive),
         )
 
     @override
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:
+    def differences_from_cell(self, cell: CellSpec) -> tuple[str, ...]:
         """Differences from *cell*; waits `LOG_DELAY_S` for a log without a cache."""
         asked = RequestedSettings(
             pair=cell.pair,
@@ -135,7 +136,7 @@ class LlamaServer(StartedServer):
             waited_s = time.monotonic() - began
             if not unlike or effective.kv or waited_s > LOG_DELAY_S:
                 return unlike
-            time.sleep(nap_after(waited_s))
+            time.sleep(nap_seconds(waited_s))
 
     @override
     def save_cache(self) -> None:
@@ -147,7 +148,7 @@ class LlamaServer(StartedServer):
 
     def _ask_slot(self, action: Literal["save", "restore"]) -> None:
         """Save or restore the cache; a `CannotSave` if the server cannot."""
-        if not can_save(self.launch):
+        if not can_save_cache(self.launch):
             raise CannotSave(f"this llama-server has no {SLOT_FOLDER}")
         try:
             self.client.act_on_slot(action)
@@ -165,7 +166,7 @@ class LlamaServer(StartedServer):
 
         0 if it is too large.
         """
-        if self.is_too_large():
+        if self.has_exceeded_memory():
             return 0.0
         if self._warm_from_s is None:
             if _WARM_UP not in read_log(self.log):
@@ -187,7 +188,7 @@ class LlamaServer(StartedServer):
         if self._warm_from_s is not None:
             message = f"llama-server hangs at warm-up, for {self.warmup_timeout_s:g} s"
             hint = f"See {self.log}. It may concern this pair only."
-        return self._too_large_error() or CellError(
+        return self._exceeded_memory_error() or CellError(
             message,
             hint=hint,
             status=Status.TIMED_OUT,
@@ -208,24 +209,26 @@ class LlamaServer(StartedServer):
     @override
     def excerpt(self, error: CellError) -> tuple[str, ...]:
         is_mismatch = error.status == Status.MISMATCHED
-        return (evidence if is_mismatch else last_lines)(read_log(self.log))
+        return (setting_lines if is_mismatch else last_lines)(read_log(self.log))
 
     @override
     def exit_error(self) -> CellError | None:
         """Why it cannot be used: it takes too much memory, or has ended."""
         return (
-            self._too_large_error() if self.child.poll() is None else self.death_error()
+            self._exceeded_memory_error()
+            if self.child.poll() is None
+            else self.death_error()
         )
 
     @override
-    def program(self) -> str:
+    def program_hash(self) -> str:
         """A hash of what the innermost process runs: a wrapper is none of ours."""
         serving = [
             pid
             for pid in process_tree(self.child.pid)
-            if self.launch.alias in words_of(pid)
+            if self.launch.alias in command_line_of(pid)
         ]
-        return running_program(serving[-1], self.command) if serving else ""
+        return running_program_hash(serving[-1], self.command) if serving else ""
 
     @override
     def _resident_bytes(self) -> int | None:
@@ -238,21 +241,22 @@ class LlamaServer(StartedServer):
             port = urlsplit(self.address.url).port or 0
             is_known = port_is_listened_on(process_tree(self.child.pid), port)
             self._is_here = is_known is not False or self.child.poll() is not None
-        return machine.tree_rss_bytes(self.child.pid) if self._is_here else None
+        return machine.tree_peak_rss_bytes(self.child.pid) if self._is_here else None
 
-    def is_too_large(self) -> bool:
+    def has_exceeded_memory(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
         if self.memory_bytes is not None and not self._was_too_large:
-            self._was_too_large = _own_memory(self.child.pid) > self.memory_bytes
+            self._was_too_large = _tree_memory_bytes(self.child.pid) > self.memory_bytes
         return self._was_too_large
 
-    def _too_large_error(self) -> CellError | None:
+    def _exceeded_memory_error(self) -> CellError | None:
         """The error for a server beyond its limit of memory; None if it was not."""
         limit = self.memory_bytes
         if limit is None or not self._was_too_large:
             return None
         return CellError(
-            f"llama-server was stopped as it took more than {size(limit)} of memory",
+            f"llama-server was stopped as it took more than {size_text(limit)} of "
+            "memory",
             hint=f"See {self.log}.",
             status=Status.OUT_OF_MEMORY,
             log_excerpt=last_lines(read_log(self.log)),
@@ -301,10 +305,10 @@ def serving_llama(
     def start(port: int, stack: ExitStack) -> LlamaServer:
         # The server's log ends with the last four characters of its key.
         api_key = launch.key or f"{secrets.token_urlsafe(32)}-end"
-        is_passive = waits_passively(launch.model)
+        is_passive = threads_should_sleep(launch.model)
         argv = command(replace(launch, alias=alias), port=port)
         env = inherited_variables()
-        env |= variables(launch.model, is_passive=is_passive)
+        env |= environment_for_model(launch.model, is_passive=is_passive)
         env["LLAMA_API_KEY"] = api_key
         heading = f"{COMMAND_SIGN}{one_line(shlex.join(argv))}\n"
         child = stack.enter_context(
@@ -316,7 +320,7 @@ def serving_llama(
             url,
             api_key=api_key,
             silence_s=silence_s,
-            is_leaving=lambda: is_shutting_down(log) or server.is_too_large(),
+            is_leaving=lambda: is_shutting_down(log) or server.has_exceeded_memory(),
         )
         server = LlamaServer(
             launch=replace(launch, alias=alias, is_passive=is_passive),
@@ -341,7 +345,7 @@ def load_limit_s(weights: Weights) -> float:
     )
 
 
-def is_about_an_argument(log_text: str) -> bool:
+def has_argument_error(log_text: str) -> bool:
     """Whether the server ended because it could not read its command line."""
     cause = trouble(log_text)
     words = cause.reason if cause else ""
@@ -350,7 +354,7 @@ def is_about_an_argument(log_text: str) -> bool:
     return any(sign in words for sign in signs)
 
 
-def running_program(pid: int, ours: Sequence[str]) -> str:
+def running_program_hash(pid: int, ours: Sequence[str]) -> str:
     """
     A hash of the program that *pid* runs, of its libraries, and of its further words.
 
@@ -361,9 +365,9 @@ def running_program(pid: int, ours: Sequence[str]) -> str:
     program = program_of(pid)
     if program is None:
         return ""
-    libraries = filter(is_of_llama, mapped_files(pid))
+    libraries = filter(is_library_of_llama, mapped_files(pid))
     # What stands before the server may give it a port of its own.
-    told = without(words_of(pid)[1:], PORTS)
+    told = without_arguments(command_line_of(pid)[1:], PORTS)
     words = Counter(told)
     words.subtract(ours)
     # Of a script, what it says counts, not where it is.
@@ -376,12 +380,12 @@ def running_program(pid: int, ours: Sequence[str]) -> str:
     return hashlib.sha256("\0".join(parts).encode(errors="replace")).hexdigest()
 
 
-def _own_memory(pid: int) -> int:
+def _tree_memory_bytes(pid: int) -> int:
     """Memory of *pid* and what it started, without mapped files if the system tells."""
-    return sum(map(_own_memory_of, process_tree(pid)))
+    return sum(map(_process_memory_bytes, process_tree(pid)))
 
 
-def _own_memory_of(pid: int) -> int:
+def _process_memory_bytes(pid: int) -> int:
     """
     Anonymous memory of *pid*; its peak where the system tells no such.
 

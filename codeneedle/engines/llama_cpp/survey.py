@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from codeneedle.cache_types import FIRST, Pair, is_full
+from codeneedle.cache_types import FIRST, Pair, is_full_precision
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp import log as logs
@@ -22,9 +22,9 @@ from codeneedle.engines.llama_cpp.arguments import (
     KV_ON_HOST,
     OFFLOAD,
     VISIBLE_DEVICES,
-    has,
+    environment_for_model,
+    has_argument,
     parse,
-    variables,
 )
 from codeneedle.engines.llama_cpp.backends import ALL_KERNELS
 from codeneedle.engines.llama_cpp.installation import (
@@ -37,20 +37,20 @@ from codeneedle.engines.llama_cpp.installation import (
 from codeneedle.engines.llama_cpp.tool_options import (
     own_options,
     shared_arguments,
-    why_unlike,
+    why_not_used,
 )
 from codeneedle.engines.survey import (
     NO_BUILD,
     WHOLE_SPLITS,
     PairSurvey,
     Survey,
-    tell_call,
+    report_survey_progress,
 )
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, identity, read_note, write_note
-from codeneedle.system.variables import inherited_variables
+from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.text import MIB
 
 TIMEOUT_S = 60.0
@@ -148,7 +148,7 @@ class Surveyor:
             arguments=arguments,
             facts=facts,
             key=_call_key(tool, facts, model, arguments),
-            refusal=why_unlike(tool, lacking),
+            refusal=why_not_used(tool, lacking),
         )
 
     def command(
@@ -163,7 +163,7 @@ class Surveyor:
             extra: Further arguments.
             level: How much is logged; graphs are from 5 on.
         """
-        takes_all = not has(self.arguments, OFFLOAD)
+        takes_all = not has_argument(self.arguments, OFFLOAD)
         return [
             *self.tool.words,
             *("--fit-print", "on"),
@@ -187,10 +187,13 @@ class Surveyor:
         try:
             answers = asked.answers_about(list(dict.fromkeys(pairs)))
             known = {pair: each for pair, each in answers.items() if each}
-            whole = self._whole_splits(known.values(), asked.about)
+            whole = self._kernel_split_limit(known.values(), asked.answer_about)
         finally:
-            asked.keep()  # also what was answered before Ctrl-C
-        judged = {pair: self._with_place(each, whole) for pair, each in known.items()}
+            asked.write_answers()  # also what was answered before Ctrl-C
+        judged = {
+            pair: self._with_attention_place(each, whole)
+            for pair, each in known.items()
+        }
         places = {each.attention for each in judged.values()}
         cure = ALL_KERNELS if Attention.CONVERTED in places else ""
         return Survey(
@@ -198,12 +201,14 @@ class Surveyor:
             pairs=judged,
             whole_splits=whole,
             unknown=asked.failure,
-            cure="" if self._without_kernels else cure,
+            cure="" if self._head_sizes_without_kernel else cure,
             took_s=time.monotonic() - started,
             is_kept=not asked.is_grown,
         )
 
-    def _whole_splits(self, answers: Collection[PairSurvey], ask: "_Ask") -> int | None:
+    def _kernel_split_limit(
+        self, answers: Collection[PairSurvey], ask: "_Ask"
+    ) -> int | None:
         """
         Most parts of a graph whose attention runs in a kernel; None without a device.
 
@@ -211,7 +216,7 @@ class Surveyor:
         the graph, too. f16/f16 itself has no kernel if it has as many parts as with
         its cache on the host, or two for each layer with a cache, and two more.
         """
-        if not _runs_on_device(answers, self.arguments):
+        if not _attention_runs_on_device(answers, self.arguments):
             return None
         plain = ask(PLAIN)
         splits = plain.graph_splits if plain else None
@@ -225,7 +230,9 @@ class Surveyor:
             most = 2 * layers + WHOLE_SPLITS
         return WHOLE_SPLITS if splits >= most else splits
 
-    def _with_place(self, answer: PairSurvey, whole: int | None) -> PairSurvey:
+    def _with_attention_place(
+        self, answer: PairSurvey, whole: int | None
+    ) -> PairSurvey:
         """
         *answer* with where attention runs, by the parts of its graph.
 
@@ -244,7 +251,7 @@ class Surveyor:
         return replace(answer, attention=Attention.KERNEL)
 
     @property
-    def _without_kernels(self) -> list[int]:
+    def _head_sizes_without_kernel(self) -> list[int]:
         """Head sizes of the model that have no vector kernel on CUDA; 0 is unknown."""
         weights = self.model.weights
         sizes = {weights.key_length, weights.key_length_swa}
@@ -256,8 +263,8 @@ class Surveyor:
 
         Attention is left as it is where the build does not tell.
         """
-        if self._without_kernels and answer.pair != PLAIN:
-            of = " and ".join(map(str, self._without_kernels))
+        if self._head_sizes_without_kernel and answer.pair != PLAIN:
+            of = " and ".join(map(str, self._head_sizes_without_kernel))
             evidence = f"a kernel for heads of {of} values takes f16 alone: {NO_BUILD}"
             return replace(answer, attention=Attention.CONVERTED, evidence=evidence)
         match self.facts.has_compiled(answer.pair):
@@ -299,23 +306,23 @@ class _SurveyCalls:
     _kept: dict[str, PairSurvey] = field(init=False)
 
     def __post_init__(self) -> None:
-        note = read_note(self._file, _KeptCalls)
+        note = read_note(self._kept_answers_path, _KeptCalls)
         self._kept = dict(note.pairs) if note else {}
 
     @property
-    def _file(self) -> Path:
+    def _kept_answers_path(self) -> Path:
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
     def answers_about(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
-        """What `about` finds of each of *pairs*; the first ones of a sweep first."""
+        """`answer_about` of each of *pairs*; the first ones of a sweep first."""
         first = {PLAIN, *FIRST}
         answers = {}
         for at, pair in enumerate(sorted(pairs, key=lambda pair: pair not in first)):
-            tell_call(at, len(pairs))
-            answers[pair] = self.about(pair)
+            report_survey_progress(at, len(pairs))
+            answers[pair] = self.answer_about(pair)
         return {pair: answers[pair] for pair in pairs}
 
-    def about(self, pair: Pair, *extra: str) -> PairSurvey | None:
+    def answer_about(self, pair: Pair, *extra: str) -> PairSurvey | None:
         """
         What is known of *pair* with *extra* arguments; None if nothing is.
 
@@ -330,12 +337,12 @@ class _SurveyCalls:
                 self.failure, self.failures = str(error), self.failures + 1
         return self._kept.get(name)
 
-    def keep(self) -> None:
+    def write_answers(self) -> None:
         """Write down what was answered, for later surveys."""
         # A refusal without its reason may be one of the moment.
         told = {n: p for n, p in self._kept.items() if p.evidence != UNTOLD_REFUSAL}
         if self.is_grown:
-            write_note(self._file, _KeptCalls(pairs=told))
+            write_note(self._kept_answers_path, _KeptCalls(pairs=told))
 
     def _ask_program(self, pair: Pair, *extra: str) -> PairSurvey:
         """
@@ -346,29 +353,35 @@ class _SurveyCalls:
         """
         level = 5
         for at in range(self.tries):
-            said = self._output(pair, *extra, level=level)
-            answer = _answer(pair, said)
+            said = self._call_program(pair, *extra, level=level)
+            answer = _parse_answer(pair, said)
             if answer:
                 return answer
             if said.returncode:
-                if _is_full(said) or not _NO_CONTEXT.search(said.stderr):
+                if _ran_out_of_memory(said) or not _NO_CONTEXT.search(said.stderr):
                     break
                 # Its logger gets ahead only where there is little else to write.
                 level = 1
             elif at + 1 >= TRIES_OF_OTHERS:
                 break
-        if said.returncode and _NO_CONTEXT.search(said.stderr) and not _is_full(said):
+        if (
+            said.returncode
+            and _NO_CONTEXT.search(said.stderr)
+            and not _ran_out_of_memory(said)
+        ):
             self.tries = min(self.tries, TRIES_OF_OTHERS)
             return _refusal(pair, UNTOLD_REFUSAL)
-        raise _NoAnswerError(self._failure_of(said))
+        raise _NoAnswerError(self._logged_failure_phrase(said))
 
-    def _output(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
+    def _call_program(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
         """What a call says; after one that hangs, no further pair is asked."""
         surveyor = self.surveyor
         argv = surveyor.command(pair, self.context, *extra, level=level)
-        env = inherited_variables() | variables(surveyor.model, is_passive=False)
+        env = inherited_variables() | environment_for_model(
+            surveyor.model, is_passive=False
+        )
         try:
-            return processes.told_output_of(
+            return processes.run_until_last_words(
                 argv,
                 timeout_s=TIMEOUT_S,
                 # Where a debugger is installed, an abort would wait for it.
@@ -380,7 +393,7 @@ class _SurveyCalls:
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
 
-    def _failure_of(self, said: processes.Answer) -> str:
+    def _logged_failure_phrase(self, said: processes.Answer) -> str:
         """Why *said* tells nothing, as a phrase; its text is left in the log."""
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -394,23 +407,26 @@ class _SurveyCalls:
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
 
 
-def _is_full(said: processes.Answer) -> bool:
+def _ran_out_of_memory(said: processes.Answer) -> bool:
     """Whether a call ended for lack of memory, which another one may not."""
     trouble = logs.trouble(said.stderr)
     return trouble is not None and trouble.status is Status.OUT_OF_MEMORY
 
 
-def _answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
+def _parse_answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     """What *said* tells of *pair*; None if it is no whole answer."""
     if said.returncode:
         trouble = logs.trouble(said.stderr)
         is_refused = trouble and trouble.status is Status.UNSUPPORTED
         return _refusal(pair, trouble.reason) if trouble and is_refused else None
-    effective, memory = logs.read(said.stderr), tuple(_memory_in_table(said.stdout))
+    effective, memory = (
+        logs.effective_settings(said.stderr),
+        tuple(_memory_in_table(said.stdout)),
+    )
     if effective.graph_splits is None or not memory:
         return None
     is_plain = effective.attention is Attention.PLAIN
-    if is_plain and not is_full(pair.v):
+    if is_plain and not is_full_precision(pair.v):
         return _refusal(pair, effective.attention_evidence)
     return PairSurvey(
         pair=pair,
@@ -450,9 +466,11 @@ def _may_convert(answer: PairSurvey) -> bool:
     return any(each.device.startswith(CONVERTING) for each in answer.memory)
 
 
-def _runs_on_device(answers: Collection[PairSurvey], arguments: Sequence[str]) -> bool:
+def _attention_runs_on_device(
+    answers: Collection[PairSurvey], arguments: Sequence[str]
+) -> bool:
     """Whether attention is to run on a device: there is one, and it may be used."""
-    if has(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
+    if has_argument(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
         return False
     return any(each.device != HOST for pair in answers for each in pair.memory)
 
@@ -469,7 +487,7 @@ def _call_key(
 ) -> str:
     """A hash of program, devices, drivers, weights, arguments and environment."""
     prefixes = ("GGML_", "LLAMA_", *VISIBLE_DEVICES)
-    env = inherited_variables() | variables(model, is_passive=False)
+    env = inherited_variables() | environment_for_model(model, is_passive=False)
     chosen = sorted(item for item in env.items() if item[0].startswith(prefixes))
     parts = (
         facts.version,
@@ -488,6 +506,6 @@ def _call_key(
 def _file_identity(path: Path) -> str:
     """A text that changes when the file at *path* does; empty if it is not there."""
     try:
-        return identity(path)
+        return file_state_text(path)
     except OSError:
         return ""

@@ -29,7 +29,7 @@ from codeneedle.engines.llama_cpp.installation import (
 )
 from codeneedle.errors import MachineError, ToolFailed
 from codeneedle.system import processes
-from codeneedle.system.files import identity
+from codeneedle.system.files import file_state_text
 
 
 def _names(*lines: str) -> frozenset[str]:
@@ -140,14 +140,14 @@ def help_text(tool: Program) -> str:
     """
     for _ in range(HELP_TRIES):
         with contextlib.suppress(OSError, MachineError):
-            return _help_text(tool, identity(tool.path))
+            return _help_text(tool, file_state_text(tool.path))
     return ""
 
 
 @functools.lru_cache(maxsize=16)
 def _help_text(tool: Program, _identity: str) -> str:
     """What *tool* prints for ``--help``, as long as its file stays the same."""
-    answer = processes.output_of((*tool.words, "--help"), timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output((*tool.words, "--help"), timeout_s=ASK_TIMEOUT_S)
     told = answer.stdout + answer.stderr
     if answer.returncode < 0 or not told.strip():
         reason = f"--help ended with {exit_phrase(answer.returncode)}"
@@ -184,7 +184,7 @@ def shared_arguments(
     return tuple(shared), tuple(dict.fromkeys(lacking))
 
 
-def why_unlike(tool: Program, lacking: Collection[str]) -> str:
+def why_not_used(tool: Program, lacking: Collection[str]) -> str:
     """Why *tool* is not used without the options that it is *lacking*; or empty."""
     if not lacking:
         return ""
@@ -270,7 +270,7 @@ def options_in(help_text: str) -> frozenset[str]:
     return frozenset(name for line in lines for name in _OPTION.findall(line))
 
 
-def bench_forms(help_text: str) -> dict[str, _BenchOption]:
+def parse_bench_help(help_text: str) -> dict[str, _BenchOption]:
     """
     What llama-bench takes by the names in its *help_text*, as a server takes it.
 
@@ -303,7 +303,7 @@ def translate_arguments(
     """
     passed: dict[str, str] = {}
     lacking: list[str] = []
-    forms = _bench_options(help_text)
+    forms = _options_by_server_name(help_text)
     for argument in parse(server_args):
         name = argument.name
         if name in HARMLESS | _BATCH_THREADS:
@@ -321,11 +321,11 @@ def translate_arguments(
     return passed, tuple(dict.fromkeys(lacking))
 
 
-def _bench_options(help_text: str) -> dict[str, _BenchOption]:
+def _options_by_server_name(help_text: str) -> dict[str, _BenchOption]:
     """What a llama-bench has, by the names of the server's arguments."""
     there = options_in(help_text)
     others = {
-        k: v for k, v in bench_forms(help_text).items() if k not in _BENCH_OPTIONS
+        k: v for k, v in parse_bench_help(help_text).items() if k not in _BENCH_OPTIONS
     }
     known = {k: v for k, v in _BENCH_OPTIONS.items() if v.name in there}
     return others | known

@@ -85,7 +85,7 @@ class SplitKVCache:
         else:
             arrays = [*key.pack(keys), *value.pack(values)]
         self.parts = [
-            type(plain).from_state((*two, *place)) for two in _two_and_two(arrays)
+            type(plain).from_state((*two, *place)) for two in _split_into_twos(arrays)
         ]
 
     def update_and_fetch(self, keys: Array, values: Array) -> tuple[Packed, Packed]:
@@ -96,7 +96,7 @@ class SplitKVCache:
             keys: Shape (batch, heads, tokens, head size of K).
             values: Shape (batch, heads, tokens, head size of V).
         """
-        new = _two_and_two([*self.key.pack(keys), *self.value.pack(values)])
+        new = _split_into_twos([*self.key.pack(keys), *self.value.pack(values)])
         held = [
             array
             for part, two in zip(self.parts, new, strict=True)
@@ -172,7 +172,7 @@ class SplitKVCache:
         return tuple(keys), tuple(values), *place, self.group_size, self.bits
 
 
-def _two_and_two(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
+def _split_into_twos(arrays: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     """*arrays* by twos; there are one or three of K and of V, so none is left."""
     return zip(arrays[::2], arrays[1::2], strict=True)
 
@@ -191,7 +191,7 @@ def quantize(cache: Any, key: Packing, value: Packing) -> Any:
     if cache.keys is not None:
         cache.keys, cache.values = key.cast(cache.keys), key.cast(cache.values)
     made = cache.to_quantized(key.group_size, key.bits) if key.is_quantized else cache
-    return _cache_for_packing(made, key)
+    return _cast_cache_updates(made, key)
 
 
 def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
@@ -209,7 +209,7 @@ def _mlx_lm_can_store(cache: Any, key: Packing, value: Packing) -> bool:
     return WORD_BITS % key.bits == 0
 
 
-def _cache_for_packing(cache: Any, packing: Packing) -> Any:
+def _cast_cache_updates(cache: Any, packing: Packing) -> Any:
     """*cache* of mlx-lm, which gets K and V in the type that *packing* stores."""
     if packing.dtype is None:
         return cache

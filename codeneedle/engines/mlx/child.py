@@ -34,7 +34,7 @@ from codeneedle.engines.mlx import log as logs
 from codeneedle.engines.mlx.log import KEY_VARIABLE, emit
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.mlx.tokens import TextModel
-from codeneedle.engines.tools import Comparison, first_equals
+from codeneedle.engines.tools import Comparison, indices_of_first_equals
 
 Json = dict[str, Any]
 
@@ -83,7 +83,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._refuse_path({})
             self._send_answer(200, {"data": [{"id": self.server.alias}]})
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._send_refusal(refusal)
 
     def do_POST(self) -> None:
         """Answer all other requests, which need a key."""
@@ -97,9 +97,9 @@ class Handler(BaseHTTPRequestHandler):
             self._refuse_strangers()
             answers.get(self.path, self._refuse_path)(self._read_body())
         except Refusal as refusal:
-            self._refuse(refusal)
+            self._send_refusal(refusal)
         except (KeyError, TypeError, ValueError) as error:
-            self._refuse(Refusal(400, "invalid_request_error", str(error)))
+            self._send_refusal(Refusal(400, "invalid_request_error", str(error)))
         except (BrokenPipeError, ConnectionResetError):
             pass  # the client has enough
 
@@ -132,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _send_refusal(self, refusal: Refusal) -> None:
         self._send_answer(refusal.code, refusal.body)
 
     def _send_event(self, body: Json) -> None:
@@ -392,7 +392,7 @@ def _load_session(options: argparse.Namespace) -> Any:
         logs.Running(
             build=versions(),
             context=options.context,
-            layers=session.effective(),
+            layers=session.inspect_caches(),
             quantized_kv_start=options.quantized_kv_start,
             rope_factor=options.rope_factor,
         )
@@ -400,7 +400,7 @@ def _load_session(options: argparse.Namespace) -> Any:
     return session
 
 
-def divergence(options: argparse.Namespace) -> None:
+def run_divergence(options: argparse.Namespace) -> None:
     """Write the reference's rows to a file, or compare with those in it."""
     session = _load_session(options)
     with options.base.open("wb" if options.text else "rb") as base:
@@ -431,7 +431,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     sums = distributions.Sums()
     for at, chunk in enumerate(chunks):
         for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
-            if _is_nan(row, right, at * context + context // 2 + 1 + place):
+            if _report_if_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             base.write(distributions.encoded_row(row).tobytes())
             sums.nll.append(-float(row[right]))
@@ -456,10 +456,10 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)
         for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
-            if _is_nan(row, right, at * context + context // 2 + 1 + place):
+            if _report_if_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
-            sums.add(row, distributions.decoded_row(stored, vocabulary), right)
+            sums.add_token(row, distributions.decoded_row(stored, vocabulary), right)
         by_chunk.append(sums.means_from(start))
         emit(logs.ChunkRead())
     comparison = Comparison(
@@ -468,14 +468,14 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         by_chunk=tuple(by_chunk),
         logprobs=sums.logprobs,
         first_choices=sums.first_choices,
-        same_as=first_equals(
+        same_as=indices_of_first_equals(
             map(tuple, tokens.reshape(count, context)[:, 1:].tolist())
         ),
     )
     emit(logs.TextCompared(comparison=comparison))
 
 
-def _is_nan(row: Any, right: int, token: int) -> bool:
+def _report_if_nan(row: Any, right: int, token: int) -> bool:
     """Whether *right* has NaN in *row*; the log tells it with the number *token*."""
     is_nan = bool(np.isnan(row[right]))
     if is_nan:
@@ -491,12 +491,12 @@ def _rows_of_chunk(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, in
     yield from zip(rows, chunk[at:], strict=True)
 
 
-def speed(options: argparse.Namespace) -> None:
+def run_speed(options: argparse.Namespace) -> None:
     """Measure both speeds at one depth; a line of the log for each repetition."""
-    from codeneedle.engines.mlx.model import speeds
+    from codeneedle.engines.mlx.model import measure_speeds
 
     session = _load_session(options)
-    measured = speeds(
+    measured = measure_speeds(
         session,
         depth=options.depth,
         prompt=options.prompt_tokens,
@@ -539,7 +539,7 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Do what the arguments say; the exit status is 0, or that of an exception."""
     options = parser().parse_args(arguments)
-    modes = {"serve": serve, "divergence": divergence, "speed": speed}
+    modes = {"serve": serve, "divergence": run_divergence, "speed": run_speed}
     try:
         modes[options.mode](options)
     except KeyboardInterrupt:

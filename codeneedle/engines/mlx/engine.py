@@ -51,7 +51,7 @@ from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import (
     NAME,
     MlxSettings,
-    is_of_known_size,
+    has_predictable_cache_size,
     missing_package_error,
 )
 from codeneedle.engines.started_servers import StartedServer
@@ -115,7 +115,7 @@ TOOL_SILENCE_S = 3600.0
 """How long a tool may write nothing: a chunk of a large model may take as long."""
 
 
-def find_packages() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """
     The versions of MLX's packages, which are not imported here.
 
@@ -184,7 +184,7 @@ class Mlx(Engine):
     settings: MlxSettings = field(default_factory=MlxSettings)  # what the user chose
 
     @override
-    def programs(self) -> Mapping[str, str]:
+    def hashes_by_program(self) -> Mapping[str, str]:
         """Hashes of packages: a version may be of a copy that somebody works on."""
         return {name: joint_hash(package_files(name)) for name in PACKAGES}
 
@@ -220,13 +220,13 @@ class Mlx(Engine):
         if len(self.settings.group_size) not in {1, 2}:
             raise _group_size_error(self.settings.group_size, "K and V are two")
         sizes = (self.model.weights.key_length, self.model.weights.value_length)
-        for group, head_size in zip(self.settings.groups, sizes, strict=True):
+        for group, head_size in zip(self.settings.group_sizes, sizes, strict=True):
             if group not in GROUP_SIZES or head_size % group:
                 reason = f"heads have {head_size} values"
                 raise _group_size_error(self.settings.group_size, reason)
 
     @property
-    def compute(self) -> str:
+    def compute_precision(self) -> str:
         """``float32`` or ``model``; by itself the former on a CPU."""
         if self.settings.compute != "auto":
             return self.settings.compute
@@ -250,8 +250,8 @@ class Mlx(Engine):
 
     @property
     @override
-    def has_usual_sizes(self) -> bool:
-        return is_of_known_size(self.identity().arguments)
+    def has_usual_cache_sizes(self) -> bool:
+        return has_predictable_cache_size(self.identity().arguments)
 
     @property
     @override
@@ -289,7 +289,7 @@ class Mlx(Engine):
     ) -> "AbstractContextManager[MlxServer]":
         """A child that *argv* starts, with a name and a key of its own."""
         alias, key = f"{NAME}.{secrets.token_hex(4)}", secrets.token_urlsafe(32)
-        env = logs.environment() | {KEY_VARIABLE: key}
+        env = logs.child_environment() | {KEY_VARIABLE: key}
 
         def start(port: int, stack: ExitStack) -> MlxServer:
             more = ("--alias", alias, "--port", str(port))
@@ -358,7 +358,7 @@ class Mlx(Engine):
 
     def _cache_arguments(self) -> Iterator[str]:
         """Arguments that change what is computed, each with its value."""
-        key, value = self.settings.groups
+        key, value = self.settings.group_sizes
         size = self.settings.max_kv_size
         yield f"--kv-group-size {key}" + (f",{value}" if value != key else "")
         yield f"--quantized-kv-start {self.settings.quantized_kv_start}"
@@ -366,7 +366,7 @@ class Mlx(Engine):
             yield f"--max-kv-size {size}"
         if self.settings.rope_factor is not None:
             yield f"--rope-factor {self.settings.rope_factor:g}"
-        yield f"--compute {self.compute}"
+        yield f"--compute {self.compute_precision}"
 
 
 class MlxClient(Client):
@@ -425,10 +425,10 @@ class MlxServer(StartedServer):
     @override
     def effective(self) -> Effective:
         """What runs, read from the arrays of its caches."""
-        return logs.effective(logs.read_log(self.log))
+        return logs.running_settings(logs.read_log(self.log))
 
     @override
-    def verify(self, cell: CellSpec) -> tuple[str, ...]:
+    def differences_from_cell(self, cell: CellSpec) -> tuple[str, ...]:
         return logs.differences(cell, self.engine.settings, logs.read_log(self.log))
 
     @override
@@ -445,7 +445,7 @@ class MlxServer(StartedServer):
     def _memory_by_log(self) -> logs.Memory | None:
         """Memory on a GPU, as its log tells last; None on a CPU, or if untold."""
         log_text = logs.read_log(self.log) if devices() else ""
-        return logs.last(log_text, logs.Memory)
+        return logs.last_event(log_text, logs.Memory)
 
     @override
     def readiness(self, limit_s: float) -> Readiness:
@@ -511,12 +511,12 @@ class _ChildRun:
 
         def check_log() -> None:
             log_text = logs.read_log(self.log)
-            self._verify(log_text, is_over=False)
+            self._refuse_mismatch(log_text, is_over=False)
             grown(log_text)
 
         returncode = run_watched(
             self.argv,
-            env=logs.environment(),
+            env=logs.child_environment(),
             log=self.log,
             grown=check_log,
             silence_s=self.silence_s,
@@ -527,18 +527,18 @@ class _ChildRun:
         if returncode is None:
             excerpt = logs.last_lines(log_text)
             raise silence_error("mlx", self.silence_s, log=self.log, excerpt=excerpt)
-        effective = logs.effective(log_text)
+        effective = logs.running_settings(log_text)
         note(ToolRun(command=tuple(self.argv), effective=effective))
         if returncode:
             raise logs.error_of_end(returncode, self.log)
-        self._verify(log_text, is_over=True)
-        if nan := logs.last(log_text, logs.NanComputed):
+        self._refuse_mismatch(log_text, is_over=True)
+        if nan := logs.last_event(log_text, logs.NanComputed):
             raise ComputesNan(token=nan.token, log_excerpt=logs.last_lines(log_text))
         return log_text
 
-    def _verify(self, log_text: str, *, is_over: bool) -> None:
+    def _refuse_mismatch(self, log_text: str, *, is_over: bool) -> None:
         """Stop at a difference, once the child says what runs, or *is_over*."""
-        if is_over or logs.last(log_text, logs.Running):
+        if is_over or logs.last_event(log_text, logs.Running):
             unlike = logs.differences(self.cell, self.engine.settings, log_text)
             if unlike:
                 raise mismatch_error(unlike, log_excerpt=logs.last_lines(log_text))
@@ -555,10 +555,10 @@ class MlxDivergence(BaseFileTool):
         self, job: Job, note: Notify, progress: Progress
     ) -> BaseFileStatistics:
         log_text = self._run_to_end(job, note, progress)
-        wrote = logs.last(log_text, logs.Wrote)
+        wrote = logs.last_event(log_text, logs.Wrote)
         if wrote is not None:
             return wrote.base
-        short = logs.last(log_text, logs.Short)
+        short = logs.last_event(log_text, logs.Short)
         raise (
             job.too_short_error(short.lengths) if short else _incomplete_error(log_text)
         )
@@ -574,7 +574,7 @@ class MlxDivergence(BaseFileTool):
     ) -> Comparison:
         """Run the child on *task*; see `tools.DivergenceTool`."""
         log_text = self._run_to_end(Job(task=task, text=None, log=log), note, progress)
-        compared = logs.last(log_text, logs.TextCompared)
+        compared = logs.last_event(log_text, logs.TextCompared)
         scored = scored_tokens(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
             raise _incomplete_error(log_text)
@@ -598,7 +598,10 @@ class MlxDivergence(BaseFileTool):
             file_bytes=self.base_bytes(chunks=task.chunks, context=task.context),
         )
         return run.run_to_end(
-            note, lambda log_text: progress(len(logs.lines(log_text, logs.ChunkRead)))
+            note,
+            lambda log_text: progress(
+                len(logs.events_of_kind(log_text, logs.ChunkRead))
+            ),
         )
 
 
@@ -646,11 +649,13 @@ class MlxSpeed:
             silence_s=silence_s,
         )
 
-        def tell(log_text: str) -> None:
-            done = len(logs.lines(log_text, logs.Speed))
+        def report_repetition(log_text: str) -> None:
+            done = len(logs.events_of_kind(log_text, logs.Speed))
             progress(f"repetition {done + 1} of {task.repetitions}")
 
-        speeds = logs.lines(run.run_to_end(note, tell), logs.Speed)
+        speeds = logs.events_of_kind(
+            run.run_to_end(note, report_repetition), logs.Speed
+        )
         if len(speeds) != task.repetitions:
             raise _incomplete_error(logs.read_log(log))
         gpu = ", ".join(self.engine.identity().devices)

@@ -48,7 +48,7 @@ def read_folder(path: Path) -> Weights:
             reason=f"has no {TOKENIZER}",
             hint="Download all files of the model, not its weights alone.",
         )
-    files = (folder / CONFIG, *_deciding_files(folder), *parts)
+    files = (folder / CONFIG, *_tokenizer_files(folder), *parts)
     return _weights_of_config(folder, files, _with_nested_text_config(config))
 
 
@@ -106,11 +106,14 @@ def _weights_of_config(
 ) -> Weights:
     """Facts of a model by its *config*; heads and layers are taken to be alike."""
     keys = _Config(folder / CONFIG, config)
-    layers = keys.least("num_hidden_layers")
+    layers = keys.required_number("num_hidden_layers")
     if layers > MOST_LAYERS:
         raise _damage_error(keys.file, f"it claims to have {layers} layers")
-    embedding, heads = keys.least("hidden_size"), keys.least("num_attention_heads")
-    head_size = keys.whole("head_dim") or embedding // heads
+    embedding, heads = (
+        keys.required_number("hidden_size"),
+        keys.required_number("num_attention_heads"),
+    )
+    head_size = keys.number_or_zero("head_dim") or embedding // heads
     bits = config.get("quantization")
     return Weights(
         files=files,
@@ -122,21 +125,21 @@ def _weights_of_config(
         layers=layers,
         embedding=embedding,
         heads=(heads,) * layers,
-        kv_heads=(keys.whole("num_key_value_heads") or heads,) * layers,
+        kv_heads=(keys.number_or_zero("num_key_value_heads") or heads,) * layers,
         key_length=head_size,
         value_length=head_size,
         key_length_swa=head_size,
         value_length_swa=head_size,
         is_mla="kv_lora_rank" in config,
-        has_plain_attention=_is_plain(config),
-        training_context=keys.whole("max_position_embeddings"),
-        vocabulary=keys.least("vocab_size"),
+        has_plain_attention=_has_plain_attention(config),
+        training_context=keys.number_or_zero("max_position_embeddings"),
+        vocabulary=keys.required_number("vocab_size"),
         chat_template=chat_template_of(folder),
         identity=identity_of(files),
     )
 
 
-def _is_plain(config: Mapping[str, Any]) -> bool:
+def _has_plain_attention(config: Mapping[str, Any]) -> bool:
     """Whether each layer keeps K and V of the whole context, as far as that is said."""
     has_window = config.get("sliding_window") and config.get("use_sliding_window", True)
     kinds = config.get("layer_types") or ()
@@ -158,17 +161,17 @@ class _Config:
         self.file = file
         self._values = values
 
-    def whole(self, key: str) -> int:
+    def number_or_zero(self, key: str) -> int:
         """The value of *key*; 0 where there is none, or no whole number above 0."""
         value = self._values.get(key)
         is_whole = isinstance(value, int) and not isinstance(value, bool)
         return max(0, value) if is_whole and value is not None else 0
 
-    def least(self, key: str) -> int:
+    def required_number(self, key: str) -> int:
         """The value of *key*; stops where there is none above 0."""
-        if not self.whole(key):
+        if not self.number_or_zero(key):
             raise _damage_error(self.file, f"its key '{key}' is missing")
-        return self.whole(key)
+        return self.number_or_zero(key)
 
 
 def _with_nested_text_config(config: dict[str, Any]) -> dict[str, Any]:
@@ -177,7 +180,7 @@ def _with_nested_text_config(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, **nested} if isinstance(nested, dict) else config
 
 
-def _deciding_files(folder: Path) -> Iterator[Path]:
+def _tokenizer_files(folder: Path) -> Iterator[Path]:
     """The files that decide what is computed, beside configuration and weights."""
     for name in (TOKENIZER, TOKENIZER_CONFIG, TEMPLATE, "generation_config.json"):
         if (folder / name).is_file():

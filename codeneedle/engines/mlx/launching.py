@@ -14,7 +14,7 @@ _SHARED = ("--kv-group-size", "--quantized-kv-start", "--max-kv-size")
 """Options of the engine that it has, too (mlx-lm #1832)."""
 
 
-def options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
+def mlx_lm_options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """
     The arguments of ``mlx_lm.server``; empty where it has none.
 
@@ -41,9 +41,9 @@ def _unsupported_argument(arguments: Sequence[str]) -> str:
     return next(found, "")
 
 
-def command(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
+def mlx_lm_command_lines(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """The command, or a comment that says why there is none."""
-    words = options(pair, model, arguments)
+    words = mlx_lm_options(pair, model, arguments)
     if words:
         return [shlex.join(["mlx_lm.server", *words])]
     if argument := _unsupported_argument(arguments):

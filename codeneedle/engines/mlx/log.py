@@ -20,7 +20,7 @@ from codeneedle.engines.mismatch import RequestedSettings
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import Comparison
 from codeneedle.records.record import Effective, KvBuffer, Status, Trouble
-from codeneedle.system.variables import inherited_variables
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.text import MIB
 
 KEY_VARIABLE = "CODENEEDLE_MLX_KEY"
@@ -39,7 +39,7 @@ _UNSUPPORTED = re.compile(
 )
 
 
-def environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     """Variables of a child: it asks no server for models, and may use another BLAS."""
     offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1"}
     preloaded = {n: os.environ[n] for n in ("LD_PRELOAD",) if n in os.environ}
@@ -147,7 +147,7 @@ def read_log(path: Path) -> str:
         return ""
 
 
-def lines(log_text: str, kind: type[_Kind]) -> list[_Kind]:
+def events_of_kind(log_text: str, kind: type[_Kind]) -> list[_Kind]:
     """The lines of *kind*, in order; damaged ones are left out."""
     stated = []
     for each in log_text.splitlines():
@@ -157,19 +157,19 @@ def lines(log_text: str, kind: type[_Kind]) -> list[_Kind]:
     return [line for line in stated if isinstance(line, kind)]
 
 
-def last(log_text: str, kind: type[_Kind]) -> _Kind | None:
+def last_event(log_text: str, kind: type[_Kind]) -> _Kind | None:
     """The last line of *kind*; None if there is none."""
-    stated = lines(log_text, kind)
+    stated = events_of_kind(log_text, kind)
     return stated[-1] if stated else None
 
 
-def effective(log_text: str) -> Effective:
+def running_settings(log_text: str) -> Effective:
     """
     What runs, for a record: layers of one kind are one cache.
 
     Nothing is known before the child says so.
     """
-    running = last(log_text, Running)
+    running = last_event(log_text, Running)
     if running is None:
         return Effective()
     held = [layer for layer in running.layers if layer.k]
@@ -219,12 +219,12 @@ def differences(
     cell: CellSpec, settings: MlxSettings, log_text: str
 ) -> tuple[str, ...]:
     """In what the child differs from *cell* and *settings*, one phrase each."""
-    running = last(log_text, Running)
+    running = last_event(log_text, Running)
     if running is None:
         return ("it does not say what its caches are",)
     asked = RequestedSettings(pair=cell.pair, context=cell.context)
     own = _differences(settings, running)
-    common = mismatch.differences(asked, effective(log_text))
+    common = mismatch.differences(asked, running_settings(log_text))
     return tuple(dict.fromkeys((*common, *own)))
 
 
@@ -241,7 +241,7 @@ def _differences(settings: MlxSettings, running: Running) -> Iterator[str]:
         if layer.k and size is not None and layer.tokens is None:
             yield f"the cache has any size, not {size:,} tokens"
         groups = (layer.k_group_size, layer.v_group_size)
-        for runs, group in zip(groups, settings.groups, strict=True):
+        for runs, group in zip(groups, settings.group_sizes, strict=True):
             if layer.k and runs not in {0, group}:
                 yield f"the group size is {runs}, not {group}"
         # Layers with a state instead of K and V have nothing to quantize.
@@ -255,7 +255,7 @@ def cause(log_text: str, returncode: int) -> Trouble:
 
     A lack of memory first, then the last complaint, which may say "unsupported".
     """
-    own = list(_own_lines(log_text))
+    own = list(_lines_without_events(log_text))
     if lack := reasons.first_sign(_LACKS, own):
         return lack
     complaint = reasons.trouble_in(own)
@@ -278,9 +278,9 @@ def error_of_end(returncode: int, log: Path) -> Died:
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines that are not for the parent, safe to show."""
-    return exit_causes.last_lines(_own_lines(log_text))
+    return exit_causes.last_lines(_lines_without_events(log_text))
 
 
-def _own_lines(log_text: str) -> Iterator[str]:
+def _lines_without_events(log_text: str) -> Iterator[str]:
     """The lines of a log that are not for the parent."""
     return (line for line in log_text.splitlines() if not line.startswith(MARK))

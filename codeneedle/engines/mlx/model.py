@@ -64,7 +64,7 @@ def packings(pair: Pair, settings: MlxSettings) -> tuple[Packing, Packing]:
         Packing(PLAIN_BITS, group, DTYPES[kind])
         if kind in DTYPES
         else Packing(int(kind.removeprefix("kv")), group, scales)
-        for kind, group in zip((pair.k, pair.v), settings.groups, strict=True)
+        for kind, group in zip((pair.k, pair.v), settings.group_sizes, strict=True)
     )
     return key, value
 
@@ -87,7 +87,7 @@ class Session:
         """The model in *folder*, its weights in memory."""
         model, config = load_model(folder, model_config=_rope_scaling(folder, settings))
         if settings.rope_factor is not None:
-            _refuse_unstretched(model)
+            _refuse_unscaled_rope(model)
         if settings.compute == "float32":
             model.set_dtype(mx.float32)
         mx.eval(model.parameters())
@@ -108,7 +108,7 @@ class Session:
                 RotatingKVCache(max_size=size, keep=KEEP) if type(c) is KVCache else c
                 for c in self.caches
             ]
-        self._quantize()
+        self._quantize_when_due()
 
     def read(
         self, prompt: Sequence[int], progress: Callable[[int], None] = lambda _: None
@@ -119,7 +119,7 @@ class Session:
         Returns:
             Log-probabilities of the token behind it, shape (vocabulary,).
         """
-        self._hold_prompt(prompt[:-1], progress)
+        self._prefill_caches(prompt[:-1], progress)
         return self.step(prompt[-1])
 
     def step(self, token: int) -> Row:
@@ -138,7 +138,7 @@ class Session:
 
         All but the last of them are in the caches then.
         """
-        self._hold_prompt(before[:-1], progress)
+        self._prefill_caches(before[:-1], progress)
         every = [before[-1], *tokens[:-1]]
         for at in range(0, len(every), SCORED_STEP):
             yield from self._append_tokens(every[at : at + SCORED_STEP])
@@ -150,7 +150,7 @@ class Session:
             self.model(mx.array(part)[None], cache=self.caches)
             mx.eval([cache.state for cache in self.caches])
             self.tokens += part
-            self._quantize()
+            self._quantize_when_due()
 
     def trim(self, length: int) -> bool:
         """
@@ -167,7 +167,7 @@ class Session:
         self.tokens = self.tokens[:length]
         return True
 
-    def _hold_prompt(
+    def _prefill_caches(
         self, prompt: Sequence[int], progress: Callable[[int], None]
     ) -> None:
         """
@@ -197,23 +197,23 @@ class Session:
         logprobs = logits - mx.logsumexp(logits, axis=-1, keepdims=True)
         mx.eval(logprobs, [cache.state for cache in self.caches])
         self.tokens += tokens
-        self._quantize()
+        self._quantize_when_due()
         rows: npt.NDArray[np.float32] = np.array(logprobs, copy=False)
         return rows
 
-    def _quantize(self) -> None:
+    def _quantize_when_due(self) -> None:
         """Quantize what is to be, from the beginning of a context or later."""
         if len(self.tokens) >= self.settings.quantized_kv_start:
-            self._convert()
+            self._quantize_caches()
 
-    def _convert(self) -> None:
+    def _quantize_caches(self) -> None:
         """Quantize the caches, once."""
         if not self._is_quantized:
             key, value = packings(self.pair, self.settings)
             self.caches = [quantize(cache, key, value) for cache in self.caches]
             self._is_quantized = True
 
-    def effective(self) -> tuple[LayerCache, ...]:
+    def inspect_caches(self) -> tuple[LayerCache, ...]:
         """
         What each layer's cache is, read from its arrays, after a token was stored.
 
@@ -221,7 +221,7 @@ class Session:
         """
         self.clear()
         self.fill([0])
-        self._convert()
+        self._quantize_caches()
         layers = tuple(_layer_cache(at, each) for at, each in enumerate(self.caches))
         self.clear()
         return layers
@@ -254,7 +254,7 @@ def _rope_scaling(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
     return {"text_config": {**text, **changed}} if text is nested else changed
 
 
-def _refuse_unstretched(model: Any) -> None:
+def _refuse_unscaled_rope(model: Any) -> None:
     """
     Stop at a model whose layers take no rope scaling.
 
@@ -300,7 +300,7 @@ def _type_of(arrays: Sequence[Any], group_size: int) -> str:
     return f"kv{WORD_BITS * words // (scales * group_size)}"
 
 
-def speeds(
+def measure_speeds(
     session: Session, *, depth: int, prompt: int, generated: int, repetitions: int
 ) -> Iterator[Speed]:
     """
@@ -318,12 +318,12 @@ def speeds(
             session, text[:depth], lambda: session.fill(text[:prompt]), prompt
         )
 
-        def write() -> None:
+        def generate_greedily() -> None:
             token = 0
             for _ in range(generated):
                 token = int(session.step(token).argmax())
 
-        tg = _tokens_per_second(session, text[:depth], write, generated)
+        tg = _tokens_per_second(session, text[:depth], generate_greedily, generated)
         if repetition:
             yield Speed(pp=pp, tg=tg, peak_bytes=peak_bytes())
 

@@ -66,7 +66,7 @@ class MlxSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = "auto"
 
     @property
-    def groups(self) -> tuple[int, int]:
+    def group_sizes(self) -> tuple[int, int]:
         """Group sizes of K and of V."""
         return self.group_size[0], self.group_size[-1]
 
@@ -77,7 +77,7 @@ def missing_package_error(package: str) -> ToolMissing:
     return ToolMissing(tool=package, reason="is not installed", hint=hint)
 
 
-def is_of_known_size(arguments: Sequence[str]) -> bool:
+def has_predictable_cache_size(arguments: Sequence[str]) -> bool:
     """
     Whether a cache takes what is predicted: groups of `DEFAULT_GROUP_SIZE`, no limit.
 

@@ -32,7 +32,7 @@ class TextModel:
         spelling = bytes_to_unicode() if is_spelled else {}
         self._byte_of = {letter: byte for byte, letter in spelling.items()}
         last = self._tokenizer.eos_token_id
-        self.ends = {*_stated_ends(folder), *([] if last is None else [last])}
+        self.ends = {*_end_tokens(folder), *([] if last is None else [last])}
 
     def ids(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
@@ -100,7 +100,7 @@ class TextModel:
         return list(both[: both.index(alone[0])]) if alone and alone[0] in both else []
 
 
-def _stated_ends(folder: Path) -> Iterator[int]:
+def _end_tokens(folder: Path) -> Iterator[int]:
     """Tokens that end a reply, by configuration and generation settings."""
     for name in (CONFIG, "generation_config.json"):
         if (folder / name).is_file():

@@ -18,7 +18,7 @@ from codeneedle.engines.http import (
     ANSWER_LIMIT_BYTES,
     SHORT_S,
     Connection,
-    never,
+    never_enough,
 )
 from codeneedle.engines.messages import (
     TOP_TOKENS,
@@ -51,7 +51,7 @@ from codeneedle.engines.openai.retries import (
     WANTS_KEY,
     ask_patiently,
 )
-from codeneedle.engines.openai.spelling import ends_in, is_told
+from codeneedle.engines.openai.spelling import is_told, token_ends
 from codeneedle.errors import CellError
 from codeneedle.records.record import Json, Status
 from codeneedle.scores import (
@@ -59,7 +59,7 @@ from codeneedle.scores import (
     ComputesNan,
     NoScore,
     NotANumber,
-    log_probability,
+    checked_log_probability,
     refuse_contradiction,
 )
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, mask_text
@@ -188,7 +188,7 @@ class OpenAi(Connection):
         is_well = not health
         try:
             if health:
-                missing = self._missing_path_error(health, limit_s)
+                missing = self._health_path_error(health, limit_s)
                 is_well = missing is None
             listed = self.models(limit_s=limit_s)
         except Refused as error:
@@ -237,7 +237,7 @@ class OpenAi(Connection):
         self.model = self.model or (listed[0] if listed else "")
         return Readiness.READY
 
-    def _missing_path_error(self, health: str, limit_s: float) -> Refused | None:
+    def _health_path_error(self, health: str, limit_s: float) -> Refused | None:
         """An error if the server does not have this path; None if it has."""
         try:
             with self._response_to(
@@ -254,16 +254,18 @@ class OpenAi(Connection):
         return str(self._http.base_url.copy_with(raw_path=path.encode()))
 
     def complete(
-        self, question: Completion, *, enough: Callable[[str], bool] = never
+        self, question: Completion, *, enough: Callable[[str], bool] = never_enough
     ) -> Reply:
         """Continue a text; see `engine.Replies`."""
         body = self._request_body(question) | {
             "prompt": question.prompt,
             "logprobs": TOP_TOKENS,
         }
-        return self._reply_without_refused("completions", body, enough)
+        return self._ask_without_refused_fields("completions", body, enough)
 
-    def chat(self, question: Chat, *, enough: Callable[[str], bool] = never) -> Reply:
+    def chat(
+        self, question: Chat, *, enough: Callable[[str], bool] = never_enough
+    ) -> Reply:
         """Answer a chat; a last message of the assistant is continued."""
         body = self._request_body(question) | {
             "messages": [asdict(message) for message in question.messages],
@@ -274,7 +276,7 @@ class OpenAi(Connection):
             body["chat_template_kwargs"] = dict(question.template_args)
         if question.messages[-1].role == "assistant":
             body |= {"continue_final_message": True, "add_generation_prompt": False}
-        return self._reply_without_refused("chat/completions", body, enough)
+        return self._ask_without_refused_fields("chat/completions", body, enough)
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
@@ -314,11 +316,11 @@ class OpenAi(Connection):
             "stream": False,
         }
         body = self._without_fields(body, (*self.left_out, "stream_options"))
-        answer = self._echo_of(body, question.prompt[slice(*passages[-1])])
+        answer = self._request_echo(body, question.prompt[slice(*passages[-1])])
         elapsed_s = round(time.perf_counter() - started, 4)
         return read_echo(answer, question.prompt, passages, wall_s=elapsed_s)
 
-    def _echo_of(self, body: Json, right: str) -> "_StatedEvent":
+    def _request_echo(self, body: Json, right: str) -> "_StatedEvent":
         """
         The answer to *body*, which ends with *right*.
 
@@ -329,9 +331,9 @@ class OpenAi(Connection):
             raise _unscorable_error(self.no_echo)
         waits_s = WAITS_S if self._echoes else FIRST_WAITS_S
         try:
-            answer = self._whole_answer(body, waits_s)
+            answer = self._request_whole_answer(body, waits_s)
         except Refused as error:
-            answer = self._echo_after(error, body)
+            answer = self._retry_echo(error, body)
         if not answer.choices:
             raise BadReply(expected=PROBABILITIES, answer="a reply without a choice")
         if right.strip() not in (answer.choices[0].text or ""):
@@ -340,7 +342,7 @@ class OpenAi(Connection):
         self._echoes = True
         return answer
 
-    def _echo_after(self, failure: Refused, body: Json) -> "_StatedEvent":
+    def _retry_echo(self, failure: Refused, body: Json) -> "_StatedEvent":
         """
         The answer to *body* after a *failure*, once the same without an echo has one.
 
@@ -357,17 +359,23 @@ class OpenAi(Connection):
             raise failure
         if code not in BUSY:
             raise _unscorable_error(str(failure)) from failure
-        self._whole_answer(self._without_fields(body, ("echo", "logprobs")), WAITS_S)
+        self._request_whole_answer(
+            self._without_fields(body, ("echo", "logprobs")), WAITS_S
+        )
         is_busy = code not in REFUSES_ECHOES
         try:
-            return self._whole_answer(body, WAITS_S if is_busy else FIRST_WAITS_S)
+            return self._request_whole_answer(
+                body, WAITS_S if is_busy else FIRST_WAITS_S
+            )
         except Refused as error:
             if error.code != code or is_busy:
                 raise
             self.no_echo = str(error)
             raise _unscorable_error(self.no_echo) from error
 
-    def _whole_answer(self, body: Json, waits_s: Sequence[float]) -> "_StatedEvent":
+    def _request_whole_answer(
+        self, body: Json, waits_s: Sequence[float]
+    ) -> "_StatedEvent":
         """The answer to *body* in one piece, asked for again while it is busy."""
         limit_bytes = ANSWER_LIMIT_BYTES + ECHO_BYTES * len(body["prompt"])
         return ask_patiently(
@@ -423,7 +431,7 @@ class OpenAi(Connection):
             **NEUTRAL,
         }
 
-    def _reply_without_refused(
+    def _ask_without_refused_fields(
         self, path: str, body: Json, enough: Callable[[str], bool]
     ) -> Reply:
         """
@@ -486,11 +494,13 @@ class OpenAi(Connection):
         with self._streaming(path, body) as response:
             reply = reply_of(
                 self._events(response, limit_bytes=limit_bytes),
-                read=lambda event: self._note_end(seen.add(read_event(event))),
+                read=lambda event: self._shorten_deadline_at_end(
+                    seen.add(read_event(event))
+                ),
                 enough=enough,
                 max_tokens=body["max_tokens"],
             )
-        _refuse_ended(reply, body["max_tokens"])
+        _refuse_early_end(reply, body["max_tokens"])
         reply = replace(
             reply,
             prompt_ms=round(seen.first_s * 1e3, 4),
@@ -502,7 +512,7 @@ class OpenAi(Connection):
         if (
             fault := seen.fault
             or reply.unscored
-            or _spelling_error(seen.spelled, reply)
+            or _spelling_fault(seen.spelled, reply)
         ):
             self.unscored = self.unscored or fault
             reply = replace(reply, logprobs=(), gaps=(), lengths=(), unscored=fault)
@@ -513,7 +523,7 @@ class OpenAi(Connection):
         )
 
 
-def _refuse_ended(reply: Reply, max_tokens: int) -> None:
+def _refuse_early_end(reply: Reply, max_tokens: int) -> None:
     """
     Refuse a *reply* that a limit of the server ended before *max_tokens* tokens came.
 
@@ -673,7 +683,7 @@ def read_echo(
     counted = answer.usage.completion_tokens if answer.usage else None
     every, offsets = _tokens_and_offsets(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
-    ends = ends_in([each.token for each in read], text, passages[0][0])
+    ends = token_ends([each.token for each in read], text, passages[0][0])
     found = passage_tokens(ends, passages)
     if not all(at for at, _ in found):
         what = "with other tokens" if every else "without log-probabilities"
@@ -715,8 +725,10 @@ def _scores_of(
     untold = sum(not is_told(token.token) for token in tokens)
     ends = tuple(itertools.compress(ends, (is_told(token.token) for token in tokens)))
     tokens = [token for token in tokens if is_told(token.token)]
-    numbers = [log_probability(token.logprob) for token in tokens]
-    others = [max(map(log_probability, _other_logprobs(token))) for token in tokens]
+    numbers = [checked_log_probability(token.logprob) for token in tokens]
+    others = [
+        max(map(checked_log_probability, _other_logprobs(token))) for token in tokens
+    ]
     return Forced(
         logprobs=tuple(map(round_score, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
@@ -790,7 +802,7 @@ def read_event(event: Json) -> Event:
     return Event(
         text=(choice.text if choice.delta is None else delta.content) or "",
         reasoning=delta.reasoning_content or delta.reasoning or "",
-        tokens=tuple(map(_listed_token, places)),
+        tokens=tuple(map(_token_with_alternatives, places)),
         timings=timings,
         finish=ending if reason else None,
         spelled=tuple(place.token for place in places),
@@ -840,11 +852,11 @@ def _tokens_and_offsets(
                 ),
             )
             for text, number, top in rows
-        ], _told_offsets(stated.text_offset or ())
+        ], _usable_offsets(stated.text_offset or ())
     return (), ()
 
 
-def _told_offsets(offsets: Sequence[int]) -> Sequence[int]:
+def _usable_offsets(offsets: Sequence[int]) -> Sequence[int]:
     """
     *offsets*, or nothing where all are equal: SGLang tells -1 for each token.
 
@@ -861,7 +873,9 @@ def _fault_at_place(place: _TokenLogprob) -> str:
     """
     others, listed = _other_logprobs(place), place.top_logprobs or ()
     try:
-        numbers = [log_probability(number) for number in (place.logprob, *others)]
+        numbers = [
+            checked_log_probability(number) for number in (place.logprob, *others)
+        ]
         refuse_contradiction(numbers)
     except NotANumber:
         return ""
@@ -888,7 +902,7 @@ def _other_logprobs(place: _TokenLogprob) -> list[float | None]:
     return [each.logprob for each in listed if each is not itself]
 
 
-def _listed_token(place: _TokenLogprob) -> Token:
+def _token_with_alternatives(place: _TokenLogprob) -> Token:
     """The token that came, numbered 0, and the others that are listed."""
     others = enumerate(_other_logprobs(place), start=1)
     return Token(
@@ -917,7 +931,7 @@ _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|</?(?:start|end)_of_\w+>|<[be]os>")
 """Tokens of templates, which a server may echo as nothing; compared without them."""
 
 
-def _spelling_error(tokens: Sequence[str], reply: Reply) -> str:
+def _spelling_fault(tokens: Sequence[str], reply: Reply) -> str:
     """
     Error text if the *tokens* do not concatenate to the *reply*; else empty.
 

@@ -35,8 +35,8 @@ from codeneedle.engines.openai.retries import WANTS_KEY, advised_error
 from codeneedle.engines.openai.server import (
     CommandServer,
     OpenAiServer,
-    fingerprints,
-    stops_flood,
+    stop_if_flooded,
+    take_fingerprints,
 )
 from codeneedle.engines.openai.settings import (
     COMMAND,
@@ -48,16 +48,16 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     command_template,
-    key_of,
+    read_api_key,
 )
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
-from codeneedle.system.commands import program_at
+from codeneedle.system.commands import find_program
 from codeneedle.system.contents import file_hashes, joint_hash, named_files
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.secrets import know_secrets, masking_errors, secrets_of
-from codeneedle.system.variables import inherited_variables
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -104,7 +104,7 @@ class OpenAiEngine(Engine):
 
     @property
     @override
-    def text_ability(self) -> Ability:
+    def text_scoring_ability(self) -> Ability:
         """Forced answers: an echo has right tokens, and no distributions."""
         return Ability.FORCED
 
@@ -185,13 +185,13 @@ class Command(OpenAiEngine):
         )
 
     @override
-    def programs(self) -> Mapping[str, str]:
+    def hashes_by_program(self) -> Mapping[str, str]:
         """A hash of the program itself, without what it loads."""
         program = Path(self.program)
         return {program.name: joint_hash((program,))}
 
     @override
-    def files(self) -> Mapping[str, str]:
+    def hashes_by_file(self) -> Mapping[str, str]:
         """Hashes of files that the command names, a script it starts among them."""
         stated = (text for text in self.template.env.values() if text)
         return file_hashes(named_files((*self.template.words[1:], *stated)))
@@ -234,15 +234,15 @@ class Command(OpenAiEngine):
     @contextlib.contextmanager
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
-        half = self._memory_at_half(cell, log=log.with_suffix(".half.log"))
+        half = self._measure_half_context_memory(cell, log=log.with_suffix(".half.log"))
         with self._serving(cell, log=log) as server:
             whole = _context_and_memory(server, cell) if half else ()
-            replies = fingerprints(server.client, context=cell.context)
+            replies = take_fingerprints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
             server.cache_evidence = CacheEvidence(fingerprints=replies, memory=memory)
             yield server
 
-    def _memory_at_half(
+    def _measure_half_context_memory(
         self, cell: CellSpec, *, log: Path
     ) -> tuple[tuple[int, int], ...]:
         """Half the context, and the memory of a server with it; empty if unknown."""
@@ -300,7 +300,7 @@ class Command(OpenAiEngine):
             OpenAi(
                 url,
                 api_key=self.key,
-                is_leaving=partial(stops_flood, child, log),
+                is_leaving=partial(stop_if_flooded, child, log),
             )
         )
         client.model = self.settings.served_name
@@ -367,7 +367,7 @@ class Endpoint(OpenAiEngine):
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         with self._connection() as server:
-            replies = fingerprints(server.client, context=cell.context)
+            replies = take_fingerprints(server.client, context=cell.context)
             server.cache_evidence = CacheEvidence(fingerprints=replies)
             yield server
 
@@ -386,7 +386,7 @@ class Endpoint(OpenAiEngine):
 # --- made of settings
 
 
-def command_of(
+def command_engine_factory(
     settings: CommandSettings,
     *,
     types: Sequence[str],
@@ -407,9 +407,9 @@ def command_of(
         ToolMissing: If its program is not there.
     """
     template = command_template(settings)
-    program = program_at(template.words[0], option="--command")
-    version = _version(program)
-    key = key_of(settings.api_key_env, environment)
+    program = find_program(template.words[0], option="--command")
+    version = _ask_program_version(program)
+    key = read_api_key(settings.api_key_env, environment)
     return lambda model: Command(
         model=model,
         settings=settings,
@@ -422,14 +422,14 @@ def command_of(
     )
 
 
-def _version(program: str) -> str:
+def _ask_program_version(program: str) -> str:
     """
     What the program says of itself, in one line; ``unknown`` if nothing.
 
     The first line with "version", else the first.
     """
     try:
-        answer = processes.output_of(
+        answer = processes.run_for_output(
             [program, "--version"], timeout_s=VERSION_TIMEOUT_S
         )
     except MachineError:
@@ -442,7 +442,7 @@ def _version(program: str) -> str:
     return (named or first)[0][:100]
 
 
-def endpoint_of(
+def endpoint_engine_factory(
     settings: EndpointSettings, *, environment: Mapping[str, str]
 ) -> Callable[[ModelSpec], Endpoint]:
     """
@@ -457,7 +457,7 @@ def endpoint_of(
         ToolFailed: If the server does not answer.
     """
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
-    key = key_of(settings.api_key_env, environment)
+    key = read_api_key(settings.api_key_env, environment)
     with OpenAi(url, api_key=key) as client:
         listed = _models_at(client, url)
     name = settings.served_name or next(iter(listed), "")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from codeneedle.engines.engine import Served, Tokenizer
-from codeneedle.engines.exit_causes import LAST_WORDS, Died, cause, end_of
+from codeneedle.engines.exit_causes import LAST_WORDS, Died, cause, last_log_lines
 from codeneedle.engines.messages import (
     Message,
     Readiness,
@@ -30,7 +30,7 @@ from codeneedle.system.processes import (
     group_members,
     stop,
 )
-from codeneedle.text import size
+from codeneedle.text import size_text
 
 LOAD_TIMEOUT_S = 3600.0
 """How long a server may take until it is ready: some compile kernels for half of it."""
@@ -78,7 +78,7 @@ class EstimatingTokenizer:
         self._density = max(self._density, tokens / len(sample))
         return math.ceil(MARGIN * self._density * len(text))
 
-    def counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
         """About the lengths of *texts*, by their share of all of them together."""
         whole = "\n".join(texts)
         share = self.count_tokens(whole) / max(1, len(whole))
@@ -127,7 +127,7 @@ EVIDENCE_LINES = 24
 """Of the text: some 600 tokens, which a quantized cache reads with errors."""
 
 
-def evidence_text(context: int) -> str:
+def fingerprint_prompt(context: int) -> str:
     """
     A fixed, incompressible text that a context of so many tokens has room for.
 
@@ -139,7 +139,7 @@ def evidence_text(context: int) -> str:
     return f"{whole}\n{lines[0]}\n"
 
 
-def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
+def take_fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     """
     What the server replies to the same text, `ASKS` times.
 
@@ -153,7 +153,7 @@ def fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     Raises:
         CellError: If it fails.
     """
-    fixed = evidence_text(context)
+    fixed = fingerprint_prompt(context)
     return tuple(_take_fingerprint(client, fixed) for _ in range(ASKS + 1))[1:]
 
 
@@ -228,14 +228,14 @@ class CommandServer(OpenAiServer, StartedServer):
     @override
     def device_bytes(self) -> int | None:
         """Bytes of its process group on devices; None if unknown."""
-        return machine.used_bytes(*group_members(self.child.pid))
+        return machine.nvidia_memory_bytes(*group_members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
         """What its process group holds, on the host and on devices; None if unknown."""
         return held_bytes(
             self.peak_rss_bytes(),
             self.device_bytes(),
-            has_devices=machine.nvidia_smi() is not None,
+            has_devices=machine.nvidia_smi_path() is not None,
         )
 
     @override
@@ -249,7 +249,7 @@ class CommandServer(OpenAiServer, StartedServer):
 
         Less for a stranger, 0 without a key or with a flood.
         """
-        if stops_flood(self.child, self.log) or self.client.wants_key:
+        if stop_if_flooded(self.child, self.log) or self.client.wants_key:
             return 0.0
         if not self.client.strange:
             self._strange_from_s = None
@@ -277,18 +277,18 @@ class CommandServer(OpenAiServer, StartedServer):
             what,
             hint=f"{hint} See {self.log}.",
             status=Status.TIMED_OUT,
-            log_excerpt=end_of(self.log),
+            log_excerpt=last_log_lines(self.log),
         )
 
     @override
     def death_error(self) -> CellError:
         """The error, with the most telling line of its log, or a flood of that."""
-        code, lines = self.child.returncode, end_of(self.log)
+        code, lines = self.child.returncode, last_log_lines(self.log)
         if is_flooded(self.log):
             last_words = lines[-1][:LAST_WORDS] if lines else ""
             return CellError(
                 f"the server was stopped: its log has more than "
-                f"{size(FILE_LIMIT_BYTES)}: {last_words}",
+                f"{size_text(FILE_LIMIT_BYTES)}: {last_words}",
                 hint=f"The end of its log is in {self.log}.",
                 log_excerpt=lines,
             )
@@ -304,10 +304,10 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def excerpt(self, _error: CellError) -> tuple[str, ...]:
-        return end_of(self.log)
+        return last_log_lines(self.log)
 
 
-def stops_flood(child: Child, log: Path) -> bool:
+def stop_if_flooded(child: Child, log: Path) -> bool:
     """Whether the log of *child* is too long; then this stops it."""
     if is_flooded(log):
         stop(child)

@@ -13,12 +13,12 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.system.commands import (
     fill_placeholders,
+    parse_command_words,
     placeholders,
     refuse_unknown_placeholder,
-    refuse_unset,
-    words_of,
+    refuse_unset_variable,
 )
-from codeneedle.system.secrets import is_secret, secret_in
+from codeneedle.system.secrets import is_secret, secret_name_in
 
 COMMAND = "command"
 ENDPOINT = "endpoint"
@@ -182,7 +182,7 @@ def command_template(settings: CommandSettings) -> CommandTemplate:
             hint="For example: --command 'vllm serve ${model} --port ${port} "
             "--kv-cache-dtype ${k}' --types auto,fp8",
         )
-    words = words_of(
+    words = parse_command_words(
         settings.command,
         option="--command",
         known=PLACEHOLDERS,
@@ -196,7 +196,7 @@ def command_template(settings: CommandSettings) -> CommandTemplate:
             hint="Write it from the root of the server: --health /health",
         )
     template = CommandTemplate(words, dict(map(_parse_variable, settings.env)))
-    _refuse_placeholders(template)
+    _check_placeholders(template)
     return template
 
 
@@ -229,9 +229,9 @@ def checked_url(url: str) -> str:
 
 
 def _can_be_asked(url: str) -> bool:
-    from codeneedle.engines.http import can_be_asked  # takes long to import
+    from codeneedle.engines.http import has_valid_host  # takes long to import
 
-    return can_be_asked(url)
+    return has_valid_host(url)
 
 
 def checked_pair(text: str) -> Pair:
@@ -250,7 +250,7 @@ def checked_pair(text: str) -> Pair:
     return Pair.parse(text)
 
 
-def key_of(variable: str, environment: Mapping[str, str]) -> str:
+def read_api_key(variable: str, environment: Mapping[str, str]) -> str:
     """
     The key in the environment variable *variable*; empty if none is named.
 
@@ -284,18 +284,18 @@ def _parse_variable(text: str) -> tuple[str, str | None]:
             reason="is no variable",
             hint="Write NAME=VALUE, or NAME to pass its value on.",
         )
-    if equals and (is_secret(name) or secret_in(text)):
+    if equals and (is_secret(name) or secret_name_in(text)):
         raise BadInput(
             source=f"--command-env {name}",
             reason="looks like a secret, which records must not store",
             hint=f"Export it, and pass it on by its name alone: --command-env {name}",
         )
     if not equals:
-        refuse_unset(name, option="--command-env")
+        refuse_unset_variable(name, option="--command-env")
     return name, value if equals else None
 
 
-def _refuse_placeholders(template: CommandTemplate) -> None:
+def _check_placeholders(template: CommandTemplate) -> None:
     """Stop at an unknown placeholder in a variable, and at no port or cache type."""
     values = (value for value in template.env.values() if value)
     refuse_unknown_placeholder(values, option="--command-env", known=PLACEHOLDERS)

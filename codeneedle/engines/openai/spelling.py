@@ -24,7 +24,7 @@ def is_told(token: str) -> bool:
     return bool(token) and UNTOLD not in token
 
 
-def ends_in(tokens: Sequence[str], text: str, begin: int) -> list[int]:
+def token_ends(tokens: Sequence[str], text: str, begin: int) -> list[int]:
     """
     How many characters of *text* are complete behind each of *tokens*.
 
@@ -42,7 +42,7 @@ def ends_in(tokens: Sequence[str], text: str, begin: int) -> list[int]:
     for token in reversed(tokens):
         if places[-1] == 1:
             break
-        places.append(_starts_of_token(token, data, places[-1], beyond_ascii))
+        places.append(_start_bits_of_token(token, data, places[-1], beyond_ascii))
     if not places.pop() & 1:
         return []
     before = [*itertools.accumulate(map(len, tokens[: len(tokens) - len(places)]))]
@@ -52,22 +52,24 @@ def ends_in(tokens: Sequence[str], text: str, begin: int) -> list[int]:
     return [begin + size - before[-1] for size in before] + [begin + at for at in ends]
 
 
-def _starts_of_token(token: str, data: bytes, end_bits: int, beyond_ascii: int) -> int:
+def _start_bits_of_token(
+    token: str, data: bytes, end_bits: int, beyond_ascii: int
+) -> int:
     """The places where *token* may begin, as bits, if it ends at one of *end_bits*."""
     found = 0
     for parts in _byte_readings(token):
         at = end_bits
         for part in reversed(parts):
             at = (
-                _starts_of_untold_bytes(at, beyond_ascii)
+                _start_bits_of_untold(at, beyond_ascii)
                 if part is None
-                else _starts_of_part(at, part, data)
+                else _start_bits_of_part(at, part, data)
             )
         found |= at
     return found
 
 
-def _starts_of_untold_bytes(end_bits: int, beyond_ascii: int) -> int:
+def _start_bits_of_untold(end_bits: int, beyond_ascii: int) -> int:
     """The places, as bits, one to three bytes beyond ASCII before one of *end_bits*."""
     found = 0
     for _ in range(3):
@@ -76,7 +78,7 @@ def _starts_of_untold_bytes(end_bits: int, beyond_ascii: int) -> int:
     return found
 
 
-def _starts_of_part(end_bits: int, part: bytes, data: bytes) -> int:
+def _start_bits_of_part(end_bits: int, part: bytes, data: bytes) -> int:
     """
     The places, as bits, where *part* may begin if it ends at one of *end_bits*.
 

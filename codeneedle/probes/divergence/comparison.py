@@ -21,15 +21,15 @@ from codeneedle.probes.divergence.record import (
     ComparedWith,
     ContextComparison,
     Divergence,
+    comparison_key,
     divergence_of,
-    key,
     reference_of,
 )
 from codeneedle.probes.estimates import Estimates
 from codeneedle.records.record import Json, Status, as_json
 from codeneedle.system import files
 from codeneedle.system.files import holding_lock, nap
-from codeneedle.text import size as size_phrase
+from codeneedle.text import size_text as size_phrase
 
 MOST_CHUNKS = 100_000
 """Of a text; the distributions of more fill any disk."""
@@ -41,7 +41,7 @@ SPARE_BYTES = 64 << 20
 """Disk that logs and records may need beside the reference's distributions."""
 
 
-def compared_with_reference(
+def compare_with_reference(
     context: ProbeContext, text: bytes, *, name: str, sizes: Sequence[tuple[int, int]]
 ) -> Json:
     """
@@ -74,12 +74,12 @@ def compared_with_reference(
             folder=context.run.folder,
         )
         for length, chunks in sizes
-        if key(length, chunks) not in found.answers
+        if comparison_key(length, chunks) not in found.answers
     ]
     steps = [_chunks_to_compute(tool, task) for task in tasks]
-    with context.measuring(), context.silence_limit() as silence_limit:
+    with context.timing_tool(), context.silence_limit() as silence_limit:
         for at, task in enumerate(tasks):
-            found.answers[key(task.context, task.chunks)] = _compare_context(
+            found.answers[comparison_key(task.context, task.chunks)] = _compare_context(
                 context,
                 tool,
                 replace(task, silence_limit=silence_limit),
@@ -114,7 +114,7 @@ def store_reference(context: ProbeContext, found: Divergence) -> Json:
 
 def tool_of(engine: Engine) -> DivergenceTool | None:
     """What compares distributions; None where a server scores right tokens alone."""
-    if engine.text_ability is Ability.DIVERGENCE:
+    if engine.text_scoring_ability is Ability.DIVERGENCE:
         return engine.divergence_tool()
     return None
 
@@ -129,9 +129,9 @@ def _compare_context(
 ) -> ContextComparison:
     """One context, the reference's distributions computed first if need be."""
 
-    def tell(what: str, behind: int, chunks: int) -> None:
+    def report_chunks(what: str, behind: int, chunks: int) -> None:
         at = min(behind + min(chunks, task.chunks), total)
-        context.step(at, total, f"{what} at {task.context:,} tokens")
+        context.report_step(at, total, f"{what} at {task.context:,} tokens")
 
     # Of several workers, one computes the reference if it is missing.
     task.folder.mkdir(parents=True, exist_ok=True)
@@ -139,26 +139,26 @@ def _compare_context(
         reference = tool.reference(task)
         if reference is None:
             what = "computing the reference"
-            tell(what, done, 0)
+            report_chunks(what, done, 0)
             name = f"{task.reference.slug}.{NAME}-base.{task.context}.log"
             reference = tool.write_reference(
                 task,
                 log=context.logs / name,
-                note=lambda run: context.observe_tool(_reference_run(run, task)),
-                progress=lambda chunks: tell(what, done, chunks),
+                note=lambda run: context.observe_tool(_run_to_keep(run, task)),
+                progress=lambda chunks: report_chunks(what, done, chunks),
             )
             done += task.chunks
     behind = done
-    tell("comparing", behind, 0)
+    report_chunks("comparing", behind, 0)
     started = context.clock()
     comparison = tool.compare(
         task,
         reference,
-        log=context.log(f"{NAME}.{task.context}"),
+        log=context.cell_log_path(f"{NAME}.{task.context}"),
         note=context.observe_tool,
-        progress=lambda chunks: tell("comparing", behind, chunks),
+        progress=lambda chunks: report_chunks("comparing", behind, chunks),
     )
-    _refuse_other_base(context, task, comparison)
+    _refuse_other_reference(context, task, comparison)
     return ContextComparison(
         context=task.context,
         chunks=reference.chunks,
@@ -183,7 +183,7 @@ One that is computed once more on a device differs in the fifth digit.
 """
 
 
-def _refuse_other_base(
+def _refuse_other_reference(
     context: ProbeContext, task: DivergenceTask, comparison: Comparison
 ) -> None:
     """
@@ -195,7 +195,7 @@ def _refuse_other_base(
     ours = comparison.statistics.ppl_base.value
     for record in context.others:
         found = divergence_of(record)
-        other = found and found.answers.get(key(task.context, task.chunks))
+        other = found and found.answers.get(comparison_key(task.context, task.chunks))
         base = other.statistics if other else None
         theirs = base.ppl_base.value if base else ours
         if abs(ours - theirs) > SAME_BASE * theirs:
@@ -209,7 +209,7 @@ def _refuse_other_base(
             )
 
 
-def _reference_run(run: ToolRun, task: DivergenceTask) -> ToolRun:
+def _run_to_keep(run: ToolRun, task: DivergenceTask) -> ToolRun:
     """
     What the cell of *task* keeps of *run*, which wrote the reference.
 
@@ -224,7 +224,7 @@ def _chunks_to_compute(tool: DivergenceTool, task: DivergenceTask) -> int:
     return (1 if tool.reference(task) else 2) * task.chunks
 
 
-def file_bytes(path: Path) -> bytes:
+def read_text_as_utf8(path: Path) -> bytes:
     """
     The text that ``--text`` names, in UTF-8.
 
@@ -277,7 +277,7 @@ def refuse_full_disk(
     """
     tool = of.engine.divergence_tool()
     needed = sum(
-        tool.missing_bytes(of.folder, context=context, chunks=chunks)
+        tool.bytes_to_write(of.folder, context=context, chunks=chunks)
         for context, chunks in sizes
     )
     free = files.free_disk_bytes(of.folder)

@@ -14,7 +14,7 @@ from codeneedle.probes.divergence.record import (
     NAME,
     ContextComparison,
     divergence_of,
-    sizes_of,
+    stored_chunks_by_context,
 )
 from codeneedle.probes.metrics import (
     Loss,
@@ -38,11 +38,11 @@ CHUNKS = UnitKind(
 Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 
 
-def _values_at(numbers: Numbers, context: int | None = None) -> Values:
+def _values_reader(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one; else none."""
 
     def values(record: CellRecord, setup: Setup) -> Sequence[float]:
-        compared = _whole_comparison_at(record, setup, context)
+        compared = _comparison_with_statistics(record, setup, context)
         return numbers(*compared) if compared else ()
 
     return values
@@ -57,11 +57,11 @@ def _comparison_at(
     None without one.
     """
     divergence = divergence_of(record)
-    sizes = sizes_of(setup.probes.get(NAME, {}))
+    sizes = stored_chunks_by_context(setup.probes.get(NAME, {}))
     return divergence.at(context, sizes) if divergence else None
 
 
-def _whole_comparison_at(
+def _comparison_with_statistics(
     record: CellRecord, setup: Setup, context: int | None
 ) -> tuple[ContextComparison, Statistics] | None:
     """The same with its statistics; None without them."""
@@ -70,18 +70,18 @@ def _whole_comparison_at(
     return (compared, statistics) if compared and statistics else None
 
 
-def _compared_with(record: CellRecord) -> str | None:
+def _reference_pair_name(record: CellRecord) -> str | None:
     """The pair that *record* was compared with; None if with none."""
     divergence = divergence_of(record)
     return divergence.reference if divergence else None
 
 
-def _values_of_chunks(value: Callable[[ChunkValues], float]) -> Numbers:
+def _chunk_values_reader(value: Callable[[ChunkValues], float]) -> Numbers:
     """Returns the value of each chunk, but of copies of others."""
     return lambda compared, _: [
         value(chunk)
         for at, chunk in enumerate(compared.by_chunk)
-        if at not in compared.copies
+        if at not in compared.copied_chunks
     ]
 
 
@@ -103,46 +103,48 @@ class _AtContext:
         return replace(
             self.metric,
             name=f"{self.metric.name}{suffix}",
-            values=_values_at(self.numbers, context),
-            reference=_compared_with if self.is_compared else None,
+            values=_values_reader(self.numbers, context),
+            reference=_reference_pair_name if self.is_compared else None,
             loss=self.metric.loss if context is None else None,
-            units=_values_at(_values_of_chunks(self.by_chunk), context)
+            units=_values_reader(_chunk_values_reader(self.by_chunk), context)
             if self.by_chunk
             else None,
             of="" if context is None else self.metric.name,
             facet="" if context is None else f"context={context}",
-            error=_standard_error_of(self.estimate, context) if self.estimate else None,
-            gap=_gap_of(self.why_missing, context) if self.why_missing else None,
+            error=_standard_error_reader(self.estimate, context)
+            if self.estimate
+            else None,
+            gap=_gap_reader(self.why_missing, context) if self.why_missing else None,
         )
 
 
-def _standard_error_of(
+def _standard_error_reader(
     estimate: Callable[[Statistics], Estimate | None], context: int | None
 ) -> Callable[[CellRecord, Setup], float | None]:
     """Returns the standard error that a tool states of an *estimate*, None without."""
 
-    def error(record: CellRecord, setup: Setup) -> float | None:
-        compared = _whole_comparison_at(record, setup, context)
+    def stated_standard_error(record: CellRecord, setup: Setup) -> float | None:
+        compared = _comparison_with_statistics(record, setup, context)
         told = estimate(compared[1]) if compared else None
         return told.error if told else None
 
-    return error
+    return stated_standard_error
 
 
-def _gap_of(
+def _gap_reader(
     why_missing: Callable[[ContextComparison, Statistics], str], context: int | None
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
     """Returns why a finished record has no number, by *why_missing*; None if it has."""
 
     def gap(record: CellRecord, setup: Setup) -> tuple[str, str] | None:
-        compared = _whole_comparison_at(record, setup, context)
+        compared = _comparison_with_statistics(record, setup, context)
         why = why_missing(*compared) if compared else ""
         return (Status.FINISHED, why) if why else None
 
     return gap
 
 
-def _stated_metric(
+def _metric_with_error(
     metric: Metric,
     estimate: Callable[[Statistics], Estimate | None],
     *,
@@ -169,7 +171,7 @@ def _stated_metric(
 _divergence = partial(
     Metric,
     better="lower",
-    values=_values_at(lambda *_: ()),
+    values=_values_reader(lambda *_: ()),
     unit_kind=CHUNKS,
     unit="nats",
 )
@@ -222,7 +224,7 @@ def _ppl_ratio(compared: ContextComparison, statistics: Statistics) -> Sequence[
 
 
 _AT_CONTEXT: tuple[_AtContext, ...] = (
-    _stated_metric(
+    _metric_with_error(
         _divergence(name="kld", floor=True, loss=Loss(kind=LossKind.CHANGE)),
         lambda statistics: statistics.kld,
         by_chunk=lambda chunk: chunk.kld,
@@ -239,7 +241,7 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _percent(name="precision999", over_floor=precision_percent),
         lambda _, statistics: (statistics.kld_999,),
     ),
-    _stated_metric(
+    _metric_with_error(
         _percent(name="top1"),
         lambda statistics: statistics.same_top,
         by_chunk=lambda chunk: chunk.same_top,
@@ -252,11 +254,11 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
         _divergence(name="kld-max", floor=True),
         lambda _, statistics: (statistics.kld_max,),
     ),
-    _stated_metric(
+    _metric_with_error(
         _divergence(name="dp-rms", unit="%", floor=True),
         lambda statistics: statistics.dp_rms,
     ),
-    _stated_metric(
+    _metric_with_error(
         _divergence(name="ppl", unit="", better="neither"),
         lambda statistics: statistics.ppl,
         is_compared=False,
@@ -288,12 +290,12 @@ def _token_logprobs(
         part: Which of `DivergenceLayout.parts` they are of; None for all.
     """
     compared = _comparison_at(record, setup, None)
-    parts = max(1, len(parts_of(setup)))
+    parts = max(1, len(text_parts(setup)))
     if compared is None:
         return
-    lost = {*map(int, compared.unscored)} - compared.copies
+    lost = {*map(int, compared.unscored)} - compared.copied_chunks
     unscored = ((chunk, None) for chunk in sorted(lost))
-    for chunk, logprob in (*unscored, *compared.by_token()):
+    for chunk, logprob in (*unscored, *compared.logprobs_with_chunks()):
         if part in {None, chunk % parts}:
             yield str(chunk), logprob
 
@@ -314,20 +316,20 @@ def _chunk_names(record: CellRecord, setup: Setup) -> list[str]:
     return [*dict.fromkeys(name for name, _ in _token_logprobs(record, setup))]
 
 
-def _first_choices(record: CellRecord, setup: Setup) -> float:
+def _first_choice_share(record: CellRecord, setup: Setup) -> float:
     """Share of right tokens that are first choices, at the first context."""
     compared = _comparison_at(record, setup, None)
     return compared.first_choices / 100 if compared else 0.0
 
 
-def _bounded_share(record: CellRecord) -> float:
+def _bounded_token_share(record: CellRecord) -> float:
     """Largest share of tokens at any context of which only a bound is known, 0 to 1."""
     divergence = divergence_of(record)
     every = divergence.answers.values() if divergence else ()
     return max((each.bounded / 100 for each in every), default=0.0)
 
 
-def parts_of(setup: Setup) -> tuple[str, ...]:
+def text_parts(setup: Setup) -> tuple[str, ...]:
     """What the chunks of a text are of, in turn; empty for one text."""
     return tuple(setup.probes.get(NAME, {}).get("parts", ()))
 
@@ -340,7 +342,7 @@ def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
         unit="nats",
         better="higher",
         unit_kind=CHUNKS,
-        reference=_compared_with,
+        reference=_reference_pair_name,
         **facts,
     )
 
@@ -352,8 +354,8 @@ TEXT_LOGP = _text_logp(
         what="ordinary text",
         by_unit=_chunk_probabilities,
         units=_chunk_names,
-        able=_first_choices,
-        bounded=_bounded_share,
+        able=_first_choice_share,
+        bounded=_bounded_token_share,
     ),
 )
 """How likely the right tokens of ordinary text are: what a pair loses of them."""
@@ -371,7 +373,7 @@ def metrics_of_parts(setup: Setup) -> tuple[Metric, ...]:
             of=TEXT_LOGP.name,
             facet=f"part={name}",
         )
-        for number, name in enumerate(parts_of(setup))
+        for number, name in enumerate(text_parts(setup))
     )
 
 

@@ -16,8 +16,8 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
-    compared_with_reference,
-    file_bytes,
+    compare_with_reference,
+    read_text_as_utf8,
     refuse_full_disk,
     refuse_untrained,
     tool_of,
@@ -31,11 +31,11 @@ from codeneedle.probes.divergence.metrics import (
 from codeneedle.probes.divergence.record import (
     NAME,
     ComparedWith,
+    comparison_key,
     divergence_of,
-    key,
-    sizes_of,
+    stored_chunks_by_context,
 )
-from codeneedle.probes.divergence.scored import BY_SERVER, scored_by_server
+from codeneedle.probes.divergence.scored import BY_SERVER, score_chunks_by_server
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
@@ -49,7 +49,7 @@ from codeneedle.records.record import (
     Setup,
     as_json,
 )
-from codeneedle.text import plural, size
+from codeneedle.text import plural, size_text
 
 DEFAULT_CONTEXT = 256
 """
@@ -144,7 +144,7 @@ class DivergenceLayout(
             raise ValueError("contexts and numbers of chunks do not belong together")
 
 
-def _sizes_by_context(
+def _contexts_with_chunk_counts(
     settings: DivergenceSettings,
     known: Json,
     of: RunContext | Estimates,
@@ -161,7 +161,7 @@ def _sizes_by_context(
         context: Of the run, in tokens.
         text_size: Length of the text, in bytes.
     """
-    stored = sizes_of(known)
+    stored = stored_chunks_by_context(known)
     contexts = tuple(dict.fromkeys(settings.contexts)) or tuple(stored)
     if not contexts:
         trained = of.weights.training_context or DEFAULT_CONTEXT
@@ -189,7 +189,7 @@ def _chunks_by_context(
     return dict(zip(settings.contexts, settings.chunks, strict=False))
 
 
-def _refuse_uneven(settings: DivergenceSettings) -> None:
+def _refuse_unpaired_chunk_counts(settings: DivergenceSettings) -> None:
     """
     Stop at several numbers of chunks that are not one for each context.
 
@@ -205,7 +205,7 @@ def _refuse_uneven(settings: DivergenceSettings) -> None:
         )
 
 
-def _refuse_unfit(
+def _refuse_unfit_contexts(
     of: RunContext | Estimates,
     sizes: Sequence[tuple[int, int]],
     text_name: str,
@@ -230,7 +230,7 @@ def _refuse_unfit(
     refuse_full_disk(of, sizes)
 
 
-def _refuse_few_chunks(settings: DivergenceSettings, length: int) -> None:
+def _refuse_too_many_chunks(settings: DivergenceSettings, length: int) -> None:
     """
     Stop at more chunks than a text of *length* bytes has.
 
@@ -290,22 +290,24 @@ class DivergenceProbe(Probe):
                 or too few tokens would be scored.
             MachineError: If the tool is missing or too old, or the disk too small.
         """
-        _refuse_uneven(settings)
-        if self.own_text(settings, estimates.engine) is None:
-            _refuse_few_chunks(settings, estimates.corpus.size_bytes)
+        _refuse_unpaired_chunk_counts(settings)
+        if self.own_text_name(settings, estimates.engine) is None:
+            _refuse_too_many_chunks(settings, estimates.corpus.size_bytes)
             return settings
         settings = structs.replace(settings, file=settings.file or texts.ORDINARY)
         length = _text_bytes(settings)
-        _refuse_few_chunks(settings, length)
+        _refuse_too_many_chunks(settings, length)
         known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
-        sizes = _sizes_by_context(settings, known, estimates, estimates.context, length)
-        _refuse_unfit(estimates, sizes, _name_of_file(settings), length)
+        sizes = _contexts_with_chunk_counts(
+            settings, known, estimates, estimates.context, length
+        )
+        _refuse_unfit_contexts(estimates, sizes, _name_of_file(settings), length)
         return settings
 
     @override
     def needs_of(self, engine: Engine) -> frozenset[Ability]:
         """What *engine* reads texts with: distributions, or right tokens alone."""
-        return frozenset({engine.text_ability})
+        return frozenset({engine.text_scoring_ability})
 
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
@@ -315,12 +317,12 @@ class DivergenceProbe(Probe):
         return tuple(f"no ordinary text: {reason}" for reason in {*skipped})
 
     @override
-    def left_out(self, run: Run) -> tuple[str, ...]:
+    def left_out_lines(self, run: Run) -> tuple[str, ...]:
         """Copies among the chunks, of the first context."""
-        sizes = sizes_of(run.setup.probes.get(NAME, {}))
+        sizes = stored_chunks_by_context(run.setup.probes.get(NAME, {}))
         found = [divergence_of(record) for record in run.records if record.has_numbers]
         every = [at for each in found if each and (at := each.at(None, sizes))]
-        most = max((len(each.copies) for each in every), default=0)
+        most = max((len(each.copied_chunks) for each in every), default=0)
         return (f"left out: {plural(most, 'chunk')}, copies of others",) * bool(most)
 
     @override
@@ -329,7 +331,7 @@ class DivergenceProbe(Probe):
         return (*self.metrics, *metrics_of_parts(setup), *metrics_at_contexts(setup))
 
     @override
-    def own_text(self, settings: DivergenceSettings, engine: Engine) -> str | None:
+    def own_text_name(self, settings: DivergenceSettings, engine: Engine) -> str | None:
         """Empty; None for the built-in model without a text, which reads the corpus."""
         return None if settings.file is None and engine.model.is_tiny else ""
 
@@ -345,13 +347,14 @@ class DivergenceProbe(Probe):
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         needed = sum(
-            tool.missing_bytes(folder, context=each, chunks=chunks)
+            tool.bytes_to_write(folder, context=each, chunks=chunks)
             for each, chunks in _contexts_and_chunks(settings, longest, tokens)
         )
         if not needed:
             return ()
         note = (
-            f"{NAME}: the distributions of the reference take about {size(needed)} in "
+            f"{NAME}: the distributions of the reference take about "
+            f"{size_text(needed)} in "
             f"{folder / 'base'}, which may be deleted once no pair is left to compare"
         )
         return (note,)
@@ -386,17 +389,19 @@ class DivergenceProbe(Probe):
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
         size = len(run.text.encode()) if is_corpus else _text_bytes(settings)
-        sizes = _sizes_by_context(settings, known, run, run.setup.context, size)
+        sizes = _contexts_with_chunk_counts(
+            settings, known, run, run.setup.context, size
+        )
         name = run.setup.corpus.name if is_corpus else _name_of_file(settings)
         if is_corpus:
-            _refuse_unfit(run, sizes, name, size)
+            _refuse_unfit_contexts(run, sizes, name, size)
         is_default = settings.file == texts.ORDINARY
         return as_json(
             DivergenceLayout(
                 contexts=tuple(context for context, _ in sizes),
                 chunks=tuple(chunks for _, chunks in sizes),
                 text=name,
-                text_sha256=texts.sources_sha256()
+                text_sha256=texts.prose_and_code_sha256()
                 if is_default
                 else hashlib.sha256(_user_text(run)).hexdigest(),
                 llama=tool.version if tool else BY_SERVER,
@@ -409,8 +414,8 @@ class DivergenceProbe(Probe):
     @override
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """Each context with its chunks."""
-        sizes = sizes_of(setup.probes.get(NAME, {}))
-        return map(Question, itertools.starmap(key, sizes.items()))
+        sizes = stored_chunks_by_context(setup.probes.get(NAME, {}))
+        return map(Question, itertools.starmap(comparison_key, sizes.items()))
 
     @override
     def measure(self, context: ProbeContext) -> Json:
@@ -426,7 +431,7 @@ class DivergenceProbe(Probe):
         """
         chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
         if chosen.cuts:
-            data, sha256 = texts.join_blocks(chosen.cuts), texts.sources_sha256()
+            data, sha256 = texts.join_blocks(chosen.cuts), texts.prose_and_code_sha256()
         else:
             data = _user_text(context.run)
             sha256 = hashlib.sha256(data).hexdigest()
@@ -438,15 +443,17 @@ class DivergenceProbe(Probe):
             )
         sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
         if tool_of(context.run.engine) is None:
-            return scored_by_server(context, _read_chunks(chosen, data, sizes))
-        return compared_with_reference(context, data, name=chosen.text, sizes=sizes)
+            return score_chunks_by_server(
+                context, _chunk_texts_by_key(chosen, data, sizes)
+            )
+        return compare_with_reference(context, data, name=chosen.text, sizes=sizes)
 
 
 class OneReference(Calibrating):
     """The pair that all are compared with, which each record names."""
 
     @override
-    def recover(self, records: Sequence[CellRecord]) -> Json | None:
+    def recover_calibration(self, records: Sequence[CellRecord]) -> Json | None:
         """
         The pair that *records* name, with what it did not read.
 
@@ -496,7 +503,7 @@ OF_USER = (DivergenceSettings, NAME)
 def _user_text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
     path = run.settings_of(*OF_USER).file
-    return run.text.encode() if path is None else file_bytes(path)
+    return run.text.encode() if path is None else read_text_as_utf8(path)
 
 
 def _name_of_file(settings: DivergenceSettings) -> str:
@@ -507,8 +514,8 @@ def _name_of_file(settings: DivergenceSettings) -> str:
 def _text_bytes(settings: DivergenceSettings) -> int:
     """Bytes of the text to compare on; of the built-in one, twice its shorter part."""
     if settings.file in {None, texts.ORDINARY}:
-        return 2 * min(map(len, texts.sources()))
-    return len(file_bytes(settings.file))
+        return 2 * min(map(len, texts.prose_and_code()))
+    return len(read_text_as_utf8(settings.file))
 
 
 def _ends_of_parts(
@@ -520,7 +527,7 @@ def _ends_of_parts(
     Each part is as long as a chunk of the first context; one more is behind them, as a
     text may have a few tokens fewer than its parts have alone.
     """
-    context = next(iter(sizes_of(known)), sizes[0][0])
+    context = next(iter(stored_chunks_by_context(known)), sizes[0][0])
     blocks = 1 + -(-max(each * max(2, chunks) for each, chunks in sizes) // context)
     stored = tuple(known.get("cuts", ()))
     if len(stored) >= blocks or run.preparation is None:
@@ -530,18 +537,20 @@ def _ends_of_parts(
     return texts.ends_of_blocks(run.preparation.prompts().tokenizer, context, blocks)
 
 
-def _read_chunks(
+def _chunk_texts_by_key(
     chosen: DivergenceLayout, data: bytes, sizes: Sequence[tuple[int, int]]
 ) -> dict[str, list[str]]:
     """The chunks of each question, by its key, where no tool divides the text."""
     found = {
-        key(context, chunks): texts.pieces(data.decode(), context, chunks)
+        comparison_key(context, chunks): texts.cut_into_chunks(
+            data.decode(), context, chunks
+        )
         for context, chunks in sizes
     }
     if chosen.cuts:
         context, chunks = sizes[0]
         blocks = texts.blocks_of(chosen.cuts)[:chunks]
-        found[key(context, chunks)] = [block.decode() for block in blocks]
+        found[comparison_key(context, chunks)] = [block.decode() for block in blocks]
     return found
 
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from codeneedle.cache_types import Pair
 from codeneedle.engines.tools import ChunkValues, Percent, Statistics
 from codeneedle.probes.observations import (
-    calibrated_in,
-    file_of,
+    calibration_in,
+    file_name_of,
     keep_results,
     observation_of,
 )
@@ -82,25 +82,27 @@ class ContextComparison:
     """Why chunks have no tokens, by their numbers."""
 
     @property
-    def copies(self) -> frozenset[int]:
+    def copied_chunks(self) -> frozenset[int]:
         """Numbers of the chunks that are copies of earlier ones, and no units."""
         every = enumerate(self.same_as)
         return frozenset(chunk for chunk, first in every if first != chunk)
 
-    def by_token(self) -> Iterator[tuple[int, float]]:
+    def logprobs_with_chunks(self) -> Iterator[tuple[int, float]]:
         """Chunk and log-probability of each token; of copies, nothing."""
-        copies = self.copies
-        for chunk, logprob in zip(self._chunk_numbers(), self.logprobs, strict=True):
+        copies = self.copied_chunks
+        for chunk, logprob in zip(
+            self._chunk_of_each_token(), self.logprobs, strict=True
+        ):
             if chunk not in copies:
                 yield chunk, logprob
 
-    def _chunk_numbers(self) -> Sequence[int]:
+    def _chunk_of_each_token(self) -> Sequence[int]:
         """The chunk of each token."""
         if self.by_chunk_tokens:
             counts = enumerate(self.by_chunk_tokens)
             return [chunk for chunk, tokens in counts for _ in range(tokens)]
         if self.ends:
-            return _chunk_numbers(self.ends)
+            return _chunk_of_each_end(self.ends)
         per_chunk = max(1, len(self.logprobs) // max(1, self.chunks))
         return [number // per_chunk for number in range(len(self.logprobs))]
 
@@ -110,7 +112,7 @@ class Divergence:
     """The observation of the divergence probe."""
 
     reference: str  # the pair compared with: ``f16/f16``
-    answers: dict[str, ContextComparison]  # one comparison for each `key`
+    answers: dict[str, ContextComparison]  # one comparison for each `comparison_key`
     skipped: dict[str, str] = field(default_factory=dict)
     """Why there is none, for each such key: its engine scores no text."""
 
@@ -128,24 +130,24 @@ class Divergence:
             contexts = (answer.context for answer in self.answers.values())
             context = next(iter(sizes), next(contexts, None))
         if context is not None and context in sizes:
-            return self.answers.get(key(context, sizes[context]))
+            return self.answers.get(comparison_key(context, sizes[context]))
         newest = reversed(self.answers.values())
         return next((each for each in newest if each.context == context), None)
 
 
-def _chunk_numbers(ends: Sequence[int]) -> list[int]:
+def _chunk_of_each_end(ends: Sequence[int]) -> list[int]:
     """The chunk of each token, whose *ends* begin anew with each chunk."""
     # Parts of one character may end where it does.
     begins = [now < before for before, now in itertools.pairwise(ends)]
     return list(itertools.accumulate(begins, initial=0)) if ends else []
 
 
-def key(context: int, chunks: int) -> str:
+def comparison_key(context: int, chunks: int) -> str:
     """The key of a comparison at *context* on at most so many *chunks*: ``1024x8``."""
     return f"{context}x{chunks}"
 
 
-def sizes_of(layout: Json) -> dict[int, int]:
+def stored_chunks_by_context(layout: Json) -> dict[int, int]:
     """Chunks by context of a stored *layout*; empty if it has none."""
     contexts, chunks = layout.get("contexts", ()), layout.get("chunks", ())
     return dict(zip(contexts, chunks, strict=False))
@@ -167,13 +169,13 @@ def reference_of(setup: Setup) -> Pair | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    known = calibrated_in(setup, NAME, ComparedWith)
+    known = calibration_in(setup, NAME, ComparedWith)
     return Pair.parse(known.reference) if known else None
 
 
-def unread(setup: Setup) -> dict[str, str]:
+def unread_reasons_by_key(setup: Setup) -> dict[str, str]:
     """Why pairs are not asked some questions, as the reference has shown, by key."""
-    known = calibrated_in(setup, NAME, ComparedWith)
+    known = calibration_in(setup, NAME, ComparedWith)
     return known.unread if known else {}
 
 
@@ -187,7 +189,7 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     """
     if record.probe != NAME or record.observation is None:
         return None
-    divergence, file = observation_of(record, Divergence), file_of(record)
+    divergence, file = observation_of(record, Divergence), file_name_of(record)
     for name, each in divergence.answers.items():
         context, _, chunks = name.partition("x")
         is_possible = context == str(each.context) and chunks.isdecimal()

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from codeneedle.engines.messages import BadReply, Forced
-from codeneedle.engines.tools import first_equals
+from codeneedle.engines.tools import indices_of_first_equals
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.divergence.comparison import earlier_comparison, store_reference
-from codeneedle.probes.divergence.record import ContextComparison, unread
+from codeneedle.probes.divergence.record import ContextComparison, unread_reasons_by_key
 from codeneedle.probes.probe import Asker
 from codeneedle.records.record import Json, Status, as_json
 from codeneedle.text import one_line
@@ -22,7 +22,7 @@ BY_SERVER = "an echo of prompts"
 """Stands for the version of a tool."""
 
 
-def scored_by_server(
+def score_chunks_by_server(
     context: ProbeContext, chunks: Mapping[str, Sequence[str]]
 ) -> Json:
     """
@@ -39,27 +39,27 @@ def scored_by_server(
     """
     found = earlier_comparison(context)
     missing = {key: chunks[key] for key in chunks if key not in found.answers}
-    reasons = unread(context.run.setup)
+    reasons = unread_reasons_by_key(context.run.setup)
     found.skipped.update({key: reasons[key] for key in missing if key in reasons})
     missing = {key: missing[key] for key in missing if key not in reasons}
     if not missing:
         return as_json(found)
-    context.step(0, 1, "loading")
+    context.report_step(0, 1, "loading")
     with context.serving() as served:
         asker = Asker(served, context)
         for key, of_key in missing.items():
             try:
-                found.answers[key] = _scored_chunks(asker, key, of_key)
+                found.answers[key] = _score_chunks(asker, key, of_key)
             except BadReply as error:
                 if error.status is not Status.UNSUPPORTED or context.others:
                     raise
                 found.skipped[key] = str(error)
             context.keep(as_json(found))
-        asker.settle()
+        asker.wait_until_idle()
     return store_reference(context, found)
 
 
-def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
+def _score_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:
     """
     The right tokens of *chunks*, but of those that have no score.
 
@@ -71,7 +71,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
     every: list[Forced] = []
     failed: dict[str, BadReply] = {}
     for at, text in enumerate(chunks):
-        asker.context.step(at, len(chunks), f"reading at {length:,} tokens")
+        asker.context.report_step(at, len(chunks), f"reading at {length:,} tokens")
         try:
             every += asker.score_passages(text, [(len(text) // 2, len(text))])
         except BadReply as error:
@@ -93,7 +93,7 @@ def _scored_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComp
         bounded=_percent(bounds, len(leads)),
         by_chunk_tokens=tuple(len(forced.logprobs) for forced in every),
         untold=sum(forced.untold for forced in every),
-        same_as=first_equals(chunks),
+        same_as=indices_of_first_equals(chunks),
         unscored={at: one_line(str(error)) for at, error in failed.items()},
     )
 

@@ -33,14 +33,14 @@ LONGEST_TOKEN = 12
 """Bytes of text that are counted for each token: four are usual."""
 
 
-def sources() -> tuple[bytes, bytes]:
+def prose_and_code() -> tuple[bytes, bytes]:
     """Prose and code, whole."""
     return PROSE.read_bytes(), CODE.read_bytes()
 
 
-def sources_sha256() -> str:
+def prose_and_code_sha256() -> str:
     """SHA-256 of both texts."""
-    return hashlib.sha256(b"\0".join(sources())).hexdigest()
+    return hashlib.sha256(b"\0".join(prose_and_code())).hexdigest()
 
 
 def ends_of_blocks(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
@@ -61,15 +61,16 @@ def ends_of_blocks(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int
     """
     of_each = [
         [*_block_ends(tokenizer, text, context, blocks - blocks // 2)]
-        for text in sources()
+        for text in prose_and_code()
     ]
-    return _ends_in_turn(of_each, blocks)
+    return _interleave_ends(of_each, blocks)
 
 
 def ends_of_blocks_by_lines(context: int, blocks: int) -> tuple[int, ...]:
     """`ends_of_blocks` at ends of lines, without tokens: blocks are about as long."""
-    return _ends_in_turn(
-        [[*_line_ends(text, BYTES_PER_TOKEN * context)] for text in sources()], blocks
+    return _interleave_ends(
+        [[*_line_ends(text, BYTES_PER_TOKEN * context)] for text in prose_and_code()],
+        blocks,
     )
 
 
@@ -80,7 +81,7 @@ def _line_ends(text: bytes, size: int) -> Iterator[int]:
         yield end
 
 
-def _ends_in_turn(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
+def _interleave_ends(of_each: Sequence[Sequence[int]], blocks: int) -> tuple[int, ...]:
     """Ends of the two texts in turn: as many as *blocks*, or as both have."""
     fitting = min(blocks, 2 * min(map(len, of_each)))
     return tuple(of_each[at % 2][at // 2] for at in range(fitting))
@@ -92,7 +93,7 @@ def _block_ends(
     """Where the first *blocks* of *text* end, in bytes; fewer if it has not so many."""
     head = text[: LONGEST_TOKEN * context * blocks].decode(errors="ignore")
     pieces = tokenizer.tokens(head)
-    sizes = [piece.size for piece in pieces]
+    sizes = [piece.utf8_size for piece in pieces]
     # A tokenizer may put a blank, or the token that begins a prompt, before all.
     before = sum(sizes) - len(head.encode())
     ends = [end - before for end in accumulate(sizes)]
@@ -111,14 +112,14 @@ def blocks_of(ends: Sequence[int]) -> list[bytes]:
     """Blocks of the built-in prose and code in turn, with *ends* in bytes of each."""
     begins = [0, 0]
     blocks = list[bytes]()
-    texts = sources()
+    texts = prose_and_code()
     for at, end in enumerate(ends):
         blocks.append(texts[at % 2][begins[at % 2] : end])
         begins[at % 2] = end
     return blocks
 
 
-def pieces(text: str, context: int, chunks: int) -> list[str]:
+def cut_into_chunks(text: str, context: int, chunks: int) -> list[str]:
     """
     At most so many *chunks* of *text*, one at least, of about *context* tokens.
 

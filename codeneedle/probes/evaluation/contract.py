@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.engine import Address
-from codeneedle.engines.exit_causes import cause, end_of, exit_phrase
+from codeneedle.engines.exit_causes import cause, exit_phrase, last_log_lines
 from codeneedle.errors import (
     BadInput,
     CellError,
@@ -22,7 +22,12 @@ from codeneedle.errors import (
 )
 from codeneedle.records.record import Status
 from codeneedle.system import files, processes
-from codeneedle.system.commands import fill_placeholders, program_at, words_of
+from codeneedle.system.commands import (
+    fill_placeholders,
+    find_program,
+    parse_command_words,
+)
+from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.secrets import (
     know_secrets,
@@ -30,8 +35,7 @@ from codeneedle.system.secrets import (
     masking_errors,
     secrets_of,
 )
-from codeneedle.system.variables import inherited_variables
-from codeneedle.text import duration, size
+from codeneedle.text import duration_text, size_text
 
 PLACEHOLDERS = ("base_url", "model", "out", "seed", "context", "here")
 """Names that the command may use, as ``${out}``."""
@@ -50,17 +54,17 @@ POLL_S = 0.25
 # --- commands
 
 
-def checked_words(
+def split_and_check_command(
     command: str, *, option: str, known: Collection[str]
 ) -> tuple[str, ...]:
     """
-    The words of *command*; see `commands.words_of`.
+    The words of *command*; see `commands.parse_command_words`.
 
     Raises:
         BadInput: If that refuses it, or it names a file that its working folder lacks.
         ToolMissing: If its program does not exist.
     """
-    words = words_of(
+    words = parse_command_words(
         command,
         option=option,
         known=known,
@@ -68,11 +72,11 @@ def checked_words(
         "it on by its name: --eval-env NAME",
     )
     _program_of(words, option=option)
-    _refuse_relative(words, option=option)
+    _refuse_relative_paths(words, option=option)
     return words
 
 
-def _refuse_relative(words: Sequence[str], *, option: str) -> None:
+def _refuse_relative_paths(words: Sequence[str], *, option: str) -> None:
     """Stop at a file here by a relative path, unless a word ends with ``${here}``."""
     if any(word.endswith("${here}") for word in words):
         return
@@ -88,7 +92,9 @@ def _refuse_relative(words: Sequence[str], *, option: str) -> None:
 
 def _program_of(words: Sequence[str], *, option: str) -> str:
     """The absolute path of the program, which may lie in the present folder."""
-    return program_at(fill_placeholders(words[0], {"here": Path.cwd()}), option=option)
+    return find_program(
+        fill_placeholders(words[0], {"here": Path.cwd()}), option=option
+    )
 
 
 # --- running
@@ -166,25 +172,25 @@ def run(
             ) as child:
                 while not processes.ends_within(child, POLL_S):
                     taken_s = time.monotonic() - began
-                    tell(f"evaluating for {duration(taken_s)}")
-                    _refuse_excess(task, taken_s)
+                    tell(f"evaluating for {duration_text(taken_s)}")
+                    _refuse_excess_time_or_size(task, taken_s)
                     if not is_served():
                         raise _command_error(task, "lost its server, which has ended")
                 code = child.returncode
         except (ToolMissing, ToolFailed) as error:
             raise _command_error(task, f"could not run: {error}") from error
         if code:
-            why = cause(task.log, code).reason if end_of(task.log) else _MUTE
+            why = cause(task.log, code).reason if last_log_lines(task.log) else _MUTE
             raise _command_error(task, f"ended with {exit_phrase(code)}: {why}")
-        _refuse_excess(task, 0.0)
+        _refuse_excess_time_or_size(task, 0.0)
 
 
-def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
+def _refuse_excess_time_or_size(task: EvaluationCommand, taken_s: float) -> None:
     """Stop a command that took too long, or has written too much."""
     if taken_s > task.limit_s:
         raise _command_error(
             task,
-            f"is not done after {duration(task.limit_s)}",
+            f"is not done after {duration_text(task.limit_s)}",
             status=Status.TIMED_OUT,
             hint="Give it more time: --eval-timeout 4h",
         )
@@ -192,7 +198,7 @@ def _refuse_excess(task: EvaluationCommand, taken_s: float) -> None:
     if written > OUT_LIMIT_BYTES:
         raise _command_error(
             task,
-            f"has written more than {size(OUT_LIMIT_BYTES)}",
+            f"has written more than {size_text(OUT_LIMIT_BYTES)}",
             hint="Have it keep less: results are small.",
         )
 
@@ -223,7 +229,7 @@ def _command_error(
         f"{task.option} {reason}",
         hint=hint or f"See {task.log}.",
         status=status,
-        log_excerpt=end_of(task.log),
+        log_excerpt=last_log_lines(task.log),
     )
 
 
@@ -247,4 +253,4 @@ def _masking_secrets(task: EvaluationCommand) -> Iterator[None]:
             )
             if (shown := mask_text(text)) != text:
                 data = shown.encode(errors="surrogateescape")
-                files.write_whole(task.log, data)
+                files.write_atomically(task.log, data)

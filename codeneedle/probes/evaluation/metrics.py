@@ -9,7 +9,7 @@ from codeneedle.probes.evaluation.record import (
     Sample,
     evaluation_of,
     first_evaluation,
-    is_unscored,
+    has_too_many_unscored,
     phrase_of_unscored,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
@@ -31,7 +31,7 @@ reference.
 def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
     """The samples of units without a gap; none if too many *samples* have no score."""
     without = {sample.unit for sample in samples if sample.error}
-    is_gap = is_unscored(samples)
+    is_gap = has_too_many_unscored(samples)
     return (
         [] if is_gap else [sample for sample in samples if sample.unit not in without]
     )
@@ -42,7 +42,7 @@ def _samples_by_unit(
 ) -> Iterator[tuple[str, Sample | None]]:
     """Each sample by its unit, None without a score; nothing if too many have none."""
     samples = evaluation_of(record).samples
-    for each in () if is_unscored(samples) else samples:
+    for each in () if has_too_many_unscored(samples) else samples:
         yield each.unit, None if each.error else each
 
 
@@ -51,7 +51,7 @@ def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
     return list(dict.fromkeys(sample.unit for sample in evaluation_of(record).samples))
 
 
-def _changes_of_score(
+def _score_change_flags(
     record: CellRecord, setup: Setup, *, sign: int
 ) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
@@ -78,7 +78,7 @@ def _change_metric(name: str, sign: int) -> Metric:
         name=name,
         unit="samples",
         better="lower" if sign < 0 else "neither",
-        values=partial(_changes_of_score, sign=sign),
+        values=partial(_score_change_flags, sign=sign),
         is_sum=True,
         reference=lambda record: evaluation_of(record).against or None,
         unit_kind=SAMPLES,

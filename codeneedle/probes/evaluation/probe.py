@@ -20,7 +20,7 @@ from typing_extensions import override
 from codeneedle.corpora.registry import slug
 from codeneedle.document import Document, Lines
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.exit_causes import end_of
+from codeneedle.engines.exit_causes import last_log_lines
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Estimates
@@ -28,28 +28,33 @@ from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     EvaluationCommand,
-    checked_words,
     run,
+    split_and_check_command,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
-from codeneedle.probes.evaluation.readers import AUTO, LINES_NAME, READERS, read
+from codeneedle.probes.evaluation.readers import (
+    AUTO,
+    LINES_NAME,
+    READERS,
+    find_reader_and_samples,
+)
 from codeneedle.probes.evaluation.record import (
     NAME,
     Evaluation,
     Sample,
     evaluation_of,
     first_evaluation,
-    is_unscored,
+    has_too_many_unscored,
     phrase_of_unscored,
 )
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Calibrating, Probe
-from codeneedle.quantities import parse_time_span
+from codeneedle.quantities import parse_seconds
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
-from codeneedle.system.commands import refuse_unset
-from codeneedle.system.files import make_empty, own_folder
-from codeneedle.text import plural, visible
+from codeneedle.system.commands import refuse_unset_variable
+from codeneedle.system.files import make_empty, refuse_linked_folder
+from codeneedle.text import escape_invisible, plural
 
 FOLDER = "evaluations"
 """Folder in the run folder that holds the working folders of all cells."""
@@ -119,15 +124,17 @@ class EvaluationProbe(Probe):
         """*settings* as they are, if the commands can be run."""
         _command_words(settings)
         if settings.score:
-            checked_words(settings.score, option="--eval-score", known=OFFLINE)
+            split_and_check_command(
+                settings.score, option="--eval-score", known=OFFLINE
+            )
         if settings.read not in {AUTO, *READERS}:
             known = [AUTO, *READERS]
             raise UnknownName(
                 kind="value of --eval-read", name=settings.read, known=known
             )
-        parse_time_span("--eval-timeout", settings.timeout)
+        parse_seconds("--eval-timeout", settings.timeout)
         for name in settings.env:
-            refuse_unset(name, option="--eval-env")
+            refuse_unset_variable(name, option="--eval-env")
         return settings
 
     @override
@@ -149,7 +156,7 @@ class EvaluationProbe(Probe):
         return {name: chosen[name] for name in EvaluationLayout.__struct_fields__}
 
     @override
-    def left_out(self, run: Run) -> tuple[str, ...]:
+    def left_out_lines(self, run: Run) -> tuple[str, ...]:
         """Samples of each pair without a score; how many results are repeats."""
         lines = [
             f"{record.pair}: {phrase}; left out"
@@ -169,7 +176,7 @@ class EvaluationProbe(Probe):
         return tuple(lines)
 
     @override
-    def own_text(self, settings: EvaluationSettings, _engine: Engine) -> str:
+    def own_text_name(self, settings: EvaluationSettings, _engine: Engine) -> str:
         """
         The name of the first script that it runs, else of its program.
 
@@ -191,7 +198,7 @@ class EvaluationProbe(Probe):
         of = plural(len(samples), "sample")
         yield Lines([f"{len(scores)} of {of} have a score{mean}"])
         if phrase := phrase_of_unscored(samples):
-            yield Lines([visible(f"{phrase}; left out")])
+            yield Lines([escape_invisible(f"{phrase}; left out")])
 
     @override
     def measure(self, context: ProbeContext) -> Json:
@@ -209,15 +216,15 @@ class EvaluationProbe(Probe):
         if cell.settings.score:
             context.keep(as_json(evaluation))
             cell.run_command(cell.settings.score, "--eval-score", None)
-        context.step(1, 1, "reading the results")
-        reader, samples = cell.results()
+        context.report_step(1, 1, "reading the results")
+        reader, samples = cell.read_results()
         if reader == LINES_NAME:
-            samples = without_seed(samples, cell.seed)
+            samples = reset_command_seed(samples, cell.seed)
         evaluation = replace(evaluation, reader=reader)
         first = first_evaluation(context.run.setup)
         if first is not None:
             samples = align_samples(samples, first)
-        refuse_unscored(samples)
+        refuse_too_many_unscored(samples)
         if first is None:
             first = replace(evaluation, samples=samples, against=str(context.pair))
             context.calibrate(as_json(first))
@@ -229,7 +236,7 @@ class FirstScores(Calibrating):
     """The samples and scores of the reference, which each record names."""
 
     @override
-    def recover(self, records: Sequence[CellRecord]) -> Json | None:
+    def recover_calibration(self, records: Sequence[CellRecord]) -> Json | None:
         names = {evaluation_of(record).against for record in records}
         own = [record for record in records if {str(record.pair)} == names]
         is_one = len(own) == 1 and own[0].has_numbers
@@ -263,10 +270,12 @@ def _command_words(settings: EvaluationSettings) -> tuple[str, ...]:
             reason="needs a command that evaluates",
             hint="For example: --eval 'python ${here}/ask.py ${base_url} ${out}'",
         )
-    return checked_words(settings.command, option="--eval", known=PLACEHOLDERS)
+    return split_and_check_command(
+        settings.command, option="--eval", known=PLACEHOLDERS
+    )
 
 
-def without_seed(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
+def reset_command_seed(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
     """
     *samples* without the *seed* of the command, which differs in a repetition.
 
@@ -277,14 +286,14 @@ def without_seed(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
     return tuple(replace(sample, seed=0) for sample in samples)
 
 
-def refuse_unscored(samples: Sequence[Sample]) -> None:
+def refuse_too_many_unscored(samples: Sequence[Sample]) -> None:
     """
     Refuse an evaluation that failed itself.
 
     Raises:
         CellError: If more than `MOST_UNSCORED` of *samples* have no score.
     """
-    if is_unscored(samples):
+    if has_too_many_unscored(samples):
         raise CellError(
             phrase_of_unscored(samples),
             hint="Mend what grades them, then measure it again: --retry-failed.",
@@ -312,7 +321,7 @@ def align_samples(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample,
     if unknown or changed:
         what = "is not one of" if unknown else "has another prompt than that of"
         others = plural(len(unknown or changed), "sample")
-        name = visible((unknown or changed)[0][0])
+        name = escape_invisible((unknown or changed)[0][0])
         raise CellError(
             f"the evaluation's samples differ: '{name}' {what} {first.against} "
             f"({others})",
@@ -343,7 +352,7 @@ class _EvaluatedCell:
         self._context = context
         self._name = f"{NAME}.again" if is_again else NAME
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
-        self._out = own_folder(context.run.folder / FOLDER).absolute() / slug
+        self._out = refuse_linked_folder(context.run.folder / FOLDER).absolute() / slug
 
     def run_evaluation(self) -> Evaluation:
         """
@@ -363,20 +372,20 @@ class _EvaluatedCell:
             context.peak_rss_bytes = previous.peak_rss_bytes
             return evaluation_of(previous)
         make_empty(self._out)
-        context.step(0, 1, "loading")
+        context.report_step(0, 1, "loading")
         # Thinking is allowed: quantized caches may damage it.
         with context.serving(thinks=True) as served:
             began = context.clock()
-            with context.asking():
+            with context.timing_requests():
                 self.run_command(self.settings.command, "--eval", served)
             if served.ends_within(0):
                 # The engine replaces this error by the cause.
                 raise CellError("the server has ended", hint="See its log.")
-            context.step(1, 1, "stopping")
+            context.report_step(1, 1, "stopping")
             wall_s = round(context.clock() - began, 2)
         return Evaluation(wall_s=wall_s, seed=self.seed)
 
-    def results(self) -> tuple[str, tuple[Sample, ...]]:
+    def read_results(self) -> tuple[str, tuple[Sample, ...]]:
         """
         The reader of the results, and the samples.
 
@@ -384,9 +393,9 @@ class _EvaluatedCell:
             CellError: If there are none; with the end of the log.
         """
         try:
-            return read(self._out, self.settings.read)
+            return find_reader_and_samples(self._out, self.settings.read)
         except CellError as error:
-            error.log_excerpt = end_of(self._context.log(self._name))
+            error.log_excerpt = last_log_lines(self._context.cell_log_path(self._name))
             raise
 
     def run_command(self, command: str, option: str, served: Served | None) -> None:
@@ -404,7 +413,7 @@ class _EvaluatedCell:
             words=tuple(shlex.split(command)),
             option=option,
             out=self._out,
-            log=context.log(self._name if served else f"{self._name}-score"),
+            log=context.cell_log_path(self._name if served else f"{self._name}-score"),
             values={
                 "base_url": address.url if address else "",
                 "model": address.model if address else "",
@@ -414,11 +423,11 @@ class _EvaluatedCell:
                 "here": Path.cwd(),
             },
             passed_on=self.settings.env,
-            limit_s=parse_time_span("--eval-timeout", self.settings.timeout),
+            limit_s=parse_seconds("--eval-timeout", self.settings.timeout),
             address=address,
         )
         run(
             task,
-            tell=functools.partial(context.step, 0, 1),
+            tell=functools.partial(context.report_step, 0, 1),
             is_served=lambda: served is None or not served.ends_within(0),
         )

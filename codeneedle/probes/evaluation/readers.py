@@ -16,10 +16,10 @@ from msgspec import Struct
 
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.record import Sample
-from codeneedle.scores import NoScore, share
+from codeneedle.scores import NoScore, checked_sample_score
 from codeneedle.system import files
 from codeneedle.system.secrets import mask_text
-from codeneedle.text import harmless, one_line, size, visible
+from codeneedle.text import escape_invisible, one_line, replace_surrogates, size_text
 
 AUTO = "auto"
 """The first of `READERS` that has a file."""
@@ -72,7 +72,9 @@ class Reader:
     """Returns the results in a file; None if it is another kind of file."""
 
 
-def read(folder: Path, reader: str = AUTO) -> tuple[str, tuple[Sample, ...]]:
+def find_reader_and_samples(
+    folder: Path, reader: str = AUTO
+) -> tuple[str, tuple[Sample, ...]]:
     """
     The reader that found results in *folder*, and their samples.
 
@@ -98,11 +100,13 @@ def _first_reader_and_samples(
     """The first of the readers that finds results, and their samples, checked."""
     names = [reader] if reader != AUTO else list(READERS)
     for name in names:
-        results = _results_by_reader(folder, READERS[name])
+        results = _read_result_files(folder, READERS[name])
         if results is not None:
-            return name, _check_samples(list(group_results(results)))
+            return name, _check_samples(list(group_repeated_samples(results)))
     written = sorted(path.name for path in _matching_files(folder, "*"))
-    present = f"only {visible(', '.join(written[:3]))}" if written else "nothing"
+    present = (
+        f"only {escape_invisible(', '.join(written[:3]))}" if written else "nothing"
+    )
     is_binary = any(name.endswith(".eval") for name in written)
     wanted = " or ".join(dict.fromkeys(READERS[name].files for name in names))
     raise Unreadable(
@@ -111,7 +115,7 @@ def _first_reader_and_samples(
     )
 
 
-def _results_by_reader(folder: Path, reader: Reader) -> list[Result] | None:
+def _read_result_files(folder: Path, reader: Reader) -> list[Result] | None:
     """Results of all files of *reader*, by path; None if none is of its kind."""
     parts = [
         part
@@ -123,7 +127,7 @@ def _results_by_reader(folder: Path, reader: Reader) -> list[Result] | None:
     return list(itertools.islice(itertools.chain(*parts), MOST_SAMPLES + 1))
 
 
-def group_results(results: Sequence[Result]) -> Iterator[Sample]:
+def group_repeated_samples(results: Sequence[Result]) -> Iterator[Sample]:
     """
     The samples of *results*; those that were asked the same are a group.
 
@@ -132,7 +136,7 @@ def group_results(results: Sequence[Result]) -> Iterator[Sample]:
     same_as: dict[str, str] = {}
     asked_by: dict[str, str] = {}
 
-    def first_of(unit: str) -> str:
+    def root_unit_of(unit: str) -> str:
         while unit in same_as:
             unit = same_as[unit]
         return unit
@@ -140,11 +144,11 @@ def group_results(results: Sequence[Result]) -> Iterator[Sample]:
     for result in results:
         own = result.sample.unit
         other = asked_by.setdefault(result.asked, own) if result.asked else own
-        own, other = first_of(own), first_of(other)
+        own, other = root_unit_of(own), root_unit_of(other)
         if own != other:
             same_as[own] = other
     for result in results:
-        unit = first_of(result.sample.unit)
+        unit = root_unit_of(result.sample.unit)
         is_same = unit in {result.sample.unit, result.sample.id}
         yield result.sample if is_same else replace(result.sample, group=unit)
 
@@ -165,7 +169,9 @@ def _check_samples(samples: Sequence[Sample]) -> tuple[Sample, ...]:
     for sample in samples:
         if sample.key in seen:
             tries = f", try {sample.seed}" if sample.seed else ""
-            raise Unreadable(reason=f"two results of '{visible(sample.id)}'{tries}")
+            raise Unreadable(
+                reason=f"two results of '{escape_invisible(sample.id)}'{tries}"
+            )
         seen.add(sample.key)
     return tuple(samples)
 
@@ -198,18 +204,18 @@ def _score_and_fault(name: str, score: object) -> tuple[float, str]:
     if score is None:
         return 0.0, "no score"
     if not isinstance(score, int | float):
-        told = visible(_mask_and_cut(repr(score))[:40])
+        told = escape_invisible(_mask_and_cut(repr(score))[:40])
         raise Unreadable(
-            reason=f"the score of '{visible(name)}' is {told}, no number",
+            reason=f"the score of '{escape_invisible(name)}' is {told}, no number",
             hint="Use a scorer with a number, or a task with a score for each sample: "
             "exact_match, acc.",
         )
     try:
-        return share(score), ""
+        return checked_sample_score(score), ""
     except NoScore as error:
         if math.isfinite(score):
             what = str(error).removeprefix("its score is ")
-            reason = f"the score of '{visible(name)}' is {what}"
+            reason = f"the score of '{escape_invisible(name)}' is {what}"
             raise Unreadable(reason=reason) from error
         return 0.0, str(error)
 
@@ -247,7 +253,7 @@ such a case, as of 2026-11; their score is then 0.
 """
 
 
-def has_no_grade(reason: str) -> bool:
+def is_grader_failure(reason: str) -> bool:
     """Whether *reason* is that of what graded a sample, and of none of its answers."""
     return _NO_GRADE.match(reason.strip()) is not None
 
@@ -262,14 +268,14 @@ def _sha256(asked: object) -> str:
 
 def _mask_and_cut(text: str) -> str:
     """*text* as it is stored: masked before it is cut."""
-    return mask_text(one_line(harmless(text)))[:ID_LENGTH]
+    return mask_text(one_line(replace_surrogates(text)))[:ID_LENGTH]
 
 
 def _read_bytes(path: Path) -> bytes:
     """The content of a file; stops at one beyond `FILE_LIMIT_BYTES`."""
     length = path.stat().st_size
     if length > FILE_LIMIT_BYTES:
-        raise Unreadable(reason=f"{path.name} has {size(length)}")
+        raise Unreadable(reason=f"{path.name} has {size_text(length)}")
     return files.read_regular(path) or b""
 
 
@@ -316,7 +322,7 @@ def _json_or_none(path: Path) -> Any:
         return None
 
 
-def _member_within(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
+def _read_json_member(path: Path, layout: type[_Layout], *keys: str) -> _Layout | None:
     """
     The value below *keys*, each within the one before, of a JSON object in a file.
 
@@ -383,7 +389,7 @@ Source: all that ``lm_eval/api/metrics.py`` registers with ``higher_is_better=Fa
 """
 
 
-def _is_error(path: Path, task: str, metric: str) -> bool:
+def _is_lower_better(path: Path, task: str, metric: str) -> bool:
     """
     Whether less of a *metric* is better, by the first results that say so.
 
@@ -391,7 +397,7 @@ def _is_error(path: Path, task: str, metric: str) -> bool:
     """
     layout = dict[str, dict[str, bool | None]]
     for results in sorted(path.parent.glob("results_*.json")):
-        stated = (_member_within(results, layout, "higher_is_better") or {}).get(
+        stated = (_read_json_member(results, layout, "higher_is_better") or {}).get(
             task, {}
         )
         if (is_higher := stated.get(metric)) is not None:
@@ -417,14 +423,14 @@ def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     Filters of one sample are a group: they grade the same reply.
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
-    is_error = functools.cache(functools.partial(_is_error, path, task))
+    is_error = functools.cache(functools.partial(_is_lower_better, path, task))
     for place, raw in _read_lines(path, dict[str, Any]):
         row = _check_shape(raw, _LmEvalRow, place=place)
         named = row.metrics[0] if row.metrics else "none"
         score = raw.get(named, "none")
         if not isinstance(score, int | float | None):
             raise Unreadable(
-                reason=f"{place}: its metric ({visible(named)}) is no number",
+                reason=f"{place}: its metric ({escape_invisible(named)}) is no number",
                 hint="Use a task with a score for each sample: exact_match, acc.",
             )
         if score is not None and is_error(named):
@@ -491,11 +497,11 @@ def _results_of_inspect(path: Path) -> Iterator[Result] | None:
 
     None if *path* is another file.
     """
-    if _member_within(path, str, "eval", "task") is None:
+    if _read_json_member(path, str, "eval", "task") is None:
         return None
     log = _check_shape(_json_or_none(path), _InspectLog, place=path.name)
     if log.status != "success":  # some samples are missing, in the first cell for all
-        reason = f"{path.name} says that it is not done: {visible(log.status)}"
+        reason = f"{path.name} says that it is not done: {escape_invisible(log.status)}"
         raise Unreadable(reason=reason, hint="See its log.")
     return (_result_of_inspect_sample(log.eval, sample) for sample in log.samples or ())
 
@@ -510,13 +516,15 @@ def _result_of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Res
         f"{task.task}:{sample.id}",
         _INSPECT_VALUES.get(value, value) if isinstance(value, str) else value,
         seed=sample.epoch,
-        error=_inspect_error(sample, chosen),
+        error=_inspect_unscored_reason(sample, chosen),
     )
     asked = [task.task, sample.input, sample.target]
     return Result(read, _sha256(sample.input and asked))
 
 
-def _inspect_error(sample: _InspectSample, score: _InspectScore | None) -> str:
+def _inspect_unscored_reason(
+    sample: _InspectSample, score: _InspectScore | None
+) -> str:
     """
     Why a sample has no score though one may be stated; empty if it has.
 
@@ -527,7 +535,7 @@ def _inspect_error(sample: _InspectSample, score: _InspectScore | None) -> str:
     if sample.limit and sample.limit.type in _INSPECT_ENDS:
         return f"ended by a limit of {sample.limit.type}"
     explanation = (score and score.explanation) or ""
-    return explanation if has_no_grade(explanation) else ""
+    return explanation if is_grader_failure(explanation) else ""
 
 
 # --- promptfoo
@@ -538,11 +546,11 @@ class _PromptfooGrade(Struct, rename="camel"):
     component_results: "tuple[_PromptfooGrade | None, ...] | None" = None
 
     @property
-    def no_grade(self) -> str:
+    def grader_failure_reason(self) -> str:
         """The first reason of what graded it, of its own and of its parts; or empty."""
         parts = filter(None, self.component_results or ())
-        reasons = (self.reason or "", *(part.no_grade for part in parts))
-        return next(filter(has_no_grade, reasons), "")
+        reasons = (self.reason or "", *(part.grader_failure_reason for part in parts))
+        return next(filter(is_grader_failure, reasons), "")
 
 
 class _PromptfooPrompt(Struct):
@@ -570,7 +578,7 @@ class _PromptfooResult(Struct, rename="camel"):
         variables = self.vars or (self.test_case and self.test_case.vars)
         return _sha256(variables) or _sha256(self.prompt and self.prompt.raw)
 
-    def failure(self, *, is_graded: bool) -> str:
+    def unscored_reason(self, *, is_graded: bool) -> str:
         """
         Why it has no score though one is stated; empty if it has.
 
@@ -583,11 +591,13 @@ class _PromptfooResult(Struct, rename="camel"):
         if self.failure_reason == _PROMPTFOO_FAILED:
             return error or "failed"
         if grade is None:
-            is_failed = is_graded or has_no_grade(error)
+            is_failed = is_graded or is_grader_failure(error)
             is_other = bool(error) and not self.failure_reason
             return error or "no grade" if is_failed or is_other else ""
         is_other = bool(error) and error != grade.reason
-        return grade.no_grade or (error if has_no_grade(error) or is_other else "")
+        return grade.grader_failure_reason or (
+            error if is_grader_failure(error) or is_other else ""
+        )
 
 
 _PROMPTFOO_FAILED = 2
@@ -603,7 +613,9 @@ def _results_of_promptfoo(path: Path) -> Iterator[Result] | None:
     An assertion that fails ends the program with an error, unless its environment has
     ``PROMPTFOO_FAILED_TEST_EXIT_CODE=0``.
     """
-    results = _member_within(path, tuple[_PromptfooResult, ...], "results", "results")
+    results = _read_json_member(
+        path, tuple[_PromptfooResult, ...], "results", "results"
+    )
     if results is None:
         return None
     is_graded = any(result.grading_result for result in results)
@@ -613,7 +625,7 @@ def _results_of_promptfoo(path: Path) -> Iterator[Result] | None:
                 f"test {result.test_idx} prompt {result.prompt_idx}",
                 result.score,
                 group=f"test {result.test_idx}",
-                error=result.failure(is_graded=is_graded),
+                error=result.unscored_reason(is_graded=is_graded),
             ),
             result.question_hash,
         )

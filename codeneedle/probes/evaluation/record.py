@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from codeneedle.probes.observations import (
-    calibrated_in,
-    file_of,
+    calibration_in,
+    file_name_of,
     keep_results,
     observation_of,
 )
@@ -75,7 +75,7 @@ def phrase_of_unscored(samples: Sequence[Sample]) -> str:
     return f"{count} of {len(samples)} samples {has} no score: {reason}{more}"
 
 
-def is_unscored(samples: Sequence[Sample]) -> bool:
+def has_too_many_unscored(samples: Sequence[Sample]) -> bool:
     """True if more of *samples* than `MOST_UNSCORED` have no score."""
     without = sum(bool(sample.error) for sample in samples)
     return without > MOST_UNSCORED * len(samples)
@@ -92,7 +92,7 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     evaluation = observation_of(record, Evaluation)
     for sample in evaluation.samples:
         what = f"the score of {sample.id} is {sample.score:g}"
-        refuse_impossible(0 <= sample.score <= 1, what, file=file_of(record))
+        refuse_impossible(0 <= sample.score <= 1, what, file=file_name_of(record))
     return evaluation
 
 
@@ -103,4 +103,4 @@ def first_evaluation(setup: Setup) -> Evaluation | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    return calibrated_in(setup, NAME, Evaluation)
+    return calibration_in(setup, NAME, Evaluation)

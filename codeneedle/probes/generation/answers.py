@@ -13,10 +13,10 @@ from codeneedle.probes.generation.record import (
     AnswerComparison,
     Written,
     compared_answers,
-    first_of,
+    first_answers,
 )
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.text import number, one_line, plural, visible_lines
+from codeneedle.text import escape_invisible_in_lines, number_text, one_line, plural
 
 SHARED_CHARACTERS = 160
 """Of what both answers have in common, shown before the first difference."""
@@ -33,7 +33,7 @@ NGRAM_CHARACTERS = 40
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The prompts of *record*, with what became of each."""
-    first = first_of(run.setup)
+    first = first_answers(run.setup)
     pairs = (first.pair if first else "", str(record.pair))
     for compared_answer in compared_answers(record, run.setup):
         yield ScoredAnswer(
@@ -75,7 +75,7 @@ def outcome_phrase(comparison: AnswerComparison) -> str:
         words.append("loops")
     if comparison.ours.is_empty:
         words.append("empty")
-    if not comparison.ours.ends:
+    if not comparison.ours.has_ended:
         words.append("does not end")
     return ", ".join(words)
 
@@ -87,7 +87,7 @@ def _difference_document(
     reference, pair = pairs
     if comparison.difference is None:
         yield Lines([f"the same as {reference}: {_length_phrase(comparison.ours)}"])
-        yield Lines([Text(visible_lines(comparison.ours.text))])
+        yield Lines([Text(escape_invisible_in_lines(comparison.ours.text))])
         return
     at, lead = comparison.difference.character, _lead_phrase(comparison)
     sure = f", where {reference} was ahead by {lead} nats" if lead else ""
@@ -96,7 +96,7 @@ def _difference_document(
     shared = comparison.theirs.text[:at]
     start = max(0, len(shared) - SHARED_CHARACTERS)
     begun = f"{'… ' if start else ''}{shared[start:]}"
-    yield Lines([Text(visible_lines(begun), style="dim")])
+    yield Lines([Text(escape_invisible_in_lines(begun), style="dim")])
     half = max(LEAST_COLUMN, (view.width - GAP) // 2)
     row: list[ShownText] = [
         Text(_fold_text(written.text[at:], half) or "(it ends here)")
@@ -113,7 +113,7 @@ def _difference_document(
 
 def _fold_text(text: str, width: int) -> str:
     """*text* in lines of at most *width* characters: a paragraph may be one line."""
-    lines = visible_lines(text).split("\n")
+    lines = escape_invisible_in_lines(text).split("\n")
     return "\n".join(_fold_line(line, width) for line in lines)
 
 
@@ -130,20 +130,20 @@ def _length_phrase(written: Written) -> str:
 
 
 def _ending_phrase(written: Written) -> str:
-    return "ended" if written.ends else "cut by the limit"
+    return "ended" if written.has_ended else "cut by the limit"
 
 
 def _lead_phrase(comparison: AnswerComparison) -> str:
     """Lead of the reference where an answer leaves it, in nats; empty if unknown."""
     lead = comparison.difference.lead if comparison.difference else None
-    return "" if lead is None else number(lead, digits=2)
+    return "" if lead is None else number_text(lead, digits=2)
 
 
 def _loop_phrase(written: Written, loop: Loop | None) -> str:
     """What fills a stretch of an answer, how often, from where; empty without."""
     if loop is None:
         return ""
-    pieces = written.pieces[loop.start : loop.start + loop.ngram]
-    ngram = one_line(visible_lines("".join(pieces)))[:NGRAM_CHARACTERS]
+    pieces = written.token_texts[loop.start : loop.start + loop.ngram]
+    ngram = one_line(escape_invisible_in_lines("".join(pieces)))[:NGRAM_CHARACTERS]
     times = loop.tokens // loop.ngram
     return f"'{ngram}' {times} times from token {loop.start:,}"

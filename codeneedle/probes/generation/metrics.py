@@ -19,7 +19,7 @@ from codeneedle.probes.metrics import (
     UnitKind,
     Values,
     metric_by_unit,
-    values_of_cell,
+    values_from_number,
 )
 from codeneedle.probes.observations import Observed, observation_of
 from codeneedle.records.record import CellRecord, Setup
@@ -56,7 +56,7 @@ def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
 
 def _is_ended(comparison: AnswerComparison) -> bool:
     """Whether the model ended its answer, and wrote something."""
-    return comparison.ours.ends and not comparison.ours.is_empty
+    return comparison.ours.has_ended and not comparison.ours.is_empty
 
 
 def _loss_of_answers(
@@ -78,29 +78,29 @@ def _loss_of_answers(
         right: See `Loss`.
     """
 
-    def by_unit(record: CellRecord, setup: Setup) -> dict[str, float]:
-        able = [
+    def kept_by_prompt(record: CellRecord, setup: Setup) -> dict[str, float]:
+        share_kept = [
             comparison
             for comparison in comparisons(record, setup)
             if can_lose(comparison)
         ]
-        kept = {each.prompt: float(is_kept(each)) for each in able}
+        kept = {each.prompt: float(is_kept(each)) for each in share_kept}
         # Of every prompt nothing is right: the verdict then says why it is silent.
         return kept or {
             compared_answer.prompt: 0.0
             for compared_answer in compared_answers(record, setup)
         }
 
-    def able(record: CellRecord, setup: Setup) -> float:
+    def share_kept(record: CellRecord, setup: Setup) -> float:
         asked = len(compared_answers(record, setup))
-        return sum(by_unit(record, setup).values()) / asked if asked else 0.0
+        return sum(kept_by_prompt(record, setup).values()) / asked if asked else 0.0
 
     return Loss(
         kind=LossKind.ANSWERS,
-        by_unit=by_unit,
+        by_unit=kept_by_prompt,
         lost_from=1.0,
         units=_prompts_asked,
-        able=able,
+        able=share_kept,
         right=right,
     )
 
@@ -120,7 +120,7 @@ def _comparisons_by_prompt(
         yield comparison.prompt, comparison
 
 
-def kept_tokens(comparison: AnswerComparison) -> int:
+def tokens_before_difference(comparison: AnswerComparison) -> int:
     """Tokens until an answer leaves the reference's; all of them if it never does."""
     return (
         comparison.difference.tokens
@@ -129,9 +129,12 @@ def kept_tokens(comparison: AnswerComparison) -> int:
     )
 
 
-def _kept_tokens(record: CellRecord, setup: Setup) -> list[float]:
-    """For each prompt that is not out, `kept_tokens`."""
-    return [float(kept_tokens(comparison)) for comparison in comparisons(record, setup)]
+def _tokens_before_differences(record: CellRecord, setup: Setup) -> list[float]:
+    """For each prompt that is not out, `tokens_before_difference`."""
+    return [
+        float(tokens_before_difference(comparison))
+        for comparison in comparisons(record, setup)
+    ]
 
 
 def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
@@ -145,14 +148,14 @@ def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
 def _median_value(values: Values) -> Values:
     """The median of *values*, as the one value of a cell; none without any."""
 
-    def of(record: CellRecord, setup: Setup) -> Sequence[float]:
+    def median_of_record(record: CellRecord, setup: Setup) -> Sequence[float]:
         found = values(record, setup)
         return [median(found)] if found else []
 
-    return of
+    return median_of_record
 
 
-def compared_with(record: CellRecord) -> str | None:
+def pair_compared_with(record: CellRecord) -> str | None:
     """
     The pair that answers are compared with, itself of the reference.
 
@@ -161,7 +164,7 @@ def compared_with(record: CellRecord) -> str | None:
     return observation_of(record, Observed).facts.get("against")
 
 
-def _accepted_share(record: CellRecord) -> float | None:
+def _accepted_draft_percent(record: CellRecord) -> float | None:
     """Drafted tokens that were accepted, in percent; None if none was drafted."""
     answers = written_of(record).values()
     drafted = sum(answer.drafted for answer in answers)
@@ -174,17 +177,17 @@ def _metric_by_prompt(number: Callable[[AnswerComparison], float]) -> partial[Me
     return partial(
         metric_by_unit(_comparisons_by_prompt, number),
         unit_kind=PROMPTS,
-        reference=compared_with,
+        reference=pair_compared_with,
     )
 
 
 METRICS: tuple[Metric, ...] = (
-    _metric_by_prompt(kept_tokens)(
+    _metric_by_prompt(tokens_before_difference)(
         name="diverges-at",
         unit="tokens",
         better="higher",
-        values=_median_value(_kept_tokens),
-        units=_kept_tokens,
+        values=_median_value(_tokens_before_differences),
+        units=_tokens_before_differences,
     ),
     Metric(
         name="diverges-lead",
@@ -192,7 +195,7 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         values=_median_lead,
         unit_kind=PROMPTS,
-        reference=compared_with,
+        reference=pair_compared_with,
         why_none=lambda _setup: "no answer differs, or its server tells no leads",
     ),
     _metric_by_prompt(lambda each: 100 * (each.loop is not None))(
@@ -213,7 +216,7 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         loss=_loss_of_answers(
             _is_ended,
-            can_lose=lambda each: each.theirs.ends,
+            can_lose=lambda each: each.theirs.has_ended,
             right="the model itself ends {able} of its answers with {pair}",
         ),
     ),
@@ -224,7 +227,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-accepted",
         unit="%",
         better="neither",
-        values=values_of_cell(_accepted_share),
+        values=values_from_number(_accepted_draft_percent),
         quantity="speed",
     ),
     *OF_CELL,

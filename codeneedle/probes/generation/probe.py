@@ -22,12 +22,12 @@ from codeneedle.probes.generation.loops import find_loop
 from codeneedle.probes.generation.metrics import (
     METRICS,
     comparisons,
-    kept_tokens,
     least_prompts_without_loss,
+    tokens_before_difference,
 )
 from codeneedle.probes.generation.prompts import (
     Prompt,
-    own_prompts,
+    built_in_prompts,
     read_hash_and_prompts,
 )
 from codeneedle.probes.generation.record import (
@@ -41,7 +41,7 @@ from codeneedle.probes.generation.record import (
     GenerationLayout,
     GenerationSettings,
     PromptFacts,
-    first_of,
+    first_answers,
     generation_layout,
     written_from,
     written_in,
@@ -50,7 +50,7 @@ from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
 from codeneedle.probes.prompts import (
     PromptForm,
-    steady_template,
+    template_with_past_date,
 )
 from codeneedle.probes.thinking import NO_THINK_ARGS, NO_THINK_PREFILL
 from codeneedle.records.comparability import OtherSetup
@@ -91,7 +91,7 @@ class FirstAnswers(Calibrating):
     """The answers of the reference."""
 
     @override
-    def settled_lines(self, setup: Setup) -> tuple[str, ...]:
+    def calibration_lines(self, setup: Setup) -> tuple[str, ...]:
         """Which prompts are out, and why; a line for each reason."""
         return tuple(f"{NAME}: {line}" for line in _left_out_remarks(setup))
 
@@ -117,12 +117,14 @@ class GenerationProbe(Probe):
             read_hash_and_prompts(settings.file)
         needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.file else ROOM)
         if needed <= context:
-            if not estimates.knows(NAME):
+            if not estimates.has_asked_probe(NAME):
                 tokens = most_tokens(settings, context)
                 for each in _prompts_by_name(
                     _Form.of_plan(estimates), settings
                 ).values():
-                    each.refuse_too_long(tokens, context, estimates.trained_tokens)
+                    each.refuse_too_long(
+                        tokens, context, estimates.trained_context_limit
+                    )
             return settings
         option = f"--generation-tokens {settings.tokens}"
         room = context - (0 if settings.file else ROOM)
@@ -130,13 +132,13 @@ class GenerationProbe(Probe):
             source=option if settings.tokens else f"--probe {NAME}",
             needed=needed,
             context=context,
-            trained=estimates.trained_tokens,
+            trained=estimates.trained_context_limit,
             beside="a prompt",
-            ways=_option_for_shorter(room),
+            ways=_option_for_shorter_answers(room),
         )
 
     @override
-    def own_text(self, settings: GenerationSettings, _engine: Engine) -> str:
+    def own_text_name(self, settings: GenerationSettings, _engine: Engine) -> str:
         """The name of the file of prompts; empty without one."""
         return slug(settings.file.stem) if settings.file else ""
 
@@ -195,7 +197,7 @@ class GenerationProbe(Probe):
                 raise _other_prompts_error(run, settings)
             if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
                 return run.setup.probes[NAME]
-        sent = _sent_in(run)
+        sent = _prompts_to_send(run)
         of_weights = run.weights.training_context or None
         trained = None if run.engine.stretches_context else of_weights
         for each in sent.values():
@@ -223,9 +225,9 @@ class GenerationProbe(Probe):
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Writer":
         """What sends the prompts; *observed* gets the pair that is compared with."""
-        first = first_of(context.run.setup)
+        first = first_answers(context.run.setup)
         observed.facts = {"against": first.pair if first else str(context.pair)}
-        return _Writer(served, context, prompts=_sent_in(context.run))
+        return _Writer(served, context, prompts=_prompts_to_send(context.run))
 
     @override
     def measure(self, context: ProbeContext) -> Json:
@@ -236,9 +238,9 @@ class GenerationProbe(Probe):
             BadInput: If the prompts have changed since the sweep began.
             CellError: If the server fails.
         """
-        _refuse_changed(context.run)
+        _refuse_changed_prompts(context.run)
         observation = super().measure(context)
-        if first_of(context.run.setup) is None:
+        if first_answers(context.run.setup) is None:
             answers = written_in(from_json(observation, Observed, file=NAME), file=NAME)
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
@@ -258,7 +260,7 @@ class GenerationProbe(Probe):
         return answers.overview(run, record)
 
     @override
-    def left_out(self, run: Run) -> tuple[str, ...]:
+    def left_out_lines(self, run: Run) -> tuple[str, ...]:
         """Copies among the prompts."""
         copies = generation_layout(run.setup).copies if NAME in run.setup.probes else 0
         return (f"left out: {plural(copies, 'prompt')}, copies of others",) * bool(
@@ -268,7 +270,7 @@ class GenerationProbe(Probe):
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """Prompts that are out, the floor, loops, and how sure differences were."""
-        return (*self.left_out(run), *_remarks(run))
+        return (*self.left_out_lines(run), *_remarks(run))
 
 
 PROBE = GenerationProbe(
@@ -323,16 +325,16 @@ class Sent:
         if needed <= context:
             return
         raise TooLong(
-            source=self.prompt.source,
+            source=self.prompt.error_source,
             needed=needed,
             context=context,
             trained=trained,
             beside="an answer",
-            ways=_option_for_shorter(room),
+            ways=_option_for_shorter_answers(room),
         )
 
 
-def _option_for_shorter(room: int) -> list[str]:
+def _option_for_shorter_answers(room: int) -> list[str]:
     """The option for answers that have *room* tokens; none if these are too few."""
     return [f"--generation-tokens {room}"] if room >= LEAST_TOKENS else []
 
@@ -383,7 +385,7 @@ class _Form:
         )
 
 
-def _sent_in(run: RunContext) -> dict[str, Sent]:
+def _prompts_to_send(run: RunContext) -> dict[str, Sent]:
     """
     The prompts of *run*; see `_prompts_by_name`.
 
@@ -411,7 +413,7 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
     Those that are sent as an earlier one is are left out: what is asked twice is one
     unit.
     """
-    sha256, prompts = "", own_prompts(form.seed)
+    sha256, prompts = "", built_in_prompts(form.seed)
     if settings.file:
         sha256, prompts = read_hash_and_prompts(settings.file)
     model = form.engine.model
@@ -438,14 +440,14 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
     for prompt in prompts:
         if prompt.has_calls and (is_text or not counts):
             raise BadInput(
-                source=prompt.source,
+                source=prompt.error_source,
                 reason="has calls of tools, which would not be sent: they are rendered "
                 "by the chat template of a model that llama.cpp serves",
                 hint="Leave it out, or use --engine llama.cpp and --prompt-form chat.",
             )
     if counts:
         with form.engine.templating() as today:
-            template = today if is_text else steady_template(today, form.then)
+            template = today if is_text else template_with_past_date(today, form.then)
             for prompt in prompts:
                 text, thinks = prompt.text, True
                 if not is_text:
@@ -479,7 +481,7 @@ def _render_and_tell_thinking(
         BadInput: If the template does not take it.
     """
     prefilled = NO_THINK_PREFILL * form.prefill_no_think
-    offers = (prompt.tools, ()) if prompt.is_own else (prompt.tools,)
+    offers = (prompt.tools, ()) if prompt.is_built_in_prompt else (prompt.tools,)
     refusals = []
     for tools, thinks in itertools.product(offers, (True, False)):
         if thinks and prefilled:
@@ -493,19 +495,19 @@ def _render_and_tell_thinking(
         else:
             return f"{rendered}{prefilled}", thinks
     otherwise = "leave it out"
-    if prompt.is_own:
+    if prompt.is_built_in_prompt:
         otherwise = f"ask prompts of yours, {OPTION} FILE"
     raise BadInput(
-        source=prompt.source,
+        source=prompt.error_source,
         reason=f"the chat template does not take it: "
         f"{refusals[0].message or refusals[0]}",
         hint=f"Name another chat template in the arguments after '--', or {otherwise}.",
     ) from refusals[0]
 
 
-def _refuse_changed(run: RunContext) -> None:
+def _refuse_changed_prompts(run: RunContext) -> None:
     """Stop if prompts are sent in other words than when the sweep began."""
-    if not _is_as_stored(run, _sent_in(run)):
+    if not _is_as_stored(run, _prompts_to_send(run)):
         settings = run.settings_of(GenerationSettings, NAME)
         raise BadInput(
             source=f"{OPTION} {settings.file}" if settings.file else f"--probe {NAME}",
@@ -548,13 +550,13 @@ class _Writer(Asker):
             request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
         if sent.text is not None:
             self._replace_cache()
-        reply = self.ask_after_priming(
+        reply = self.ask_and_refuse_cut_prompt(
             sent.text or sent.prompt.text,
             sent.facts.tokens,
-            lambda: self.write_reply(request, lambda _so_far: False),
+            lambda: self.request_reply(request, lambda _so_far: False),
         )
         written = written_from(reply)
-        if not written.ends and 0 < written.tokens < tokens - 1:
+        if not written.has_ended and 0 < written.tokens < tokens - 1:
             raise CellError(
                 f"the server ended an answer after {written.tokens:,} of {tokens:,} "
                 "tokens",
@@ -577,7 +579,7 @@ class _Writer(Asker):
         So an answer is the same whichever prompts its server was asked before: those of
         a cell that was interrupted, and those of a whole one.
         """
-        self.ask_again(lambda: self.send(Completion(prompt="\n", max_tokens=1)))
+        self.ask_with_retries(lambda: self.send(Completion(prompt="\n", max_tokens=1)))
 
 
 def _message_without_calls(said: Json) -> Message:
@@ -621,12 +623,12 @@ def _remarks(run: Run) -> Iterator[str]:
 
 def _left_out_remarks(setup: Setup) -> Iterator[str]:
     """Prompts on which the reference loops or writes nothing, a line for each."""
-    first = first_of(setup)
+    first = first_answers(setup)
     if first is None:
         return
     by_reason: dict[str, list[str]] = {}
     for name, written in first.answers.items():
-        if loop := find_loop(written.pieces):
+        if loop := find_loop(written.token_texts):
             place = f"{name} (from token {loop.start:,})"
             by_reason.setdefault("loops", []).append(place)
         elif written.is_empty:
@@ -645,7 +647,7 @@ def _departure_phrase(record: CellRecord, setup: Setup) -> str:
     differing = [each.difference for each in every if each.difference]
     if not differing:
         return f"writes the same to the last token, {plural(len(every), 'answer')}"
-    at = sorted(kept_tokens(each) for each in every)
+    at = sorted(tokens_before_difference(each) for each in every)
     middle = f"after {median(at):,.0f} tokens"
     if len(at) > 1:
         low, _, high = quantiles(at, n=4, method="inclusive")

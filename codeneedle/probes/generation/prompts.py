@@ -21,7 +21,7 @@ from codeneedle.probes.transcript.conversations import (
     read_hash_and_bytes,
 )
 from codeneedle.records.record import Json
-from codeneedle.text import harmless
+from codeneedle.text import replace_surrogates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +36,12 @@ class Prompt:
     file: Path | None = None  # the user's file; None of one that comes with the program
 
     @property
-    def is_own(self) -> bool:
+    def is_built_in_prompt(self) -> bool:
         """Whether it comes with the program."""
         return self.file is None
 
     @property
-    def source(self) -> str:
+    def error_source(self) -> str:
         """What errors name."""
         whose = f"{OPTION} {self.file}" if self.file else f"--probe {NAME}"
         return f"{whose}, prompt {self.name}"
@@ -112,7 +112,7 @@ def _prompts_of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
         while turns and turns[-1].role not in {"user", "tool"}:
             turns.pop()
         reason = "" if turns else "it has no message of a user"
-        if not all(call.is_json for turn in turns for call in turn.calls):
+        if not all(call.has_json_arguments for turn in turns for call in turn.calls):
             reason = "it has arguments of a tool call that are no JSON"
         if reason:
             source = f"{path}, line {conversation.line}"
@@ -133,7 +133,9 @@ def _prompts_of_lines(data: bytes, path: Path) -> Iterator[Prompt]:
         raise BadInput(
             source=f"{path}, line {line}", reason="it is not UTF-8", hint=_FORMS
         ) from error
-    prompts = [line.strip() for line in harmless(text).split("\n") if line.strip()]
+    prompts = [
+        line.strip() for line in replace_surrogates(text).split("\n") if line.strip()
+    ]
     for number, prompt in enumerate(prompts, start=1):
         yield _user_prompt(str(number), prompt)
 
@@ -145,7 +147,7 @@ def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
 # --- our own
 
 
-def own_prompts(seed: int) -> tuple[Prompt, ...]:
+def built_in_prompts(seed: int) -> tuple[Prompt, ...]:
     """The prompts of the program, in order; the same on any platform and Python."""
     return tuple(
         # Of a generator each, so that a change of one leaves the others as they are.
@@ -154,7 +156,7 @@ def own_prompts(seed: int) -> tuple[Prompt, ...]:
     )
 
 
-def _steps_prompt(chance: random.Random, name: str) -> Prompt:
+def _calculation_prompt(chance: random.Random, name: str) -> Prompt:
     """A calculation day by day."""
     crates, bottles, price = (
         chance.randint(*at) for at in ((14, 38), (18, 32), (3, 9))
@@ -216,7 +218,7 @@ def _parser_prompt(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _how_prompt(chance: random.Random, name: str) -> Prompt:
+def _explanation_prompt(chance: random.Random, name: str) -> Prompt:
     """An explanation in six paragraphs."""
     what = chance.choice(
         [
@@ -233,7 +235,7 @@ def _how_prompt(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _why_prompt(chance: random.Random, name: str) -> Prompt:
+def _report_prompt(chance: random.Random, name: str) -> Prompt:
     """A report that weighs two choices."""
     year, town = (
         chance.randint(1820, 1890),
@@ -262,7 +264,7 @@ def _list_prompt(chance: random.Random, name: str) -> Prompt:
     )
 
 
-def _plan_prompt(chance: random.Random, name: str) -> Prompt:
+def _tool_calls_prompt(chance: random.Random, name: str) -> Prompt:
     """A plan with calls of three tools."""
     city, guests = chance.choice(["Lisbon", "Turku", "Graz"]), chance.randint(12, 60)
     tools = (
@@ -301,12 +303,12 @@ def _tool_definition(name: str, purpose: str, *arguments: str) -> Json:
 
 
 _WRITERS: dict[str, Callable[[random.Random, str], Prompt]] = {
-    "steps": _steps_prompt,
+    "steps": _calculation_prompt,
     "puzzle": _puzzle_prompt,
     "program": _program_prompt,
     "parser": _parser_prompt,
-    "how": _how_prompt,
-    "report": _why_prompt,
+    "how": _explanation_prompt,
+    "report": _report_prompt,
     "list": _list_prompt,
-    "plan": _plan_prompt,
+    "plan": _tool_calls_prompt,
 }

@@ -12,8 +12,8 @@ from codeneedle.engines.messages import Reply
 from codeneedle.probes.generation.loops import Loop, find_loop
 from codeneedle.probes.observations import (
     Observed,
-    calibrated_in,
-    file_of,
+    calibration_in,
+    file_name_of,
     groups_in,
     keep_results,
     observation_of,
@@ -128,7 +128,7 @@ class Written:
     accepted: Count = 0  # of these, the ones that verification accepted
 
     @property
-    def pieces(self) -> list[str]:
+    def token_texts(self) -> list[str]:
         """
         The text of each token.
 
@@ -145,7 +145,7 @@ class Written:
         return not self.text.strip()
 
     @property
-    def ends(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the model ended it."""
         return self.finish == "stop"
 
@@ -202,7 +202,7 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
     both = enumerate(zip(reference.text, other.text, strict=False))
     shortest = min(len(reference.text), len(other.text))
     at = next((at for at, (one, two) in both if one != two), shortest)
-    tokens, start, pieces = 0, 0, reference.pieces
+    tokens, start, pieces = 0, 0, reference.token_texts
     for piece in pieces:
         if start + len(piece) > at:
             break
@@ -255,14 +255,14 @@ class First:
     answers: dict[str, Written]  # its answers, by the name of the prompt
 
 
-def first_of(setup: Setup) -> First | None:
+def first_answers(setup: Setup) -> First | None:
     """
     The answers that others are compared with; None before they are written.
 
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    return calibrated_in(setup, NAME, First)
+    return calibration_in(setup, NAME, First)
 
 
 @keep_results()
@@ -273,7 +273,7 @@ def written_of(record: CellRecord) -> dict[str, Written]:
     Raises:
         BadRecord: If it has another layout.
     """
-    return written_in(observation_of(record, Observed), file=file_of(record))
+    return written_in(observation_of(record, Observed), file=file_name_of(record))
 
 
 def written_in(stored: Observed, *, file: str) -> dict[str, Written]:
@@ -294,9 +294,9 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
     The answers of *record* beside those of the reference, in asking order.
 
     Raises:
-        BadRecord: See `written_of` and `first_of`.
+        BadRecord: See `written_of` and `first_answers`.
     """
-    first = first_of(setup)
+    first = first_answers(setup)
     if first is None:
         return ()
     return tuple(
@@ -305,8 +305,8 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
             ours=ours,
             theirs=first.answers[name],
             difference=first_difference(first.answers[name], ours),
-            loop=find_loop(ours.pieces),
-            reference_loop=find_loop(first.answers[name].pieces),
+            loop=find_loop(ours.token_texts),
+            reference_loop=find_loop(first.answers[name].token_texts),
         )
         for name, ours in written_of(record).items()
         if name in first.answers

@@ -1,4 +1,4 @@
-"""Scores a reply against a needle's lines by longest common subsequence."""
+"""Finds the answer in a reply, and scores its lines by longest common subsequence."""
 
 import itertools
 import re
@@ -50,7 +50,9 @@ class Alignment:
         return self.count(Mark.MATCHED)
 
 
-def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Alignment:
+def align_reply(
+    needle: NeedleFacts, reply: str, *, strict_indent: bool = False
+) -> Alignment:
     """
     Align *reply* with the lines that *needle* asks for.
 
@@ -68,7 +70,7 @@ def score(needle: NeedleFacts, reply: str, *, strict_indent: bool = False) -> Al
     Returns:
         Each non-blank line of truth and reply with its mark.
     """
-    asked, more = _texts_of_lines(needle.lines), _texts_of_lines(needle.more)
+    asked, more = _nonblank_lines(needle.lines), _nonblank_lines(needle.more)
     produced = answer_lines(needle, reply)
     truth = [
         _comparison_key(line, strict_indent=strict_indent) for line in (*asked, *more)
@@ -108,7 +110,7 @@ def answer_end(needle: NeedleFacts, reply: str) -> int:
     included. What follows is not part of what the model was asked.
     """
     lines = _answer_lines(needle, reply)
-    rows = [row for row in score(needle, reply).rows if row.produced is not None]
+    rows = [row for row in align_reply(needle, reply).rows if row.produced is not None]
     ends = [
         line.end
         for line, row in zip(lines, rows, strict=True)
@@ -138,7 +140,7 @@ def _answer_lines(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     readings = list(_reply_readings(needle, reply))
     if len(readings) == 1:
         return readings[0]
-    asked = [line.strip() for line in _texts_of_lines(needle.lines)]
+    asked = [line.strip() for line in _nonblank_lines(needle.lines)]
 
     def matched(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
@@ -153,8 +155,8 @@ def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine
     has_tags = any(map(THOUGHT_TAG.search, truth))
     has_fences = any(map(_FENCE.fullmatch, truth))
     patterns = [THOUGHT, FIRST_THOUGHT, _NEVER] if has_tags else [THOUGHT]
-    head = [line.strip() for line in _texts_of_lines(needle.signature.split("\n"))]
-    top = [line.strip() for line in _texts_of_lines(needle.lines)[: len(head)]]
+    head = [line.strip() for line in _nonblank_lines(needle.signature.split("\n"))]
+    top = [line.strip() for line in _nonblank_lines(needle.lines)[: len(head)]]
     for pattern in patterns:
         lines = _reply_lines(reply, removed=pattern)
         for inside in _inside_fences(lines, has_fences=has_fences):
@@ -202,7 +204,7 @@ def _fenced_lines(
     return list(itertools.chain.from_iterable(inside))
 
 
-def _texts_of_lines(lines: Sequence[str]) -> list[str]:
+def _nonblank_lines(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.strip()]
 
 
@@ -228,7 +230,7 @@ def _common_lines(
     known = set(truth)
     places = [g for g, line in enumerate(given) if line in known]
     given = [given[g] for g in places]
-    best = _best_worths(truth, given, asked=asked)
+    best = _best_alignment_worths(truth, given, asked=asked)
     pairs = []
     t = g = 0
     while t < len(truth) and g < len(given):
@@ -242,7 +244,7 @@ def _common_lines(
     return pairs
 
 
-def _best_worths(
+def _best_alignment_worths(
     truth: Sequence[str], given: Sequence[str], *, asked: int
 ) -> list[list[int]]:
     """

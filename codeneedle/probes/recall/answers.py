@@ -21,9 +21,9 @@ from codeneedle.probes.recall.rounds import (
     forced_answers,
     scored_rounds,
 )
-from codeneedle.probes.recall.settings import NAME, functions_in, settings_of
+from codeneedle.probes.recall.settings import NAME, recall_layout, settings_of
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.text import number, plural, visible
+from codeneedle.text import escape_invisible, number_text, plural
 
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
@@ -42,7 +42,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
             beside=functools.partial(_lines_side_by_side, asked),
         )
     right = {
-        each.name: "\n".join(each.lines) for each in functions_in(run.setup).forced
+        each.name: "\n".join(each.lines) for each in recall_layout(run.setup).forced
     }
     yield from forced.scored_answers(
         run,
@@ -57,7 +57,7 @@ def _round_document(asked: ScoredRound, view: View) -> Document:
     if asked.error:
         return [Lines([f"no answer: {asked.error}"])]
     scored = asked.alignment
-    return lines_beside(asked.needle, scored, width=view.width)
+    return side_by_side_document(asked.needle, scored, width=view.width)
 
 
 def _lines_side_by_side(asked: ScoredRound) -> Beside:
@@ -100,11 +100,11 @@ def _forced_row(answer: ForcedAnswer) -> list[str]:
     """The cells of `FORCED_HEADINGS` for one function."""
     least = answer.margins.least if answer.margins else math.nan
     return [
-        *_place(answer.needle),
-        str(answer.breaks_at),
-        number(answer.scores.logp, digits=3),
-        number(100 * answer.scores.first_choices, digits=1),
-        number(least, digits=2),
+        *_place_cells(answer.needle),
+        str(answer.lines_before_break),
+        number_text(answer.scores.mean_logprob, digits=3),
+        number_text(100 * answer.scores.first_choice_share, digits=1),
+        number_text(least, digits=2),
     ]
 
 
@@ -126,14 +126,14 @@ OVERVIEW_HEADINGS = (
 )
 
 
-def _place(needle: NeedleFacts) -> list[str]:
+def _place_cells(needle: NeedleFacts) -> list[str]:
     # Without its class, which would take several lines; the line number identifies it.
     return [needle.name.rpartition(".")[2], f"{needle.depth:.0%}", str(needle.line)]
 
 
 def overview_row(asked: ScoredRound) -> list[str]:
     """The cells of `overview` for one round."""
-    where = _place(asked.needle)
+    where = _place_cells(asked.needle)
     if asked.error:
         return [*where, *[""] * 7, f"error: {asked.error}"]
     lines = [str(asked.counts[mark]) for mark in Mark]
@@ -186,7 +186,9 @@ class LinePair:
     produced: AlignedLine | None  # a line of the reply; None next to a missing line
 
 
-def lines_beside(needle: NeedleFacts, score: Alignment, *, width: int) -> Document:
+def side_by_side_document(
+    needle: NeedleFacts, score: Alignment, *, width: int
+) -> Document:
     """
     Expected lines on the left, produced ones on the right, a mark before each.
 
@@ -215,7 +217,7 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
     """
     numbers = iter(_lines_with_numbers(needle))
     pairs: list[LinePair] = []
-    for missing, extra, both in _stretches(score.rows):
+    for missing, extra, both in _lines_between_matches(score.rows):
         for at in range(max(len(missing), len(extra))):
             expected = missing[at] if at < len(missing) else None
             produced = extra[at] if at < len(extra) else None
@@ -225,7 +227,7 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
     return pairs
 
 
-def _stretches(
+def _lines_between_matches(
     rows: Iterable[AlignedLine],
 ) -> Iterator[tuple[list[AlignedLine], list[AlignedLine], AlignedLine | None]]:
     """The missing and the superfluous lines before each matching line, and that."""
@@ -263,7 +265,7 @@ def _line_number(
 
 def _title_text(needle: NeedleFacts) -> Text:
     where = f"line {needle.line:,}, depth {needle.depth:.0%}"
-    text = Text(visible(needle.name), style="bold")
+    text = Text(escape_invisible(needle.name), style="bold")
     return text.append(f"  {where}", style="not bold dim")
 
 
@@ -316,7 +318,7 @@ def _side_text(row: AlignedLine | None, line: str | None) -> Text:
 
 
 def _line_text(line: str) -> str:
-    return TAB.join(visible(part) for part in line.rstrip("\r").split("\t"))
+    return TAB.join(escape_invisible(part) for part in line.rstrip("\r").split("\t"))
 
 
 def _wrap(text: Text, room: int) -> list[Text]:

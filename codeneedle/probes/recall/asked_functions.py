@@ -54,7 +54,7 @@ class Questions:
         messages = chat_messages(text, needle, prefill_no_think=prefill)
         return prompts.tokenizer.render(messages, NO_THINK_ARGS)
 
-    def tokens(self, text: str, needle: NeedleFacts) -> int:
+    def prompt_and_answer_tokens(self, text: str, needle: NeedleFacts) -> int:
         """Length of the prompt about *needle* with its answer, in tokens."""
         prompt = self.render(text, needle)
         return self.prompts.tokenizer.count_tokens(prompt) + needle.budget
@@ -69,7 +69,7 @@ class Questions:
             budget = self.chosen.reply_tokens
             return tuple(replace(needle, budget=budget) for needle in needles)
         truths = ["\n".join(needle.lines) for needle in needles]
-        sizes = self.prompts.tokenizer.counts(truths) if truths else []
+        sizes = self.prompts.tokenizer.token_counts(truths) if truths else []
         return tuple(
             replace(
                 needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
@@ -83,12 +83,12 @@ class Questions:
 
         That is the question that takes most tokens, of the few longest functions.
         """
-        lines = _least_lines(self.chosen)
-        functions = sorted(corpus.functions_of_length(lines), key=_asked_bytes)
+        lines = _least_body_lines(self.chosen)
+        functions = sorted(corpus.long_enough_functions(lines), key=_asked_bytes)
         hardest = self.longest_question(functions[-CANDIDATES:])
         return Room(
             lines=lines,
-            tokens=lambda text: self.tokens(text, hardest),
+            tokens=lambda text: self.prompt_and_answer_tokens(text, hardest),
             prompt=lambda text: self.render(text, hardest),
         )
 
@@ -107,19 +107,19 @@ class Questions:
                 signature=function.signature,
                 line=function.line,
                 depth=0.0,
-                lines=function.body[: function.content[:WRITTEN_LINES][-1] + 1],
+                lines=function.body[: function.content_indices[:WRITTEN_LINES][-1] + 1],
             )
             for function in functions
         ]
         if self.chosen.writes:
             needles: Sequence[NeedleFacts] = self.with_budgets(whole)
         else:
-            sizes = tokenizer.counts(["\n".join(each.lines) for each in whole])
+            sizes = tokenizer.token_counts(["\n".join(each.lines) for each in whole])
             needles = [
                 replace(each, budget=size + PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
-        signatures = tokenizer.counts([needle.signature for needle in needles])
+        signatures = tokenizer.token_counts([needle.signature for needle in needles])
         sized = zip(needles, signatures, strict=True)
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
@@ -138,16 +138,16 @@ def _possible_settings(
 
     Lines are scored alone where none can be written.
     """
-    ways = [settings, settings.alone] if settings.scores else [settings]
-    return [way for way in ways if corpus.functions_of_length(_least_lines(way))]
+    ways = [settings, settings.without_writing] if settings.scores else [settings]
+    return [way for way in ways if corpus.long_enough_functions(_least_body_lines(way))]
 
 
-def _least_lines(chosen: RecallSettings) -> int:
+def _least_body_lines(chosen: RecallSettings) -> int:
     """Lines that are not blank of a function that can be asked for."""
     return WRITTEN_LINES if chosen.writes else chosen.line_count
 
 
-def functions_of(
+def choose_asked_functions(
     run: RunContext, preparation: Preparation, settings: RecallSettings
 ) -> RecallLayout:
     """
@@ -202,9 +202,9 @@ def _needles_to_ask(
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
     """
-    written = corpus.functions_to_write() if chosen.writes else []
+    written = corpus.written_recall_functions() if chosen.writes else []
     forced = (
-        corpus.functions_to_force(chosen.function_count, chosen.line_count)
+        corpus.forced_recall_functions(chosen.function_count, chosen.line_count)
         if chosen.scores
         else []
     )
@@ -237,16 +237,16 @@ def _notes_on_few_functions(
     if settings.writes and not chosen.writes:
         what = (
             "fits the context"
-            if whole.functions_of_length(WRITTEN_LINES)
+            if whole.long_enough_functions(WRITTEN_LINES)
             else "is in the text"
         )
         lines = f"no function of {WRITTEN_LINES} lines"
-        yield f"lines are {chosen.how} alone: {lines} {what}"
+        yield f"lines are {chosen.read_or_forced_word} alone: {lines} {what}"
     if not chosen.scores or forced >= chosen.function_count:
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
     verb = "read" if chosen.reads else "force"
-    of_text = len(whole.functions_of_length(chosen.line_count))
+    of_text = len(whole.long_enough_functions(chosen.line_count))
     if of_text <= forced:
         yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"
         return
@@ -264,5 +264,5 @@ def _notes_on_few_functions(
 
 def _asked_bytes(function: Function) -> int:
     """Bytes of signature and asked lines, with their line breaks."""
-    lines = function.body[: function.content[:WRITTEN_LINES][-1] + 1]
+    lines = function.body[: function.content_indices[:WRITTEN_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

@@ -10,9 +10,9 @@ from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.engines.messages import BrokenOff, Chat, Completion, Reply
 from codeneedle.probes.observations import Answer, AnswerGroup
 from codeneedle.probes.probe import Answering, Asker, Question, prompt_sha256
-from codeneedle.probes.prompts import request
+from codeneedle.probes.prompts import build_request
 from codeneedle.probes.reading import Read
-from codeneedle.probes.recall.alignment import answer_lines, score
+from codeneedle.probes.recall.alignment import align_reply, answer_lines
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
 from codeneedle.probes.recall.settings import Way, settings_of
 from codeneedle.text import one_line
@@ -33,11 +33,11 @@ class FunctionAsker(Asker):
         """Its lines, written, or else their scores."""
         way, needle = question.body
         if way is Way.WRITE:
-            return self.round(needle, tokens=needle.budget)
+            return self.ask_for_needle(needle, tokens=needle.budget)
         asked = self._question(needle, tokens=needle.budget)
         return self.score_reply(needle.name, asked, "\n".join(needle.lines))
 
-    def round(self, needle: NeedleFacts, *, tokens: int) -> Answer:
+    def ask_for_needle(self, needle: NeedleFacts, *, tokens: int) -> Answer:
         """
         Ask for *needle*, allowing *tokens* tokens of reply.
 
@@ -49,7 +49,7 @@ class FunctionAsker(Asker):
         question = self._question(needle, tokens=tokens)
         blank = Answer(name=needle.name, prompt_sha256=prompt_sha256(question))
         try:
-            reply = self.write_reply(question, self._enough_for(needle))
+            reply = self.request_reply(question, self._enough_for(needle))
         except BrokenOff as error:
             # Of this function alone: a filter reads what is asked for.
             return replace(blank, error=one_line(str(error)), retries=self.retries)
@@ -68,7 +68,7 @@ class FunctionAsker(Asker):
         """The request for *needle*, in the form of prompts that the run has."""
         run = self.context.run
         prefill = run.prefill_no_think
-        return request(
+        return build_request(
             run.setup,
             prompt=completion_prompt(run.text, needle),
             messages=chat_messages(run.text, needle, prefill_no_think=prefill),
@@ -113,7 +113,10 @@ def _is_enough(needle: NeedleFacts, complete: str) -> bool:
     answer = answer_lines(needle, complete)
     if len(answer) >= WRITTEN_LINES + SLACK_LINES:
         return True
-    if len(answer) < WRITTEN_LINES or score(needle, complete).matched < WRITTEN_LINES:
+    if (
+        len(answer) < WRITTEN_LINES
+        or align_reply(needle, complete).matched < WRITTEN_LINES
+    ):
         return False
     # Of any kind: prose after a closed fence is a tail, too.
     lines = sum(bool(line.strip()) for line in complete.split("\n"))

@@ -47,7 +47,9 @@ def hash_lines(text: str, functions: Iterable[int]) -> TextLines:
     return TextLines(base64.b64encode(hashed).decode(), tuple(sorted(set(functions))))
 
 
-def place_lines(score: Alignment, needle: NeedleFacts, text: TextLines) -> Alignment:
+def mark_misplaced_lines(
+    score: Alignment, needle: NeedleFacts, text: TextLines
+) -> Alignment:
     """
     The alignment *score* of an answer to *needle*, misplaced lines told from invented.
 
@@ -55,10 +57,10 @@ def place_lines(score: Alignment, needle: NeedleFacts, text: TextLines) -> Align
     copied: it is misplaced, and has the number of its line. Of several places it is the
     one nearest to where the line before it would go on.
     """
-    return Alignment(rows=tuple(_place_lines(score.rows, needle, text)))
+    return Alignment(rows=tuple(_mark_misplaced_rows(score.rows, needle, text)))
 
 
-def _place_lines(
+def _mark_misplaced_rows(
     rows: Sequence[AlignedLine], needle: NeedleFacts, text: TextLines
 ) -> Iterator[AlignedLine]:
     """The *rows* of an alignment, misplaced ones with the line that they stand in."""

@@ -10,7 +10,7 @@ from codeneedle.engines.messages import Forced, Reply
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, metric_by_unit
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import recall_of, scored_lines
+from codeneedle.probes.recall.record import recall_of, scores_by_function
 from codeneedle.probes.recall.rounds import (
     ForcedAnswer,
     Margins,
@@ -78,12 +78,12 @@ def _written_functions(
 def _forced_functions(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ForcedAnswer | None]]:
-    """The functions of `scored_lines`; None for those without scores."""
+    """The functions of `scores_by_function`; None for those without scores."""
     scored = {
         forced_answer.needle.name: forced_answer
         for forced_answer in forced_answers(record, setup)
     }
-    for name, _ in scored_lines(record, setup):
+    for name, _ in scores_by_function(record, setup):
         yield name, scored.get(name)
 
 
@@ -95,7 +95,7 @@ def _why_guessed(record: CellRecord, setup: Setup) -> str:
     """
     answers = forced_answers(record, setup)
     lines = [is_right for answer in answers for is_right in answer.right_lines]
-    tokens = fmean([answer.scores.first_choices for answer in answers] or [0])
+    tokens = fmean([answer.scores.first_choice_share for answer in answers] or [0])
     is_form = tokens < FORM and sum(lines) < FORM_LINES * len(lines)
     if len(lines) < LEAST_LINES or not is_form:
         return ""
@@ -125,7 +125,7 @@ def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     if not settings_of(setup).reads:
         return {}
     every = recall_of(record).forced
-    return {each.name: each.scores.probability for each in every if each.scores}
+    return {each.name: each.scores.mean_probability for each in every if each.scores}
 
 
 def _lines_matched(answer: ScoredRound) -> int:
@@ -138,7 +138,7 @@ def matched_share(record: CellRecord, setup: Setup) -> float:
     return fmean(matched or [0]) / WRITTEN_LINES
 
 
-def _scored_functions(
+def _every_written_round(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound]]:
     """The rounds of functions to be written, those with an error among them."""
@@ -173,7 +173,7 @@ def _writing_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _accepted_shares(record: CellRecord, _setup: Setup) -> list[float]:
+def _accepted_draft_percents(record: CellRecord, _setup: Setup) -> list[float]:
     """Accepted of drafted tokens in percent, of each reply with some."""
     return [
         100 * answer.reply.accepted / answer.reply.drafted
@@ -235,7 +235,7 @@ METRICS: tuple[Metric, ...] = (
     _line_metric(lambda each: each.counts[Mark.OVERRUN])(
         name="overrun", better="neither"
     ),
-    _line_metric(lambda each: each.matched_strict)(
+    _line_metric(lambda each: each.lines_matched_with_indent)(
         name="matched-strict", better="higher"
     ),
     _margin_metric(_written_functions, lambda margins: margins.least)(name="margin"),
@@ -249,21 +249,21 @@ METRICS: tuple[Metric, ...] = (
         name="accepted",
         unit="%",
         better="neither",
-        values=_accepted_shares,
+        values=_accepted_draft_percents,
         quantity="speed",
     ),
     *OF_CELL,
-    metric_by_unit(_scored_functions, lambda each: bool(each.error))(
+    metric_by_unit(_every_written_round, lambda each: bool(each.error))(
         name="errors", unit="rounds", better="lower", is_sum=True
     ),
 )
 """All of them; the first is the headline."""
 
 
-_RIGHT = RightTokens(scored_lines)
+_RIGHT = RightTokens(scores_by_function)
 
 FORCED: tuple[Metric, ...] = (
-    _RIGHT.logp()(
+    _RIGHT.log_probability_metric()(
         name="recall-logp",
         loss=_RIGHT.loss(
             _every_score,
@@ -272,8 +272,8 @@ FORCED: tuple[Metric, ...] = (
             why_guessed=_why_guessed,
         ),
     ),
-    _RIGHT.right()(name="recall-right"),
-    metric_by_unit(_forced_functions, lambda each: each.breaks_at)(
+    _RIGHT.first_choices_metric()(name="recall-right"),
+    metric_by_unit(_forced_functions, lambda each: each.lines_before_break)(
         name="breaks-at", unit="lines", better="higher"
     ),
     _margin_metric(_forced_functions, lambda margins: margins.mean)(name="lead"),

@@ -9,16 +9,16 @@ from codeneedle.probes.probe import Question
 from codeneedle.probes.reading import ROOM, Group, Passage, questions_room
 from codeneedle.probes.recall.prompts import WORDING, completion_prompt
 from codeneedle.probes.recall.record import READ
-from codeneedle.probes.recall.settings import Way, functions_in
+from codeneedle.probes.recall.settings import Way, recall_layout
 from codeneedle.records.record import Setup
 
 HEADING_LINES = 2.5
 """Of a question, beside lines of the body: a blank one, a heading, a signature."""
 
 
-def question_lines(corpus: Corpus, lines: int) -> float:
+def lines_per_question(corpus: Corpus, lines: int) -> float:
     """About how many lines a question has with its answer, of so many *lines*."""
-    bodies = [each.content_lines for each in corpus.functions_of_length(lines)]
+    bodies = [each.content_line_count for each in corpus.long_enough_functions(lines)]
     # The answer begins at a seeded line, behind those before it.
     whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
     return HEADING_LINES + (fmean(whole) + lines) / 2
@@ -30,14 +30,14 @@ def passage_of(needle: NeedleFacts) -> Passage:
     return Passage(needle.name, completion_prompt("", needle), right)
 
 
-def reading(group: Group) -> Question:
+def reading_question(group: Group) -> Question:
     """The question for the functions in the chunk of *group*."""
     return Question(
         f"{READ} {group.key}", phrase="reading right lines", body=(Way.READ, group)
     )
 
 
-def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
+def question_and_answer_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
     """
     About the tokens of the questions of *passages*, with their answers.
 
@@ -48,7 +48,7 @@ def asked_tokens(setup: Setup, passages: Sequence[Passage]) -> float:
     return characters / max(a_token, 1e-9)
 
 
-def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
+def group_functions_by_chunk(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
     """
     The forced functions of *setup*, by the chunk that they are read in.
 
@@ -65,7 +65,7 @@ def groups(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
     for end in blocks:
         taken: list[Passage] = []
         length = 0.0
-        for needle in functions_in(setup).forced[begin:end]:
+        for needle in recall_layout(setup).forced[begin:end]:
             asked = passage_of(needle)
             more = ROOM * len(asked.asked + asked.right) / each
             if taken and length + more > room:

@@ -25,23 +25,31 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import ABLE, Metric
-from codeneedle.probes.observations import Observed, chosen_over, observation_of
+from codeneedle.probes.observations import (
+    Observed,
+    merge_chosen_settings,
+    observation_of,
+)
 from codeneedle.probes.probe import (
     Further,
     Probe,
     Question,
-    ask,
     checked_observation,
     previous_answers,
+    start_server_and_ask,
 )
 from codeneedle.probes.reading import (
     Group,
+    answer_by_reading,
+    chunk_lengths,
     chunk_tokens,
-    chunks_read,
-    read_each,
     refuse_reading,
 )
-from codeneedle.probes.recall.asked_functions import PRIMING_TOKENS, functions_of, rooms
+from codeneedle.probes.recall.asked_functions import (
+    PRIMING_TOKENS,
+    choose_asked_functions,
+    rooms,
+)
 from codeneedle.probes.recall.asker import FunctionAsker, FunctionReader
 from codeneedle.probes.recall.metrics import (
     FORCED,
@@ -50,10 +58,10 @@ from codeneedle.probes.recall.metrics import (
     matched_share,
 )
 from codeneedle.probes.recall.passages import (
-    asked_tokens,
-    groups,
-    question_lines,
-    reading,
+    group_functions_by_chunk,
+    lines_per_question,
+    question_and_answer_tokens,
+    reading_question,
 )
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import FORCED as FORCED_KEY
@@ -69,7 +77,7 @@ from codeneedle.probes.recall.settings import (
     RecallLayout,
     RecallSettings,
     Way,
-    functions_in,
+    recall_layout,
     settings_of,
 )
 from codeneedle.records.record import (
@@ -80,7 +88,7 @@ from codeneedle.records.record import (
     Status,
     as_json,
 )
-from codeneedle.text import number, plural
+from codeneedle.text import number_text, plural
 
 CEILING_LINES = 19.95
 """Matched lines, a mean, from which no more can be told than that nothing is lost."""
@@ -98,13 +106,15 @@ def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
         phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
     if chosen.scores:
         functions, lines = plural(scored, "function"), plural(chosen.line_count, "line")
-        phrases.append(f"{lines} of {functions} {chosen.how}")
+        phrases.append(f"{lines} of {functions} {chosen.read_or_forced_word}")
     return "; ".join(phrases)
 
 
-def _least_tokens(corpus: Corpus, chosen: RecallSettings, estimates: Estimates) -> int:
+def _shortest_text_tokens(
+    corpus: Corpus, chosen: RecallSettings, estimates: Estimates
+) -> int:
     """About the tokens of the shortest part with a function, as it is asked for."""
-    if not corpus.functions_of_length(chosen.line_count):
+    if not corpus.long_enough_functions(chosen.line_count):
         return 0
     lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
     shortest = len(corpus.shortest_beginning(chosen.line_count))
@@ -119,23 +129,25 @@ def _context_note(least: int) -> str:
     )
 
 
-def _expected_counts(chosen: RecallSettings, estimates: Estimates) -> tuple[int, int]:
+def _expected_function_counts(
+    chosen: RecallSettings, estimates: Estimates
+) -> tuple[int, int]:
     """About how many functions of the text as sent are written, and forced."""
-    corpus, share = estimates.corpus, estimates.share
-    long = math.floor(share * len(corpus.functions_of_length(WRITTEN_LINES)))
-    all_lines = math.floor(share * len(corpus.functions_of_length(chosen.line_count)))
+    corpus, share = estimates.corpus, estimates.sent_corpus_share
+    long = math.floor(share * len(corpus.long_enough_functions(WRITTEN_LINES)))
+    all_lines = math.floor(share * len(corpus.long_enough_functions(chosen.line_count)))
     return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
     """The last function that every sweep asks for: written, else forced."""
     return (
-        *functions_in(setup).forced[: settings_of(setup).function_count],
-        *functions_in(setup).written,
+        *recall_layout(setup).forced[: settings_of(setup).function_count],
+        *recall_layout(setup).written,
     )[-1]
 
 
-def _margin_gap(run: Run) -> Iterator[str]:
+def _why_no_margins(run: Run) -> Iterator[str]:
     """Why no record has margins, where the same is true of all."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     rounds = [answer for record in records for answer in recall_of(record).rounds]
@@ -148,7 +160,7 @@ def _margin_gap(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-def _missing_ways(record: CellRecord) -> Iterator[str]:
+def _missing_way_phrases(record: CellRecord) -> Iterator[str]:
     """Why *record* has no forced, or no written answer at all."""
     recall = recall_of(record)
     for name, answers in (
@@ -172,7 +184,7 @@ def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...
     """
     if Ability.FORCED not in estimates.engine.abilities:
         return (Way.WRITE,)
-    is_read = _would_read(estimates) and estimates.can_read
+    is_read = _would_read(estimates) and estimates.can_read_right_tokens
     scored = Way.READ if is_read else Way.FORCE
     is_brief = estimates.decides and not settings.reply_tokens
     return (scored,) if is_brief else (Way.WRITE, scored)
@@ -203,7 +215,7 @@ def _why_unwritten(context: ProbeContext) -> str:
     share = matched_share(by_pair[reference], context.run.setup)
     if share >= ABLE:
         return ""
-    lines = number(share * WRITTEN_LINES, digits=1)
+    lines = number_text(share * WRITTEN_LINES, digits=1)
     return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
 
 
@@ -216,7 +228,7 @@ def _require_forcing(engine: Engine) -> None:
         raise
 
 
-def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
+def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
     """
     Stop at *settings* of lines that are forced: they are written alone.
 
@@ -237,9 +249,7 @@ def _refuse_unused(settings: RecallSettings, engine: Engine) -> None:
             )
 
 
-def _settings_engine_can_ask(
-    settings: RecallSettings, engine: Engine
-) -> RecallSettings:
+def _check_and_order_ways(settings: RecallSettings, engine: Engine) -> RecallSettings:
     """
     *settings* as *engine* can ask them, their ways in asking order.
 
@@ -267,11 +277,11 @@ def _settings_engine_can_ask(
     if Way.FORCE in way:
         _require_forcing(engine)
     elif way == (Way.WRITE,) or not (way or can_force):
-        _refuse_unused(settings, engine)
+        _refuse_forcing_settings(settings, engine)
     return settings
 
 
-def _brief_settings(chosen: RecallSettings) -> RecallSettings:
+def _settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
     """*chosen* for a sweep that decides: a few functions, where none are named."""
     if not chosen.scores:
         return chosen
@@ -283,14 +293,14 @@ def _brief_settings(chosen: RecallSettings) -> RecallSettings:
     )
 
 
-def _refuse_short(chosen: RecallSettings, corpus: Corpus) -> None:
+def _refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
     """
     Stop at lines that no function of *corpus* has.
 
     Raises:
         BadInput: With a setting that works.
     """
-    longest = max(function.content_lines for function in corpus.functions)
+    longest = max(function.content_line_count for function in corpus.functions)
     if Way.WRITE in chosen.way and longest < WRITTEN_LINES:
         raise BadInput(
             source=f"--way {','.join(chosen.way)}",
@@ -316,13 +326,13 @@ class FurtherFunctions(Further):
     setting = "functions"
 
     @override
-    def planned_ends(
+    def planned_units_at_looks(
         self, settings: RecallSettings, estimates: Estimates
     ) -> Sequence[int]:
         if not settings.scores:
             return []
-        there = len(estimates.corpus.functions_of_length(settings.line_count))
-        functions = math.floor(estimates.share * there)
+        there = len(estimates.corpus.long_enough_functions(settings.line_count))
+        functions = math.floor(estimates.sent_corpus_share * there)
         ends = block_ends(settings.function_count, min(functions, LIMIT))
         return ends if functions else []
 
@@ -343,7 +353,7 @@ class FurtherFunctions(Further):
         if settings_of(setup).reads:
             return first + _price_of_reading(setup, goal, known)
         text = setup.corpus.tokens
-        forced = _right_tokens(setup, functions_in(setup).forced[known:goal])
+        forced = _right_tokens(setup, recall_layout(setup).forced[known:goal])
         return first + Price.of_texts(text) + Price.of_answers(forced, text)
 
     @override
@@ -356,7 +366,7 @@ class FurtherFunctions(Further):
         # The start of a server is a part of the text that it reads.
         forced_s = math.fsum(answer.wall_s for answer in recall.forced)
         text_s = max(record.phases.total_s - written_s - forced_s, 0.0)
-        forced = _right_tokens(setup, functions_in(setup).forced[:count])
+        forced = _right_tokens(setup, recall_layout(setup).forced[:count])
         return Pace(
             start_s=written_s,
             read_s=text_s / max(recall.starts, 1) / max(setup.corpus.tokens, 1),
@@ -375,15 +385,15 @@ class FurtherFunctions(Further):
             return ()
         few = min(FORCED_BESIDE, chosen.function_count)
         return [
-            _forcing_question(needle) for needle in functions_in(setup).forced[:few]
+            _forcing_question(needle) for needle in recall_layout(setup).forced[:few]
         ]
 
     @override
-    def unit_ends(self, setup: Setup) -> list[int]:
+    def units_at_looks(self, setup: Setup) -> list[int]:
         first = settings_of(setup).function_count
         return (
-            block_ends(first, len(functions_in(setup).forced))
-            if functions_in(setup).forced
+            block_ends(first, len(recall_layout(setup).forced))
+            if recall_layout(setup).forced
             else []
         )
 
@@ -399,12 +409,13 @@ def _right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
 
 def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
     """What reading takes until *goal* functions are, of which so many are *known*."""
-    there = {needle.name for needle in functions_in(setup).forced[:known]}
+    there = {needle.name for needle in recall_layout(setup).forced[:known]}
     lengths = [
         chunk_tokens(
-            setup.corpus.tokens, math.ceil(asked_tokens(setup, group.passages))
+            setup.corpus.tokens,
+            math.ceil(question_and_answer_tokens(setup, group.passages)),
         )
-        for group in PROBE.groups(setup, goal)
+        for group in PROBE.groups_to_read(setup, goal)
         if not {passage.name for passage in group.passages} <= there
     ]
     return Price.of_texts(*lengths)
@@ -439,11 +450,11 @@ class RecallProbe(Probe):
         return settings | ({"way": [Way.READ]} if settings_of(setup).reads else {})
 
     @override
-    def phrases(self, setup: Setup, units: Sequence[int] = ()) -> tuple[str, ...]:
+    def asked_phrases(self, setup: Setup, units: Sequence[int] = ()) -> tuple[str, ...]:
         """How many functions are written, and how many lines of others are scored."""
         if setup.probes and NAME not in setup.probes:
             return ()
-        chosen, functions, phrases = settings_of(setup), functions_in(setup), []
+        chosen, functions, phrases = settings_of(setup), recall_layout(setup), []
         if functions.written and chosen.writes:
             phrases.append(f"{plural(len(functions.written), 'function')} written")
         if functions.forced:
@@ -451,15 +462,15 @@ class RecallProbe(Probe):
             count = plural(more[-1] if more else fewest, "function")
             count = f"{fewest:,} to {count}" if more else count
             lines = plural(chosen.line_count, "line")
-            phrases.append(f"{lines} of {count} {chosen.how}")
+            phrases.append(f"{lines} of {count} {chosen.read_or_forced_word}")
         return tuple(phrases)
 
     @override
-    def refusal(self, first: Setup, second: Setup) -> str:
+    def why_incomparable(self, first: Setup, second: Setup) -> str:
         if first.corpus.sha256 != second.corpus.sha256:
             return "another text"
         ours, theirs = (
-            {each.name: each.lines for each in functions_in(setup).forced}
+            {each.name: each.lines for each in recall_layout(setup).forced}
             for setup in (first, second)
         )
         both = ours.keys() & theirs.keys()
@@ -476,15 +487,15 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = _settings_engine_can_ask(settings, estimates.engine)
-        _refuse_short(chosen, estimates.corpus)
+        chosen = _check_and_order_ways(settings, estimates.engine)
+        _refuse_short_functions(chosen, estimates.corpus)
         if estimates.setup:
-            chosen = chosen_over(settings_of(estimates.setup), chosen)
+            chosen = merge_chosen_settings(settings_of(estimates.setup), chosen)
         if not chosen.way:
             way = _usual_way(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
-        if estimates.decides and not estimates.knows(NAME):
-            chosen = _brief_settings(chosen)
+        if estimates.decides and not estimates.has_asked_probe(NAME):
+            chosen = _settings_for_deciding(chosen)
         if chosen.reads:
             refuse_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
@@ -499,11 +510,11 @@ class RecallProbe(Probe):
         Lines are scored alone where none of it is long enough to be written.
         """
         setup, chosen = run.setup, settings
-        is_new, functions = NAME not in setup.probes, functions_in(setup)
+        is_new, functions = NAME not in setup.probes, recall_layout(setup)
         if is_new and run.preparation:
-            functions = functions_of(run, run.preparation, chosen)
+            functions = choose_asked_functions(run, run.preparation, chosen)
         if is_new and chosen.scores and not functions.written:
-            chosen = chosen.alone
+            chosen = chosen.without_writing
         if functions.forced:
             most = min(chosen.function_count, len(functions.forced))
             chosen = structs.replace(chosen, functions=most)
@@ -514,7 +525,7 @@ class RecallProbe(Probe):
     def bill(self, settings: RecallSettings, estimates: Estimates) -> Bill:
         """The corpus once, and lines of as many functions as are likely to fit."""
         setup, corpus, chosen = estimates.setup, estimates.corpus, settings
-        there = functions_in(setup) if setup else RecallLayout()
+        there = recall_layout(setup) if setup else RecallLayout()
         if estimates.functions is not None:
             chosen = structs.replace(chosen, functions=estimates.functions)
         a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
@@ -522,12 +533,12 @@ class RecallProbe(Probe):
             written = len(there.written)
             scored = min(len(there.forced), chosen.function_count)
         else:
-            least = _least_tokens(corpus, chosen, estimates)
+            least = _shortest_text_tokens(corpus, chosen, estimates)
             if least > estimates.context:
                 return Bill(price=Price(), phrase=_context_note(least))
-            written, scored = _expected_counts(chosen, estimates)
+            written, scored = _expected_function_counts(chosen, estimates)
         if chosen.scores and not written:
-            chosen = chosen.alone
+            chosen = chosen.without_writing
         written *= chosen.writes
         scored *= chosen.scores
         tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
@@ -535,13 +546,13 @@ class RecallProbe(Probe):
             (estimates.text_tokens,) if written or not chosen.reads else ()
         )
         if chosen.reads:
-            asked = question_lines(corpus, chosen.line_count) * a_line
+            asked = lines_per_question(corpus, chosen.line_count) * a_line
             text, context = estimates.text_tokens, estimates.context
             # Those that are asked for later are read behind a text of their own.
             ends = block_ends(min(settings.function_count, scored), scored)
             for known, end in pairwise([0, *ends]):
                 count = end - known
-                texts += chunks_read(text, count * asked, count, context)
+                texts += chunk_lengths(text, count * asked, count, context)
         else:
             tokens += scored * chosen.line_count * a_line
         return Bill(
@@ -554,27 +565,27 @@ class RecallProbe(Probe):
     @override
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced, or read."""
-        chosen, functions = settings_of(setup), functions_in(setup)
+        chosen, functions = settings_of(setup), recall_layout(setup)
         for needle in functions.written if chosen.writes else ():
             key = f"{WRITTEN} {needle.name}"
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
         if chosen.reads:
-            yield from map(reading, self.groups(setup, goal))
+            yield from map(reading_question, self.groups_to_read(setup, goal))
         elif chosen.scores:
             for needle in functions.forced[: goal or chosen.function_count]:
                 yield _forcing_question(needle)
 
-    def groups(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
+    def groups_to_read(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
         """The functions whose lines are read, by the chunk that they are read in."""
         most = goal or settings_of(setup).function_count
-        ends = [end for end in FURTHER.unit_ends(setup) if end < most]
-        return groups(setup, [*ends, most])
+        ends = [end for end in FURTHER.units_at_looks(setup) if end < most]
+        return group_functions_by_chunk(setup, [*ends, most])
 
     @override
     def measure(self, context: ProbeContext) -> Json:
         observed, setup = previous_answers(context), context.run.setup
         if context.is_check:
-            ask(self, context, observed, lambda: FURTHER.checks(setup))
+            start_server_and_ask(self, context, observed, lambda: FURTHER.checks(setup))
             return checked_observation(self, observed)
         if reason := _why_unwritten(context):
             unwritten = (
@@ -584,12 +595,14 @@ class RecallProbe(Probe):
             )
             observed.skipped |= dict.fromkeys(unwritten, reason)
         if settings_of(setup).reads:
-            self._read(context, observed)
+            self._read_missing_scores(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
-            ask(self, context, observed, lambda: self._questions_for_server(context))
+            start_server_and_ask(
+                self, context, observed, lambda: self._questions_for_server(context)
+            )
             if read_in:
-                context.phases = context.phases.after(read_in)
+                context.phases = context.phases.with_previous_added(read_in)
         return checked_observation(self, observed)
 
     def _questions_for_server(self, context: ProbeContext) -> Iterator[Question]:
@@ -607,23 +620,26 @@ class RecallProbe(Probe):
             for question in self._questions_for_server(context)
         )
 
-    def _read(self, context: ProbeContext, observed: Observed) -> None:
+    def _read_missing_scores(self, context: ProbeContext, observed: Observed) -> None:
         """
         Have right lines read that have no scores yet.
 
         Answers of another layout go.
         """
         setup = context.run.setup
-        every = map(reading, self.groups(setup, len(functions_in(setup).forced)))
+        every = map(
+            reading_question,
+            self.groups_to_read(setup, len(recall_layout(setup).forced)),
+        )
         # Of another layout, of a setup that was lost: the same functions once more.
         read = {key for key in observed.answers if key.startswith(f"{READ} ")}
         for key in read.difference(question.key for question in every):
             del observed.answers[key]
-        read_each(
+        answer_by_reading(
             self,
             context,
             observed,
-            lambda: map(reading, self.groups(setup, context.goal)),
+            lambda: map(reading_question, self.groups_to_read(setup, context.goal)),
             lambda read: FunctionReader(read, context.run.text),
         )
 
@@ -639,11 +655,13 @@ class RecallProbe(Probe):
         before forced ones, and are the same with and without them.
         """
         setup, asker = context.run.setup, FunctionAsker(served, context)
-        context.step(0, 1, "reading the corpus")
-        priming = asker.ask_after_priming(
+        context.report_step(0, 1, "reading the corpus")
+        priming = asker.ask_and_refuse_cut_prompt(
             context.run.text,
             setup.corpus.tokens,
-            lambda: asker.round(_last_of_every_sweep(setup), tokens=PRIMING_TOKENS),
+            lambda: asker.ask_for_needle(
+                _last_of_every_sweep(setup), tokens=PRIMING_TOKENS
+            ),
         )
         if "priming" not in observed.facts:
             observed.facts["priming"] = as_json(priming)
@@ -700,12 +718,12 @@ class RecallProbe(Probe):
                 f"written recall is at its floor: {lost:.2f} lines of {WRITTEN_LINES} "
                 f"with {reference}, so no pair has anything to lose"
             )
-        return (*lines, *_margin_gap(run))
+        return (*lines, *_why_no_margins(run))
 
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Why there are no forced, or no written, lines."""
-        return tuple(_missing_ways(record))
+        return tuple(_missing_way_phrases(record))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:

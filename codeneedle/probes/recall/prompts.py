@@ -16,7 +16,7 @@ def completion_prompt(corpus: str, needle: NeedleFacts) -> str:
     comes first and is the same for every needle, so that a server reads it once and
     takes it from its cache from then on.
     """
-    return f"{corpus}\n\n# recall\n{needle.signature}\n{_first_lines(needle)}"
+    return f"{corpus}\n\n# recall\n{needle.signature}\n{_lines_before_asked(needle)}"
 
 
 def chat_messages(
@@ -29,11 +29,11 @@ def chat_messages(
     that is wanted.
     """
     message = Message("user", f"{corpus}\n---\n{question(needle)}")
-    begun = NO_THINK_PREFILL * prefill_no_think + _first_lines(needle)
+    begun = NO_THINK_PREFILL * prefill_no_think + _lines_before_asked(needle)
     return (message, Message("assistant", begun)) if begun else (message,)
 
 
-def _first_lines(needle: NeedleFacts) -> str:
+def _lines_before_asked(needle: NeedleFacts) -> str:
     """Lines of the body before those that are asked for, each with its line break."""
     return "".join(f"{line}\n" for line in needle.before)
 

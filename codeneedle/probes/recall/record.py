@@ -11,7 +11,7 @@ from codeneedle.probes.observations import (
     AnswerGroup,
     Observed,
     answers_of,
-    file_of,
+    file_name_of,
     keep_results,
     observation_of,
 )
@@ -80,7 +80,7 @@ def recall_of(record: CellRecord) -> Recall:
         BadRecord: If it has another layout, or scores of other tokens.
     """
     stored = observation_of(record, Observed)
-    facts = from_json(stored.facts, RecallFacts, file=file_of(record))
+    facts = from_json(stored.facts, RecallFacts, file=file_name_of(record))
     read = list(_groups_by_part(record, READ))
     return Recall(
         rounds=_answers_of_groups(_groups_by_part(record, WRITTEN)),
@@ -92,7 +92,7 @@ def recall_of(record: CellRecord) -> Recall:
     )
 
 
-def scored_lines(
+def scores_by_function(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, Forced | None]]:
     """

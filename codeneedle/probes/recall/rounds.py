@@ -10,11 +10,15 @@ from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced, Reply
-from codeneedle.probes.observations import Answer, file_of, keep_results
-from codeneedle.probes.recall.alignment import Alignment, Mark, answer_end, score
-from codeneedle.probes.recall.copied_lines import NO_LINES, TextLines, place_lines
-from codeneedle.probes.recall.record import recall_of, scored_lines
-from codeneedle.probes.recall.settings import functions_in
+from codeneedle.probes.observations import Answer, file_name_of, keep_results
+from codeneedle.probes.recall.alignment import Alignment, Mark, align_reply, answer_end
+from codeneedle.probes.recall.copied_lines import (
+    NO_LINES,
+    TextLines,
+    mark_misplaced_lines,
+)
+from codeneedle.probes.recall.record import recall_of, scores_by_function
+from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import BadRecord, CellRecord, Setup
 
 
@@ -63,13 +67,13 @@ class ScoredRound:
     @property
     def alignment(self) -> Alignment:
         """Lines of answer and truth side by side, leading white space aside."""
-        scored = score(self.needle, self.round.text)
-        return place_lines(scored, self.needle, self.text)
+        scored = align_reply(self.needle, self.round.text)
+        return mark_misplaced_lines(scored, self.needle, self.text)
 
     @property
-    def matched_strict(self) -> int:
+    def lines_matched_with_indent(self) -> int:
         """Lines that match with their leading white space."""
-        return _matched_strict(self.needle, self.round.text)
+        return _lines_matched_with_indent(self.needle, self.round.text)
 
     @functools.cached_property
     def margins(self) -> Margins | None:
@@ -83,9 +87,9 @@ class ScoredRound:
         reply = self.round.reply
         if reply is None or reply.drafted:
             return None
-        return margins(self._answer_gaps(reply))
+        return margins(self._answer_token_gaps(reply))
 
-    def _answer_gaps(self, reply: Reply) -> tuple[float, ...]:
+    def _answer_token_gaps(self, reply: Reply) -> tuple[float, ...]:
         """
         Gaps of the tokens that begin before the end of the answer.
 
@@ -106,14 +110,14 @@ class ForcedAnswer:
     scores: Forced  # of their tokens
 
     @property
-    def breaks_at(self) -> int:
+    def lines_before_break(self) -> int:
         """
         Lines, blank ones not counted, before the first token that was no first choice.
 
         All of them where there is none. Until then greedy writing gives the same
         tokens: it would leave the truth in the line after these.
         """
-        kept, lines = self.scores.kept_tokens, self.needle.lines
+        kept, lines = self.scores.leading_first_choices, self.needle.lines
         if kept < len(self.scores.ends):
             # A line break belongs to the line that it ends.
             before = "\n".join(lines)[: max(0, self.scores.ends[kept] - 1)]
@@ -162,7 +166,7 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
         BadRecord: If it holds something else, or asks for a needle that *setup*
             does not have.
     """
-    functions = functions_in(setup)
+    functions = recall_layout(setup)
     by_name = {needle.name: needle for needle in functions.written}
     rounds = recall_of(record).rounds
     return tuple(
@@ -192,10 +196,10 @@ def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]
     Raises:
         BadRecord: See `scored_rounds`.
     """
-    by_name = {needle.name: needle for needle in functions_in(setup).forced}
+    by_name = {needle.name: needle for needle in recall_layout(setup).forced}
     return tuple(
         ForcedAnswer(_needle_named(by_name, name, record), scores)
-        for name, scores in scored_lines(record, setup)
+        for name, scores in scores_by_function(record, setup)
         if scores
     )
 
@@ -206,7 +210,7 @@ def _needle_named(
     """The needle of that *name*; a record of another one is refused."""
     if name not in by_name:
         reason = f"its setup has no needle '{name}'"
-        raise BadRecord(file=file_of(record), reason=reason)
+        raise BadRecord(file=file_name_of(record), reason=reason)
     return by_name[name]
 
 
@@ -214,13 +218,13 @@ def _needle_named(
 @functools.lru_cache(maxsize=65_536)
 def _mark_counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Mark]:
     """Lines of *reply* by mark; those that stand in *text* are misplaced."""
-    scored = place_lines(score(needle, reply), needle, text)
+    scored = mark_misplaced_lines(align_reply(needle, reply), needle, text)
     return Counter(row.mark for row in scored.rows)
 
 
 @functools.lru_cache(maxsize=65_536)
-def _matched_strict(needle: NeedleFacts, reply: str) -> int:
-    return score(needle, reply, strict_indent=True).matched
+def _lines_matched_with_indent(needle: NeedleFacts, reply: str) -> int:
+    return align_reply(needle, reply, strict_indent=True).matched
 
 
 @functools.lru_cache(maxsize=65_536)

@@ -134,7 +134,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return Way.READ in self.ways
 
     @property
-    def alone(self) -> "RecallSettings":
+    def without_writing(self) -> "RecallSettings":
         """These without lines to write."""
         scored = (Way.READ if self.reads else Way.FORCE,)
         return structs.replace(self, way=scored)
@@ -154,7 +154,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return self.lines or FORCED_LINES
 
     @property
-    def how(self) -> str:
+    def read_or_forced_word(self) -> str:
         """What becomes of right lines, as a word of phrases."""
         return "read" if self.reads else "forced"
 
@@ -191,7 +191,7 @@ FUNCTIONS_KEYS = frozenset({"wording", "written", "forced", "text"})
 
 
 @keep_results()
-def functions_in(setup: Setup) -> RecallLayout:
+def recall_layout(setup: Setup) -> RecallLayout:
     """
     The functions that *setup* asks for; none where it says nothing of recall.
 

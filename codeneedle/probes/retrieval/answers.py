@@ -12,10 +12,10 @@ from codeneedle.engines.messages import Forced
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.retrieval.outcomes import QuestionOutcome, outcomes
-from codeneedle.probes.retrieval.prompts import right_text
+from codeneedle.probes.retrieval.prompts import right_answer_text
 from codeneedle.probes.retrieval.scoring import AnswerScore, Mode
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.text import NO_VALUE_WORD, one_line, plural, visible_lines
+from codeneedle.text import NO_VALUE_WORD, escape_invisible_in_lines, one_line, plural
 
 PAYLOAD_COLUMNS = 24
 """Of a payload and of an answer in a list; a question alone shows them whole."""
@@ -32,7 +32,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
             depth=outcome.depth,
             text=outcome.text,
             right=outcome.score.share,
-            logp=outcome.scores.logp if outcome.scores else None,
+            logp=outcome.scores.mean_logprob if outcome.scores else None,
             outcome=outcome.score.mode.value,
             beside=functools.partial(_lines_side_by_side, outcome),
         )
@@ -63,7 +63,7 @@ def _modes_table(results: Sequence[QuestionOutcome]) -> Table:
     for task in dict.fromkeys(result.task for result in results):
         of_task = [result for result in results if result.task == task]
         counts = [sum(o.score.mode is mode for o in of_task) for mode in modes]
-        logps = [each.scores.logp for each in of_task if each.scores]
+        logps = [each.scores.mean_logprob for each in of_task if each.scores]
         mean = f"{fmean(logps):.3f}" if logps else NO_VALUE_WORD
         rows.append([task, *map(str, counts), mean])
     heading = ["task", *(mode.value for mode in modes), "nats/token"]
@@ -119,16 +119,27 @@ def _question_document(
     ]
     if scores:
         bound = "at most " if scores.bounds else ""
-        count = f"the first {scores.kept_tokens} of {len(scores.logprobs)} tokens"
-        phrase = f"{bound}{scores.logp:.3f} nats per token; {count} are first choices"
+        count = (
+            f"the first {scores.leading_first_choices} of {len(scores.logprobs)} tokens"
+        )
+        phrase = (
+            f"{bound}{scores.mean_logprob:.3f} nats per token; {count} are first "
+            "choices"
+        )
         entries.append(("read" if outcome.is_read else "forced", phrase))
-    shown = [(word, Text(visible_lines(phrase))) for word, phrase in entries]
+    shown = [
+        (word, Text(escape_invisible_in_lines(phrase))) for word, phrase in entries
+    ]
     yield Facts(shown, is_quiet=True)
     if scores:
         tokens = forced.tokens_beside_reference(
-            run, record, outcome.question, _scores_by_question, text=right_text(asked)
+            run,
+            record,
+            outcome.question,
+            _scores_by_question,
+            text=right_answer_text(asked),
         )
-        yield from forced.document(tokens)
+        yield from forced.compared_tokens_document(tokens)
 
 
 def _scores_by_question(record: CellRecord) -> dict[str, Forced]:

@@ -13,9 +13,9 @@ from codeneedle.probes.answers import USABLE
 from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
+    answer_survival_share,
     is_read,
     outcomes,
-    survival,
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
@@ -27,7 +27,7 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.probes.right_tokens import RightTokens, bounded_share
+from codeneedle.probes.right_tokens import RightTokens, bounded_token_share
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 TEXTS = UnitKind(
@@ -74,7 +74,7 @@ def _why_not_written(setup: Setup) -> str:
 
 def _rightness_metric(chosen: _Chosen) -> partial[Metric]:
     """A metric of how right the chosen questions are, from 0 to 1."""
-    return partial(_metric_by_question(lambda each: each.share, chosen), unit="")
+    return partial(_metric_by_question(lambda each: each.rightness, chosen), unit="")
 
 
 def _right_tokens_of(chosen: _Chosen) -> RightTokens:
@@ -92,7 +92,7 @@ def _mode_metric(mode: Mode) -> Metric:
     """A metric of how many written answers have *mode*."""
     metric = _metric_by_question(
         lambda each: (
-            None if each.is_read or each.share is None else each.score.mode is mode
+            None if each.is_read or each.rightness is None else each.score.mode is mode
         ),
         lambda *_: True,
     )
@@ -126,12 +126,12 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     ]
 
 
-def _bounded_share(record: CellRecord) -> float:
+def _bounded_token_share(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    return bounded_share(outcome.scores for outcome in outcomes(record))
+    return bounded_token_share(outcome.scores for outcome in outcomes(record))
 
 
-def _informative_texts(record: CellRecord, setup: Setup) -> list[str]:
+def _informative_text_names(record: CellRecord, setup: Setup) -> list[str]:
     """Informative texts; also those that the pair was not asked, as lost on others."""
     retrieval = retrieval_of(record)
     skipped = map(TextKey.parse, retrieval.skipped if retrieval else ())
@@ -146,7 +146,7 @@ def _right_share(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, 0 to 1; of informative tasks where there are any."""
     every = outcomes(record)
     chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
-    shares = [each.share for each in chosen if each.share is not None]
+    shares = [each.rightness for each in chosen if each.rightness is not None]
     return fmean(shares or [0])
 
 
@@ -163,18 +163,18 @@ METRICS: tuple[Metric, ...] = (
         loss=Loss(
             kind=LossKind.ANSWERS,
             lost_from=LEAST_LOSS,
-            units=_informative_texts,
+            units=_informative_text_names,
             able=_right_share,
         ),
     ),
-    _right_tokens_of(_is_informative).logp(unit_kind=TEXTS)(
+    _right_tokens_of(_is_informative).log_probability_metric(unit_kind=TEXTS)(
         name=f"{NAME}-logp",
         why_none=lambda setup: _why_not_forced(setup) or NOTHING_INFORMATIVE,
         loss=Loss(
             kind=LossKind.NATS,
             what="retrieval",
-            bounded=_bounded_share,
-            units=_informative_texts,
+            bounded=_bounded_token_share,
+            units=_informative_text_names,
             able=_right_share,
         ),
     ),
@@ -249,8 +249,10 @@ def _metrics_of_task(task: str, length: int | None) -> Iterator[Metric]:
     )
     tokens = _right_tokens_of(is_of_task)
     shared: dict[str, Any] = {"unit_kind": TEXTS, "why_none": _why_not_forced}
-    yield tokens.logp(**shared)(name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet)
-    yield tokens.breaks_at(**shared)(
+    yield tokens.log_probability_metric(**shared)(
+        name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet
+    )
+    yield tokens.kept_tokens_metric(**shared)(
         name=f"{task}-until{at}", of=f"{NAME}-until", facet=facet
     )
 
@@ -268,7 +270,7 @@ def run_remarks(run: Run) -> tuple[str, ...]:
     calibration = calibration_of(run.setup) if records else None
     return (
         *(_lines_on_dials(calibration) if calibration else ()),
-        *_survival_phrases(records),
+        *_answer_survival_phrases(records),
     )
 
 
@@ -285,7 +287,7 @@ def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     path = ", ".join(f"{step.level}: {step.right:.0%}" for step in dial.path)
     how = "chosen by the user" if dial.is_fixed else f"found on {calibration.reference}"
     phrase = f"{dial.task}: level {dial.level}, {says}, {how} ({path} right)"
-    if dial.right >= USABLE[1]:
+    if dial.right_share >= USABLE[1]:
         phrase += "; too easy for a small loss to show"
     silent = [
         f"{size.length:,}"
@@ -298,11 +300,13 @@ def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     return f"{phrase}; too few right at {', '.join(silent)} tokens: in no average"
 
 
-def _survival_phrases(records: Sequence[CellRecord]) -> Iterator[str]:
+def _answer_survival_phrases(records: Sequence[CellRecord]) -> Iterator[str]:
     """How long answers survive, of the task whose answers are long: a line per pair."""
     for record in records:
         long = [outcome for outcome in outcomes(record) if outcome.task == "ledger"]
-        shares = ((tokens, survival(long, tokens)) for tokens in SURVIVAL_TOKENS)
+        shares = (
+            (tokens, answer_survival_share(long, tokens)) for tokens in SURVIVAL_TOKENS
+        )
         known = [
             f"{tokens}: {share:.0%}"
             for tokens, share in shares

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.observations import file_of, keep_results
+from codeneedle.probes.observations import file_name_of, keep_results
 from codeneedle.probes.retrieval.record import (
     TextAnswer,
     TextRead,
@@ -35,7 +35,7 @@ class QuestionOutcome:
         return self.asked.answer.scores
 
     @property
-    def share(self) -> float | None:
+    def rightness(self) -> float | None:
         """How much of the answer is right, from 0 to 1; None if there is none."""
         return None if is_unanswered(self.asked) else self.score.share
 
@@ -75,7 +75,7 @@ def outcomes(record: CellRecord) -> tuple[QuestionOutcome, ...]:
         )
     except (IndexError, ValueError) as error:
         reason = f"a question is none: {error}"
-        raise BadRecord(file=file_of(record), reason=reason) from error
+        raise BadRecord(file=file_name_of(record), reason=reason) from error
 
 
 def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
@@ -86,7 +86,7 @@ def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
     """
     scores = asked.answer.scores
     if scores and is_read(asked):
-        is_right = scores.kept_tokens == len(scores.logprobs)
+        is_right = scores.leading_first_choices == len(scores.logprobs)
         return AnswerScore(
             mode=Mode.CORRECT if is_right else Mode.DEPARTS, share=float(is_right)
         )
@@ -106,12 +106,14 @@ def _outcome_of(text: TextRead, asked: TextAnswer) -> QuestionOutcome:
     )
 
 
-def survival(results: Iterable[QuestionOutcome], tokens: int) -> float:
+def answer_survival_share(results: Iterable[QuestionOutcome], tokens: int) -> float:
     """
     Share of answers that greedy writing has right for *tokens* tokens, from 0 to 1.
 
     Answers that are not that long do not count; NaN if none is.
     """
     scores = [result.scores for result in results if result.scores]
-    long = [score.kept_tokens for score in scores if len(score.logprobs) >= tokens]
+    long = [
+        score.leading_first_choices for score in scores if len(score.logprobs) >= tokens
+    ]
     return fmean(kept >= tokens for kept in long) if long else math.nan

@@ -37,13 +37,13 @@ from codeneedle.probes.probe import (
     checked_observation,
     previous_answers,
 )
-from codeneedle.probes.prompts import PromptForm, request
+from codeneedle.probes.prompts import PromptForm, build_request
 from codeneedle.probes.reading import (
     Group,
     Passage,
     Read,
+    answer_by_reading,
     chunk_tokens,
-    read_each,
     refuse_reading,
 )
 from codeneedle.probes.retrieval.dial import (
@@ -57,7 +57,7 @@ from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
 from codeneedle.probes.retrieval.prompts import (
     WORDING,
     messages,
-    right_text,
+    right_answer_text,
     without_last_blank,
 )
 from codeneedle.probes.retrieval.record import (
@@ -82,15 +82,15 @@ from codeneedle.probes.retrieval.settings import (
     RetrievalLayout,
     RetrievalSettings,
     answer_room,
+    check_template_keeps_text,
     expected_calibration,
-    fixed_dials,
     layout_of,
     lengths_of,
-    per_text,
-    refuse_lost_text,
+    parse_fixed_levels,
+    questions_per_text,
     retrieval_layout,
-    texts_at,
-    texts_of,
+    text_keys_to_ask,
+    texts_per_length,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import (
@@ -107,7 +107,7 @@ from codeneedle.records.record import (
     Setup,
     as_json,
     from_json,
-    shared_with,
+    shared_field_values,
 )
 from codeneedle.text import plural
 
@@ -165,7 +165,7 @@ class RetrievalProbe(Probe):
     """Asks questions on made texts, as hard as the reference can bear."""
 
     @override
-    def own_text(self, _settings: RetrievalSettings, _engine: Engine) -> str:
+    def own_text_name(self, _settings: RetrievalSettings, _engine: Engine) -> str:
         """Empty: it makes its texts."""
         return ""
 
@@ -191,21 +191,23 @@ class RetrievalProbe(Probe):
                     reason="is no depth from 0 to 1",
                     hint="Write 0.5 for the middle of a text.",
                 )
-        fixed_dials(settings)
+        parse_fixed_levels(settings)
         if settings.reads:
             refuse_reading(
                 estimates, wanted="--read-answers", otherwise="--no-read-answers"
             )
-        _refuse_unfit(settings, estimates.context, estimates.trained_tokens)
+        _refuse_unfit(settings, estimates.context, estimates.trained_context_limit)
         return settings
 
     @override
     def bill(self, settings: RetrievalSettings, estimates: Estimates) -> Bill:
         """Each text, and an answer to each question, written and forced."""
         chosen = layout_of(settings)
-        keys = texts_of(expected_calibration(chosen), chosen)
+        keys = text_keys_to_ask(expected_calibration(chosen), chosen)
         texts = [key.length for key in keys]
-        asked = sum(map(chosen.questions_of, chosen.tasks)) * len(chosen.lengths)
+        asked = sum(map(chosen.questions_per_length, chosen.tasks)) * len(
+            chosen.lengths
+        )
         unset = len(chosen.tasks) - len(chosen.dial)
         dials = f"; the first pair also sets {plural(unset, 'dial')}" if unset else ""
         lengths = ", ".join(map(str, chosen.lengths))
@@ -216,7 +218,10 @@ class RetrievalProbe(Probe):
         )
         if chosen.reads:
             likely = expected_calibration(chosen)
-            own = [USUAL_ANSWER_TOKENS * per_text(key.task, likely) for key in keys]
+            own = [
+                USUAL_ANSWER_TOKENS * questions_per_text(key.task, likely)
+                for key in keys
+            ]
             chunks = map(chunk_tokens, texts, own)
             # A tool starts for each text, a server once.
             starts = 1 if estimates.engine.scores_prompts else len(texts)
@@ -238,7 +243,7 @@ class RetrievalProbe(Probe):
             ToolFailed: If that cannot be found out.
         """
         if NAME not in run.setup.probes:
-            refuse_lost_text(run, lengths_of(settings)[-1])
+            check_template_keeps_text(run, lengths_of(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
         return as_json(layout_of(settings, graded))
@@ -247,7 +252,7 @@ class RetrievalProbe(Probe):
     def questions(self, setup: Setup, _goal: int | None = None) -> Iterator[Question]:
         """The texts, once the reference has set how hard they are."""
         if calibration := calibration_of(setup):
-            for key in texts_of(calibration, retrieval_layout(setup)):
+            for key in text_keys_to_ask(calibration, retrieval_layout(setup)):
                 what = f"{key.task} at {key.length:,} tokens: reading"
                 yield Question(key.name, phrase=what, body=key)
 
@@ -285,7 +290,7 @@ class RetrievalProbe(Probe):
                 self.asker(served, context, observed)
         setup = context.run.setup
         texts = _Texts(context, observed, retrieval_layout(setup))
-        read_each(
+        answer_by_reading(
             self,
             context,
             observed,
@@ -295,7 +300,7 @@ class RetrievalProbe(Probe):
         return checked_observation(self, observed)
 
     @override
-    def refusal(self, first: Setup, second: Setup) -> str:
+    def why_incomparable(self, first: Setup, second: Setup) -> str:
         """Why dials that found different settings are not compared; empty if equal."""
         dials = [
             [(dial.task, dial.level) for dial in calibration.dials]
@@ -343,7 +348,7 @@ def _skipped_of(setup: Setup, record: CellRecord) -> tuple[Skipped, ...]:
     """Lengths that no pair was asked, and those that this one was not."""
     calibration, retrieval = calibration_of(setup), retrieval_of(record)
     of_all = calibration.left_out if calibration else ()
-    return (*of_all, *(retrieval.not_asked if retrieval else ()))
+    return (*of_all, *(retrieval.skipped_lengths if retrieval else ()))
 
 
 PROBE = RetrievalProbe(
@@ -364,7 +369,7 @@ PROBE = RetrievalProbe(
 class _Questioner(Asker):
     """Sends questions of tasks."""
 
-    def begin_reply(self, text: TaskText, question: TextQuestion) -> Reply:
+    def ask_priming_question(self, text: TaskText, question: TextQuestion) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
         return self._short_reply(text, question, tokens=PRIMING_TOKENS)
 
@@ -372,28 +377,28 @@ class _Questioner(Asker):
         """The reply to *question*, limited by the length of the right one."""
         tokenizer = self.served.tokenizer
         right = question.payload
-        tokens = tokenizer.counts([right])[0] if tokenizer else len(right)
+        tokens = tokenizer.token_counts([right])[0] if tokenizer else len(right)
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
         return self._short_reply(text, question, tokens=budget)
 
-    def right(self, text: TaskText, question: TextQuestion) -> Answer:
+    def force_right_answer(self, text: TaskText, question: TextQuestion) -> Answer:
         """The scores of the right answer to *question*, which is forced."""
         asked = self._request(text, question, tokens=1)
-        return self.score_reply(question.name, asked, right_text(question))
+        return self.score_reply(question.name, asked, right_answer_text(question))
 
     def _short_reply(
         self, text: TaskText, question: TextQuestion, *, tokens: int
     ) -> Reply:
         """The reply of at most *tokens*, ended where more would tell nothing."""
         enough = enough_for_question(question, self.context.run.setup.prompt_form)
-        return self.write_reply(self._request(text, question, tokens=tokens), enough)
+        return self.request_reply(self._request(text, question, tokens=tokens), enough)
 
     def _request(
         self, text: TaskText, question: TextQuestion, *, tokens: int
     ) -> Chat | Completion:
         """The request for *question*, in the form of prompts that the run has."""
         run = self.context.run
-        return request(
+        return build_request(
             run.setup,
             prompt=f"{text.text}\n{without_last_blank(question.begin)}",
             messages=messages(run, text, question),
@@ -422,11 +427,11 @@ class _Texts:
     def _is_reference(self) -> bool:
         return self.calibration.reference == str(self.context.pair)
 
-    def settle(self, calibration: Calibration) -> None:
+    def set_calibration(self, calibration: Calibration) -> None:
         """Set *calibration* for all pairs."""
-        self.context.set_for_all(NAME, as_json(calibration))
+        self.context.keep_calibration(NAME, as_json(calibration))
 
-    def note(self, key: TextKey, read: TextRead) -> TextRead:
+    def keep_read_text(self, key: TextKey, read: TextRead) -> TextRead:
         """
         Keep what was *read*, and return it.
 
@@ -434,10 +439,12 @@ class _Texts:
         out.
         """
         self._texts[key.name] = read
-        is_last = key.number + 1 == texts_at(key.task, self.calibration, self.chosen)
+        is_last = key.number + 1 == texts_per_length(
+            key.task, self.calibration, self.chosen
+        )
         # A reference that is measured once more sets nothing.
         if is_last and self._is_reference and not self.context.variant:
-            self._settle_gate(key)
+            self._set_right_share_and_gate(key)
         return read
 
     def why_pointless(self, key: TextKey) -> str:
@@ -449,7 +456,7 @@ class _Texts:
         if self._is_reference or not self.chosen.gate:
             return ""
         for shorter in self.chosen.lengths:
-            theirs = self.calibration.right_at(key.task, shorter) or 0.0
+            theirs = self.calibration.right_share_at(key.task, shorter) or 0.0
             if shorter >= key.length or theirs < FAILS_BELOW:
                 continue
             shares = self._right_shares(key.task, shorter)
@@ -460,7 +467,7 @@ class _Texts:
                 )
         return ""
 
-    def _settle_gate(self, size: TextKey) -> None:
+    def _set_right_share_and_gate(self, size: TextKey) -> None:
         """
         Set how right the reference is at the length of *size*.
 
@@ -489,7 +496,7 @@ class _Texts:
                 *_greater_lengths(size, calibration, reason),
             )
             calibration = replace(calibration, left_out=left_out)
-        self.settle(calibration)
+        self.set_calibration(calibration)
 
     def _text_keys(self) -> Iterator[TextKey]:
         """Keys of all texts that were asked, that of now included."""
@@ -557,7 +564,9 @@ class _TextReader(Answering):
     @override
     def ask(self, question: Question) -> TextRead:
         key = question.body
-        return self.texts.note(key, read_text(key, self.texts.text(key), self.read))
+        return self.texts.keep_read_text(
+            key, score_answers_behind_text(key, self.texts.text(key), self.read)
+        )
 
     @override
     def why_pointless(self, question: Question) -> str:
@@ -573,11 +582,11 @@ class _Examiner(_Questioner):
     def calibrate(self) -> None:
         """Set for all pairs what is not set yet."""
         if calibration_of(self.context.run.setup) is None:
-            self.texts.settle(self.find_levels())
+            self.texts.set_calibration(self.find_levels())
 
     @override
     def ask(self, question: Question) -> TextRead:
-        return self.texts.note(question.body, self._ask_text(question.body))
+        return self.texts.keep_read_text(question.body, self._ask_text(question.body))
 
     @override
     def why_pointless(self, question: Question) -> str:
@@ -585,7 +594,7 @@ class _Examiner(_Questioner):
 
     def find_levels(self) -> Calibration:
         """Level and characters of texts for all pairs, found on unscored questions."""
-        dials = [self._dial_of(task) for task in self.texts.chosen.tasks]
+        dials = [self._find_dial_level(task) for task in self.texts.chosen.tasks]
         sizes = [
             Fitted(d.task, length, self._character_count(d.task, d.level, length))
             for d in dials
@@ -597,9 +606,9 @@ class _Examiner(_Questioner):
 
     # The dial
 
-    def _dial_of(self, task: str) -> Dialled:
+    def _find_dial_level(self, task: str) -> Dialled:
         """The level of *task*: the one of the user, or found on the reference."""
-        fixed = self.texts.chosen.dials.get(task)
+        fixed = self.texts.chosen.fixed_levels.get(task)
         if fixed is None:
             return turn_dial(task, lambda level: self._try_level(task, level))
         step = self._try_level(task, fixed)
@@ -613,7 +622,7 @@ class _Examiner(_Questioner):
             BadInput: If the shortest texts of the run have no room for it.
         """
         says = TASKS[task].levels[level].says
-        self.context.step(0, 1, f"dial of {task} at {level}: {says}")
+        self.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
         length = self.texts.chosen.lengths[0]
         size = Fitted(task, length, self._character_count(task, level, length))
         # What does not fit here would end the run, after minutes of other settings.
@@ -652,15 +661,15 @@ class _Examiner(_Questioner):
         """Ask all questions of a text, after an unscored one that makes it be read."""
         text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.ask_after_priming(
+        priming = self.ask_and_refuse_cut_prompt(
             text.text,
             round((1 - TOLERANCE) * key.length),
-            lambda: self.begin_reply(text, text.questions[-1]),
+            lambda: self.ask_priming_question(text, text.questions[-1]),
         )
         decoys = _decoys(text)
         answers = []
         for question in text.questions:
-            self.context.substep(f"{what}: {question.key}")
+            self.context.report_substep(f"{what}: {question.key}")
             answers.append(self._ask_question(key.length, text, question, decoys))
         return TextRead(
             **key._asdict(),
@@ -689,19 +698,19 @@ class _Examiner(_Questioner):
         reply = self.reply_to(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
         if not self.texts.chosen.graded:
-            right = self.right(text, question)
+            right = self.force_right_answer(text, question)
             answer = replace(answer, scores=right.scores, error=right.error)
         return _stored_answer(named, answer, decoys)
 
 
-def read_text(
+def score_answers_behind_text(
     key: TextKey, text: TaskText, read: Read, *, wording: int = WORDING
 ) -> TextRead:
     """*text* with the scores of its right answers, read where they stand behind it."""
     sha256 = hashlib.sha256(text.text.encode()).hexdigest()
     named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
     passages = [
-        Passage(q.name, f"\n\n{without_last_blank(q.begin)}", right_text(q))
+        Passage(q.name, f"\n\n{without_last_blank(q.begin)}", right_answer_text(q))
         for q in named
     ]
     group = Group.of(passages, str(wording), sha256)
@@ -734,7 +743,7 @@ def _stored_answer(
 ) -> TextAnswer:
     """*answer* to *question*, whose decoys are stored as places among *decoys*."""
     return TextAnswer(
-        **shared_with(question, QuestionFields),
+        **shared_field_values(question, QuestionFields),
         decoys=tuple(map(decoys.index, question.decoys)),
         answer=answer,
     )

@@ -32,7 +32,7 @@ def without_last_blank(begin: str) -> str:
     return begin[:-1] if re.search(r"\S $", begin) else begin
 
 
-def right_text(question: QuestionFields) -> str:
+def right_answer_text(question: QuestionFields) -> str:
     """The right answer as it follows the prompt: with the blank that was left out."""
     return (
         f"{question.begin[len(without_last_blank(question.begin)) :]}{question.payload}"

@@ -9,8 +9,8 @@ from codeneedle.probes.answers import USABLE, Skipped
 from codeneedle.probes.observations import (
     Answer,
     Observed,
-    calibrated_in,
-    file_of,
+    calibration_in,
+    file_name_of,
     keep_results,
     observation_of,
     refuse_faults,
@@ -24,7 +24,7 @@ from codeneedle.records.record import (
     Share,
     from_json,
     refuse_impossible,
-    shared_with,
+    shared_field_values,
 )
 from codeneedle.records.store import SETUP
 
@@ -49,7 +49,9 @@ class TextAnswer(QuestionFields):
             decoys: Those of the text.
         """
         own = tuple(decoys[at] for at in self.decoys)
-        return TextQuestion(text=text, decoys=own, **shared_with(self, QuestionFields))
+        return TextQuestion(
+            text=text, decoys=own, **shared_field_values(self, QuestionFields)
+        )
 
 
 class TextKey(NamedTuple):
@@ -117,7 +119,7 @@ class Dialled:
     path: tuple[DialStep, ...]  # what was tried, in order; the level is among it
 
     @property
-    def right(self) -> float:
+    def right_share(self) -> float:
         """Share of right answers of the reference at the level, from 0 to 1."""
         return next(step.right for step in self.path if step.level == self.level)
 
@@ -169,13 +171,13 @@ class Calibration:
 
         A length that it was not asked to its end is judged by the dial.
         """
-        right = self.right_at(task, length)
+        right = self.right_share_at(task, length)
         if right is None:
-            dials = (dial.right for dial in self.dials if dial.task == task)
+            dials = (dial.right_share for dial in self.dials if dial.task == task)
             right = next(dials, 0.0)
         return right >= USABLE[0]
 
-    def right_at(self, task: str, length: int) -> float | None:
+    def right_share_at(self, task: str, length: int) -> float | None:
         """Share that the reference has right there; None before it is known."""
         rights = {(each.task, each.length): each.right for each in self.answered}
         return rights.get((task, length))
@@ -200,7 +202,7 @@ class Retrieval:
         return tuple(self.answers.values())
 
     @property
-    def not_asked(self) -> tuple[Skipped, ...]:
+    def skipped_lengths(self) -> tuple[Skipped, ...]:
         """Tasks and lengths of which texts were skipped, with the last reason."""
         lengths = {
             (key.task, key.length): reason
@@ -219,7 +221,7 @@ def calibration_of(setup: Setup) -> Calibration | None:
     Raises:
         BadRecord: If what the setup keeps is something else.
     """
-    calibration = calibrated_in(setup, NAME, Calibration)
+    calibration = calibration_in(setup, NAME, Calibration)
     for dial in calibration.dials if calibration else ():
         is_possible = any(step.level == dial.level for step in dial.path)
         what = f"the level of {dial.task} was never tried"
@@ -244,23 +246,25 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
         return None
     stored = observation_of(record, Observed)
     answers = {
-        name: from_json(answer, TextRead, file=file_of(record))
+        name: from_json(answer, TextRead, file=file_name_of(record))
         for name, answer in stored.answers.items()
     }
     retrieval = Retrieval(answers=answers, skipped=stored.skipped)
     for name in retrieval.skipped:
         with_numbers = re.fullmatch(r".+-\d+-\d+", name)
         what = f"'{name}' is no text"
-        refuse_impossible(bool(with_numbers), what, file=file_of(record))
+        refuse_impossible(bool(with_numbers), what, file=file_name_of(record))
     for name, text in retrieval.answers.items():
         is_possible = name == text.key.name
         what = f"'{name}' is another text"
-        refuse_impossible(is_possible, what, file=file_of(record))
+        refuse_impossible(is_possible, what, file=file_name_of(record))
         for asked in text.answers:
             is_possible = bool(asked.items) and all(
                 at < len(text.decoys) for at in asked.decoys
             )
             what = f"the answer to {asked.name} does not belong to its question"
-            refuse_impossible(is_possible, what, file=file_of(record))
-        refuse_faults((asked.answer for asked in text.answers), file=file_of(record))
+            refuse_impossible(is_possible, what, file=file_name_of(record))
+        refuse_faults(
+            (asked.answer for asked in text.answers), file=file_name_of(record)
+        )
     return retrieval

@@ -148,7 +148,7 @@ def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
     return tuple(sorted({*settings.lengths}))
 
 
-def fixed_dials(settings: RetrievalSettings) -> dict[str, int]:
+def parse_fixed_levels(settings: RetrievalSettings) -> dict[str, int]:
     """
     The settings of dials that the user chose, by task; empty if none.
 
@@ -234,19 +234,21 @@ class RetrievalLayout(
         """
         if not (self.tasks and self.lengths and self.depths):
             raise ValueError("it names no task, no length or no depth")
-        unknown = [task for task in (*self.tasks, *self.dials) if task not in TASKS]
+        unknown = [
+            task for task in (*self.tasks, *self.fixed_levels) if task not in TASKS
+        ]
         if unknown:
             raise ValueError(f"there is no task '{unknown[0]}'")
         if not all(0 <= depth <= 1 for depth in self.depths):
             raise ValueError("a depth is not from 0 to 1")
 
     @property
-    def dials(self) -> dict[str, int]:
+    def fixed_levels(self) -> dict[str, int]:
         """The settings of dials that the user chose, by task."""
         words = (str(word).split("=") for word in self.dial)
         return {task: int(level) for task, level in words}
 
-    def questions_of(self, task: str) -> int:
+    def questions_per_length(self, task: str) -> int:
         """Questions of *task* at each length."""
         return self.questions * (len(self.depths) if TASKS[task].has_depth else 1)
 
@@ -268,14 +270,16 @@ def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
         lengths=lengths_of(settings),
         depths=tuple(sorted(set(settings.depths))),
         questions=settings.questions,
-        dial=tuple(f"{task}={dial}" for task, dial in fixed_dials(settings).items()),
+        dial=tuple(
+            f"{task}={dial}" for task, dial in parse_fixed_levels(settings).items()
+        ),
         gate=settings.gate,
         reads=settings.reads,
         graded=graded,
     )
 
 
-def refuse_lost_text(run: RunContext, length: int) -> None:
+def check_template_keeps_text(run: RunContext, length: int) -> None:
     """
     Stop at a chat template that does not render a text of *length* tokens verbatim.
 
@@ -303,14 +307,14 @@ def refuse_lost_text(run: RunContext, length: int) -> None:
 
 def expected_calibration(chosen: RetrievalLayout) -> Calibration:
     """What the first cell is likely to find out: each dial where it begins."""
-    levels = {task: TASKS[task].start for task in chosen.tasks} | chosen.dials
+    levels = {task: TASKS[task].start for task in chosen.tasks} | chosen.fixed_levels
     return Calibration(
         reference="",
         dials=tuple(
             Dialled(
                 task=task,
                 level=levels[task],
-                is_fixed=task in chosen.dials,
+                is_fixed=task in chosen.fixed_levels,
                 path=(DialStep(levels[task], AIM[0], 0),),
             )
             for task in chosen.tasks
@@ -326,7 +330,9 @@ def expected_calibration(chosen: RetrievalLayout) -> Calibration:
 # --- texts
 
 
-def texts_of(calibration: Calibration, chosen: RetrievalLayout) -> list[TextKey]:
+def text_keys_to_ask(
+    calibration: Calibration, chosen: RetrievalLayout
+) -> list[TextKey]:
     """
     The texts of a run in asking order, by task, then length; without what is left out.
 
@@ -340,15 +346,19 @@ def texts_of(calibration: Calibration, chosen: RetrievalLayout) -> list[TextKey]
         for task in chosen.tasks
         for length in chosen.lengths
         if (task, length) not in left_out
-        for number in range(texts_at(task, calibration, chosen))
+        for number in range(texts_per_length(task, calibration, chosen))
     ]
 
 
-def texts_at(task: str, calibration: Calibration, chosen: RetrievalLayout) -> int:
+def texts_per_length(
+    task: str, calibration: Calibration, chosen: RetrievalLayout
+) -> int:
     """Texts of *task* at each length."""
-    return math.ceil(chosen.questions_of(task) / per_text(task, calibration))
+    return math.ceil(
+        chosen.questions_per_length(task) / questions_per_text(task, calibration)
+    )
 
 
-def per_text(task: str, calibration: Calibration) -> int:
+def questions_per_text(task: str, calibration: Calibration) -> int:
     """Questions that share a text of *task*."""
     return TASKS[task].per_text(TASKS[task].levels[calibration.levels[task]])

@@ -152,7 +152,7 @@ def _invent_word(chance: Chance) -> str:
 # --- single
 
 
-def _make_single(spec: TextSpec) -> Material:
+def _make_single_number(spec: TextSpec) -> Material:
     """The needle of the published tables: its wording, its five digits."""
     key = spec.chance.pick(_ANIMALS)
     value = _draw_number(spec.chance, 5)
@@ -186,18 +186,18 @@ class _Pairs:
     def line(self, n: int) -> str:
         return self.form.format(self.keys[n], self.values[n])
 
-    def begin(self, n: int) -> str:
+    def line_up_to_value(self, n: int) -> str:
         """The line up to its value."""
         return self.form.partition("{}")[0] + self.keys[n] + self.form.split("{}")[1]
 
-    def others(self, wanted: Sequence[int]) -> Iterator[tuple[str, str, int]]:
+    def decoys_except(self, wanted: Sequence[int]) -> Iterator[tuple[str, str, int]]:
         """The values of all but *wanted*, as decoys."""
         for n, value in enumerate(self.values):
             if n not in wanted:
                 yield self.keys[n], value, n
 
 
-def _pairs(spec: TextSpec, count: int) -> _Pairs:
+def _draw_keys_and_values(spec: TextSpec, count: int) -> _Pairs:
     """
     Keys and values of the kind of the level, none twice.
 
@@ -206,29 +206,32 @@ def _pairs(spec: TextSpec, count: int) -> _Pairs:
     chance, kind = spec.chance, spec.level.kind
     if kind == "uuid":
         count = count or (spec.characters - 1) // (2 * 36 + len(" -> \n"))
-        uuids = chance.different(lambda: _draw_uuid(chance), 2 * count)
+        uuids = chance.make_distinct(lambda: _draw_uuid(chance), 2 * count)
         return _Pairs(uuids[:count], uuids[count:], "{} -> {}")
     if kind == "word":
-        keys, digits = chance.different(lambda: _invent_word(chance), count), 5
+        keys, digits = chance.make_distinct(lambda: _invent_word(chance), count), 5
     else:
         keys, digits = chance.distinct(_CITIES, count), 3
-    return _Pairs(keys, chance.different(lambda: _draw_number(chance, digits), count))
+    return _Pairs(
+        keys, chance.make_distinct(lambda: _draw_number(chance, digits), count)
+    )
 
 
 def _make_multikey(spec: TextSpec) -> Material:
     """Keys with a value each; the first ones are asked for, one at a time."""
-    pairs = _pairs(spec, spec.level.count)
-    places = _spread_depths(spec, len(pairs.keys))
+    pairs = _draw_keys_and_values(spec, spec.level.count)
+    places = _asked_then_even_depths(spec, len(pairs.keys))
     questions = [
         QuestionDraft(
             depth=depth,
             key=pairs.keys[n],
-            prompt=f"What does the text above say: {pairs.begin(n)}... Answer with what"
+            prompt=f"What does the text above say: {pairs.line_up_to_value(n)}... "
+            "Answer with what"
             " stands in place of the dots, and nothing else.",
-            begin=pairs.begin(n),
+            begin=pairs.line_up_to_value(n),
             items=(pairs.values[n],),
             at=(n,),
-            decoys=pairs.others([n]),
+            decoys=pairs.decoys_except([n]),
         )
         for n, depth in enumerate(spec.depths)
     ]
@@ -236,7 +239,7 @@ def _make_multikey(spec: TextSpec) -> Material:
     return Material(lines, questions, _sentences(spec.chance))
 
 
-def _spread_depths(spec: TextSpec, count: int) -> list[float]:
+def _asked_then_even_depths(spec: TextSpec, count: int) -> list[float]:
     """Places of *count* lines: the asked depths first, the others evenly."""
     others = count - len(spec.depths)
     if others < 0:
@@ -260,7 +263,7 @@ def _depths_around(depth: float, count: int) -> list[float]:
 def _make_multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
     count = spec.level.count
-    numbers = spec.chance.different(lambda: _draw_number(spec.chance, 3), 2 * count)
+    numbers = spec.chance.make_distinct(lambda: _draw_number(spec.chance, 3), 2 * count)
     keys = [key for key in spec.chance.distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
     lines, questions = [], []
@@ -281,7 +284,7 @@ def _make_multivalue(spec: TextSpec) -> Material:
                     begin=f"The {count} codes of {key} are ",
                     items=tuple(numbers[n] for n in mine),
                     at=tuple(mine),
-                    decoys=pairs.others(mine),
+                    decoys=pairs.decoys_except(mine),
                     shape=Shape.ITEMS,
                 )
             )
@@ -292,7 +295,7 @@ def _make_multiquery(spec: TextSpec) -> Material:
     """Groups of keys that are asked at once, and as many keys that are not."""
     count = spec.level.count
     groups = len(spec.depths)
-    pairs = _pairs(spec, (groups + 1) * count)
+    pairs = _draw_keys_and_values(spec, (groups + 1) * count)
     places = [place for depth in spec.depths for place in _depths_around(depth, count)]
     places += [(n + 0.5) / count for n in range(count)]
     questions = []
@@ -308,7 +311,7 @@ def _make_multiquery(spec: TextSpec) -> Material:
                 begin=f"The codes of {keys} are ",
                 items=tuple(pairs.values[n] for n in mine),
                 at=tuple(mine),
-                decoys=pairs.others(mine),
+                decoys=pairs.decoys_except(mine),
                 shape=Shape.ITEMS,
             )
         )
@@ -316,12 +319,12 @@ def _make_multiquery(spec: TextSpec) -> Material:
     return Material(lines, questions, _sentences(spec.chance))
 
 
-def _make_nth(spec: TextSpec) -> Material:
+def _make_nth_code(spec: TextSpec) -> Material:
     """All lines have one key; the rank of a line follows from its place."""
     count = spec.level.count
     city = spec.chance.pick(_CITIES)
-    numbers = spec.chance.different(lambda: _draw_number(spec.chance, 3), count)
-    places = _spread_depths(spec, count)
+    numbers = spec.chance.make_distinct(lambda: _draw_number(spec.chance, 3), count)
+    places = _asked_then_even_depths(spec, count)
     order = sorted(range(count), key=lambda n: places[n])
     ranks = {n: _ORDINALS[rank] for rank, n in enumerate(order)}
     pairs = _Pairs([ranks[n] for n in range(count)], numbers)
@@ -334,7 +337,7 @@ def _make_nth(spec: TextSpec) -> Material:
             begin=f"The {ranks[n]} code of {city} in the text above is ",
             items=(numbers[n],),
             at=(n,),
-            decoys=pairs.others([n]),
+            decoys=pairs.decoys_except([n]),
         )
         for n, depth in enumerate(spec.depths)
     ]
@@ -357,11 +360,11 @@ class _Chain:
     at: tuple[int, ...]
 
 
-def _make_variables(spec: TextSpec) -> Material:
+def _make_variable_chains(spec: TextSpec) -> Material:
     """Two chains of assignments; each line stands behind the one that it refers to."""
     chance, size = spec.chance, spec.level.count + 1
-    names = chance.different(lambda: chance.word(_LETTERS, 5), 2 * size)
-    values = chance.different(lambda: _draw_number(chance, 5), 2)
+    names = chance.make_distinct(lambda: chance.word(_LETTERS, 5), 2 * size)
+    values = chance.make_distinct(lambda: _draw_number(chance, 5), 2)
     chains = [
         _Chain(value, names[first : first + size], tuple(range(first, first + size)))
         for value, first in zip(values, (0, size), strict=True)
@@ -375,13 +378,19 @@ def _make_variables(spec: TextSpec) -> Material:
             PlacedLine(p, t)
             for p, t in zip(_depths_around(depth, size), texts, strict=True)
         ]
-    ask = _question_for_list if spec.level.kind == "list" else _question_for_end
+    ask = (
+        _question_for_chain_names
+        if spec.level.kind == "list"
+        else _question_for_chain_value
+    )
     # Of one question, the second chain holds the decoys alone.
     sides = zip(spec.depths, chains, reversed(chains), strict=False)
     return Material(lines, [ask(*side) for side in sides], _sentences(chance))
 
 
-def _question_for_list(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+def _question_for_chain_names(
+    depth: float, chain: _Chain, other: _Chain
+) -> QuestionDraft:
     """The question for all names of *chain*."""
     count = len(chain.names)
     return QuestionDraft(
@@ -401,7 +410,9 @@ def _question_for_list(depth: float, chain: _Chain, other: _Chain) -> QuestionDr
     )
 
 
-def _question_for_end(depth: float, chain: _Chain, other: _Chain) -> QuestionDraft:
+def _question_for_chain_value(
+    depth: float, chain: _Chain, other: _Chain
+) -> QuestionDraft:
     """The question for the value of the last name of *chain*."""
     last = chain.names[-1]
     return QuestionDraft(
@@ -419,7 +430,7 @@ def _question_for_end(depth: float, chain: _Chain, other: _Chain) -> QuestionDra
 # --- twins
 
 
-def _make_twins(spec: TextSpec) -> Material:
+def _make_twin_functions(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
     chance, level, family = spec.chance, spec.level, spec.level.count
     keys = chance.distinct(_NOUNS, level.lines)
@@ -449,7 +460,7 @@ def _make_twins(spec: TextSpec) -> Material:
     ]
     lines = [
         PlacedLine(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
-        for n, place in enumerate(_spread_depths(spec, family))
+        for n, place in enumerate(_asked_then_even_depths(spec, family))
     ]
     return Material(lines, questions, _sentences(chance))
 
@@ -458,11 +469,11 @@ def _twin_values(spec: TextSpec) -> Iterator[list[str]]:
     """For each twin, the values of its lines, which differ in a few lines."""
     level, chance = spec.level, spec.chance
 
-    def value() -> str:
+    def draw_value() -> str:
         return f"{chance.pick(_ADJECTIVES)} {chance.pick(_ANIMALS)}"
 
     family, differ = level.count, level.differ
-    values = chance.different(value, level.lines + family * differ)
+    values = chance.make_distinct(draw_value, level.lines + family * differ)
     own = iter(values[level.lines :])
     changed = {n * level.lines // differ for n in range(differ)}
     for _ in range(family):
@@ -492,11 +503,11 @@ _WHAT = {
 """What a function does with which numbers: in words, and in code without them."""
 
 
-def _make_meaning(spec: TextSpec) -> Material:
+def _make_described_functions(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
     chance, count = spec.chance, spec.level.count
     kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
-    names = chance.different(lambda: _invent_word(chance), count)
+    names = chance.make_distinct(lambda: _invent_word(chance), count)
     questions = [
         QuestionDraft(
             depth=depth,
@@ -524,7 +535,7 @@ def _make_meaning(spec: TextSpec) -> Material:
             f" {_WHICH[which]}]\n    return {_WHAT[what]}\n",
         )
         for place, name, (what, which) in zip(
-            _spread_depths(spec, count), names, kinds, strict=True
+            _asked_then_even_depths(spec, count), names, kinds, strict=True
         )
     ]
     return Material(lines, questions, _sentences(chance))
@@ -536,7 +547,7 @@ def _make_meaning(spec: TextSpec) -> Material:
 def _make_ledger(spec: TextSpec) -> Material:
     """Numbered records in one block whose middle is at the depth."""
     count, chance = spec.level.count, spec.chance
-    pairs = _pairs(spec, count)
+    pairs = _draw_keys_and_values(spec, count)
     records = [f"{n + 1:02}: {pairs.keys[n]} {pairs.values[n]}" for n in range(count)]
     if spec.level.kind == "word":
         records = [f"{record} {chance.word(_HEX, 8)}" for record in records]
@@ -626,7 +637,7 @@ TASKS: Mapping[str, Task] = {
             name="single",
             about="one magic number in unrelated sentences",
             levels=(Level("one number of five digits"),),
-            make=_make_single,
+            make=_make_single_number,
             per_text=lambda _: 1,
         ),
         Task(
@@ -664,7 +675,7 @@ TASKS: Mapping[str, Task] = {
                 *(Level(f"resolve, {plural(n, 'hop')}", n) for n in (0, 1, 2, 3, 4)),
                 *(Level(f"list, {plural(n, 'hop')}", n, "list") for n in (1, 2, 4, 8)),
             ),
-            make=_make_variables,
+            make=_make_variable_chains,
             per_text=lambda _: 2,
         ),
         Task(
@@ -682,21 +693,21 @@ TASKS: Mapping[str, Task] = {
                     *((4, 4, 2), (4, 4, 1), (16, 4, 1), (16, 20, 2)),
                 )
             ),
-            make=_make_twins,
+            make=_make_twin_functions,
             per_text=lambda level: level.count,
         ),
         Task(
             name="meaning",
             about="a function by what it does, instead of its name",
             levels=tuple(Level(f"one of {n}", n) for n in (2, 4, 8, 16, 32)),
-            make=_make_meaning,
+            make=_make_described_functions,
             per_text=lambda level: level.count,
         ),
         Task(
             name="nth",
             about="the n-th of several lines of the same name",
             levels=tuple(Level(f"one of {n}", n) for n in (2, 3, 4, 6, 8)),
-            make=_make_nth,
+            make=_make_nth_code,
             per_text=lambda level: level.count,
         ),
         Task(

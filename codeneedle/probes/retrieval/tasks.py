@@ -113,7 +113,7 @@ class Chance:
         """*length* characters of *alphabet*."""
         return "".join(self.pick(alphabet) for _ in range(length))
 
-    def different(self, make: Callable[[], str], count: int) -> list[str]:
+    def make_distinct(self, make: Callable[[], str], count: int) -> list[str]:
         """*count* results of *make*, none twice."""
         made: dict[str, None] = {}
         while len(made) < count:
@@ -197,15 +197,17 @@ def compose_text(task: Task, spec: TextSpec, number: int) -> TaskText:
         BadInput: If its lines do not fit the characters of *spec*.
     """
     made = task.make(spec)
-    text, places = _join_lines(made, spec, name=task.name)
+    text, places = _join_lines_and_filler(made, spec, name=task.name)
     questions = [
-        _question(each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places)
+        _finish_question(
+            each, f"{task.name}-{each.depth:.2f}-{number}-{n}", number, places
+        )
         for n, each in enumerate(made.questions)
     ]
     return TaskText(text=text, questions=tuple(questions))
 
 
-def _join_lines(
+def _join_lines_and_filler(
     made: Material, spec: TextSpec, *, name: str
 ) -> tuple[str, list[float]]:
     """
@@ -239,7 +241,7 @@ def _join_lines(
     return "\n".join(parts) + "\n", [starts[n] / length for n in range(len(lines))]
 
 
-def _question(
+def _finish_question(
     spec: QuestionDraft, name: str, number: int, places: Sequence[float]
 ) -> TextQuestion:
     """The question of *spec*, whose decoys are sorted by place."""

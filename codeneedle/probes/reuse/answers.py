@@ -16,7 +16,7 @@ from codeneedle.probes.reuse.record import (
     reuse_of,
 )
 from codeneedle.records.record import CellRecord
-from codeneedle.text import number, plural, visible_lines
+from codeneedle.text import escape_invisible_in_lines, number_text, plural
 
 HEADINGS = ("question", "cache", "reused", "nats", "reply")
 
@@ -59,9 +59,9 @@ def _answer_row(question: ReuseQuestion, answer: Answer) -> list[str]:
     counts = f"{answer.cached_tokens:,} of {answer.prompt_tokens:,}"
     if way is CacheState.COLD:
         return [*where, counts, "", ""]
-    change = question.difference(way)
-    nats = number(math.nan if change is None else change, digits=4)
-    return [*where, counts, nats, OTHER if question.differs(way) else SAME]
+    change = question.nats_difference(way)
+    nats = number_text(math.nan if change is None else change, digits=4)
+    return [*where, counts, nats, OTHER if question.reply_differs(way) else SAME]
 
 
 def _reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
@@ -70,7 +70,7 @@ def _reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
     others = [
         answer
         for way in REUSED
-        if question.differs(way) and (answer := question.answer(way)) is not None
+        if question.reply_differs(way) and (answer := question.answer(way)) is not None
     ]
     if cold is None or not others:
         return
@@ -78,6 +78,6 @@ def _reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
     heading = [question.function, *(each.name for each in every)]
     row: list[ShownText] = [
         "reply",
-        *(Text(visible_lines(each.text)) for each in every),
+        *(Text(escape_invisible_in_lines(each.text)) for each in every),
     ]
     yield Table(heading, [row], words=heading)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from codeneedle.probes.metrics import Metric, values_of_cell
+from codeneedle.probes.metrics import Metric, values_from_number
 from codeneedle.probes.reuse.record import NAME, REUSED, CacheState, reuse_of
 from codeneedle.records.record import CellRecord, Setup
 
@@ -17,9 +17,11 @@ PHRASES = {
 _nats = partial(Metric, unit="nats", better="lower")
 
 
-def _largest_difference(record: CellRecord, ways: Sequence[CacheState]) -> float | None:
+def _largest_nats_difference(
+    record: CellRecord, ways: Sequence[CacheState]
+) -> float | None:
     """Largest difference of *ways*, in nats; None if none can be compared."""
-    largest = (reuse_of(record).largest(way) for way in ways)
+    largest = (reuse_of(record).largest_nats_difference(way) for way in ways)
     return max((nats for nats in largest if nats is not None), default=None)
 
 
@@ -27,24 +29,26 @@ def _difference_metric(way: CacheState) -> Metric:
     """The metric of the largest difference in one *way*."""
     return _nats(
         name=f"{NAME}@{way}",
-        values=values_of_cell(partial(_largest_difference, ways=[way])),
+        values=values_from_number(partial(_largest_nats_difference, ways=[way])),
         floor=True,
         of=NAME,
         facet=f"cache={way}",
     )
 
 
-def _other_replies(record: CellRecord, _setup: Setup) -> Sequence[float]:
+def _changed_reply_flags(record: CellRecord, _setup: Setup) -> Sequence[float]:
     """1.0 for each reply from a reused cache that differs from the cold one; else 0."""
     questions = reuse_of(record).questions
-    differing = [question.differs(way) for question in questions for way in REUSED]
+    differing = [
+        question.reply_differs(way) for question in questions for way in REUSED
+    ]
     return [float(differs) for differs in differing if differs is not None]
 
 
 METRICS: tuple[Metric, ...] = (
     _nats(
         name=NAME,
-        values=values_of_cell(partial(_largest_difference, ways=REUSED)),
+        values=values_from_number(partial(_largest_nats_difference, ways=REUSED)),
         floor=True,
     ),
     *map(_difference_metric, REUSED),
@@ -52,7 +56,7 @@ METRICS: tuple[Metric, ...] = (
         name=f"{NAME}-replies",
         unit="",
         better="lower",
-        values=_other_replies,
+        values=_changed_reply_flags,
         is_sum=True,
     ),
 )

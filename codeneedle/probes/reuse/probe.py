@@ -18,7 +18,12 @@ from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.observations import Answer, Observed, chosen_over, settings_in
+from codeneedle.probes.observations import (
+    Answer,
+    Observed,
+    merge_chosen_settings,
+    settings_in,
+)
 from codeneedle.probes.probe import Asker, Probe, Question
 from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
@@ -78,7 +83,7 @@ class ReuseProbe(Probe):
     """Compares answers from a cold cache with answers from a reused one."""
 
     @override
-    def own_text(self, _settings: ReuseSettings, _engine: Engine) -> str:
+    def own_text_name(self, _settings: ReuseSettings, _engine: Engine) -> str:
         """Empty: it generates a text."""
         return ""
 
@@ -92,7 +97,7 @@ class ReuseProbe(Probe):
         """
         if estimates.setup:
             known = settings_in(estimates.setup, NAME, ReuseSettings)
-            settings = chosen_over(known, settings)
+            settings = merge_chosen_settings(known, settings)
         context, length = estimates.context, settings.length or LEAST_LENGTH
         if length + ROOM <= context:
             return ReuseLayout(
@@ -148,7 +153,9 @@ class ReuseProbe(Probe):
         """The error if no way could be compared; None before the first reason."""
         reuse = reuse_in(observed, file=NAME)
         gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
-        if not gaps or any(reuse.largest(way) is not None for way in REUSED):
+        if not gaps or any(
+            reuse.largest_nats_difference(way) is not None for way in REUSED
+        ):
             return None
         return CellError(
             f"the cache was never reused: {gaps[0]}",
@@ -224,18 +231,18 @@ class _ReuseAsker(Asker):
             for away in (0, len(functions) // 2, len(functions) // 4)
         )
         if self.cannot_save is None:
-            self.cannot_save = self.ask_again(
+            self.cannot_save = self.ask_with_retries(
                 lambda: self._save_cache_or_why_not(other)
             )
-        first = self.ask_after_priming(
+        first = self.ask_and_refuse_cut_prompt(
             self.text.text,
             reuse_layout(self.context.run.setup).text_tokens,
-            lambda: self.ask_again(lambda: self._first_reply(before)),
+            lambda: self.ask_with_retries(lambda: self._first_reply(before)),
         )
         turn = FirstTurn(before, first.text)
         answers = []
         for way in CacheState:
-            self.context.substep(f"{needle.name}: {way}")
+            self.context.report_substep(f"{needle.name}: {way}")
             answers.append(self._answer_in_way(way, needle, turn, other))
         return ReuseQuestion(
             function=needle.name,
@@ -266,8 +273,11 @@ class _ReuseAsker(Asker):
             return self.served.client.force(question, right)
 
         try:
-            with self.context.asking():
-                reply, scored = self.ask_again(write), self.ask_again(force)
+            with self.context.timing_requests():
+                reply, scored = (
+                    self.ask_with_retries(write),
+                    self.ask_with_retries(force),
+                )
         except (CannotSave, NoScores) as error:
             return Answer(name=way, error=one_line(str(error)))
         prompt = reply.prompt_tokens
@@ -328,14 +338,18 @@ def _difference_phrases(
     """Ways in which pairs differ notably; if there are none, the largest difference."""
     largest, is_notable = 0.0, False
     for pair, way in itertools.product(most_precise_first(by_pair), REUSED):
-        nats = by_pair[pair].largest(way) or 0.0
+        nats = by_pair[pair].largest_nats_difference(way) or 0.0
         largest = max(largest, nats)
-        noise = 0.0 if pair == reference else by_pair[reference].largest(way) or 0.0
+        noise = (
+            0.0
+            if pair == reference
+            else by_pair[reference].largest_nats_difference(way) or 0.0
+        )
         if nats < max(NOTABLE_NATS, NOTABLE_TIMES * noise):
             continue
         is_notable = True
         questions = by_pair[pair].questions
-        others = sum(question.differs(way) or False for question in questions)
+        others = sum(question.reply_differs(way) or False for question in questions)
         beside = "" if pair == reference else f", with {reference} by {noise:.2f}"
         yield (
             f"{pair} differs {PHRASES[way]}: by up to {nats:.2f} nats per token"

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from codeneedle.corpora.languages import python
 from codeneedle.corpora.needles import NeedleFacts, depth_of, forced_needle
-from codeneedle.corpora.random_bodies import Knobs, text_of
+from codeneedle.corpora.random_bodies import Knobs, generate_text
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.engines.messages import Chat, Completion, Message
 from codeneedle.probes.cell import RunContext
-from codeneedle.probes.prompts import request
+from codeneedle.probes.prompts import build_request
 from codeneedle.probes.recall.prompts import (
     chat_messages,
     completion_prompt,
@@ -39,7 +39,7 @@ class ReuseText:
 
 def made_text(functions: int, *, seed: int) -> ReuseText:
     """A text of that many functions, the same on any platform and Python."""
-    text = text_of(_knobs_of_functions(functions, seed))
+    text = generate_text(_knobs_of_functions(functions, seed))
     count = text.count("\n")
     return ReuseText(
         text,
@@ -61,7 +61,7 @@ def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> in
 
     By counting a sample; by its characters without a tokenizer.
     """
-    sample = text_of(_knobs_of_functions(SAMPLE_FUNCTIONS, seed))
+    sample = generate_text(_knobs_of_functions(SAMPLE_FUNCTIONS, seed))
     tokens = (
         tokenizer.count_tokens(sample)
         if tokenizer
@@ -120,4 +120,4 @@ def request_of_lines(
             Message("user", question(needle)),
             *begun,
         )
-    return request(run.setup, prompt=prompt, messages=messages, tokens=tokens)
+    return build_request(run.setup, prompt=prompt, messages=messages, tokens=tokens)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from codeneedle.probes.observations import (
     Answer,
     Observed,
-    file_of,
+    file_name_of,
     observation_of,
     refuse_faults,
     settings_in,
@@ -108,7 +108,7 @@ class ReuseQuestion:
         answers = (a for a in self.answers if a.name == way and not a.error)
         return next(answers, None)
 
-    def difference(self, way: CacheState) -> float | None:
+    def nats_difference(self, way: CacheState) -> float | None:
         """
         The largest change of a right token's log-probability, in nats.
 
@@ -120,7 +120,7 @@ class ReuseQuestion:
         both = zip(cold.scores.logprobs, again.scores.logprobs, strict=False)
         return max((abs(one - other) for one, other in both), default=None)
 
-    def differs(self, way: CacheState) -> bool | None:
+    def reply_differs(self, way: CacheState) -> bool | None:
         """Whether the reply differs from the cold one; None where one is missing."""
         cold, again = self.answer(CacheState.COLD), self.answer(way)
         return None if cold is None or again is None else cold.text != again.text
@@ -139,9 +139,9 @@ class Reuse:
 
     questions: tuple[ReuseQuestion, ...] = ()  # the questions, in order
 
-    def largest(self, way: CacheState) -> float | None:
+    def largest_nats_difference(self, way: CacheState) -> float | None:
         """The largest difference of all questions; None if all have gaps."""
-        differences = (question.difference(way) for question in self.questions)
+        differences = (question.nats_difference(way) for question in self.questions)
         return max((nats for nats in differences if nats is not None), default=None)
 
     def gaps(self, way: CacheState) -> list[str]:
@@ -158,7 +158,7 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    return reuse_in(observation_of(record, Observed), file=file_of(record))
+    return reuse_in(observation_of(record, Observed), file=file_name_of(record))
 
 
 def reuse_in(stored: Observed, *, file: str) -> Reuse:

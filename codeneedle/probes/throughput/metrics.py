@@ -12,7 +12,7 @@ from codeneedle.probes.throughput.record import (
     throughput_of,
 )
 from codeneedle.records.record import CellRecord, Setup
-from codeneedle.text import mib
+from codeneedle.text import mib_of_bytes
 
 TESTS = ("tg", "pp")
 """Writing and prompt reading; the headline first."""
@@ -27,7 +27,7 @@ def metrics_at_depths(setup: Setup) -> tuple[Metric, ...]:
     settings = throughput_layout(setup)
     depths = settings.depths if settings else ()
     speeds = tuple(_speed_metric(test, depth) for depth in depths for test in TESTS)
-    return (*speeds, *map(_peak_metric, depths))
+    return (*speeds, *map(_peak_memory_metric, depths))
 
 
 def crossover_phrase(
@@ -159,18 +159,20 @@ def _speed_metric(test: str, depth: int | None) -> Metric:
     )
 
 
-def _peak_metric(depth: int) -> Metric:
+def _peak_memory_metric(depth: int) -> Metric:
     """The metric of the most memory at *depth*; none where a tool does not tell."""
 
-    def values(record: CellRecord, _setup: Setup) -> Sequence[float]:
+    def peak_mib(record: CellRecord, _setup: Setup) -> Sequence[float]:
         speeds = (at for at in throughput_of(record).speeds if at.depth == depth)
-        return [mib(at.peak_bytes) for at in speeds if at.peak_bytes is not None]
+        return [
+            mib_of_bytes(at.peak_bytes) for at in speeds if at.peak_bytes is not None
+        ]
 
     return Metric(
         name=f"peak@{depth}",
         unit="MiB",
         better="lower",
-        values=values,
+        values=peak_mib,
         quantity="memory",
         of="peak",
         facet=f"depth={depth}",

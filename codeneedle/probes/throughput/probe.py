@@ -18,7 +18,7 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import chosen_over, settings_in
+from codeneedle.probes.observations import merge_chosen_settings, settings_in
 from codeneedle.probes.probe import Probe, Question
 from codeneedle.probes.throughput.metrics import (
     METRICS,
@@ -100,7 +100,7 @@ def _deepest_depth(weights: Weights) -> int | None:
     return max(0, trained - PROMPT_TOKENS) if trained else None
 
 
-def timeout_s(
+def silence_limit_s(
     depth: int, prompt_tokens: int, before: DepthSpeeds | None = None
 ) -> float:
     """
@@ -120,7 +120,7 @@ def timeout_s(
     return SHORTEST_TIMEOUT_S + SLACK_FACTOR * before.seconds * growth**2
 
 
-def _test_tokens(*, is_built_in: bool) -> tuple[int, int]:
+def _prompt_and_generated_tokens(*, is_built_in: bool) -> tuple[int, int]:
     """Tokens that each repetition reads, and that it writes."""
     if is_built_in:
         return BUILT_IN_PROMPT_TOKENS, BUILT_IN_GENERATED_TOKENS
@@ -131,7 +131,9 @@ class ThroughputProbe(Probe):
     """Measures the speed of reading and writing at each depth."""
 
     @override
-    def own_text(self, settings: ThroughputSettings, _engine: Engine) -> str | None:
+    def own_text_name(
+        self, settings: ThroughputSettings, _engine: Engine
+    ) -> str | None:
         """Empty if depths are chosen; else None: one is the length of the corpus."""
         return "" if settings.depths else None
 
@@ -140,8 +142,8 @@ class ThroughputProbe(Probe):
         """Both tests at each depth, each after reading up to that depth."""
         is_built_in = estimates.is_built_in
         depths = settings.depths or (BUILT_IN_DEPTHS if is_built_in else DEPTHS)
-        times = settings.times
-        read, written = _test_tokens(is_built_in=is_built_in)
+        times = settings.repetition_count
+        read, written = _prompt_and_generated_tokens(is_built_in=is_built_in)
         texts = [length for depth in depths for length in (depth + read, depth) * times]
         price = Price.of_cell(
             texts,
@@ -164,28 +166,32 @@ class ThroughputProbe(Probe):
         estimates.engine.speed_tool()
         deepest = _deepest_depth(estimates.weights)
         for depth in settings.depths:
-            if estimates.trained_tokens and deepest is not None and depth > deepest:
+            if (
+                estimates.trained_context_limit
+                and deepest is not None
+                and depth > deepest
+            ):
                 raise BadInput(
                     source=f"--depths {depth}",
                     reason="these weights were trained for "
-                    f"{estimates.trained_tokens:,} tokens",
+                    f"{estimates.trained_context_limit:,} tokens",
                     hint=f"Use {deepest} or less; or stretch the context with rope "
                     "arguments after --.",
                 )
         if estimates.setup:
             known = settings_in(estimates.setup, NAME, ThroughputSettings)
-            settings = chosen_over(known, settings)
+            settings = merge_chosen_settings(known, settings)
         return structs.replace(settings, depths=tuple(sorted({*settings.depths})))
 
     @override
     def as_stored(self, settings: ThroughputSettings, run: RunContext) -> Json:
         """With default depths, and what follows from model and tool."""
         tool = run.engine.speed_tool()
-        read, written = _test_tokens(is_built_in=run.is_built_in)
+        read, written = _prompt_and_generated_tokens(is_built_in=run.is_built_in)
         return as_json(
             ThroughputLayout(
                 depths=settings.depths or default_depths(run),
-                repetitions=settings.times,
+                repetitions=settings.repetition_count,
                 prompt_tokens=read,
                 generated_tokens=written,
                 arguments=dict(tool.arguments),
@@ -226,11 +232,11 @@ class ThroughputProbe(Probe):
         known = {at.depth: at for at in previous.speeds} if previous else {}
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
-        with context.measuring():
+        with context.timing_tool():
             for depth in chosen.depths:
                 speeds, report = known.get(depth), None
                 if speeds is None:
-                    speeds, report = _speeds_at_depth(
+                    speeds, report = _measure_depth_or_gap(
                         context, tool, chosen, depth, measured
                     )
                 measured.append(speeds)
@@ -319,7 +325,7 @@ PROBE = ThroughputProbe(
 )
 
 
-def _speeds_at_depth(
+def _measure_depth_or_gap(
     context: ProbeContext,
     tool: SpeedTool,
     chosen: ThroughputLayout,
@@ -363,21 +369,21 @@ def _measure_depth(
     """Run the tool at *depth*; its limit of silence grows from the depth before."""
     total, done = len(chosen.depths), len(before)
     where = f"after {plural(depth, 'token')}"
-    context.step(done, total, where)
+    context.report_step(done, total, where)
     return tool.measure(
         SpeedTask(
             pair=context.pair,
             depth=depth,
             prompt_tokens=chosen.prompt_tokens,
             generated_tokens=chosen.generated_tokens,
-            repetitions=chosen.times,
+            repetitions=chosen.repetition_count,
         ),
-        log=context.log(f"{NAME}-{depth}"),
-        silence_s=timeout_s(
+        log=context.cell_log_path(f"{NAME}-{depth}"),
+        silence_s=silence_limit_s(
             depth, chosen.prompt_tokens, before[-1] if before else None
         ),
         note=context.observe_tool,
-        progress=lambda what: context.step(done, total, f"{where}: {what}"),
+        progress=lambda what: context.report_step(done, total, f"{where}: {what}"),
     )
 
 

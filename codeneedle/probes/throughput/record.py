@@ -42,7 +42,7 @@ class ThroughputSettings(Struct, frozen=True):
     ] = None
 
     @property
-    def times(self) -> int:
+    def repetition_count(self) -> int:
         """Repetitions of each test at each depth."""
         return self.repetitions or REPETITIONS
 

@@ -13,8 +13,8 @@ from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.forced import UNKNOWN
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
-    dropped_lines,
-    dropped_phrases,
+    dropped_field_lines,
+    dropped_field_phrases,
 )
 from codeneedle.probes.transcript.conversations import Turn, read_hash_and_conversations
 from codeneedle.probes.transcript.record import (
@@ -23,17 +23,17 @@ from codeneedle.probes.transcript.record import (
     TurnFacts,
     scored_turns,
     transcript_layout,
-    turns_of,
+    turn_answers,
 )
 from codeneedle.probes.transcript.rendering import Kind, field_text
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.text import number, plural
+from codeneedle.text import number_text, plural
 
 WORST = 10
 """Tokens that are listed with what they lost."""
 
 
-def choice(
+def turn_choice_document(
     file: str,
     counted: Sequence[CountedTurn],
     *,
@@ -48,7 +48,7 @@ def choice(
     """
     measured = [each for each in counted if not each.left_out]
     tokens = sum(each.facts.tokens for each in measured)
-    conversations = len({each.facts.conversation for each in counted})
+    conversations = len({each.facts.conversation_number for each in counted})
     yield Heading(
         f"{file}: {plural(conversations, 'conversation')}, "
         f"{plural(len(counted), 'turn')} of the assistant"
@@ -61,7 +61,7 @@ def choice(
     rows.append(["forced", "", str(tokens), *sums, ""])
     heading = ["turn", "after", "tokens", *map(str, kinds), "left out"]
     yield Table(heading, rows, words={"turn", "left out"})
-    yield Lines([*unread, *dropped_lines(dropped_phrases(counted))])
+    yield Lines([*unread, *dropped_field_lines(dropped_field_phrases(counted))])
     if measured:
         yield Lines(["measure them:", f"  {command}"])
 
@@ -89,7 +89,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per turn of *record*, with its scores or its error."""
     chosen, scored = transcript_layout(run.setup), scored_turns(record, run.setup)
-    errors = {turn.name: turn.error for turn in turns_of(record)}
+    errors = {turn.name: turn.error for turn in turn_answers(record)}
     rows = []
     for turn in chosen.turns:
         place = [turn.name, f"{turn.prompt_tokens:,}", str(turn.tokens)]
@@ -99,9 +99,9 @@ def overview(run: Run, record: CellRecord) -> Document:
             continue
         found = {turn.kind_at(start) for start in (0, *scores.ends[:-1])}
         kinds = ", ".join(kind for kind in Kind if kind in found)
-        logp = number(scores.logp, digits=3)
-        right = number(100 * scores.first_choices, digits=1)
-        rows.append([*place, f"{scores.kept_tokens}", logp, right, kinds])
+        logp = number_text(scores.mean_logprob, digits=3)
+        right = number_text(100 * scores.first_choice_share, digits=1)
+        rows.append([*place, f"{scores.leading_first_choices}", logp, right, kinds])
     yield Lines([f"{plural(len(scored), 'turn')} forced token by token"])
     heading = ("turn", "after", "tokens", "breaks at", "logp", "right %", "classes")
     yield Table(heading, rows, words={"turn", "classes"})
@@ -114,21 +114,26 @@ def _turn_document(run: Run, record: CellRecord, name: str, view: View) -> Docum
     Raises:
         BadInput: If the file is another one than that which was measured.
     """
-    file, chosen = view.transcript or _kept_file(run), transcript_layout(run.setup)
+    file, chosen = (
+        view.transcript or _unchanged_transcript(run),
+        transcript_layout(run.setup),
+    )
     turn = next(turn for turn in chosen.turns if turn.name == name)
     tokens = forced.tokens_beside_reference(
         run,
         record,
         name,
         lambda of: scored_turns(of, run.setup),
-        text=_known_text(turn, _turn_in_file(turn, chosen, file)) if file else "",
+        text=_text_with_unknowns(turn, _turn_in_file(turn, chosen, file))
+        if file
+        else "",
         kind_at=turn.kind_at,
     )
     hint = "" if file else "its text is not stored; to see it: --transcript FILE"
-    return forced.document(tokens, hint=hint, most=WORST)
+    return forced.compared_tokens_document(tokens, hint=hint, most=WORST)
 
 
-def _kept_file(run: Run) -> Path | None:
+def _unchanged_transcript(run: Run) -> Path | None:
     """The file that *run* measured; None if it is gone or has changed."""
     file = tomllib.loads(run.sweep).get(NAME, {}).get("file")
     return Path(file) if file and _is_measured(run, Path(file)) else None
@@ -157,7 +162,7 @@ def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn
     return [turn for turn in turns if turn.role == "assistant"][int(at) - 1]
 
 
-def _known_text(turn: TurnFacts, recorded: Turn) -> str:
+def _text_with_unknowns(turn: TurnFacts, recorded: Turn) -> str:
     """The text of *turn*, with `UNKNOWN` for each character that the template adds."""
     pieces = []
     # Blocks of code split the content into several parts of one field.

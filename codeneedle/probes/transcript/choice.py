@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from codeneedle.corpora.fitting import fills
+from codeneedle.corpora.fitting import is_context_filled
 from codeneedle.engines.engine import ChatTemplate
 from codeneedle.errors import BadInput
 from codeneedle.probes.transcript.conversations import (
     MOST_UNREAD,
     Conversation,
-    aside_lines,
+    unread_part_lines,
 )
 from codeneedle.probes.transcript.record import (
     COPY,
@@ -68,7 +68,7 @@ def counted_turns(
         for number, conversation in enumerate(conversations, start=1)
         for turn in rendered_turns(conversation, number, template)
     ]
-    _refuse_faults(counted, conversations)
+    _refuse_too_many_faults(counted, conversations)
     copies = copies_among(turn.facts for turn in counted if not turn.left_out)
     counted = [
         replace(turn, left_out=COPY) if turn.facts.name in copies else turn
@@ -77,7 +77,7 @@ def counted_turns(
     if limit is None:
         return counted
     fitting = [at for at, turn in enumerate(counted) if not turn.left_out]
-    kept = evenly_spread([counted[at].facts.tokens for at in fitting], limit)
+    kept = evenly_spread_turns([counted[at].facts.tokens for at in fitting], limit)
     chosen = {fitting[at] for at in kept}
     return [
         turn if turn.left_out or at in chosen else replace(turn, left_out=OVER_LIMIT)
@@ -85,7 +85,7 @@ def counted_turns(
     ]
 
 
-def _refuse_faults(
+def _refuse_too_many_faults(
     counted: Sequence[CountedTurn], conversations: Sequence[Conversation]
 ) -> None:
     """
@@ -95,7 +95,7 @@ def _refuse_faults(
         BadInput: Naming the first that it does not take.
     """
     faulty = [each for each in counted if each.turn.fault]
-    numbers = list(dict.fromkeys(each.facts.conversation for each in faulty))
+    numbers = list(dict.fromkeys(each.facts.conversation_number for each in faulty))
     most = max(1, int(MOST_UNREAD * len(conversations)))
     if not faulty or (len(numbers) <= most and len(faulty) < len(counted)):
         return
@@ -112,7 +112,7 @@ def _refuse_faults(
     )
 
 
-def evenly_spread(sizes: Sequence[int], limit: int) -> list[int]:
+def evenly_spread_turns(sizes: Sequence[int], limit: int) -> list[int]:
     """
     Numbers of as many turns as *limit* allows, evenly spread, first and last included.
 
@@ -160,7 +160,7 @@ def _tokens_by_kind(
 ) -> dict[Kind, int]:
     """Number of tokens of each class; a token has the class of its first character."""
     encoded = text.encode()
-    sizes = [token.size for token in template.tokens(text, add_special=False)]
+    sizes = [token.utf8_size for token in template.tokens(text, add_special=False)]
     starts = itertools.accumulate(sizes[:-1], initial=0)
     # In characters: a token may begin within one.
     counts = Counter(
@@ -173,7 +173,7 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
+def dropped_field_phrases(turns: Iterable[CountedTurn]) -> list[str]:
     """Fields that the chat template drops, each with the number of turns."""
     counts = Counter(what for turn in turns for what in turn.turn.dropped)
     return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
@@ -181,11 +181,11 @@ def dropped_phrases(turns: Iterable[CountedTurn]) -> list[str]:
 
 def caveats(chosen: TranscriptLayout, context: int) -> Iterator[str]:
     """What the turns that are *chosen* say nothing about, a line each."""
-    yield from aside_lines(chosen.aside)
-    yield from dropped_lines(chosen.dropped)
+    yield from unread_part_lines(chosen.aside)
+    yield from dropped_field_lines(chosen.dropped)
     before = [turn.prompt_tokens for turn in chosen.turns]
     end = max((turn.prompt_tokens + turn.tokens for turn in chosen.turns), default=0)
-    if not fills(end, context):
+    if not is_context_filled(end, context):
         least, most = (f"{tokens:,}" for tokens in (min(before), max(before)))
         after = f"{least} to {most}" if least != most else most
         yield (
@@ -194,8 +194,8 @@ def caveats(chosen: TranscriptLayout, context: int) -> Iterator[str]:
         )
 
 
-def dropped_lines(phrases: Sequence[str]) -> Iterator[str]:
-    """What is lost with what the chat template drops; see `dropped_phrases`."""
+def dropped_field_lines(phrases: Sequence[str]) -> Iterator[str]:
+    """What is lost with what the chat template drops; see `dropped_field_phrases`."""
     for phrase in phrases:
         yield f"the chat template drops {phrase}"
     if any(what in phrase for phrase in phrases for what in ("tool calls", "of tools")):

@@ -22,7 +22,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.transcript import exports
 from codeneedle.records.record import Json
 from codeneedle.system.files import read_regular, reason_of
-from codeneedle.text import harmless, plural, size
+from codeneedle.text import plural, replace_surrogates, size_text
 
 LARGEST_BYTES = 64 << 20
 """Largest file: about 15 million tokens, more than any context holds."""
@@ -74,10 +74,10 @@ class Call:
     @property
     def argument_values(self) -> Any:
         """The arguments, decoded; the text itself where it is no JSON."""
-        return json.loads(self.arguments) if self.is_json else self.arguments
+        return json.loads(self.arguments) if self.has_json_arguments else self.arguments
 
     @property
-    def is_json(self) -> bool:
+    def has_json_arguments(self) -> bool:
         """Whether the arguments are JSON."""
         try:
             _parse_json(self.arguments)
@@ -154,7 +154,7 @@ def read_hash_and_bytes(
     except OSError as error:
         raise _bad_file_error(path, reason_of(error), option) from error
     if data is None:
-        limit = f"it has more than {size(LARGEST_BYTES)}"
+        limit = f"it has more than {size_text(LARGEST_BYTES)}"
         raise _bad_file_error(
             path, limit if is_large else "there is no such file", option
         )
@@ -168,7 +168,7 @@ def conversations_of(
     The conversations in *data*, the contents of *path*.
 
     One that cannot be read has no turns, one with a message that cannot be read ends
-    before it: both have a fault, which `aside_phrases` counts.
+    before it: both have a fault, which `unread_part_phrases` counts.
 
     Args:
         data: JSON or JSON lines.
@@ -179,8 +179,8 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.conversations_in(_parse_conversations(_decode(data, path)))
-    conversations = tuple(_whole_or_cut(value, line) for line, value in values)
+    values = exports.join_record_lines(_parse_conversations(_decode(data, path)))
+    conversations = tuple(_conversation_or_fault(value, line) for line, value in values)
     faulty = [conversation for conversation in conversations if conversation.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
     has_assistant = any(turn.role == "assistant" for turn in turns)
@@ -214,12 +214,12 @@ _OF_MESSAGE = "a conversation of which a message"
 _REST = "what follows a message that"
 
 
-def is_unread(phrase: str) -> bool:
-    """Whether a phrase of `aside_phrases` is about what could not be read."""
+def is_about_unreadable(phrase: str) -> bool:
+    """Whether a phrase of `unread_part_phrases` is about what could not be read."""
     return phrase.startswith((_ENTRY, _OF_MESSAGE, _REST))
 
 
-def aside_phrases(conversations: Iterable[Conversation]) -> list[str]:
+def unread_part_phrases(conversations: Iterable[Conversation]) -> list[str]:
     """What a file has and its *conversations* have not, each with its number."""
     counts: Counter[str] = Counter()
     for conversation in conversations:
@@ -227,8 +227,8 @@ def aside_phrases(conversations: Iterable[Conversation]) -> list[str]:
     return [f"{what} ({plural(count, 'time')})" for what, count in counts.items()]
 
 
-def aside_lines(phrases: Sequence[str]) -> Iterator[str]:
-    """A line on what is not read of a file, by its `aside_phrases`; or none."""
+def unread_part_lines(phrases: Sequence[str]) -> Iterator[str]:
+    """A line on what is not read of a file, by its `unread_part_phrases`; or none."""
     if phrases:
         yield f"not read of the conversations: {'; '.join(phrases)}"
 
@@ -253,15 +253,15 @@ def _parse_conversations(text: str) -> Iterator[tuple[int, Any]]:
     try:
         whole = _parse_json(text)
     except (ValueError, RecursionError) as error:
-        yield from _parse_lines(text, error)
+        yield from _parse_json_lines(text, error)
         return
     if isinstance(whole, list) and not _is_messages(whole):
-        yield from _parse_members(text)
+        yield from _parse_list_members(text)
     else:
         yield _line_at(text, len(text) - len(text.lstrip())), whole
 
 
-def _parse_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
+def _parse_json_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
     """
     The value of each line that is not blank; a `_Wrong` if it is no JSON.
 
@@ -286,7 +286,9 @@ def _parse_lines(text: str, whole: Exception) -> Iterator[tuple[int, Any]]:
 
 def _parse_json(text: str) -> Any:
     """*text* as JSON, without the numbers that JSON does not have."""
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
+    return json.loads(
+        text, parse_constant=_refuse_nan_and_infinity, parse_float=_parse_finite
+    )
 
 
 def _parse_finite(digits: str) -> float:
@@ -297,12 +299,12 @@ def _parse_finite(digits: str) -> float:
     return value
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_nan_and_infinity(name: str) -> None:
     """Refuse ``NaN`` and ``Infinity``."""
     raise ValueError(f"{name} is no JSON")
 
 
-def _parse_members(text: str) -> Iterator[tuple[int, Any]]:
+def _parse_list_members(text: str) -> Iterator[tuple[int, Any]]:
     """The members of *text*, a valid JSON list, each with its first line."""
     decoder, at = json.JSONDecoder(), text.index("[") + 1
     while True:
@@ -333,7 +335,7 @@ def _is_messages(values: Sequence[Any]) -> bool:
 _NUMBERED = re.compile(r"^message \d+ ")
 
 
-def _whole_or_cut(value: Any, line: int) -> Conversation:
+def _conversation_or_fault(value: Any, line: int) -> Conversation:
     """The conversation that *value* is, as far as it can be read."""
     try:
         return _read_conversation(value, line)
@@ -357,7 +359,7 @@ def _read_conversation(value: Any, line: int) -> Conversation:
     if not isinstance(value, dict):
         raise _Wrong("is no conversation")
     try:
-        value, found = exports.conversation_of(value)
+        value, found = exports.convert_conversation(value)
     except exports.BadExport as error:
         raise _Wrong(str(error)) from error
     messages = value.get("messages")
@@ -434,7 +436,7 @@ def _read_open_ai_turn(value: Json) -> Turn:
     if calls and role != "assistant":
         raise _Wrong("calls tools and is not the assistant's")
     others = {
-        key: harmless(value[key])
+        key: replace_surrogates(value[key])
         for key in ("name", "tool_call_id")
         if isinstance(value.get(key), str)
     }
@@ -469,7 +471,7 @@ def _content_text(content: Any) -> str:
     if content is None:
         return ""
     if isinstance(content, str):
-        return harmless(content)
+        return replace_surrogates(content)
     if not isinstance(content, list):
         raise _Wrong("has content that is no text")
     parts = []
@@ -477,7 +479,7 @@ def _content_text(content: Any) -> str:
         text = part.get("text") if isinstance(part, dict) else part
         if not isinstance(text, str):
             raise _Wrong("has a part that is no text")
-        parts.append(harmless(text))
+        parts.append(replace_surrogates(text))
     return "\n".join(parts)
 
 
@@ -490,9 +492,9 @@ def _read_call(value: Any) -> Call:
     arguments = inner.get("arguments")
     if isinstance(arguments, str):
         # Some servers write an empty text for no arguments; a model may write no JSON.
-        return Call(harmless(name), harmless(arguments or "{}"))
+        return Call(replace_surrogates(name), replace_surrogates(arguments or "{}"))
     text = json.dumps({} if arguments is None else arguments, ensure_ascii=False)
-    return Call(harmless(name), harmless(text))
+    return Call(replace_surrogates(name), replace_surrogates(text))
 
 
 def _tool_definitions(value: Any) -> Iterator[Json]:
@@ -514,7 +516,9 @@ def _tool_definitions(value: Any) -> Iterator[Json]:
             raise _Wrong("has a tool without a name")
         # Lone surrogates cannot be sent.
         yield _parse_json(
-            harmless(json.dumps({"type": "function", **inner}, ensure_ascii=False))
+            replace_surrogates(
+                json.dumps({"type": "function", **inner}, ensure_ascii=False)
+            )
         )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from codeneedle.records.record import Json
-from codeneedle.text import harmless, visible
+from codeneedle.text import escape_invisible, replace_surrogates
 
 PROGRAMS = "llama.cpp's page, ChatGPT, Claude, Open WebUI, LM Studio or SillyTavern"
 """Whose exports are read."""
@@ -52,7 +52,7 @@ class Converted(NamedTuple):
     """What the file has and this has not, as phrases, with their numbers."""
 
 
-def conversation_of(value: Any) -> Converted:
+def convert_conversation(value: Any) -> Converted:
     """
     *value*, one decoded conversation, in a form without branches.
 
@@ -61,7 +61,7 @@ def conversation_of(value: Any) -> Converted:
     """
     aside: Counter[str] = Counter()
     try:
-        value = _without_branches(value, aside)
+        value = _convert_export(value, aside)
     except (AttributeError, LookupError, TypeError) as error:
         raise BadExport("is an export whose parts are not those we know") from error
     for message in _messages_of(value):
@@ -69,7 +69,7 @@ def conversation_of(value: Any) -> Converted:
     return Converted(value, +aside)
 
 
-def _without_branches(value: Any, aside: Counter[str]) -> Any:
+def _convert_export(value: Any, aside: Counter[str]) -> Any:
     """*value* as the first program converts it whose export it is; else as it is."""
     for is_of, convert in _PROGRAMS if isinstance(value, dict) else ():
         if is_of(value):
@@ -93,13 +93,13 @@ def _unread_keys(message: Json) -> Iterator[str]:
         is_text = isinstance(content, str) and re.search(r"\S\s+\S", content)
         is_more = isinstance(content, list | dict) and content
         if key not in READ | ABOUT and (is_text or is_more):
-            yield visible(harmless(key))[:40]
+            yield escape_invisible(replace_surrogates(key))[:40]
 
 
 # --- files with a record in each line
 
 
-def conversations_in(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
+def join_record_lines(values: Iterator[tuple[int, Any]]) -> Iterator[tuple[int, Any]]:
     """
     Each conversation of *values*, with its line.
 

@@ -15,7 +15,7 @@ from codeneedle.probes.transcript.record import (
     scored_turns,
     scores_of_kind,
     transcript_layout,
-    turns_of,
+    turn_answers,
 )
 from codeneedle.probes.transcript.rendering import Kind
 from codeneedle.records.record import CellRecord, Setup
@@ -33,7 +33,7 @@ FEWEST_UNITS = 6
 """Units with tokens of a class that the class needs to enter the verdict."""
 
 
-def _scores_by(
+def _scores_by_unit_or_turn(
     record: CellRecord, setup: Setup, *, kind: Kind | None, by_turn: bool = False
 ) -> Iterator[tuple[str, Forced | None]]:
     """
@@ -44,7 +44,7 @@ def _scores_by(
     """
     chosen, scored = transcript_layout(setup), scored_turns(record, setup)
     for name, turns in chosen.turns_by(lambda t: t.name if by_turn else chosen.unit(t)):
-        if not any(turn.has_kind(kind) for turn in turns):
+        if not any(turn.has_tokens_of_kind(kind) for turn in turns):
             continue
         parts = [
             scores_of_kind(turn, scored[turn.name], kind)
@@ -63,17 +63,19 @@ def _scores_by(
 
 def _every_score(record: CellRecord) -> Iterator[Forced | None]:
     """Scores of all turns that *record* was asked; None for those without."""
-    return (turn.scores for turn in turns_of(record))
+    return (turn.scores for turn in turn_answers(record))
 
 
-def metrics_of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Metric]:
+def metrics_of_token_class(
+    kind: Kind | None, *, enters_verdict: bool
+) -> Iterator[Metric]:
     """
     Log-probability, first choices and where it breaks, of a class of tokens.
 
     None is for all tokens; breaks are of turns, the others of units.
     """
-    units = RightTokens(partial(_scores_by, kind=kind))
-    turns = RightTokens(partial(_scores_by, kind=kind, by_turn=True))
+    units = RightTokens(partial(_scores_by_unit_or_turn, kind=kind))
+    turns = RightTokens(partial(_scores_by_unit_or_turn, kind=kind, by_turn=True))
 
     def facts_of(name: str) -> dict[str, Any]:
         whole = f"{NAME}-{name}"
@@ -83,16 +85,19 @@ def metrics_of_class(kind: Kind | None, *, enters_verdict: bool) -> Iterator[Met
         return {"name": f"{whole}@{kind}", "unit_kind": TURNS, **facet}
 
     loss = units.loss(_every_score) if enters_verdict else None
-    yield units.logp(**facts_of("logp"))(loss=loss)
-    yield units.right(**facts_of("right"))()
-    yield turns.breaks_at(**facts_of("breaks-at"))()
+    yield units.log_probability_metric(**facts_of("logp"))(loss=loss)
+    yield units.first_choices_metric(**facts_of("right"))()
+    yield turns.kept_tokens_metric(**facts_of("breaks-at"))()
 
 
-OVER_ALL: tuple[Metric, ...] = (*metrics_of_class(None, enters_verdict=True), *OF_CELL)
+OVER_ALL: tuple[Metric, ...] = (
+    *metrics_of_token_class(None, enters_verdict=True),
+    *OF_CELL,
+)
 """Metrics of all tokens; the first is the headline."""
 
 
-def class_metrics(setup: Setup) -> tuple[Metric, ...]:
+def token_class_metrics(setup: Setup) -> tuple[Metric, ...]:
     """Metrics of each class of tokens that the turns of *setup* have."""
     if NAME not in setup.probes:
         return ()
@@ -101,5 +106,7 @@ def class_metrics(setup: Setup) -> tuple[Metric, ...]:
         metric
         for kind in Kind
         if (units := chosen.units(kind))
-        for metric in metrics_of_class(kind, enters_verdict=len(units) >= FEWEST_UNITS)
+        for metric in metrics_of_token_class(
+            kind, enters_verdict=len(units) >= FEWEST_UNITS
+        )
     )

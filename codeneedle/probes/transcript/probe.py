@@ -27,25 +27,25 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
 from codeneedle.probes.probe import Asker, Probe, Question
-from codeneedle.probes.prompts import steady_template
+from codeneedle.probes.prompts import template_with_past_date
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     caveats,
     counted_turns,
-    dropped_phrases,
+    dropped_field_phrases,
 )
 from codeneedle.probes.transcript.conversations import (
-    aside_lines,
-    aside_phrases,
-    is_unread,
+    is_about_unreadable,
     read_hash_and_conversations,
+    unread_part_lines,
+    unread_part_phrases,
 )
 from codeneedle.probes.transcript.metrics import (
     CONVERSATIONS,
     FEWEST_UNITS,
     OVER_ALL,
     TURNS,
-    class_metrics,
+    token_class_metrics,
 )
 from codeneedle.probes.transcript.record import (
     NAME,
@@ -53,7 +53,7 @@ from codeneedle.probes.transcript.record import (
     TranscriptSettings,
     TurnFacts,
     transcript_layout,
-    turns_of,
+    turn_answers,
 )
 from codeneedle.probes.transcript.rendering import Kind, RenderedTurn
 from codeneedle.records.comparability import OtherSetup
@@ -86,14 +86,14 @@ class TranscriptProbe(Probe):
             CodeneedleError: If rendering fails.
         """
         read_hash_and_conversations(_chosen_file(settings))
-        if not estimates.knows(NAME):
+        if not estimates.has_asked_probe(NAME):
             turns = _counted_turns(settings, estimates.engine, estimates.context)
             if all(turn.left_out for turn in turns):
                 raise _nothing_left_error(settings, turns)
         return settings
 
     @override
-    def own_text(self, settings: TranscriptSettings, _engine: Engine) -> str:
+    def own_text_name(self, settings: TranscriptSettings, _engine: Engine) -> str:
         """The name of the file."""
         return slug(settings.file.stem) if settings.file else ""
 
@@ -103,19 +103,19 @@ class TranscriptProbe(Probe):
     ) -> tuple[str, ...]:
         """Notes that text is not stored, and on what turns say nothing about."""
         note = "is not stored: 'codeneedle show' reads the file again"
-        chosen = _layout_for(settings, estimates)
+        chosen = _stored_or_new_layout(settings, estimates)
         limits = caveats(chosen, estimates.context)
         return (f"the text of {_chosen_file(settings)} {note}", *limits)
 
     @override
     def bill(self, settings: TranscriptSettings, estimates: Estimates) -> Bill:
         """Each conversation is read once, and its turns are forced if they fit."""
-        turns = _layout_for(settings, estimates).turns
+        turns = _stored_or_new_layout(settings, estimates).turns
         depths = [turn.prompt_tokens for turn in turns]
         longest: dict[str, int] = {}
         for turn in turns:
-            before = longest.get(turn.conversation, 0)
-            longest[turn.conversation] = max(before, turn.prompt_tokens)
+            before = longest.get(turn.conversation_number, 0)
+            longest[turn.conversation_number] = max(before, turn.prompt_tokens)
         forced = sum(turn.tokens for turn in turns)
         return Bill(
             price=Price.of_cell(
@@ -163,7 +163,9 @@ class TranscriptProbe(Probe):
         """
         if NAME in setup.probes:
             turns = transcript_layout(setup).turns
-            for name, group in itertools.groupby(turns, lambda t: t.conversation):
+            for name, group in itertools.groupby(
+                turns, lambda t: t.conversation_number
+            ):
                 yield Question(name, phrase=f"conversation {name}", body=tuple(group))
 
     @override
@@ -202,8 +204,11 @@ class TranscriptProbe(Probe):
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the classes of tokens that occur, and the noun of its units."""
-        metrics = (*self.metrics, *class_metrics(setup))
-        if NAME not in setup.probes or not transcript_layout(setup).of_conversations:
+        metrics = (*self.metrics, *token_class_metrics(setup))
+        if (
+            NAME not in setup.probes
+            or not transcript_layout(setup).has_conversation_units
+        ):
             return metrics
         return tuple(
             replace(metric, unit_kind=CONVERSATIONS)
@@ -227,7 +232,7 @@ class TranscriptProbe(Probe):
         return answers.overview(run, record)
 
     @override
-    def left_out(self, run: Run) -> tuple[str, ...]:
+    def left_out_lines(self, run: Run) -> tuple[str, ...]:
         """Turns that are not asked or not read, and those without scores, and why."""
         if NAME not in run.setup.probes:
             return ()
@@ -238,12 +243,16 @@ class TranscriptProbe(Probe):
                 f"left out: {plural(count, 'turn')}, {reason}"
                 for reason, count in reasons.items()
             ),
-            *(f"left out: {each}" for each in chosen.aside if is_unread(each)),
+            *(
+                f"left out: {each}"
+                for each in chosen.aside
+                if is_about_unreadable(each)
+            ),
             *(
                 line
                 for record in run.records
                 if record.probe == NAME and record.has_numbers
-                for line in _phrase_of_unscored(record)
+                for line in _unscored_turns_phrase(record)
             ),
         )
 
@@ -260,11 +269,11 @@ class TranscriptProbe(Probe):
         if NAME not in run.setup.probes:
             return ()
         chosen = transcript_layout(run.setup)
-        lines = [*self.left_out(run), *self.caveats(run)]
+        lines = [*self.left_out_lines(run), *self.caveats(run)]
         for kind in Kind:
             units = len(chosen.units(kind))
             if 0 < units < FEWEST_UNITS:
-                noun = "conversation" if chosen.of_conversations else "turn"
+                noun = "conversation" if chosen.has_conversation_units else "turn"
                 lines.append(
                     f"{kind} tokens are in {plural(units, noun)}: shown, too few for a "
                     "verdict"
@@ -285,9 +294,9 @@ PROBE = TranscriptProbe(
 )
 
 
-def _phrase_of_unscored(record: CellRecord) -> Iterator[str]:
+def _unscored_turns_phrase(record: CellRecord) -> Iterator[str]:
     """``7 of 28 turns have no score: told nothing``; nothing if all have one."""
-    turns = turns_of(record)
+    turns = turn_answers(record)
     reasons = Counter(turn.error for turn in turns if turn.error)
     if count := reasons.total():
         (reason, _), *_ = reasons.most_common()
@@ -338,7 +347,7 @@ def _nothing_left_error(
     )
 
 
-def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
+def unread_transcript_lines(settings: TranscriptSettings) -> tuple[str, ...]:
     """
     What is not read of the file of *settings*, as lines.
 
@@ -346,7 +355,7 @@ def unread_lines(settings: TranscriptSettings) -> tuple[str, ...]:
         BadInput: If it cannot be read.
     """
     _, conversations = read_hash_and_conversations(_chosen_file(settings))
-    return tuple(aside_lines(aside_phrases(conversations)))
+    return tuple(unread_part_lines(unread_part_phrases(conversations)))
 
 
 def turns_in_file(
@@ -372,7 +381,7 @@ def turns_in_file(
     with engine.templating() as template:
         counted = counted_turns(
             conversations,
-            steady_template(template, then),
+            template_with_past_date(template, then),
             context=context,
             limit=settings.tokens,
         )
@@ -391,12 +400,14 @@ def _layout_of_file(
         tokens=settings.tokens,
         turns=tuple(turn.facts for turn in turns if not turn.left_out),
         left_out=tuple((t.facts.name, t.left_out) for t in turns if t.left_out),
-        dropped=tuple(dropped_phrases(turns)),
-        aside=tuple(aside_phrases(conversations)),
+        dropped=tuple(dropped_field_phrases(turns)),
+        aside=tuple(unread_part_phrases(conversations)),
     )
 
 
-def _layout_for(settings: TranscriptSettings, estimates: Estimates) -> TranscriptLayout:
+def _stored_or_new_layout(
+    settings: TranscriptSettings, estimates: Estimates
+) -> TranscriptLayout:
     """The layout in the run folder, or that of a new one."""
     if estimates.setup and NAME in estimates.setup.probes:
         return transcript_layout(estimates.setup)
@@ -461,12 +472,12 @@ class _Forcer(Asker):
     def ask(self, question: Question) -> AnswerGroup:
         turns = []
         for turn in question.body:
-            self.context.step(self._done, self.left, f"turn {turn.name}")
-            turns.append(self.turn(turn, self.rendered[turn.name]))
+            self.context.report_step(self._done, self.left, f"turn {turn.name}")
+            turns.append(self.force_turn(turn, self.rendered[turn.name]))
             self._done += 1
         return AnswerGroup(answers=tuple(turns))
 
-    def turn(self, turn: TurnFacts, rendered: RenderedTurn) -> Answer:
+    def force_turn(self, turn: TurnFacts, rendered: RenderedTurn) -> Answer:
         """
         The scores of a turn.
 

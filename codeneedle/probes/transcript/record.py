@@ -48,7 +48,7 @@ class TurnFacts:
     parts: tuple[Part, ...]  # parts of the text, with their classes
 
     @property
-    def conversation(self) -> str:
+    def conversation_number(self) -> str:
         """Number of its conversation."""
         return self.name.partition(".")[0]
 
@@ -57,7 +57,7 @@ class TurnFacts:
         """What makes it another turn than others: hashes of its prompt and text."""
         return self.prompt_sha256, self.text_sha256
 
-    def has_kind(self, kind: Kind | None) -> bool:
+    def has_tokens_of_kind(self, kind: Kind | None) -> bool:
         """Whether it has tokens of one *kind*; None for any."""
         return kind is None or any(part.kind is kind for part in self.parts)
 
@@ -113,9 +113,11 @@ class TranscriptLayout(
     """What the file has that is not read, as phrases, such as other branches."""
 
     @property
-    def of_conversations(self) -> bool:
+    def has_conversation_units(self) -> bool:
         """Whether the units of statistics are conversations."""
-        return len({turn.conversation for turn in self.turns}) >= MANY_CONVERSATIONS
+        return (
+            len({turn.conversation_number for turn in self.turns}) >= MANY_CONVERSATIONS
+        )
 
     def unit(self, turn: TurnFacts) -> str:
         """
@@ -123,12 +125,14 @@ class TranscriptLayout(
 
         It begins with the hash of the file: turns of two files are never paired.
         """
-        name = turn.conversation if self.of_conversations else turn.name
+        name = turn.conversation_number if self.has_conversation_units else turn.name
         return f"{self.sha256[:8]} {name}"
 
     def units(self, kind: Kind | None = None) -> list[str]:
         """Names of the units that have tokens of one *kind*; None for any."""
-        names = (self.unit(turn) for turn in self.turns if turn.has_kind(kind))
+        names = (
+            self.unit(turn) for turn in self.turns if turn.has_tokens_of_kind(kind)
+        )
         return list(dict.fromkeys(names))
 
     def turns_by(
@@ -169,7 +173,7 @@ def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
     return frozenset(name for name, first in names if name != first)
 
 
-def turns_of(record: CellRecord) -> tuple[Answer, ...]:
+def turn_answers(record: CellRecord) -> tuple[Answer, ...]:
     """
     The answers to turns that *record* was asked, with and without scores.
 
@@ -187,10 +191,10 @@ def scored_turns(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     The scores of each turn of *record* that has some, by the name of the turn.
 
     Raises:
-        BadRecord: See `transcript_layout` and `turns_of`.
+        BadRecord: See `transcript_layout` and `turn_answers`.
     """
     names = {turn.name for turn in transcript_layout(setup).turns}
-    every = (turn for turn in turns_of(record) if turn.name in names)
+    every = (turn for turn in turn_answers(record) if turn.name in names)
     return {turn.name: turn.scores for turn in every if turn.scores}
 
 

@@ -139,7 +139,7 @@ def _render_prompt_and_text(
     """
     turn = conversation.turns[at]
 
-    def render(count: int, *, begins_reply: bool = False) -> str:
+    def render_first_turns(count: int, *, begins_reply: bool = False) -> str:
         turns = conversation.turns[:count]
         rendered = template.render_conversation(
             list(map(_sendable_message, turns)),
@@ -149,10 +149,13 @@ def _render_prompt_and_text(
         )
         return _restore_arguments(rendered, turns)
 
-    whole, prompt = render(at + 1), render(at, begins_reply=True)
+    whole, prompt = (
+        render_first_turns(at + 1),
+        render_first_turns(at, begins_reply=True),
+    )
     start = len(prompt)
     if not whole.startswith(prompt):
-        start = _diverging_start(whole, prompt, render(at), turn)
+        start = _diverging_start(whole, prompt, render_first_turns(at), turn)
     return whole[:start], whole[start:].removesuffix(end)
 
 
@@ -183,7 +186,7 @@ def _sendable_message(turn: Turn) -> Json:
     """
     message = turn.message()
     for call, sent in zip(turn.calls, message.get("tool_calls", ()), strict=True):
-        if not call.is_json:
+        if not call.has_json_arguments:
             sent["function"]["arguments"] = json.dumps(
                 {STAND_IN: _arguments_digest(call)}
             )
@@ -207,7 +210,7 @@ def _restore_arguments(text: str, turns: Iterable[Turn]) -> str:
         _NotJsonError: If the template writes no JSON there.
     """
     for call in (call for turn in turns for call in turn.calls):
-        if not call.is_json:
+        if not call.has_json_arguments:
             pattern = rf'\{{\s*"{STAND_IN}"\s*:\s*"{_arguments_digest(call)}"\s*\}}'
             text = call.arguments.join(re.split(pattern, text))
             if _arguments_digest(call) in text:
@@ -352,7 +355,7 @@ def _with_trimmed(text: str) -> tuple[str, ...]:
 def _json_forms(call: Call) -> Iterator[str]:
     """The arguments of *call* as JSON, in the ways in which templates write it."""
     yield call.arguments
-    if not call.is_json:
+    if not call.has_json_arguments:
         return
     for separators in ((", ", ": "), (",", ":")):
         for is_ascii in (False, True):
@@ -396,13 +399,13 @@ def _fill_gaps(located: Sequence[Part], text: str) -> Iterator[Part]:
     for part in located:
         if part.start > at:
             yield Part(part.kind, at, part.start)
-        yield from _code_apart(part, text)
+        yield from _split_code_blocks(part, text)
         at = part.end
     if located and at < len(text):
         yield Part(located[-1].kind, at, len(text))
 
 
-def _code_apart(part: Part, text: str) -> Iterator[Part]:
+def _split_code_blocks(part: Part, text: str) -> Iterator[Part]:
     """*part*; one of text in pieces, blocks of code with their own class."""
     if part.kind is not Kind.TEXT:
         yield part

@@ -74,7 +74,7 @@ def test_what_is_in_no_language_is_unparsable(suffix, text, line):
 
 
 def test_the_languages_are_named_as_people_write_them():
-    named = languages.titles()
+    named = languages.language_names_phrase()
 
     assert "C, C++, Go, " in named
     assert named.endswith("TSX or TypeScript")
@@ -86,7 +86,7 @@ def test_naming_the_languages_loads_no_parser():
     program = (
         "import sys\n"
         "from codeneedle.corpora import languages\n"
-        "languages.titles()\n"
+        "languages.language_names_phrase()\n"
         "print(*[name for name in sys.modules if name.startswith('tree_sitter')])"
     )
     done = subprocess.run(

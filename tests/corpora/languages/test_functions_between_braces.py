@@ -342,8 +342,11 @@ def assert_in_their_place(text, functions):
     assert_verbatim(text, functions)
     lines = text.split("\n")
     for function in functions:
-        before, after = lines[: function.line - 1], lines[function.end :]
-        closing = lines[function.end - function.closing_lines : function.end]
+        before, after = lines[: function.line - 1], lines[function.last_line_number :]
+        closing = lines[
+            function.last_line_number
+            - function.closing_lines : function.last_line_number
+        ]
         own = [function.signature, *function.body, *closing]
         assert text == "\n".join([*before, *own, *after])
         assert all(line.strip().startswith("}") for line in closing)

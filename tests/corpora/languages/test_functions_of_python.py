@@ -49,7 +49,7 @@ def test_a_function_is_its_signature_and_its_body(text, line, signature, body):
 
     assert ("f", line, signature) == (function.name, function.line, function.signature)
     assert body == function.body
-    assert function.end == line + len(body)
+    assert function.last_line_number == line + len(body)
 
 
 QUALIFIED = """\

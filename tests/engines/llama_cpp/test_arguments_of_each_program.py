@@ -9,13 +9,13 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import arguments
 from codeneedle.engines.llama_cpp.arguments import (
-    base_command,
-    build_option,
+    base_file_command,
     command,
     comparison_command,
-    text_of,
-    variables,
-    waits_passively,
+    cuda_kernels_option,
+    environment_for_model,
+    text_file_in,
+    threads_should_sleep,
 )
 
 SERVER, MODEL = Path("/bin/llama-server"), Path("/models/m.gguf")
@@ -110,9 +110,10 @@ def test_threads_sleep_while_they_wait_where_others_compute(
         monkeypatch.setenv("OMP_WAIT_POLICY", chosen)
     model = replace(LAUNCH.model, **changes)
 
-    assert expected == waits_passively(model)
+    assert expected == threads_should_sleep(model)
     assert expected == (
-        "OMP_WAIT_POLICY" in variables(model, is_passive=waits_passively(model))
+        "OMP_WAIT_POLICY"
+        in environment_for_model(model, is_passive=threads_should_sleep(model))
     )
 
 
@@ -121,7 +122,7 @@ def test_rotation_is_left_out_where_asked():
     still = replace(LAUNCH.model, rotation=False)
 
     expected = {"LLAMA_ATTN_ROT_DISABLE": "1"}
-    assert expected == variables(still, is_passive=False)
+    assert expected == environment_for_model(still, is_passive=False)
 
 
 # Commands that repeat a comparison
@@ -140,13 +141,13 @@ def test_the_base_file_is_written_from_a_text_and_then_compared_with():
     base = ["--kl-divergence-base", "base.kld"]
 
     assert [*model, *base, "--file", "text.txt", "--chunks", "4"] == (
-        base_command(STORED, 4)
+        base_file_command(STORED, 4)
     )
     assert [*model, *base, "--kl-divergence"] == comparison_command(STORED)
-    assert "run/base/1e792d4f.txt" == text_of(STORED)
+    assert "run/base/1e792d4f.txt" == text_file_in(STORED)
 
 
 def test_the_build_option_lists_pairs_as_llama_cpp_spells_them():
     pairs = [Pair("f16", "f16"), Pair("q8_0", "q4_0")]
 
-    assert '-DGGML_CUDA_FA_QUANTS="f16-f16;q8_0-q4_0"' == build_option(pairs)
+    assert '-DGGML_CUDA_FA_QUANTS="f16-f16;q8_0-q4_0"' == cuda_kernels_option(pairs)

@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import (
     OFFLOAD,
     command,
-    has,
+    has_argument,
     parse,
     refuse_reserved,
     stretches_context,
@@ -62,7 +62,7 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     """Server, llama-perplexity and llama-bench agree that the user chose the layers."""
     words = (name, "20")
 
-    assert has(words, OFFLOAD)
+    assert has_argument(words, OFFLOAD)
     assert "999" not in command(replace(LAUNCH, extra=words), port=1)
     assert (words, ()) == shared_arguments(words, PERPLEXITY, OFFLOAD)
     assert {"--n-gpu-layers": "20"} == translate_arguments(words, HELP)[0]

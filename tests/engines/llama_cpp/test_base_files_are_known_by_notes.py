@@ -40,9 +40,9 @@ KEPT = Reference(chunks=4, ppl=7.5, seconds=1.0)
 def kept(tmp_path):
     """A base file of `IDENTITY`, complete and with its note."""
     base = BaseFile.of(tmp_path, context=512)
-    base.make_room()
+    base.remove_files()
     base.draft.write_bytes(content())
-    base.keep(IDENTITY, KEPT)
+    base.keep_draft(IDENTITY, KEPT)
     return base
 
 
@@ -126,5 +126,5 @@ def test_whatever_is_in_the_place_of_a_base_file_is_removed(kept, which):
     os.mkfifo(place)
 
     assert (which == "draft") == (kept.usable_reference(IDENTITY) is not None)
-    kept.make_room()
+    kept.remove_files()
     assert [] == list(kept.path.parent.iterdir())

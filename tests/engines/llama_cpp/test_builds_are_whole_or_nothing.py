@@ -16,7 +16,7 @@ from programs import script
 
 from codeneedle.engines.llama_cpp import backends, installation, release
 from codeneedle.engines.llama_cpp import build as building
-from codeneedle.engines.llama_cpp.build import environment_of, unpack
+from codeneedle.engines.llama_cpp.build import build_tool_environment, unpack
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 
 pytestmark = pytest.mark.slow
@@ -114,7 +114,7 @@ def test_a_backend_whose_compiler_is_missing_is_refused_by_name(
 
     backend = backends.backend_named(name)
     with pytest.raises(ToolMissing, match=f"{backend.needs} is missing") as caught:
-        backends.options_of(backend)
+        backends.backend_cmake_options(backend)
     assert backend.install in caught.value.hint
 
 
@@ -122,11 +122,11 @@ def test_metal_is_for_macs_and_the_cpu_alone_switches_it_off(monkeypatch):
     metal, cpu = map(backends.backend_named, ("metal", "cpu"))
     monkeypatch.setattr(backends.sys, "platform", "linux")
     with pytest.raises(ToolMissing, match="on Macs alone"):
-        backends.options_of(metal)
+        backends.backend_cmake_options(metal)
     monkeypatch.setattr(backends.sys, "platform", "darwin")
 
-    assert ["-DGGML_METAL=ON"] == backends.options_of(metal)
-    assert ["-DGGML_METAL=OFF"] == backends.options_of(cpu)
+    assert ["-DGGML_METAL=ON"] == backends.backend_cmake_options(metal)
+    assert ["-DGGML_METAL=OFF"] == backends.backend_cmake_options(cpu)
 
 
 def test_an_unknown_backend_is_answered_by_the_nearest_known_one():
@@ -370,7 +370,7 @@ def test_the_tree_of_an_archive_is_unpacked_alone(tmp_path):
 
 
 def test_build_tools_inherit_no_variable_that_leads_them_elsewhere():
-    env = environment_of(
+    env = build_tool_environment(
         {
             "PATH": "/bin",
             "HTTPS_PROXY": "proxy",

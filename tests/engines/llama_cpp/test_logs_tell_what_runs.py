@@ -7,12 +7,12 @@ import pytest
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.log import (
-    evidence,
+    effective_settings,
     is_shutting_down,
     last_lines,
     lines,
-    read,
     read_log,
+    setting_lines,
     trouble,
 )
 from codeneedle.engines.mismatch import RequestedSettings, differences
@@ -32,7 +32,7 @@ def log(name):
 
 
 ASKED = RequestedSettings(pair=Pair("q8_0", "q4_0"), context=8192)
-RUNS = read(log("real-q8_0-q4_0"))
+RUNS = effective_settings(log("real-q8_0-q4_0"))
 
 
 def test_everything_that_runs_is_read_from_a_real_log():
@@ -62,7 +62,7 @@ def test_everything_that_runs_is_read_from_a_real_log():
         threads=2,
     )
 
-    assert expected == read(log("real-q8_0-q4_0"))
+    assert expected == effective_settings(log("real-q8_0-q4_0"))
 
 
 def test_the_buffers_of_each_device_add_up_by_what_they_hold():
@@ -83,7 +83,7 @@ def test_the_buffers_of_each_device_add_up_by_what_they_hold():
     )
     begin = "constructing llama_context"
     draft = "load: CUDA0 KV buffer size = 64 MiB\nload: CUDA0 model buffer size = 3 MiB"
-    effective = read(f"{begin}\n{text}\n{begin}\n{draft}")
+    effective = effective_settings(f"{begin}\n{text}\n{begin}\n{draft}")
 
     def device(name, weights, context, compute):
         sizes = {"weights": weights, "context": context, "compute": compute}
@@ -96,7 +96,7 @@ def test_the_buffers_of_each_device_add_up_by_what_they_hold():
 
 
 def test_offload_and_buffers_of_all_devices_are_read():
-    effective = read(log("real-cuda-f16-conversion"))
+    effective = effective_settings(log("real-cuda-f16-conversion"))
 
     assert (31, 31) == (effective.offloaded_layers, effective.total_layers)
     assert 20.6 == effective.compute_mib
@@ -108,7 +108,7 @@ def test_offload_and_buffers_of_all_devices_are_read():
 
 def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not():
     """The first context is the model's; what follows belongs to a draft model."""
-    effective = read(log("quoted-iswa-and-draft"))
+    effective = effective_settings(log("quoted-iswa-and-draft"))
 
     assert [32768, 1536] == [buffer.cells for buffer in effective.kv]
     assert {"q8_0"} == {buffer.k_type for buffer in effective.kv}
@@ -116,7 +116,7 @@ def test_both_caches_of_a_sliding_window_count_and_those_of_a_draft_model_do_not
 
 
 def test_older_builds_are_read_as_well():
-    effective = read(log("quoted-hybrid-old-build"))
+    effective = effective_settings(log("quoted-hybrid-old-build"))
 
     assert "6000 (abcdef0)" == effective.build
     assert 4096 == effective.context
@@ -209,7 +209,7 @@ def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
 def test_a_healthy_log_has_no_trouble(name):
     healthy = log(name)
 
-    assert (None, None) == (trouble(healthy), read(healthy).attention)
+    assert (None, None) == (trouble(healthy), effective_settings(healthy).attention)
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,14 @@ def test_a_healthy_log_has_no_trouble(name):
     ],
 )
 def test_a_line_that_tells_where_attention_runs_is_read(name, attention):
-    effective = read(log(name))
+    effective = effective_settings(log(name))
 
     assert attention is effective.attention
     assert effective.attention_evidence
 
 
 def test_the_evidence_is_the_lines_that_name_types_context_and_attention():
-    lines = evidence(log("real-q8_0-q4_0"))
+    lines = setting_lines(log("real-q8_0-q4_0"))
 
     assert any("K (q8_0)" in line for line in lines)
     assert any("flash_attn" in line for line in lines)
@@ -244,7 +244,7 @@ def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     """Otherwise a model's own text could take minutes to parse."""
     endless = ": compute" * 1_000_000 + "\nllama_context: flash_attn = enabled\n"
 
-    assert "enabled" == read(endless).flash_attention
+    assert "enabled" == effective_settings(endless).flash_attention
 
 
 def running(**changes):
@@ -316,12 +316,16 @@ def test_each_difference_from_what_was_asked_for_is_named(asked, runs, unlike):
 )
 def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, unlike):
     """A short context would measure f16 under the name of q8_0."""
-    assert unlike == differences(ASKED, read(f"{log('real-q8_0-q4_0')}\n{line}"))
+    assert unlike == differences(
+        ASKED, effective_settings(f"{log('real-q8_0-q4_0')}\n{line}")
+    )
 
 
 def test_of_a_line_that_is_written_again_the_last_counts():
     again = "Flash Attention was auto, set to {}\nbuild: {} (abc)\n"
-    effective = read(again.format("enabled", 1) + again.format("disabled", 2))
+    effective = effective_settings(
+        again.format("enabled", 1) + again.format("disabled", 2)
+    )
 
     assert ("disabled", "2 (abc)") == (effective.flash_attention, effective.build)
 
@@ -332,12 +336,12 @@ def test_graphs_of_devices_add_up_and_one_that_is_reserved_again_counts_once():
         for device, mib in (("CUDA0", 9.5), ("CUDA1", 8.25), ("CUDA0", 8.25))
     )
 
-    assert 16.5 == read(text).compute_mib
+    assert 16.5 == effective_settings(text).compute_mib
 
 
 def test_the_state_of_a_compressor_counts_beside_the_cache():
     """DeepSeek 4 keeps it in buffers of its own: ``llama-kv-cache-dsv4.cpp``."""
-    found = read(
+    found = effective_settings(
         "llama_dsv4_comp_state:      CUDA0 DSV4 csa state buffer size =     1.50 MiB\n"
         "llama_dsv4_comp_state:      CUDA0 DSV4 hca state buffer size =     0.25 MiB\n"
         "llama_kv_cache:      CUDA0 KV buffer size =     2.00 MiB\n"
@@ -352,7 +356,10 @@ def test_states_of_recurrent_layers_are_read_in_bytes():
         "R (f32): 1.00 MiB, S (f32): 0.25 MiB, P (f32): 0.25 MiB\n"
     )
 
-    assert 7 << 18 == read(line.format("1.50") + line.format("0.25")).recurrent_bytes
+    assert (
+        7 << 18
+        == effective_settings(line.format("1.50") + line.format("0.25")).recurrent_bytes
+    )
     assert 0 == RUNS.recurrent_bytes
 
 
@@ -402,7 +409,7 @@ def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
     )
     expected = RequestedSettings(pair=Pair("q8_0", "q4_0"), context=4096)
 
-    unlike = differences(expected, read(said))
+    unlike = differences(expected, effective_settings(said))
 
     assert ("flash attention is off, not on",) == unlike
-    assert () == differences(replace(expected, flash=False), read(said))
+    assert () == differences(replace(expected, flash=False), effective_settings(said))

@@ -12,8 +12,8 @@ from codeneedle.engines.llama_cpp.perplexity_log import (
     ends_early,
     failure,
     final_perplexity,
-    lacking_lengths,
-    nan_from,
+    first_nan_in_log,
+    short_text_lengths,
 )
 from codeneedle.engines.tools import Estimate
 
@@ -87,18 +87,18 @@ def test_a_whole_log_that_says_nan_was_not_cut():
     text = printed("base-nan")
 
     assert final_perplexity(text) is None
-    assert (257, False) == (nan_from(text), ends_early(text))
+    assert (257, False) == (first_nan_in_log(text), ends_early(text))
 
 
 def test_no_complete_log_says_nan():
     for name in ("base", "disk-full", "text-too-short"):
-        assert nan_from(printed(name)) is None
+        assert first_nan_in_log(printed(name)) is None
 
 
 def test_sizes_are_read():
     assert Size(chunks=4, context=512) == announced_size(COMPLETE)
     assert announced_size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, present=701) == lacking_lengths(
+    assert Lengths(needed=1024, present=701) == short_text_lengths(
         printed("text-too-short")
     )
-    assert lacking_lengths(COMPLETE) is None
+    assert short_text_lengths(COMPLETE) is None

@@ -454,11 +454,11 @@ def test_old_builds_are_refused_where_they_overflow(tmp_path, build, context, re
 def test_what_a_reference_adds_to_the_disk_is_predicted(tmp_path, run):
     """Files in its place would be replaced, so they count."""
     tool = made_perplexity(tmp_path)
-    assert 546_772 == tool.missing_bytes(run, context=512, chunks=4)
+    assert 546_772 == tool.bytes_to_write(run, context=512, chunks=4)
 
     base = BaseFile.of(run, context=512)
-    base.make_room()
+    base.remove_files()
     base.path.write_bytes(bytes(46_772))
-    assert 500_000 == tool.missing_bytes(run, context=512, chunks=4)
+    assert 500_000 == tool.bytes_to_write(run, context=512, chunks=4)
     base.path.write_bytes(bytes(546_773))
-    assert 0 == tool.missing_bytes(run, context=512, chunks=4)
+    assert 0 == tool.bytes_to_write(run, context=512, chunks=4)

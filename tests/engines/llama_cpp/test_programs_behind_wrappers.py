@@ -25,7 +25,7 @@ def started(folder, body):
 
 def program(folder, body):
     with started(folder, body) as served:
-        return served.program()
+        return served.program_hash()
 
 
 def test_memory_of_a_wrapper_is_that_of_all_that_it_started(tmp_path):

@@ -314,9 +314,9 @@ PROMPT = "alpha = 'kX9bQ2'\nbeta = 'Zt71Wc'\ngamma = 'Pq04Lm'\n" * 2 + "alpha = 
 @pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
     assert 6 == real.count_tokens("hello")
-    assert [5, 0, 3, 3] == real.counts(["hello", "", "a\nb", "\u20ac"])
-    assert [] == real.counts([])
-    assert [3] == real.counts(["\u20ac"])
+    assert [5, 0, 3, 3] == real.token_counts(["hello", "", "a\nb", "\u20ac"])
+    assert [] == real.token_counts([])
+    assert [3] == real.token_counts(["\u20ac"])
     assert "hi" == real.render((Message("user", "hi"),))
     begin, *said, part, _, _ = real.tokens("a<s>\u20ac")
     assert ["a", "<", "s", ">"] == [token.piece for token in said]

@@ -17,7 +17,7 @@ from made_tools import made_perplexity, reading_task
 from codeneedle.cache_types import Pair
 from codeneedle.engines.distributions import DEEPEST, encoded_row
 from codeneedle.engines.engine import CellSpec
-from codeneedle.engines.llama_cpp.reading import Rows, pipe_of, prepare_reading
+from codeneedle.engines.llama_cpp.reading import Rows, piping_into_rows, prepare_reading
 from codeneedle.engines.messages import Completion
 from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.tools import ReadingTask
@@ -57,7 +57,7 @@ def test_rows_of_wanted_tokens_are_scored_whatever_the_pieces(size):
     rows = [distribution(*np.linspace(0, at, VOCABULARY)) for at in range(1, 6)]
     found = rows_of(base_file(rows), size=size, wanted=(FIRST, 9, 11))
 
-    assert "" == found.missing
+    assert "" == found.final_fault
     tokens = found.tokens()
     for at, place in enumerate((FIRST, 9, 11)):
         row = rows[place - FIRST]
@@ -105,7 +105,7 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
     ],
 )
 def test_a_file_that_is_not_what_was_asked_for_has_a_fault(data, words):
-    assert words in rows_of(data).missing
+    assert words in rows_of(data).final_fault
 
 
 def test_a_file_that_ends_between_two_rows_is_not_whole():
@@ -113,7 +113,7 @@ def test_a_file_that_ends_between_two_rows_is_not_whole():
     found = rows_of(base_file()[:-24], wanted=(FIRST, 9))
 
     assert not found.is_whole
-    assert "it ended after 4 of 5 rows" == found.missing
+    assert "it ended after 4 of 5 rows" == found.final_fault
     assert len(base_file()) - 24 == found.taken
 
 
@@ -126,7 +126,7 @@ def test_a_text_has_tokens_of_the_model_alone(number, is_known):
     rows.take(base_file(ids=ids))
 
     assert is_known == rows.is_whole
-    assert is_known or "tokens beyond the 7 of the model" in rows.missing
+    assert is_known or "tokens beyond the 7 of the model" in rows.final_fault
 
 
 def stored_row(scale, low, values):
@@ -154,8 +154,8 @@ def test_a_row_is_a_distribution_up_to_what_rounding_takes(scale, low, values, w
     data = whole[:68] + stored_row(scale, low, values) + whole[92:]
     found = rows_of(data)
 
-    assert found.missing.startswith("its row of token 7 is none") == bool(words)
-    assert words in found.missing
+    assert found.final_fault.startswith("its row of token 7 is none") == bool(words)
+    assert words in found.final_fault
 
 
 def test_a_certain_token_has_no_more_than_all_of_the_probability():
@@ -195,10 +195,10 @@ def test_a_token_that_no_row_tells_of_has_no_score():
     """Such as one of a text that was laid out for another tool: it was 1.0 before."""
     found = rows_of(base_file(), wanted=(FIRST - 1, 9))
 
-    assert "no row of it tells of token 6" == found.missing
+    assert "no row of it tells of token 6" == found.final_fault
     assert not found.is_whole
     two = rows_of(base_file(), wanted=(FIRST - 2, FIRST - 1, 9))
-    assert "no row of it tells of token 5" == two.missing
+    assert "no row of it tells of token 5" == two.final_fault
 
 
 def test_a_file_that_is_written_again_is_taken_from_its_beginning():
@@ -216,13 +216,16 @@ def test_where_no_pipe_can_be_made_a_cell_is_not_read(monkeypatch):
     monkeypatch.setattr(os, "mkfifo", mkfifo)
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
 
-    with pytest.raises(CellError, match="no pipe can be made in"), pipe_of(rows):
+    with (
+        pytest.raises(CellError, match="no pipe can be made in"),
+        piping_into_rows(rows),
+    ):
         pass
 
 
 def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with pipe_of(rows) as path:
+    with piping_into_rows(rows) as path:
         path.write_bytes(base_file())
 
     assert rows.is_whole
@@ -231,7 +234,7 @@ def test_what_is_in_a_pipe_is_taken_until_the_block_ends():
 
 def test_a_pipe_is_open_to_its_user_alone():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with pipe_of(rows) as path:
+    with piping_into_rows(rows) as path:
         mode = path.stat().st_mode
 
     assert (True, 0o600) == (stat.S_ISFIFO(mode), stat.S_IMODE(mode))
@@ -239,10 +242,10 @@ def test_a_pipe_is_open_to_its_user_alone():
 
 def test_a_pipe_that_nobody_writes_to_holds_nobody_up():
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
-    with pipe_of(rows):
+    with piping_into_rows(rows):
         pass
 
-    assert "it ended after 0 of 5 rows" == rows.missing
+    assert "it ended after 0 of 5 rows" == rows.final_fault
 
 
 # The tool, by a stand-in
@@ -251,7 +254,7 @@ def test_a_pipe_that_nobody_writes_to_holds_nobody_up():
 def read(tool, task, *, runs=None):
     """The scores of *task*."""
     log = task.folder.parent / "reading.log"
-    return tool.read(
+    return tool.read_and_score(
         task, log=log, note=(lambda _: None) if runs is None else runs.append
     )
 
@@ -326,7 +329,7 @@ def test_rows_take_half_a_chunk_twice_over_and_a_batch(tmp_path):
 
     assert 4 * values * (8192 + 2048) == tool.memory_bytes(8192)
     assert 4 * values * (512 + 512) == tool.memory_bytes(512)
-    assert range(257, 512) == tool.places(512)
+    assert range(257, 512) == tool.scorable_places(512)
 
 
 # The real tool
@@ -340,7 +343,7 @@ def test_read_tokens_have_the_scores_that_a_server_forces(tmp_path, pair):
     with tokenizing(run.engine, run.folder) as tokenizer:
         pieces = tokenizer.tokens(text)
     size = 2 * (len(pieces) // 4)
-    sizes = [piece.size for piece in pieces]
+    sizes = [piece.utf8_size for piece in pieces]
     # Counted from the end: the token that begins a prompt has a text, too.
     ends = np.cumsum(sizes) - sum(sizes) + len(text)
     wanted = [int(at) for at in np.flatnonzero((ends > 900) & (ends <= 940))]
@@ -353,7 +356,7 @@ def test_read_tokens_have_the_scores_that_a_server_forces(tmp_path, pair):
         folder=run.folder,
     )
     tool = run.engine.divergence_tool()
-    found = tool.read(task, log=tmp_path / "read.log", note=lambda _: None)
+    found = tool.read_and_score(task, log=tmp_path / "read.log", note=lambda _: None)
     cell = CellSpec(Pair.parse(pair), 4096)
     with run.engine.serving(cell, log=tmp_path / "server.log") as served:
         forced = served.client.force(

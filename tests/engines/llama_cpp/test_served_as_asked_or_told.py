@@ -9,7 +9,7 @@ import pytest
 from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
-from codeneedle.cache_types import Pair, is_full
+from codeneedle.cache_types import Pair, is_full_precision
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import server
@@ -39,7 +39,7 @@ def test_a_served_cell_is_what_was_asked_and_gone_afterwards(tmp_path):
     with fake_server(tmp_path) as served:
         assert Readiness.READY is served.client.readiness(served.launch.alias)
         (kv,) = served.effective().kv
-        assert () == served.verify(CELL)
+        assert () == served.differences_from_cell(CELL)
 
     assert PAIR == Pair(kv.k_type, kv.v_type)
     assert served.child.returncode is not None
@@ -150,18 +150,18 @@ def test_a_model_without_flash_attention_is_served_with_a_plain_v_and_marked(tmp
     for pair in (PAIR, Pair("q8_0", "f16")):
         with fake_server(tmp_path, f"no-flash={FORCED_OFF}", f"types={pair}") as served:
             cell = CellSpec(pair, 4096)
-            if is_full(pair.v):
-                assert () == served.verify(cell)
+            if is_full_precision(pair.v):
+                assert () == served.differences_from_cell(cell)
                 assert Attention.PLAIN is served.effective().attention
                 continue
             with pytest.raises(CellError, match="forcing off") as caught:
-                served.verify(cell)
+                served.differences_from_cell(cell)
             assert Status.UNSUPPORTED is caught.value.status
 
 
 def test_flash_attention_that_is_off_without_a_reason_is_another_experiment(tmp_path):
     with fake_server(tmp_path, "no-flash=") as served:
-        assert ("flash attention is off, not on",) == served.verify(CELL)
+        assert ("flash attention is off, not on",) == served.differences_from_cell(CELL)
 
 
 def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
@@ -186,7 +186,7 @@ def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
 def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
     monkeypatch.setattr(server, "LOG_DELAY_S", 0.1)
     with fake_server(tmp_path, "no-kv") as served:
-        (difference,) = served.verify(CELL)
+        (difference,) = served.differences_from_cell(CELL)
 
     assert "cannot be verified" in difference
 
@@ -197,10 +197,10 @@ def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
     log = tmp_path / "server.log"
 
     with serving_llama(launch, log=log) as served:
-        (difference,) = served.verify(CELL)
+        (difference,) = served.differences_from_cell(CELL)
     assert "20 of 33 layers are on the accelerator, not all" == difference
     with serving_llama(chosen, log=log) as served:
-        assert () == served.verify(CELL)
+        assert () == served.differences_from_cell(CELL)
         assert 20 == served.effective().offloaded_layers
 
 
@@ -228,7 +228,7 @@ def real_launch(llama_server, nano):
 def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
     with serving_llama(real_launch, log=tmp_path / "log") as served:
         effective = served.effective()
-        assert () == served.verify(CellSpec(PAIR, 1000))
+        assert () == served.differences_from_cell(CellSpec(PAIR, 1000))
         port = int(served.command[served.command.index("--port") + 1])
         log_text = served.log.read_text()
 

@@ -33,7 +33,7 @@ from codeneedle.engines.llama_cpp.tool_options import (
     own_options,
     shared_arguments,
     translate_arguments,
-    why_unlike,
+    why_not_used,
 )
 from codeneedle.errors import BadInput
 
@@ -213,7 +213,9 @@ def test_a_batch_of_llama_perplexity_is_the_users_and_no_longer_than_a_chunk(tmp
     }
 
     assert [64, 512] == [
-        made._batch(512) for made in chosen.values() if isinstance(made, Perplexity)
+        made._batch_size(512)
+        for made in chosen.values()
+        if isinstance(made, Perplexity)
     ]
 
 
@@ -283,7 +285,7 @@ def test_a_program_without_a_help_is_not_said_to_lack_an_option(tmp_path):
     tool = Program(script(tmp_path / "llama-perplexity", "kill -9 $$"))
 
     assert frozenset() == own_options(tool)
-    assert "its --help fails" in why_unlike(tool, ["--swa-full"])
+    assert "its --help fails" in why_not_used(tool, ["--swa-full"])
 
 
 def test_only_f16_in_k_and_v_is_foretold_to_be_read_in_tiles(tmp_path):

@@ -6,7 +6,7 @@ from programs import script
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.installation import Program
-from codeneedle.engines.llama_cpp.log import read
+from codeneedle.engines.llama_cpp.log import effective_settings
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.records.record import Attention
 
@@ -64,7 +64,10 @@ def test_a_survey_reads_where_attention_runs_from_a_real_log(
 )
 def test_a_server_says_what_the_survey_said(rule, splits):
     """Its graph has as many parts, and only that tells: the rest is the same."""
-    server, fit = read(said(f"server-{rule}")), read(said(f"fit-{rule}"))
+    server, fit = (
+        effective_settings(said(f"server-{rule}")),
+        effective_settings(said(f"fit-{rule}")),
+    )
 
     assert splits == server.graph_splits == fit.graph_splits
     assert ("enabled", 1024) == (server.flash_attention, server.context)

@@ -7,7 +7,11 @@ from made_servers import PAIR, fake_llama_cpp
 
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.llama_cpp import installation
-from codeneedle.engines.llama_cpp.arguments import VISIBLE_DEVICES, threads, variables
+from codeneedle.engines.llama_cpp.arguments import (
+    VISIBLE_DEVICES,
+    environment_for_model,
+    thread_arguments,
+)
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.messages import Refused
@@ -129,7 +133,7 @@ def test_a_device_is_one_that_is_there_and_lent_to_us(monkeypatch, device, lent,
     else:
         engine.refuse_arguments()
         assert seen == engine.identity().devices
-        told = variables(engine.model, is_passive=False)
+        told = environment_for_model(engine.model, is_passive=False)
         assert {device} == {told[name] for name in VISIBLE_DEVICES}
 
 
@@ -138,5 +142,5 @@ def test_a_share_of_the_cores_is_passed_on():
     large = fake_llama_cpp(threads=3).model
     tiny = fake_llama_cpp(is_tiny=True, threads=3).model
 
-    assert ["--threads", "3", "--threads-batch", "3"] == [*threads(large, ())]
-    assert ["--threads", "1", "--threads-batch", "3"] == [*threads(tiny, ())]
+    assert ["--threads", "3", "--threads-batch", "3"] == [*thread_arguments(large, ())]
+    assert ["--threads", "1", "--threads-batch", "3"] == [*thread_arguments(tiny, ())]

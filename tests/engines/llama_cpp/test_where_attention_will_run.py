@@ -11,7 +11,7 @@ from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, whole_grid
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation, survey
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.survey import NO_BUILD, telling_calls
+from codeneedle.engines.survey import NO_BUILD, reporting_survey_progress
 from codeneedle.models.weights import read_header
 from codeneedle.records.record import Attention, DeviceMemory
 
@@ -72,7 +72,7 @@ def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
         if done == before:
             raise KeyboardInterrupt
 
-    with telling_calls(tell), pytest.raises(KeyboardInterrupt):
+    with reporting_survey_progress(tell), pytest.raises(KeyboardInterrupt):
         asking.survey(GRID, context=2000, log=log)
     asked = {line.partition(" ")[0] for line in calls(tmp_path)}
     whole = asking.survey(GRID, context=2000, log=log)

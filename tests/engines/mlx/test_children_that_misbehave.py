@@ -16,7 +16,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec, ModelSpec
 from codeneedle.engines.mlx import engine as engine_module
-from codeneedle.engines.mlx.engine import Mlx, find_packages
+from codeneedle.engines.mlx.engine import Mlx, package_versions
 from codeneedle.engines.mlx.log import MARK, LayerCache, Running, Speed
 from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError
@@ -35,7 +35,7 @@ def ignore(_):
 @pytest.fixture(scope="module")
 def engine():
     model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
-    return Mlx(versions=find_packages(), model=model)
+    return Mlx(versions=package_versions(), model=model)
 
 
 def line_of(line):

@@ -3,14 +3,14 @@
 import pytest
 from msgspec import ValidationError, convert
 
-from codeneedle.engines.mlx.settings import MlxSettings, is_of_known_size
+from codeneedle.engines.mlx.settings import MlxSettings, has_predictable_cache_size
 
 
 @pytest.mark.parametrize(
     ("chosen", "groups"), [((64,), (64, 64)), ((64, 32), (64, 32))]
 )
 def test_one_group_size_stands_for_k_and_v(chosen, groups):
-    assert groups == MlxSettings(group_size=chosen).groups
+    assert groups == MlxSettings(group_size=chosen).group_sizes
 
 
 def test_a_bound_has_room_for_what_is_kept_and_for_some_that_rotate():
@@ -30,4 +30,4 @@ def test_a_bound_has_room_for_what_is_kept_and_for_some_that_rotate():
     ],
 )
 def test_memory_is_predicted_for_usual_groups_without_a_bound(arguments, known):
-    assert known is is_of_known_size(arguments)
+    assert known is has_predictable_cache_size(arguments)

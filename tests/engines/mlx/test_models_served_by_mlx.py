@@ -18,7 +18,7 @@ import httpx
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec, ModelSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Refused
-from codeneedle.engines.mlx.engine import Mlx, find_packages
+from codeneedle.engines.mlx.engine import Mlx, package_versions
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.tools import DivergenceTask, SpeedTask
 from codeneedle.errors import BadInput, CellError
@@ -48,7 +48,7 @@ def ignore(_):
 @pytest.fixture(scope="module")
 def engine():
     model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
-    return Mlx(versions=find_packages(), model=model)
+    return Mlx(versions=package_versions(), model=model)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_what_runs_is_read_from_the_arrays(served):
     found = served.effective()
     (cache,) = found.kv
 
-    assert () == served.verify(SPLIT)
+    assert () == served.differences_from_cell(SPLIT)
     assert ("SplitKVCache", "kv8", "kv4") == (
         cache.class_name,
         cache.k_type,
@@ -149,7 +149,7 @@ def test_what_was_not_asked_for_is_a_mismatch(served):
     assert (
         "K is kv8, not kv4",
         "the context is 512 tokens, not 1024",
-    ) == served.verify(asked)
+    ) == served.differences_from_cell(asked)
 
 
 def test_a_child_that_is_killed_is_named(engine, tmp_path):
@@ -168,7 +168,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
 def test_tokens_are_counted_without_weights(engine, tmp_path):
     with engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
         assert 4 == tokenizer.count_tokens("abc")
-        assert [1, 0, 5] == tokenizer.counts(["a", "", "<|eos"])
+        assert [1, 0, 5] == tokenizer.token_counts(["a", "", "<|eos"])
         assert 2 == tokenizer.count_tokens("<|eos|>")
         assert 7 == len(tokenizer.tokens("<|eos|>", add_special=False))
         (split,) = {each.piece for each in tokenizer.tokens("ä", add_special=False)[:1]}
@@ -243,7 +243,7 @@ def test_speed_is_measured_at_a_depth(engine, tmp_path):
 
 def test_it_reads_lines_without_a_tool(engine):
     assert engine.scores_prompts
-    assert "" == engine.unread(2048)
+    assert "" == engine.why_it_cannot_read(2048)
 
 
 def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
@@ -260,12 +260,12 @@ def test_what_changes_the_arithmetic_is_part_of_the_setup(engine):
 def test_a_gpu_is_used_as_the_weights_are_and_tells_its_memory(engine, monkeypatch):
     """On a CPU, which computes in float32, users are told that it is slow."""
     (slow, at_once) = engine.notes()
-    assert "float32" == engine.compute
+    assert "float32" == engine.compute_precision
     monkeypatch.setattr(sys, "platform", "darwin")
 
     assert "CPU" in slow
     assert ("model", (at_once,), ("Metal",)) == (
-        engine.compute,
+        engine.compute_precision,
         engine.notes(),
         engine.identity().devices,
     )

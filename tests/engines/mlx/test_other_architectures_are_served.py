@@ -17,7 +17,7 @@ from mlx.utils import tree_flatten  # noqa: E402 - only where it is installed
 from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.engine import CellSpec, ModelSpec  # noqa: E402
 from codeneedle.engines.messages import Completion  # noqa: E402
-from codeneedle.engines.mlx.engine import Mlx, find_packages  # noqa: E402
+from codeneedle.engines.mlx.engine import Mlx, package_versions  # noqa: E402
 from codeneedle.engines.mlx.folder import read_folder  # noqa: E402
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
@@ -72,7 +72,9 @@ def model(tmp_path_factory):
 
 def engine_of(folder, **settings):
     spec = ModelSpec(weights=read_folder(folder), name="tiny", is_tiny=True)
-    return Mlx(versions=find_packages(), model=spec, settings=MlxSettings(**settings))
+    return Mlx(
+        versions=package_versions(), model=spec, settings=MlxSettings(**settings)
+    )
 
 
 def last_row(folder, **settings):
@@ -93,13 +95,13 @@ def test_a_model_of_another_architecture_is_served_with_split_caches(
 
     with engine.serving(cell, log=tmp_path / "log") as served:
         scores = served.client.force(question, "    return")
-        differences = served.verify(cell)
+        differences = served.differences_from_cell(cell)
         (cache,) = served.effective().kv
 
     assert architecture == engine.model.weights.architecture
     assert () == differences
     assert ("kv8", "kv4", 2) == (cache.k_type, cache.v_type, cache.layers)
-    assert scores.is_even
+    assert scores.has_matching_lengths
     assert max(scores.logprobs) <= 0
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 
 from codeneedle.cache_types import Pair  # noqa: E402
 from codeneedle.engines.mlx import model  # noqa: E402 - only where it is installed
-from codeneedle.engines.mlx.model import Session, speeds  # noqa: E402
+from codeneedle.engines.mlx.model import Session, measure_speeds  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
 from codeneedle.models.weights import read_header  # noqa: E402
@@ -45,7 +45,7 @@ def loaded(folder, k="kv8", v="kv4", **settings):
 )
 def test_types_and_memory_are_read_from_the_arrays(folder, k, v, kind, sizes):
     """Bytes by token: 16 bits a value, or the bits, and two scales of 16 for 64."""
-    found = loaded(folder, k, v).effective()
+    found = loaded(folder, k, v).inspect_caches()
 
     groups = tuple(64 if each.startswith("kv") else 0 for each in (k, v))
     for number, layer in enumerate(found):
@@ -56,7 +56,7 @@ def test_types_and_memory_are_read_from_the_arrays(folder, k, v, kind, sizes):
 
 
 def test_groups_of_k_and_of_v_are_read_from_the_arrays(folder):
-    first = loaded(folder, "kv4", "kv4", group_size=(64, 32)).effective()[0]
+    first = loaded(folder, "kv4", "kv4", group_size=(64, 32)).inspect_caches()[0]
 
     assert ("SplitKVCache", 64, 32) == (
         first.class_name,
@@ -70,7 +70,7 @@ def test_what_is_quantized_later_is_reported_beforehand(folder):
     """So that a cell is verified before anything is measured."""
     session = loaded(folder, "kv4", "kv4", quantized_kv_start=1000, max_kv_size=128)
 
-    first = session.effective()[0]
+    first = session.inspect_caches()[0]
 
     assert ("kv4", "kv4", 128) == (first.k, first.v, first.tokens)
     assert [] == session.tokens
@@ -116,7 +116,7 @@ def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
     ):
         session.pair = Pair(k, v)
         session.settings = MlxSettings(compute="float32", max_kv_size=size)
-        kinds.append(session.effective()[0].class_name)
+        kinds.append(session.inspect_caches()[0].class_name)
         row, written = session.read(prompt), []
         while (token := int(row.argmax())) not in text.ends and len(written) < 12:
             written.append(token)
@@ -160,7 +160,7 @@ def test_the_peak_of_memory_includes_reading_the_first_tokens(monkeypatch):
     )
     monkeypatch.setattr(model.mx, "get_peak_memory", lambda: len(script.events))
 
-    found = list(speeds(script, depth=30, prompt=9, generated=2, repetitions=2))
+    found = list(measure_speeds(script, depth=30, prompt=9, generated=2, repetitions=2))
 
     test = ["read 9", "read 1", "read 1"]
     assert ["-", "read 30", *test, *test, *test] == script.events

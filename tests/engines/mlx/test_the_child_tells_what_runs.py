@@ -10,15 +10,15 @@ from codeneedle.engines.mlx.log import (
     Memory,
     Running,
     cause,
+    child_environment,
     differences,
-    effective,
     emit,
-    environment,
     error_of_end,
-    last,
+    events_of_kind,
+    last_event,
     last_lines,
-    lines,
     read_log,
+    running_settings,
 )
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.records.record import Status
@@ -59,7 +59,7 @@ def test_what_was_asked_for_is_no_mismatch(said):
     log = said(layer(), LayerCache(layer=1, class_name="ArraysCache"))
 
     assert () == differences(CELL, SETTINGS, log)
-    assert ("layer 1: ArraysCache",) == effective(log).unquantized
+    assert ("layer 1: ArraysCache",) == running_settings(log).unquantized
 
 
 def test_each_difference_is_named_once(said):
@@ -108,7 +108,7 @@ def test_a_child_that_says_nothing_is_a_mismatch(said):
 def test_memory_is_counted_by_layers_and_cells(said):
     log = said(layer(0), layer(1), layer(2, tokens=128))
 
-    found = effective(log)
+    found = running_settings(log)
 
     mib = 2**20
     assert [(512, 2), (128, 1)] == [
@@ -126,9 +126,9 @@ def test_damaged_lines_and_those_of_libraries_are_left_out(capsys):
     whole = capsys.readouterr().out
     log = f"{whole}codeneedle-mlx: [[[\n{whole[:25]}\nMemory 3\n"
 
-    assert [Memory(peak_bytes=1), Memory(peak_bytes=2)] == lines(log, Memory)
-    assert ChunkRead() == last(log, ChunkRead)
-    assert None is last(log, Running)
+    assert [Memory(peak_bytes=1), Memory(peak_bytes=2)] == events_of_kind(log, Memory)
+    assert ChunkRead() == last_event(log, ChunkRead)
+    assert None is last_event(log, Running)
     assert ("Memory 3",) == last_lines(log)
 
 
@@ -140,7 +140,7 @@ def test_a_child_gets_no_more_than_it_needs(monkeypatch):
     monkeypatch.setenv("LD_PRELOAD", "libopenblas.so.0")
     monkeypatch.setenv("HF_TOKEN", "hf-of-the-user")
 
-    found = environment()
+    found = child_environment()
 
     assert ("libopenblas.so.0", "1") == (found["LD_PRELOAD"], found["HF_HUB_OFFLINE"])
     assert "HF_TOKEN" not in found

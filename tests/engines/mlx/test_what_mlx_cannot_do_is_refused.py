@@ -15,7 +15,7 @@ pytest.importorskip("mlx_lm", reason="mlx-lm is not installed")
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.mlx import engine as engine_module
-from codeneedle.engines.mlx.engine import Mlx, find_packages
+from codeneedle.engines.mlx.engine import Mlx, package_versions
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.errors import BadInput, CellError, ToolMissing, WeightsUnusable
 
@@ -27,7 +27,7 @@ SPLIT = CellSpec(Pair("kv8", "kv4"), 512)
 @pytest.fixture(scope="module")
 def engine():
     model = ModelSpec(weights=nano_weights(), name="nano", is_tiny=True)
-    return Mlx(versions=find_packages(), model=model)
+    return Mlx(versions=package_versions(), model=model)
 
 
 def test_a_gguf_file_is_no_model_for_mlx(nano):
@@ -95,6 +95,6 @@ def test_a_package_that_is_not_installed_is_named(monkeypatch, missing):
 
     monkeypatch.setattr(engine_module.metadata, "version", version)
     with pytest.raises(ToolMissing, match=missing) as caught:
-        find_packages()
+        package_versions()
 
     assert "pip install 'codeneedle[mlx]'" in caught.value.hint

@@ -9,7 +9,7 @@ from codeneedle.engines.openai.settings import (
     checked_pair,
     checked_url,
     command_template,
-    key_of,
+    read_api_key,
 )
 from codeneedle.errors import BadInput
 
@@ -154,8 +154,8 @@ def test_an_endpoint_needs_its_pair():
 
 
 def test_a_key_comes_from_the_environment_alone():
-    assert "" == key_of("", {})
-    assert "sk-1" == key_of("KEY", {"KEY": " sk-1\n"})
+    assert "" == read_api_key("", {})
+    assert "sk-1" == read_api_key("KEY", {"KEY": " sk-1\n"})
     for unusable in ({}, {"KEY": ""}, {"KEY": "a\x00b"}):
         with pytest.raises(BadInput, match="--api-key-env KEY"):
-            key_of("KEY", unusable)
+            read_api_key("KEY", unusable)

@@ -207,7 +207,7 @@ def test_parts_of_a_character_cost_no_other_token(talk, how, untold, ends):
         found = client.force(QUESTION, CURLY)
 
     assert (untold, ends) == (found.untold, found.ends)
-    assert found.is_even
+    assert found.has_matching_lengths
 
 
 def test_an_answer_of_nothing_but_parts_has_no_score(talk):

@@ -13,7 +13,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import CellSpec, ModelSpec
 from codeneedle.engines.messages import BadReply, Chat, Completion, Message, Readiness
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.openai.engine import endpoint_of
+from codeneedle.engines.openai.engine import endpoint_engine_factory
 from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.errors import BadInput, ToolFailed
 from codeneedle.system import processes
@@ -29,7 +29,7 @@ QUESTION = Completion(prompt="a:\n  one\na:", max_tokens=8)
 def running(url, **settings):
     """The engine that asks the server at *url*."""
     asked = EndpointSettings(url=url, pair="q8_0/q4_0", **settings)
-    return endpoint_of(asked, environment={"KEY": "sk-right"})(SPEC)
+    return endpoint_engine_factory(asked, environment={"KEY": "sk-right"})(SPEC)
 
 
 def test_an_endpoint_is_asked_as_it_is():

@@ -14,7 +14,7 @@ from codeneedle.engines.messages import (
     Readiness,
     Reply,
 )
-from codeneedle.engines.openai.client import _spelling_error, read_event
+from codeneedle.engines.openai.client import _spelling_fault, read_event
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
 from codeneedle.scores import ComputesNan
@@ -170,7 +170,7 @@ def test_tokens_are_compared_with_the_reply_as_servers_write_them(
     """Blanks, bytes and marks have forms of their own."""
     reply = Reply(text=text, reasoning="so" * (tokens[0] == "<think>"), finish="stop")
 
-    assert is_spelled == (not _spelling_error(tokens, reply))
+    assert is_spelled == (not _spelling_fault(tokens, reply))
 
 
 def test_the_own_api_of_llama_server_is_told_apart():

@@ -17,8 +17,12 @@ from codeneedle.engines.engine import Ability, CellSpec, ModelSpec
 from codeneedle.engines.messages import Completion, Readiness
 from codeneedle.engines.openai import engine, server
 from codeneedle.engines.openai.client import OpenAi
-from codeneedle.engines.openai.engine import LENGTHS, command_of
-from codeneedle.engines.openai.server import CommandServer, evidence_text, fingerprints
+from codeneedle.engines.openai.engine import LENGTHS, command_engine_factory
+from codeneedle.engines.openai.server import (
+    CommandServer,
+    fingerprint_prompt,
+    take_fingerprints,
+)
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
 from codeneedle.records.record import Status
@@ -38,7 +42,7 @@ def command(*faults, args=ARGS, spec=SPEC, types=("f16", "q8_0", "q4_0"), **sett
     words = " ".join(f"--fake {fault}" for fault in faults)
     told = {"health": "/health", "evidence_by_memory": False, **settings}
     asked = CommandSettings(command=f"{sys.executable} {FAKE} {args} {words}", **told)
-    return command_of(asked, types=types, environment=os.environ)(spec)
+    return command_engine_factory(asked, types=types, environment=os.environ)(spec)
 
 
 def test_a_cell_is_served_by_the_command_and_ends_with_its_block(tmp_path):
@@ -120,7 +124,7 @@ def test_a_command_that_does_not_stay_is_told_so(tmp_path):
     script = tmp_path / "serve.sh"
     script.write_text(f"setsid {sys.executable} {ours} --port $1 &", encoding="utf-8")
     asked = CommandSettings(command=f"sh {script} ${{port}} ${{k}}")
-    made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
+    made = command_engine_factory(asked, types=("f16",), environment=os.environ)(SPEC)
 
     with (
         pytest.raises(CellError, match="ended with exit code 0") as caught,
@@ -192,7 +196,7 @@ def test_what_a_server_writes_of_its_secrets_is_not_told(tmp_path, monkeypatch):
         api_key_env="KEY",
         evidence_by_memory=False,
     )
-    made = command_of(asked, types=("f16",), environment=os.environ)(SPEC)
+    made = command_engine_factory(asked, types=("f16",), environment=os.environ)(SPEC)
 
     with (
         pytest.raises(CellError, match=r"exit code 1: key \*+$") as caught,
@@ -287,7 +291,7 @@ def test_llama_server_is_known_to_score_nothing_through_this_api(
     llama_like(tmp_path / "llama-server")
     server = f"{tmp_path}/llama-server --port ${{port}} -ctk ${{k}} -ctv ${{v}}"
     spec = replace(SPEC, is_chat=is_chat)
-    made = command_of(
+    made = command_engine_factory(
         CommandSettings(command=start.format(server)),
         types=("f16",),
         environment=os.environ,
@@ -305,7 +309,7 @@ def test_a_program_that_is_not_there_is_named():
     asked = CommandSettings(command="no-such-program ${port} ${k}")
 
     with pytest.raises(ToolMissing, match="no-such-program is no program here"):
-        command_of(asked, types=("f16",), environment={})
+        command_engine_factory(asked, types=("f16",), environment={})
 
 
 def test_lengths_are_counted_by_a_server_of_the_command(tmp_path):
@@ -343,7 +347,7 @@ def test_memory_of_which_a_part_is_unknown_is_unknown(host, device, has_devices,
 
 @pytest.mark.parametrize("context", [256, 512, 4096])
 def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
-    text = evidence_text(context)
+    text = fingerprint_prompt(context)
     first = text.partition("\n")[0]
 
     assert text.endswith(f"\n{first}\n")
@@ -354,7 +358,7 @@ def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
 def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
     with endpoint(*faults) as asked, OpenAi(asked.url) as client:
         client.model = MODEL
-        found = fingerprints(client, context=4096)
+        found = take_fingerprints(client, context=4096)
 
     answered = [body for body in asked.bodies if ("messages" in body) == bool(faults)]
     assert (2, 3) == (len(found), len(answered))

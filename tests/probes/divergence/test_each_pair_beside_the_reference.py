@@ -33,7 +33,7 @@ def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
     run, store = with_conditions(run), Store(run.folder)
-    run = replace(run, setup=store.adopt(run.setup))
+    run = replace(run, setup=store.check_and_merge_setup(run.setup))
     Runner(run=run, store=store, **changes).sweep(
         PROBE, most_precise_first(pairs), tell=events.append
     )

@@ -26,9 +26,11 @@ def with_parts(*parts):
 def test_chunks_are_the_units_of_a_text():
     """Of a chunk of 512 tokens 255 are scored."""
     record = text_read(GOOD, [0.001 * at for at in range(16)])
-    sizes = [len(each) for each in TEXT_LOGP.unit_answers(record, SETUP).values()]
+    sizes = [
+        len(each) for each in TEXT_LOGP.values_of_each_unit(record, SETUP).values()
+    ]
 
-    assert [*map(str, range(16))] == [*TEXT_LOGP.by_unit(record, SETUP)]
+    assert [*map(str, range(16))] == [*TEXT_LOGP.loss_values_by_unit(record, SETUP)]
     assert [scored_tokens(chunks=1, context=512)] * 16 == sizes
 
 
@@ -43,7 +45,7 @@ def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more()
         ),
     )
 
-    (pair,) = judge(run).compared
+    (pair,) = judge(run).compared_results
     row = pair.metric_result(TEXT_LOGP.name)
     assert math.fsum(losses) / 16 == pytest.approx(row.bounds.mean, abs=1e-5)
     assert ("chunks", 16) == (row.metric.noun, row.bounds.units)
@@ -68,7 +70,7 @@ def test_each_part_of_a_text_is_a_facet():
 def test_a_tool_that_tells_no_tokens_leaves_the_text_without_a_loss():
     record = text_read(GOOD, [0.0] * 2, is_told=False)
 
-    assert {} == TEXT_LOGP.by_unit(record, SETUP)
+    assert {} == TEXT_LOGP.loss_values_by_unit(record, SETUP)
 
 
 # The text
@@ -86,7 +88,7 @@ class Words(ByteTokenizer):
 
 
 def test_prose_and_code_take_turns_chunk_by_chunk():
-    prose, code = texts.sources()
+    prose, code = texts.prose_and_code()
     cuts = texts.ends_of_blocks(Words(), 64, 5)
     whole = texts.join_blocks(cuts)
 
@@ -107,7 +109,7 @@ def test_more_chunks_have_the_same_text_before():
 
 
 def test_a_text_has_no_more_blocks_than_its_sources():
-    longest = min(map(len, texts.sources())) // 4
+    longest = min(map(len, texts.prose_and_code())) // 4
     cuts = texts.ends_of_blocks(Words(), longest // 2, 99)
 
     assert 4 <= len(cuts) <= 6

@@ -11,7 +11,7 @@ from made_records import made_record, made_run, made_setup
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.messages import BadReply, Refused
-from codeneedle.engines.openai.engine import endpoint_of
+from codeneedle.engines.openai.engine import endpoint_engine_factory
 from codeneedle.engines.openai.settings import EndpointSettings
 from codeneedle.probes import gap_lines
 from codeneedle.probes.cell import ProbeContext
@@ -34,7 +34,7 @@ def made_context(tmp_path):
         settings = EndpointSettings(url=url, pair=pair, served_name=MODEL)
         run = run_context(
             tmp_path,
-            endpoint_of(settings, environment={})(SPEC),
+            endpoint_engine_factory(settings, environment={})(SPEC),
             setup=made_setup(),
             settings={NAME: DivergenceSettings((64,), (chunks,), file)},
             preparation=made_preparation(),
@@ -61,7 +61,7 @@ def test_right_tokens_of_the_second_half_of_each_chunk_are_scored(made_context):
     setup = context.run.setup
     blocks = texts.blocks_of(setup.probes[NAME]["cuts"])[:4]
     halves = [len(block) - len(block) // 2 for block in blocks]
-    answers = TEXT_LOGP.unit_answers(record, setup)
+    answers = TEXT_LOGP.values_of_each_unit(record, setup)
     assert CHUNKS == [*answers]
     # Tokens of the fake have four characters; one may span the middle.
     for size, of_chunk in zip(halves, answers.values(), strict=True):
@@ -96,7 +96,7 @@ def test_a_server_that_scores_no_text_says_so_and_no_further_one_is_asked(made_c
     (gap,) = PROBE.gaps_in(record, context.run.setup)
 
     assert gap.startswith("no ordinary text: ")
-    assert {} == TEXT_LOGP.by_unit(record, context.run.setup)
+    assert {} == TEXT_LOGP.loss_values_by_unit(record, context.run.setup)
     # The server is gone, and is not missed.
     assert (gap,) == PROBE.gaps_in(
         recorded(other, PROBE.measure(other)), other.run.setup
@@ -139,9 +139,9 @@ def test_chunks_of_the_same_text_are_one_unit(made_context, tmp_path):
         record = recorded(context, PROBE.measure(context))
 
     run = replace(made_run(), setup=context.run.setup, records=(record,))
-    assert ["0", "1"] == [*TEXT_LOGP.by_unit(record, run.setup)]
+    assert ["0", "1"] == [*TEXT_LOGP.loss_values_by_unit(record, run.setup)]
     assert ["0", "1"] == [*TEXT_LOGP.loss.units(record, run.setup)]
-    assert ("left out: 2 chunks, copies of others",) == PROBE.left_out(run)
+    assert ("left out: 2 chunks, copies of others",) == PROBE.left_out_lines(run)
 
 
 def test_a_chunk_without_a_score_costs_no_other_one(made_context):
@@ -155,7 +155,7 @@ def test_a_chunk_without_a_score_costs_no_other_one(made_context):
     setup = context.run.setup
     assert ["2"] == [*answer.unscored]
     assert frozenset({"2"}) == TEXT_LOGP.units_without_value(record, setup)
-    assert 15 == len(TEXT_LOGP.by_unit(record, setup))
+    assert 15 == len(TEXT_LOGP.loss_values_by_unit(record, setup))
     assert 16 == len(TEXT_LOGP.loss.units(record, setup))
 
 
@@ -183,7 +183,7 @@ def test_a_server_that_is_busy_for_a_moment_is_not_said_to_score_no_text(made_co
 def test_parts_of_a_character_that_end_alike_begin_no_chunk():
     of_two = comparison_of(ends=(3, 5, 5, 8, 2, 4))
 
-    assert [0, 0, 0, 0, 1, 1] == [chunk for chunk, _ in of_two.by_token()]
+    assert [0, 0, 0, 0, 1, 1] == [chunk for chunk, _ in of_two.logprobs_with_chunks()]
 
 
 def comparison_of(*, ends):

@@ -25,7 +25,7 @@ def test_the_file_of_the_reference_is_told_before_a_sweep(tmp_path, present, not
     text = tmp_path / "text.txt"
     text.write_text(TEXT)
     tool = FakeDivergence()
-    tool.missing_bytes = lambda _folder, **_sizes: max(0, (192 << 20) - present)
+    tool.bytes_to_write = lambda _folder, **_sizes: max(0, (192 << 20) - present)
     engine = ToolEngine(divergence=tool)
     settings = DivergenceSettings(file=text)
 
@@ -157,11 +157,11 @@ def test_a_text_is_handed_on_in_utf_8_or_refused(tmp_path):
     file = tmp_path / "wiki.txt"
     for encoding in ("utf-8", "utf-8-sig", "utf-16"):
         file.write_bytes("Ein Satz über Größe.\n".encode(encoding))
-        assert "Ein Satz über Größe.\n".encode() == comparison.file_bytes(file)
+        assert "Ein Satz über Größe.\n".encode() == comparison.read_text_as_utf8(file)
     file.write_bytes("\nGröße".encode("latin-1"))
 
     with pytest.raises(BadInput, match=r"not UTF-8 \(line 2\)") as caught:
-        comparison.file_bytes(file)
+        comparison.read_text_as_utf8(file)
     assert "iconv" in caught.value.hint
 
 
@@ -210,7 +210,7 @@ def test_prose_takes_the_place_of_the_corpus_but_with_the_built_in_model(made_ru
     assert texts.ORDINARY == prose.file
     assert SHA256 == hashlib.sha256(texts.PROSE.read_bytes()).hexdigest()
     assert (plain, prose) == (adapted(plain, tiny), adapted(prose, engine))
-    assert [None, ""] == [PROBE.own_text(plain, each) for each in (tiny, engine)]
+    assert [None, ""] == [PROBE.own_text_name(plain, each) for each in (tiny, engine)]
 
 
 def test_what_a_text_too_short_for_two_chunks_has_is_offered():

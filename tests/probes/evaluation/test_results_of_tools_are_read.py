@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.probes.evaluation import readers
-from codeneedle.probes.evaluation.readers import Unreadable, read
+from codeneedle.probes.evaluation.readers import Unreadable, find_reader_and_samples
 from codeneedle.probes.evaluation.record import Sample
 
 PAGE = Path(__file__).parents[3] / "docs/your-own.md"
@@ -45,7 +45,7 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
             Sample(id="c", score=0.0, error="no reply"),
             Sample(id="d", score=0.0, error="no score"),
         ),
-    ) == read(tmp_path)
+    ) == find_reader_and_samples(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -68,24 +68,24 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
 )
 def test_damaged_lines_are_no_scores(tmp_path, objects, reason):
     with pytest.raises(Unreadable, match=re.escape(reason)):
-        read(lines(tmp_path, *objects))
+        find_reader_and_samples(lines(tmp_path, *objects))
 
 
 def test_two_tries_of_a_sample_have_seeds(tmp_path):
     lines(tmp_path, *({"id": "a", "score": 1, "seed": at} for at in range(3)))
 
-    assert 3 == len(read(tmp_path)[1])
+    assert 3 == len(find_reader_and_samples(tmp_path)[1])
 
 
 def test_results_that_are_not_there_are_told_with_what_is(tmp_path):
     with pytest.raises(Unreadable, match=r"wrote no results.jsonl or .*, nothing"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
     (tmp_path / "trace\x1b.txt").touch()
     with pytest.raises(Unreadable, match=r"only trace\\x1b.txt"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
     (tmp_path / "1.eval").touch()
     with pytest.raises(Unreadable) as caught:
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
     assert "--log-format json" in caught.value.hint
 
 
@@ -95,16 +95,16 @@ def test_a_file_or_a_number_of_samples_beyond_the_limit_is_refused(
     lines(tmp_path, *({"id": at, "score": 1} for at in range(9)))
     monkeypatch.setattr(readers, "MOST_SAMPLES", 8)
     with pytest.raises(Unreadable, match="more than 8 samples"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
     os.truncate(tmp_path / "results.jsonl", readers.FILE_LIMIT_BYTES + 1)
     with pytest.raises(Unreadable, match=r"results.jsonl has "):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
 
 def test_texts_are_stored_in_one_line_of_limited_length(tmp_path):
     lines(tmp_path, '{"id": "a\\n\\tb", "error": "' + "x" * 999 + '"}')
 
-    (sample,) = read(tmp_path)[1]
+    (sample,) = find_reader_and_samples(tmp_path)[1]
 
     assert ("a b", readers.ID_LENGTH) == (sample.id, len(sample.error))
 
@@ -113,7 +113,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "results.jsonl")
 
     with pytest.raises(Unreadable, match="wrote no"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
 
 # What tools write
@@ -121,7 +121,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 def test_samples_of_lm_eval_are_read_filter_by_filter():
     """Version 0.4.13: a sample has a row for each filter, which is a group."""
-    reader, samples = read(WRITTEN / "lm-eval")
+    reader, samples = find_reader_and_samples(WRITTEN / "lm-eval")
 
     assert "lm-eval" == reader
     assert 8 == len(samples)
@@ -154,14 +154,14 @@ def test_a_metric_of_lm_eval_that_is_an_error_is_turned_round(
     file = tmp_path / "results_2026-11-01T00-00-00.json"
     file.write_text(json.dumps(results), encoding="utf-8")
 
-    _, (sample,) = read(tmp_path, "lm-eval")
+    _, (sample,) = find_reader_and_samples(tmp_path, "lm-eval")
 
     assert score == sample.score
 
 
 def test_samples_of_inspect_ai_are_read_epoch_by_epoch():
     """Version 0.3.285: two epochs of two samples, in JSON."""
-    reader, samples = read(WRITTEN / "inspect")
+    reader, samples = find_reader_and_samples(WRITTEN / "inspect")
 
     assert "inspect" == reader
     assert [
@@ -188,7 +188,9 @@ def test_values_of_inspect_ai_are_scores(tmp_path, value, score):
     def change(sample):
         sample["scores"]["includes"]["value"] = value
 
-    assert score == read(changed_inspect(tmp_path, change))[1][0].score
+    assert (
+        score == find_reader_and_samples(changed_inspect(tmp_path, change))[1][0].score
+    )
 
 
 @pytest.mark.parametrize("status", ["error", "cancelled", "started"])
@@ -199,14 +201,14 @@ def test_an_evaluation_of_inspect_ai_that_did_not_end_is_a_gap(tmp_path, status)
     (tmp_path / "log.json").write_text(json.dumps(log), encoding="utf-8")
 
     with pytest.raises(Unreadable, match=f"is not done: {status}"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
 
 def test_a_sample_of_inspect_ai_that_failed_scores_0_with_its_error(tmp_path):
     def change(sample):
         sample["scores"], sample["error"] = None, {"message": "no reply"}
 
-    first = read(changed_inspect(tmp_path, change))[1][0]
+    first = find_reader_and_samples(changed_inspect(tmp_path, change))[1][0]
 
     assert (0.0, "no reply") == (first.score, first.error)
 
@@ -217,7 +219,7 @@ def test_values_of_inspect_ai_that_are_no_score_are_refused(tmp_path, value):
         sample["scores"]["includes"]["value"] = value
 
     with pytest.raises(Unreadable, match="the score of '"):
-        read(changed_inspect(tmp_path, change))
+        find_reader_and_samples(changed_inspect(tmp_path, change))
 
 
 def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
@@ -226,12 +228,12 @@ def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
     (tmp_path / "samples_wikitext.jsonl").write_text(json.dumps(row))
 
     with pytest.raises(Unreadable, match=r"\(word_perplexity\) is no number"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
 
 def test_results_of_promptfoo_are_read_test_by_test():
     """Version 0.121.20."""
-    reader, samples = read(WRITTEN / "promptfoo")
+    reader, samples = find_reader_and_samples(WRITTEN / "promptfoo")
 
     assert "promptfoo" == reader
     assert [
@@ -251,7 +253,7 @@ def promptfoo(folder, *results):
     ]
     file = {"results": {"version": 3, "results": made}}
     (folder / "out.json").write_text(json.dumps(file))
-    return read(folder)[1]
+    return find_reader_and_samples(folder)[1]
 
 
 def graded(reason, *, score=0, **more):
@@ -341,7 +343,7 @@ def test_a_scorer_of_inspect_ai_that_found_no_grade_gives_no_score(tmp_path):
             "explanation": "Grade not found in model output: 503",
         }
 
-    first = read(changed_inspect(tmp_path, change))[1][0]
+    first = find_reader_and_samples(changed_inspect(tmp_path, change))[1][0]
 
     assert first.error.startswith("Grade not found")
 
@@ -352,7 +354,7 @@ def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path):
     def change(sample):
         sample["limit"] = {"type": "time", "limit": 60}
 
-    first, *others = read(changed_inspect(tmp_path, change))[1]
+    first, *others = find_reader_and_samples(changed_inspect(tmp_path, change))[1]
 
     assert "a limit of time" in first.error
     assert not any(sample.error for sample in others)
@@ -373,12 +375,12 @@ def test_the_example_of_its_page_converts_what_no_reader_knows(tmp_path, monkeyp
     state = {"id": "aime", "task_states": {"total": 4, "cases": cases}}
     (tmp_path / "llama-eval-state.json").write_text(json.dumps(state))
     with pytest.raises(Unreadable, match=r"wrote no results\.jsonl"):
-        read(tmp_path)
+        find_reader_and_samples(tmp_path)
 
     monkeypatch.chdir(tmp_path)
     exec(example, {})  # noqa: S102 - our own page
 
-    reader, samples = read(tmp_path)
+    reader, samples = find_reader_and_samples(tmp_path)
     assert "lines" == reader
     assert [1.0, 0.0, 0.0, 0.0] == [each.score for each in samples]
     assert {"problem 7"} == {each.group for each in samples}
@@ -389,7 +391,7 @@ def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
     lines(tmp_path, {"id": "a", "score": 1})
 
     with pytest.raises(Unreadable, match=r"wrote no samples_\*.jsonl, only results"):
-        read(tmp_path, "lm-eval")
+        find_reader_and_samples(tmp_path, "lm-eval")
 
 
 @pytest.mark.parametrize(
@@ -411,4 +413,4 @@ def test_a_score_of_any_length_is_a_gap(name, text, tmp_path):
     (tmp_path / name).write_text(text)
 
     with pytest.raises(readers.Unreadable):
-        readers.read(tmp_path)
+        readers.find_reader_and_samples(tmp_path)

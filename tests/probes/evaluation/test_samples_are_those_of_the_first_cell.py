@@ -5,8 +5,8 @@ import pytest
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.probe import (
     align_samples,
-    refuse_unscored,
-    without_seed,
+    refuse_too_many_unscored,
+    reset_command_seed,
 )
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 
@@ -31,8 +31,8 @@ def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
     own = [Sample(id=name, score=1.0, seed=42) for name in "ab"]
     attempts = [Sample(id="a", score=1.0, seed=at) for at in (0, 42)]
 
-    assert [0, 0] == [each.seed for each in without_seed(own, 42)]
-    assert tuple(attempts) == without_seed(attempts, 42)
+    assert [0, 0] == [each.seed for each in reset_command_seed(own, 42)]
+    assert tuple(attempts) == reset_command_seed(attempts, 42)
 
 
 def test_an_evaluation_that_failed_itself_is_a_gap():
@@ -43,10 +43,10 @@ def test_an_evaluation_that_failed_itself_is_a_gap():
     ]
 
     with pytest.raises(CellError) as caught:
-        refuse_unscored(samples)
+        refuse_too_many_unscored(samples)
 
     assert "40 of 80 samples have no score: judge: HTTP 503" == str(caught.value)
-    refuse_unscored(samples[36:])
+    refuse_too_many_unscored(samples[36:])
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_units_are_groups_and_samples_with_all_of_their_tries():
     )
     record = replace(evaluated("q8_0/q8_0", []), observation=made_evaluation(samples))
 
-    assert {"g": 0.5, "c": 0.75} == SCORE.by_unit(record, SETUP)
+    assert {"g": 0.5, "c": 0.75} == SCORE.loss_values_by_unit(record, SETUP)
 
 
 def test_the_cell_that_others_are_compared_with_has_lost_and_won_nothing():

@@ -13,8 +13,8 @@ from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     EvaluationCommand,
-    checked_words,
     run,
+    split_and_check_command,
 )
 from codeneedle.system.files import make_empty
 
@@ -25,7 +25,7 @@ ADDRESS = Address(url="http://127.0.0.1:8123/v1", model="m.f16-f16.1a", key="sec
 
 def checked(command, known=PLACEHOLDERS):
     """The words of *command*."""
-    return checked_words(command, option="--eval", known=known)
+    return split_and_check_command(command, option="--eval", known=known)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.record import (
     NAME,
     OWN,
-    first_of,
+    first_answers,
     generation_layout,
     written_in,
 )
@@ -55,7 +55,7 @@ def test_the_reference_writes_what_others_are_compared_with(tmp_path):
     stored = PROBE.measure(reference)
 
     setup = replace(run.setup, calibrated={NAME: kept})
-    first = first_of(setup)
+    first = first_answers(setup)
     again = ProbeContext(run=replace(run, setup=setup), pair=REFERENCE, logs=tmp_path)
     assert first is not None
     assert "f16/f16" == first.pair
@@ -83,7 +83,7 @@ def test_a_prompt_that_is_sent_twice_is_asked_once(tmp_path):
 
     layout = generation_layout(run.setup)
     assert (["1", "2"], 2) == ([each.name for each in layout.prompts], layout.copies)
-    (said,) = PROBE.left_out(Run(name="r", setup=run.setup, records=()))
+    (said,) = PROBE.left_out_lines(Run(name="r", setup=run.setup, records=()))
     assert "left out: 2 prompts, copies of others" == said
 
 

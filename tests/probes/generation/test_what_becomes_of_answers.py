@@ -100,7 +100,7 @@ def test_the_lead_of_every_token_is_kept_to_a_thousandth_of_a_nat():
 def test_an_answer_that_the_model_did_not_end_was_ended_by_a_limit(told, kept):
     written = written_from(Reply(text="so", finish=told, lengths=(2,)))
 
-    assert (kept, kept == "stop") == (written.finish, written.ends)
+    assert (kept, kept == "stop") == (written.finish, written.has_ended)
 
 
 def test_the_lead_where_answers_differ_is_the_median_of_those_that_are_told():
@@ -132,7 +132,7 @@ def test_words_count_in_place_of_tokens_that_were_drafted():
     """A server tells no more of them than their number: here three to a word."""
     reference, other = drafted("one two three"), drafted("one two four")
 
-    assert ("one ", "two ", "three") == tuple(reference.pieces)
+    assert ("one ", "two ", "three") == tuple(reference.token_texts)
     assert FirstDifference(character=8, tokens=6, lead=None) == first_difference(
         reference, other
     )
@@ -179,7 +179,7 @@ def test_prompts_that_are_out_are_told_once_the_reference_has_written():
     assert [100.0] == named["ends"]
     assert "left out, as f16/f16 itself writes nothing: two" in PROBE.remarks(run)
     assert (f"{NAME}: left out, as f16/f16 itself writes nothing: two",) == (
-        PROBE.calibrating.settled_lines(setup)
+        PROBE.calibrating.calibration_lines(setup)
     )
 
 
@@ -401,7 +401,7 @@ def test_remarks_tell_the_floor_and_what_is_out():
         generation_record("q4_0/q4_0", OTHER),
     )
 
-    run = Run(name="a/b", setup=SETUP, records=()).holding(records)
+    run = Run(name="a/b", setup=SETUP, records=()).with_records(records)
     lines = PROBE.remarks(run)
 
     assert (

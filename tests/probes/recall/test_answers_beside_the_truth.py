@@ -21,10 +21,14 @@ from rich.cells import cell_len
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
-from codeneedle.probes.recall.alignment import score
-from codeneedle.probes.recall.answers import lines_beside, overview, overview_row
+from codeneedle.probes.recall.alignment import align_reply
+from codeneedle.probes.recall.answers import (
+    overview,
+    overview_row,
+    side_by_side_document,
+)
 from codeneedle.probes.recall.rounds import ScoredRound
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers_document
 
 NEEDLE = made_needle(3)
 LINES = NEEDLE.lines
@@ -35,13 +39,13 @@ PAIR = Pair("q4_0", "q4_0")
 
 def shown(*runs, function=None, colour=False):
     """What a terminal gets of the answers of `PAIR`."""
-    found = answers(runs, PAIR, function, View(width=100))
+    found = answers_document(runs, PAIR, function, View(width=100))
     return printed(found, colour=colour)
 
 
 def compared(reply, *, needle=NEEDLE, width=100, colour=False):
     """The lines of one reply, without title, heading and tally."""
-    view = lines_beside(needle, score(needle, reply), width=width)
+    view = side_by_side_document(needle, align_reply(needle, reply), width=width)
     lines = printed(view, width=width, colour=colour).splitlines()
     return [line.rstrip() for line in lines[2:-2]]
 

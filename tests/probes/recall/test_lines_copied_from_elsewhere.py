@@ -15,8 +15,12 @@ from made_records import (
     written_of,
 )
 
-from codeneedle.probes.recall.alignment import Mark, score
-from codeneedle.probes.recall.copied_lines import TextLines, hash_lines, place_lines
+from codeneedle.probes.recall.alignment import Mark, align_reply
+from codeneedle.probes.recall.copied_lines import (
+    TextLines,
+    hash_lines,
+    mark_misplaced_lines,
+)
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
@@ -31,7 +35,7 @@ NEEDLE = replace(
 
 def placed(reply, needle=NEEDLE):
     """The lines of *reply* that match nothing, with the place of each."""
-    rows = place_lines(score(needle, reply), needle, LINES).rows
+    rows = mark_misplaced_lines(align_reply(needle, reply), needle, LINES).rows
     marks = (Mark.MISPLACED, Mark.HALLUCINATED, Mark.OVERRUN)
     return [(row.produced, row.mark, row.place) for row in rows if row.mark in marks]
 
@@ -82,8 +86,8 @@ def test_damaged_hashes_are_refused(stored):
 )
 def test_a_line_is_misplaced_exactly_if_the_text_has_it(text, reply):
     lines = hash_lines("\n".join(text), [])
-    before = score(NEEDLE, "\n".join(reply))
-    after = place_lines(before, NEEDLE, lines)
+    before = align_reply(NEEDLE, "\n".join(reply))
+    after = mark_misplaced_lines(before, NEEDLE, lines)
     stands = {line.strip() for line in text}
     assert len(before.rows) == len(after.rows)
     for old, new in zip(before.rows, after.rows, strict=True):

@@ -31,17 +31,17 @@ from codeneedle.probes.cell import ProbeContext, tokenizing
 from codeneedle.probes.reading import (
     Chunk,
     Span,
+    chunk_lengths,
     chunk_tokens,
-    chunks_read,
-    laid_out,
+    lay_out_chunk,
     questions_room,
 )
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.passages import (
-    asked_tokens,
-    groups,
+    group_functions_by_chunk,
+    lines_per_question,
     passage_of,
-    question_lines,
+    question_and_answer_tokens,
 )
 from codeneedle.probes.recall.probe import FURTHER, PROBE
 from codeneedle.probes.recall.prompts import completion_prompt
@@ -93,14 +93,14 @@ def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank)
     """However short the text; and behind the chunk there is as much again."""
     tokenizer, tool = Merging(begins=begins, blank=blank), HalfTool()
     text = "words of a text\n" * (length // 16 + 1)
-    chunk = laid_out(tokenizer, tool, text, PASSAGES)
+    chunk = lay_out_chunk(tokenizer, tool, text, PASSAGES)
 
     pieces = tokenizer.tokens(chunk.text)
     size = len(chunk.ids)
     assert 0 == size % 256
     assert chunk.ids == tuple(piece.id for piece in pieces[:size])
     assert len(pieces) > 2 * size
-    assert set(chunk.wanted_places) <= set(tool.places(size))
+    assert set(chunk.right_token_places) <= set(tool.scorable_places(size))
     assert text in chunk.text
     for span, right in zip(chunk.spans, RIGHT, strict=True):
         read = "".join(pieces[place].piece for place in span.places)
@@ -113,7 +113,7 @@ def test_right_tokens_stand_in_the_second_half_of_a_chunk(length, begins, blank)
 
 
 def test_each_question_stands_behind_the_answers_of_those_before():
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
+    chunk = lay_out_chunk(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
 
     asked = [completion_prompt("", needle) for needle in NEEDLES]
     parts = (part for both in zip(asked, RIGHT, strict=True) for part in both)
@@ -126,13 +126,13 @@ def test_a_tokenizer_whose_tokens_are_not_the_text_is_refused():
             return super().tokens(text.upper(), add_special=add_special)
 
     with pytest.raises(BadInput, match="do not add up to the text"):
-        laid_out(Lowering(), HalfTool(), "text\n" * 99, PASSAGES)
+        lay_out_chunk(Lowering(), HalfTool(), "text\n" * 99, PASSAGES)
 
 
 class Placeless(HalfTool):
     """A tool that scores no place of any chunk."""
 
-    def places(self, tokens):
+    def scorable_places(self, tokens):
         return range(tokens, tokens)
 
 
@@ -145,16 +145,16 @@ def test_a_tool_that_scores_no_place_is_given_up_after_twelve_paddings():
             return super().tokens(text, add_special=add_special)
 
     with pytest.raises(BadInput, match="no padding makes a chunk of it"):
-        laid_out(Noting(), Placeless(), "text\n" * 9, PASSAGES[:1])
+        lay_out_chunk(Noting(), Placeless(), "text\n" * 9, PASSAGES[:1])
 
     assert 12 == len(tried)
     assert sorted({*tried}) == tried  # each is longer
 
 
 def test_scores_of_a_function_are_its_part_of_a_chunk():
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
+    chunk = lay_out_chunk(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
     first, second = (len(span.places) for span in chunk.spans[:2])
-    count = len(chunk.wanted_places)
+    count = len(chunk.right_token_places)
     read = ReadTokens(
         logprobs=tuple(-float(at) for at in range(count)),
         leads=(0.0,) * count,
@@ -162,7 +162,7 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
     )
     forced = chunk.scores_of(read, chunk.spans[1], wall_s=2.5)
 
-    assert forced.is_even
+    assert forced.has_matching_lengths
     assert tuple(-float(at) for at in range(first, first + second)) == forced.logprobs
     assert ((0, 2), 2.5) == (forced.bounds, forced.wall_s)
     assert chunk.spans[1].places[0] == forced.prompt_tokens
@@ -170,28 +170,28 @@ def test_scores_of_a_function_are_its_part_of_a_chunk():
 
 def test_a_function_has_the_tokens_behind_those_of_the_one_before_it():
     """The first has those of its lines alone: its question is read with the text."""
-    chunk = laid_out(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
+    chunk = lay_out_chunk(Merging(), HalfTool(), "a text\n" * 900, PASSAGES)
     first, *others = chunk.spans
 
-    assert len(first.places) == chunk.own_tokens(first)
+    assert len(first.places) == chunk.passage_token_count(first)
     assert [
         after.places[-1] - before.places[-1]
         for before, after in itertools.pairwise(chunk.spans)
-    ] == list(map(chunk.own_tokens, others))
+    ] == list(map(chunk.passage_token_count, others))
 
 
 def test_functions_are_read_by_blocks_and_by_what_a_context_holds():
     setup = made_setup(needles=0, forced=12)
-    one, two = groups(setup, [8, 12])
+    one, two = group_functions_by_chunk(setup, [8, 12])
     assert [8, 4] == [len(one.passages), len(two.passages)]
-    assert (one, two) == tuple(groups(setup, [8, 12]))
+    assert (one, two) == tuple(group_functions_by_chunk(setup, [8, 12]))
 
     tight = replace(setup, context=setup.corpus.tokens + 2 * len(RIGHT[0]) + 600)
-    parts = list(groups(tight, [8, 12]))
+    parts = list(group_functions_by_chunk(tight, [8, 12]))
     assert len(parts) > 2
     every = [passage for part in parts for passage in part.passages]
     assert [passage_of(needle) for needle in forced_of(setup)] == every
-    none = list(groups(replace(setup, context=10), [3]))
+    none = list(group_functions_by_chunk(replace(setup, context=10), [3]))
     assert [1, 1, 1] == [len(part.passages) for part in none]
 
 
@@ -201,9 +201,9 @@ def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
     short = replace(setup, corpus=replace(setup.corpus, tokens=100, characters=100))
 
     twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
-    assert 3181 == asked_tokens(short, twelve)
+    assert 3181 == question_and_answer_tokens(short, twelve)
     assert [1, 2] == [
-        len(list(groups(replace(short, context=context), [12])))
+        len(list(group_functions_by_chunk(replace(short, context=context), [12])))
         for context in (8192, 6000)
     ]
 
@@ -219,7 +219,7 @@ def test_questions_have_what_a_text_leaves_of_a_context_and_half_of_it_at_most(
 
 def test_without_room_for_questions_each_function_has_a_chunk_of_its_own():
     """As long as the text and its own question, whatever the context."""
-    assert (chunk_tokens(600, 1),) * 10 == chunks_read(600, 8, 10, 512)
+    assert (chunk_tokens(600, 1),) * 10 == chunk_lengths(600, 8, 10, 512)
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
@@ -229,9 +229,9 @@ def test_a_text_of_no_or_one_token_has_the_questions_of_its_characters(tokens):
     short = replace(setup, corpus=corpus)
 
     twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
-    assert 3181 == asked_tokens(short, twelve)
+    assert 3181 == question_and_answer_tokens(short, twelve)
     assert [1, 2] == [
-        len(list(groups(replace(short, context=context), [12])))
+        len(list(group_functions_by_chunk(replace(short, context=context), [12])))
         for context in (8192, 6000)
     ]
 
@@ -242,9 +242,9 @@ def test_questions_have_as_many_characters_to_a_token_as_their_text():
     short = replace(setup, corpus=corpus)
 
     twelve = [passage_of(needle) for needle in forced_of(short)[:12]]
-    assert 3181 / 4 == asked_tokens(short, twelve)
+    assert 3181 / 4 == question_and_answer_tokens(short, twelve)
     assert [1, 2] == [
-        len(list(groups(replace(short, context=context), [12])))
+        len(list(group_functions_by_chunk(replace(short, context=context), [12])))
         for context in (2048, 1536)
     ]
 
@@ -257,19 +257,25 @@ def test_a_chunk_is_of_functions_of_a_token_at_least():
     ]
     chunk = Chunk(text="", ids=(0,) * 256, spans=tuple(spans))
 
-    assert chunk.is_of(passages, tool)
-    assert [1, 1] == [chunk.own_tokens(span) for span in spans]
+    assert chunk.has_passages_scored_by(passages, tool)
+    assert [1, 1] == [chunk.passage_token_count(span) for span in spans]
     none = replace(spans[1], places=(), ends=())
-    assert not replace(chunk, spans=(spans[0], none)).is_of(passages, tool)
+    assert not replace(chunk, spans=(spans[0], none)).has_passages_scored_by(
+        passages, tool
+    )
     same = replace(spans[1], places=(130,))
-    assert not replace(chunk, spans=(spans[0], same)).is_of(passages, tool)
+    assert not replace(chunk, spans=(spans[0], same)).has_passages_scored_by(
+        passages, tool
+    )
     early = replace(spans[0], places=(128,))
-    assert not replace(chunk, spans=(early, spans[1])).is_of(passages, tool)
+    assert not replace(chunk, spans=(early, spans[1])).has_passages_scored_by(
+        passages, tool
+    )
 
 
 def test_a_text_that_is_longer_than_its_questions_has_no_padding_in_front():
     text = "words of a text\n" * 1200
-    chunk = laid_out(Merging(), HalfTool(), text, PASSAGES)
+    chunk = lay_out_chunk(Merging(), HalfTool(), text, PASSAGES)
 
     assert chunk.text.startswith(text)
 
@@ -278,7 +284,7 @@ def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
     setup = made_setup(needles=0, forced=6)
     other = replace(setup, corpus=replace(setup.corpus, sha256="dd" * 32))
     keys = [
-        next(groups(each, [ends])).key
+        next(group_functions_by_chunk(each, [ends])).key
         for each, ends in ((setup, 6), (other, 6), (setup, 5))
     ]
 
@@ -292,11 +298,11 @@ def test_a_plan_counts_what_a_chunk_takes():
         chunk_tokens(*each) for each in ((990, 503), (1000, 200), (900, 1100))
     ]
     assert [1024, 1280] == [chunk_tokens(800, each) for each in (222, 223)]
-    assert (1536,) == chunks_read(990, 503, 12, 3072)
-    assert (1024,) * 3 == chunks_read(800, 500, 12, 1024)
-    assert (1024,) * 2 == chunks_read(100, 900, 12, 1280)
+    assert (1536,) == chunk_lengths(990, 503, 12, 3072)
+    assert (1024,) * 3 == chunk_lengths(800, 500, 12, 1024)
+    assert (1024,) * 2 == chunk_lengths(100, 900, 12, 1280)
     mini = load("random-bodies-mini")
-    assert 2.5 + (20 + 5) / 2 == question_lines(mini, 5)
+    assert 2.5 + (20 + 5) / 2 == lines_per_question(mini, 5)
 
 
 # What is stored
@@ -322,18 +328,18 @@ def test_the_seconds_of_a_tool_are_shared_by_its_tokens(tmp_path):
     """What an open pair takes is told by them: a text again, and so many functions."""
     engine, moments = made_engine(), [0.0]
     context = made_context(tmp_path, engine, clock=lambda: moments[-1])
-    read = engine.tool.read
+    read = engine.tool.read_and_score
 
     def read_slowly(task, **told):
         moments.append(moments[-1] + 10.0)
         return read(task, **told)
 
-    engine.tool.read = read_slowly
+    engine.tool.read_and_score = read_slowly
     observation = PROBE.measure(context)
     read = recall_of(replace(made_record("q8_0/q4_0", []), observation=observation))
     (task,) = engine.tool.tasks
-    chunk = laid_out(ByteTokenizer(), engine.tool, context.run.text, PASSAGES[:4])
-    own = [chunk.own_tokens(span) for span in chunk.spans]
+    chunk = lay_out_chunk(ByteTokenizer(), engine.tool, context.run.text, PASSAGES[:4])
+    own = [chunk.passage_token_count(span) for span in chunk.spans]
 
     assert 4 == len(read.read)
     assert [each.wall_s for each in read.read] == pytest.approx(
@@ -388,11 +394,11 @@ def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path):
     """By two clocks they may take more."""
     engine = ScoringEngine()
     context = made_context(tmp_path, engine, clock=lambda: engine.now_s)
-    with reading.reader(context) as read:
+    with reading.start_reader(context) as read:
         engine.text_s = 3.0
         texts_s = [
             read(each, context.run.text).text_s
-            for each in groups(context.run.setup, [2, 4])
+            for each in group_functions_by_chunk(context.run.setup, [2, 4])
         ]
 
     assert [7.0, 0.0] == texts_s
@@ -401,10 +407,10 @@ def test_a_text_takes_no_time_where_its_functions_took_all_of_it(tmp_path):
 def test_a_server_that_scores_prompts_is_waited_for_by_the_first_text_alone(tmp_path):
     engine = ScoringEngine()
     context = made_context(tmp_path, engine, clock=lambda: engine.now_s)
-    with reading.reader(context) as read:
+    with reading.start_reader(context) as read:
         texts_s = [
             read(each, context.run.text).text_s
-            for each in groups(context.run.setup, [2, 4])
+            for each in group_functions_by_chunk(context.run.setup, [2, 4])
         ]
 
     assert [7.0 + 20.0 - 2 * 2.0, 20.0 - 2 * 2.0] == texts_s
@@ -427,7 +433,7 @@ def test_functions_that_come_later_are_a_chunk_of_their_own(tmp_path):
 def test_a_chunk_is_laid_out_once_for_all_cells(tmp_path, monkeypatch):
     engine = made_engine()
     PROBE.measure(made_context(tmp_path, engine))
-    monkeypatch.setattr(reading, "laid_out", None)
+    monkeypatch.setattr(reading, "lay_out_chunk", None)
     PROBE.measure(made_context(tmp_path, engine, pair="f16/f16"))
 
     one, two = engine.tool.tasks
@@ -494,7 +500,9 @@ def test_what_cannot_be_read_is_refused():
     chosen = RecallSettings(way=(Way.READ,))
     engine = made_engine(memory_bytes=1 << 60)
     with pytest.raises(BadInput, match="of main memory beside the model") as raised:
-        PROBE.adapt(chosen, made_outlook(engine=engine, unread=engine.unread(4096)))
+        PROBE.adapt(
+            chosen, made_outlook(engine=engine, unread=engine.why_it_cannot_read(4096))
+        )
 
     assert raised.value.hint
 
@@ -503,8 +511,8 @@ def test_cells_that_are_read_side_by_side_take_memory_each():
     there = available_memory_bytes()
     engine = made_engine(memory_bytes=there // 4)
 
-    assert "" == engine.unread(1024, workers=2)
-    unread = engine.unread(1024, workers=8)
+    assert "" == engine.why_it_cannot_read(1024, workers=2)
+    unread = engine.why_it_cannot_read(1024, workers=8)
     assert "1,024 tokens in each of 8 cells takes" in unread
     with pytest.raises(BadInput, match="in each of 8 cells"):
         PROBE.adapt(
@@ -544,7 +552,7 @@ def test_the_real_tool_reads_what_was_laid_out(tmp_path):
         assert len(right) == each.scores.ends[-1] == len(each.scores.logprobs)
     with tokenizing(run.engine, run.folder) as tokenizer:
         passages = [passage_of(needle) for needle in forced_of(setup)]
-        chunk = laid_out(tokenizer, run.engine.reading_tool(), run.text, passages)
+        chunk = lay_out_chunk(tokenizer, run.engine.reading_tool(), run.text, passages)
     assert chunk.ids
 
 

@@ -95,7 +95,7 @@ def test_a_reply_that_the_server_broke_off_is_an_error_of_that_round(tmp_path):
 
 def test_a_connection_that_breaks_is_tried_again(tmp_path):
     ask = asker(tmp_path, FakeEngine(reply=breaks(2)))
-    asked, after = (ask.round(NEEDLE, tokens=50) for _ in range(2))
+    asked, after = (ask.ask_for_needle(NEEDLE, tokens=50) for _ in range(2))
 
     assert "an answer\n" == asked.text
     assert 2 == len(asked.retries)
@@ -105,7 +105,7 @@ def test_a_connection_that_breaks_is_tried_again(tmp_path):
 
 def test_a_completed_reply_is_never_asked_for_again(tmp_path):
     ask = asker(tmp_path, FakeEngine())
-    asked = ask.round(NEEDLE, tokens=50)
+    asked = ask.ask_for_needle(NEEDLE, tokens=50)
 
     assert ((), "") == (asked.retries, asked.error)
     assert 1 == len(ask.served.questions)
@@ -202,10 +202,10 @@ def test_a_pair_is_judged_after_each_block_of_forced_functions(tmp_path):
     setup = asking_recall(made_setup(needles=0, forced=40), {"functions": 16})
     written = made_setup(needles=3, forced=0)
 
-    assert [16, 32, 40] == FURTHER.unit_ends(setup)
-    assert [] == FURTHER.unit_ends(written)
+    assert [16, 32, 40] == FURTHER.units_at_looks(setup)
+    assert [] == FURTHER.units_at_looks(written)
     looks = {
-        units: FURTHER.look(
+        units: FURTHER.look_number(
             made_record(
                 "q8_0/q8_0", [], forced=map(made_forced, forced_of(setup)[:units])
             ),

@@ -8,7 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_records import made_needle
 
-from codeneedle.probes.recall.alignment import Mark, answer_end, answer_lines, score
+from codeneedle.probes.recall.alignment import (
+    Mark,
+    align_reply,
+    answer_end,
+    answer_lines,
+)
 
 NEEDLE = made_needle()
 ASKED = list(NEEDLE.lines)
@@ -22,7 +27,7 @@ def needle_of(truth, more=()):
 
 def counts(needle, reply, **more):
     """Only the marks that occur, by name."""
-    scored = score(needle, reply, **more)
+    scored = align_reply(needle, reply, **more)
     return {mark.value: n for mark in Mark if (n := scored.count(mark))}
 
 
@@ -79,8 +84,8 @@ def test_indentation_counts_only_with_strict_indent():
     reply = "\n".join(f"{line.strip()}  " for line in ASKED)
 
     assert {"matched": 20} == counts(NEEDLE, reply)
-    assert 0 == score(NEEDLE, reply, strict_indent=True).matched
-    assert 20 == score(NEEDLE, BODY + " ", strict_indent=True).matched
+    assert 0 == align_reply(NEEDLE, reply, strict_indent=True).matched
+    assert 20 == align_reply(NEEDLE, BODY + " ", strict_indent=True).matched
 
 
 @pytest.mark.parametrize(
@@ -143,8 +148,8 @@ def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
 def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
     fenced = replace(NEEDLE, lines=("    ```", *ASKED[1:]))
 
-    assert 0 == score(NEEDLE, f"<think>{BODY}</think>").matched
-    assert 0 == score(fenced, f"<think>{BODY}</think>").matched
+    assert 0 == align_reply(NEEDLE, f"<think>{BODY}</think>").matched
+    assert 0 == align_reply(fenced, f"<think>{BODY}</think>").matched
 
 
 def test_a_tie_goes_to_an_asked_line_and_not_to_a_following_one():
@@ -165,7 +170,7 @@ def test_of_alignments_that_differ_in_length_the_longest_wins():
 
 
 def test_rows_keep_lines_as_they_stand_in_their_texts():
-    rows = score(needle_of(["  a", "b"], ["c"]), "a \nx\nc\ny\nz").rows
+    rows = align_reply(needle_of(["  a", "b"], ["c"]), "a \nx\nc\ny\nz").rows
 
     assert [
         (Mark.MATCHED, "  a", "a "),
@@ -179,7 +184,7 @@ def test_rows_keep_lines_as_they_stand_in_their_texts():
 
 def test_of_equal_alignments_the_one_with_the_earliest_lines_is_taken():
     """Of two exchanged lines the one that the reply says first is matched."""
-    rows = score(needle_of(["a", "b"]), "b\na").rows
+    rows = align_reply(needle_of(["a", "b"]), "b\na").rows
 
     assert [
         (Mark.MISSING, "a", None),
@@ -249,7 +254,7 @@ def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
     most = max(sum(both) for both in parted)
     matched = max(first for first, last in parted if first + last == most)
 
-    scored = score(needle_of(truth, more), "\n".join(reply), strict_indent=strict)
+    scored = align_reply(needle_of(truth, more), "\n".join(reply), strict_indent=strict)
 
     assert (matched, most - matched) == (scored.matched, scored.count(Mark.BONUS))
 
@@ -257,7 +262,7 @@ def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
 @given(truth=ANY_TRUTH, more=st.lists(WORDS, max_size=5), reply=ANY_REPLY)
 def test_rows_are_both_texts_in_their_order(truth, more, reply):
     needle = needle_of(truth, more)
-    rows = score(needle, reply).rows
+    rows = align_reply(needle, reply).rows
     bonus = [row.expected for row in rows if row.mark is Mark.BONUS]
     rest = iter(more)
 

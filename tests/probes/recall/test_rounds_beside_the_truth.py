@@ -45,7 +45,7 @@ def test_a_round_is_counted_by_lines():
     expected = {Mark.MATCHED: 12, Mark.MISSING: 8, Mark.HALLUCINATED: 3}
     assert expected == asked.counts
     assert 20 == flat.counts[Mark.MATCHED]
-    assert 0 == flat.matched_strict
+    assert 0 == flat.lines_matched_with_indent
 
 
 @pytest.mark.parametrize(
@@ -139,9 +139,9 @@ def test_records_and_setups_that_are_equal_but_not_the_same_are_all_read():
 
 def test_equal_replies_are_scored_once(monkeypatch):
     scored = []
-    score = rounds.score
+    score = rounds.align_reply
     monkeypatch.setattr(
-        rounds, "score", lambda *a, **more: scored.append(a) or score(*a, **more)
+        rounds, "align_reply", lambda *a, **more: scored.append(a) or score(*a, **more)
     )
     reply = made_reply(FIRST, matched=5, junk=7)
     records = [
@@ -193,7 +193,7 @@ def test_writing_would_leave_the_truth_in_the_line_of_the_first_wrong_token(
     good = 0 if wrong_at is None else wrong_at
     leads = (0.1,) * good if wrong_at is None else (*((0.1,) * good), -0.1)
 
-    assert expected == forced(*leads).breaks_at
+    assert expected == forced(*leads).lines_before_break
 
 
 def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
@@ -202,20 +202,20 @@ def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
         found.scores, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
     )
 
-    assert 1 == ForcedAnswer(found.needle, spanning).breaks_at
+    assert 1 == ForcedAnswer(found.needle, spanning).lines_before_break
 
 
 def test_a_first_token_that_completes_no_character_is_of_the_first_line():
     found = forced(lines=("ab", "cd"))
     parts = replace(found.scores, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
 
-    assert 0 == ForcedAnswer(found.needle, parts).breaks_at
+    assert 0 == ForcedAnswer(found.needle, parts).lines_before_break
 
 
 def test_forced_lines_are_scored_by_token():
     """A token as probable as another one is no first choice."""
     found = forced(-1.0, 0.0, lines=("abcd",))
 
-    assert (-0.5, 0.5) == (found.scores.logp, found.scores.first_choices)
+    assert (-0.5, 0.5) == (found.scores.mean_logprob, found.scores.first_choice_share)
     assert -1.0 == found.margins.least
     assert 0.25 == found.margins.mean

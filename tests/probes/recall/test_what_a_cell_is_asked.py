@@ -21,7 +21,7 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import BadReply, Chat, PromptCut
 from codeneedle.errors import BadInput, CellError, ToolMissing
-from codeneedle.probes.observations import chosen_over
+from codeneedle.probes.observations import merge_chosen_settings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.alignment import Mark
 from codeneedle.probes.recall.asker import SLACK_LINES, TAIL_LINES, enough_for_needle
@@ -122,7 +122,9 @@ def test_conditions_are_what_was_chosen_then_what_is_stored_then_the_defaults(
     setup = replace(made_setup(), probes=stored, context=65_536)
     if "recall" in stored:
         setup = asking_recall(made_setup(), stored["recall"])
-    settings = {"recall": chosen_over(settings_of(setup), RecallSettings(**chosen))}
+    settings = {
+        "recall": merge_chosen_settings(settings_of(setup), RecallSettings(**chosen))
+    }
     run = run_context(tmp_path, setup=setup, settings=settings)
 
     told = stored_by(PROBE, replace(run, preparation=made_preparation()))
@@ -431,5 +433,5 @@ def test_a_setup_of_other_probes_is_not_described_as_recall():
     other = replace(made_setup(needles=4), probes={"opening": {}})
     both = replace(other, probes={**other.probes, **made_setup(needles=4).probes})
 
-    assert () == PROBE.phrases(other)
-    assert "4 functions written" == PROBE.phrases(both)[0]
+    assert () == PROBE.asked_phrases(other)
+    assert "4 functions written" == PROBE.asked_phrases(both)[0]

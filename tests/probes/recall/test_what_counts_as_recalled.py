@@ -26,7 +26,7 @@ from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import BadRecord, Setup
-from codeneedle.verdict.metric_results import why_too_little
+from codeneedle.verdict.metric_results import why_little_to_lose
 
 SETUP = made_setup(needles=3)
 FIRST, SECOND, THIRD = written_of(SETUP)
@@ -80,7 +80,7 @@ def test_functions_without_an_answer_are_units_that_are_missing(ended) -> None:
     metric = METRICS[0]
     is_zero = ended == "stop"
 
-    found = metric.by_unit(record, SETUP)
+    found = metric.loss_values_by_unit(record, SETUP)
     assert {FIRST.name: 20, **({SECOND.name: 0} if is_zero else {})} == found
     assert (set() if is_zero else {SECOND.name}) == metric.units_without_value(
         record, SETUP
@@ -159,7 +159,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     logp = metrics["recall-logp"]
     mean = (4 * math.exp(-0.5) + math.exp(-1.5)) / 5
     assert {first.name: mean, third.name: math.exp(-0.25)} == pytest.approx(
-        logp.by_unit(record, SETUP)
+        logp.loss_values_by_unit(record, SETUP)
     )
     assert [each.name for each in forced_of(SETUP)] == logp.loss.units(record, SETUP)
     assert 0.9 == pytest.approx(logp.loss.able(record, SETUP))
@@ -177,7 +177,9 @@ def test_further_functions_of_open_pairs_are_in_losses_and_in_what_grids_show() 
     logp, *others = FORCED
 
     assert [*logprobs] == logp.values(record, setup)
-    assert {each.name for each in forced_of(SETUP)} == {*logp.by_unit(record, setup)}
+    assert {each.name for each in forced_of(SETUP)} == {
+        *logp.loss_values_by_unit(record, setup)
+    }
     for each in (logp, *others):
         assert 3 == len(each.values(record, setup))
         assert 3 == len(each.names(record, setup))
@@ -205,7 +207,7 @@ def test_losses_are_computed_of_the_mean_probability_of_right_tokens() -> None:
     )
     record = made_record("q8_0/q4_0", [], forced=[scored])
 
-    (value,) = FORCED[0].by_unit(record, SETUP).values()
+    (value,) = FORCED[0].loss_values_by_unit(record, SETUP).values()
 
     assert 0.8 == pytest.approx(value)
 
@@ -252,7 +254,7 @@ def test_half_of_the_tokens_without_a_line_is_form_and_nothing_to_lose(
     begun = two_tokens_a_line(first, [at for at in wrong if at not in whole])
     record = made_record("f16/f16", [], forced=[begun, *answers])
 
-    assert is_form == bool(why_too_little(FORCED[0].loss, record, setup))
+    assert is_form == bool(why_little_to_lose(FORCED[0].loss, record, setup))
 
 
 def test_the_share_of_tokens_with_a_bound_alone_is_known() -> None:

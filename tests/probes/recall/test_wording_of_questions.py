@@ -67,7 +67,9 @@ def test_a_chat_is_counted_as_the_template_renders_it():
 
     def tokens(form, *, prefill_no_think=False):
         prompts = Prompts(tokenizer, form, prefill_no_think)
-        return Questions(prompts, RecallSettings()).tokens("text", made_needle())
+        return Questions(prompts, RecallSettings()).prompt_and_answer_tokens(
+            "text", made_needle()
+        )
 
     completion, plain = tokens(PromptForm.COMPLETION), tokens(PromptForm.CHAT)
     prefilled = tokens(PromptForm.CHAT, prefill_no_think=True)

@@ -16,7 +16,7 @@ from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.retrieval.metrics import METRICS
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.probes.retrieval.probe import PROBE
-from codeneedle.probes.retrieval.prompts import right_text
+from codeneedle.probes.retrieval.prompts import right_answer_text
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.settings import RetrievalSettings
@@ -54,7 +54,7 @@ def test_read_answers_are_those_that_are_forced_token_by_token(tmp_path):
     for one, two in zip(forced.texts, read.texts, strict=True):
         assert (one.sha256, one.decoys) == (two.sha256, two.decoys)
         for asked, other in zip(one.answers, two.answers, strict=True):
-            length = len(right_text(asked.question(one.number, one.decoys)))
+            length = len(right_answer_text(asked.question(one.number, one.decoys)))
             assert (
                 length == asked.answer.scores.ends[-1] == other.answer.scores.ends[-1]
             )
@@ -100,7 +100,7 @@ def test_reading_takes_less_than_half_where_a_token_is_read_forty_times_as_fast(
 
     pace = Pace(read_s=1.0, write_s=40.0)
 
-    assert pace.of(read) < pace.of(forced) / 2
+    assert pace.seconds_for(read) < pace.seconds_for(forced) / 2
 
 
 @pytest.mark.real
@@ -128,4 +128,4 @@ def test_the_built_in_model_reads_what_it_would_write(tmp_path):
 
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
-    assert all(each.scores.logp > -0.1 for each in found)
+    assert all(each.scores.mean_logprob > -0.1 for each in found)

@@ -226,7 +226,7 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
     for engine, pairs in zip(engines, ([REFERENCE], [REFERENCE, OTHER]), strict=True):
         run = made_run(tmp_path, engine, dial=())
         setup = replace(run.setup, types_k=("f16", "q4_0"), types_v=("f16", "q4_0"))
-        run = replace(run, setup=store.adopt(setup))
+        run = replace(run, setup=store.check_and_merge_setup(setup))
         Runner(run=run, store=store).sweep(PROBE, pairs)
 
     first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))

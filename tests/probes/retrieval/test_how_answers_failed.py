@@ -14,7 +14,7 @@ from codeneedle.probes.answers import View
 from codeneedle.probes.retrieval.answers import failure_words
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.records.record import Run
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers_document
 
 
 def missed(question, _length):
@@ -36,7 +36,7 @@ QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 def task_answers(run, function=None):
     pair = Pair("q4_0", "q4_0")
-    found = answers([run], pair, function, View())
+    found = answers_document([run], pair, function, View())
     return " ".join(printed(found, width=100).split())
 
 

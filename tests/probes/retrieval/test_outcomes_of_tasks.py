@@ -18,7 +18,7 @@ from made_retrieval import (
 from codeneedle.probes import gap_lines
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
-from codeneedle.probes.retrieval.outcomes import outcomes, survival
+from codeneedle.probes.retrieval.outcomes import answer_survival_share, outcomes
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.records.record import AGAIN, BadRecord, Run
@@ -62,7 +62,8 @@ def test_an_outcome_names_the_place_of_a_question_and_what_became_of_it():
 
     assert [0.1, 0.5, 0.9] * 2 == [each.depth for each in found]
     assert {("multikey", 1024, 1.0, -0.5, Mode.CORRECT)} == {
-        (e.task, e.length, e.score.share, e.scores.logp, e.score.mode) for e in found
+        (e.task, e.length, e.score.share, e.scores.mean_logprob, e.score.mode)
+        for e in found
     }
     assert len(found) == len({each.question for each in found})
 
@@ -94,20 +95,24 @@ def test_an_answer_is_right_until_the_first_token_that_is_no_first_choice():
 
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=scored)))
 
-    assert {1} == {each.scores.kept_tokens for each in found}
-    assert 1.0 == survival(found, 1)
-    assert 0.0 == survival(found, 2)
+    assert {1} == {each.scores.leading_first_choices for each in found}
+    assert 1.0 == answer_survival_share(found, 1)
+    assert 0.0 == answer_survival_share(found, 2)
     shortest, longest = (
         pick(len(each.scores.logprobs) for each in found) for pick in (min, max)
     )
-    assert 0.0 == survival(found, shortest) == survival(found, longest)
-    assert math.isnan(survival(found, longest + 1))
+    assert (
+        0.0
+        == answer_survival_share(found, shortest)
+        == answer_survival_share(found, longest)
+    )
+    assert math.isnan(answer_survival_share(found, longest + 1))
 
 
 def test_answers_without_probabilities_have_no_tokens_that_count():
     found = outcomes(retrieval_record("f16/f16", made_texts(scored=lambda _: None)))
 
-    assert math.isnan(survival(found, 1))
+    assert math.isnan(answer_survival_share(found, 1))
 
 
 def test_an_observation_of_something_else_is_a_bad_record():
@@ -173,7 +178,7 @@ def test_a_question_without_an_answer_is_no_wrong_answer():
     metric = METRICS[0]
 
     assert frozenset({texts[0].key.name}) == metric.units_without_value(record, setup)
-    assert texts[0].key.name not in metric.by_unit(record, setup)
+    assert texts[0].key.name not in metric.loss_values_by_unit(record, setup)
 
 
 def test_modes_are_counted_over_all_tasks():
@@ -202,7 +207,7 @@ def test_units_are_texts_whatever_they_are_asked():
     """Two texts that lose two of six answers each are two units, not twelve."""
     record = retrieval_record("q4_0/f16", made_texts(questions=4, answer=wrong_at(0.5)))
 
-    units = BY_NAME["retrieval"].by_unit(record, setup_of())
+    units = BY_NAME["retrieval"].loss_values_by_unit(record, setup_of())
 
     assert [pytest.approx(2 / 3)] * 2 == list(units.values())
 
@@ -225,7 +230,9 @@ def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
     names = BY_NAME["retrieval"].loss.units(record, setup_of())
 
     assert "multikey-2048-0" in names
-    assert "multikey-2048-0" not in BY_NAME["retrieval"].by_unit(record, setup_of())
+    assert "multikey-2048-0" not in BY_NAME["retrieval"].loss_values_by_unit(
+        record, setup_of()
+    )
 
 
 def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup():

@@ -177,7 +177,7 @@ def test_the_built_in_model_finds_what_its_window_tells_apart(tmp_path):
     found = outcomes(record)
     assert [1.0] * 4 == [each.score.share for each in found]
     scores = [each.scores for each in found]
-    assert all(each.kept_tokens == len(each.logprobs) > 30 for each in scores)
+    assert all(each.leading_first_choices == len(each.logprobs) > 30 for each in scores)
     assert all(each.asked.answer.cached_tokens > 1400 for each in found)
 
 
@@ -200,5 +200,10 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
     assert 4 == len(pairs)
     for ours, theirs in pairs:
         assert ours.question == theirs.question
-        assert ours.scores.logp < 0 > theirs.scores.logp != ours.scores.logp
+        assert (
+            ours.scores.mean_logprob
+            < 0
+            > theirs.scores.mean_logprob
+            != ours.scores.mean_logprob
+        )
         assert ours.scores.cached_tokens > ours.scores.prompt_tokens - 20

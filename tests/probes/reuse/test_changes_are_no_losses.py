@@ -95,7 +95,7 @@ def test_the_verdict_takes_none_of_it_for_a_loss():
     found = judge(RUN, Limits())
 
     assert not any(metric.loss for metric in METRICS)
-    assert [] == [row for each in found.compared for row in each.metric_results]
+    assert [] == [row for each in found.compared_results for row in each.metric_results]
 
 
 def test_differences_of_rounding_are_one_sentence():

@@ -65,8 +65,8 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
 
     (question,) = found.questions
     cold, *again = question.answers
-    assert [0.0] * 3 == [found.largest(way) for way in REUSED]
-    assert [False] * 3 == [question.differs(way) for way in REUSED]
+    assert [0.0] * 3 == [found.largest_nats_difference(way) for way in REUSED]
+    assert [False] * 3 == [question.reply_differs(way) for way in REUSED]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
 
@@ -106,9 +106,10 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path):
 
     run_of = Run(name="a/b", setup=context.run.setup, records=(record,))
     (line,) = PROBE.remarks(run_of)
-    assert [0.0, 0.0, 3.0] == [found.largest(way) for way in REUSED]
+    assert [0.0, 0.0, 3.0] == [found.largest_nats_difference(way) for way in REUSED]
     assert [(False, False, True)] * 2 == [
-        tuple(question.differs(way) for way in REUSED) for question in found.questions
+        tuple(question.reply_differs(way) for way in REUSED)
+        for question in found.questions
     ]
     assert (
         "f16/f16 differs after saving and restoring: by up to 3.00 nats per token; "
@@ -137,7 +138,7 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     (gap,) = found.gaps(CacheState.RESTORE)
     lines = gap_lines(Run(name="a/b", setup=context.run.setup, records=(record,)))
     assert reason in gap
-    assert [0.0, 0.0, None] == [found.largest(way) for way in REUSED]
+    assert [0.0, 0.0, None] == [found.largest_nats_difference(way) for way in REUSED]
     assert [f"not compared after saving and restoring: {gap}"] == lines
 
 

@@ -9,7 +9,7 @@ from printing import printed
 from codeneedle.cache_types import Pair
 from codeneedle.probes.answers import View
 from codeneedle.probes.reuse.answers import comparison_blocks
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers_document
 
 PAIR = Pair("q4_0", "q4_0")
 OTHER = made_question("abcd", turn=3, replies={"turn": "a = 1\nb = \x1b7\n"})
@@ -26,7 +26,7 @@ def shown(function=None):
     """The answers of a pair that was asked both questions."""
     record = reuse_record(str(PAIR), OTHER, SAME)
     run = made_run(failed=[record])
-    return lines_of(answers([run], PAIR, function, View()))
+    return lines_of(answers_document([run], PAIR, function, View()))
 
 
 def test_each_way_has_a_line_with_what_it_changed():

@@ -21,7 +21,7 @@ from codeneedle.probes.throughput.probe import (
     OVERLOADED,
     PROBE,
     ThroughputSettings,
-    timeout_s,
+    silence_limit_s,
 )
 from codeneedle.probes.throughput.record import NAME, DepthSpeeds, Throughput
 from codeneedle.records.record import (
@@ -190,9 +190,9 @@ def test_the_time_limit_grows_with_what_the_depth_before_took(made_run):
     tool = FakeSpeed()
     measured(made_run(tool))
 
-    assert 1800 + 4096 / 4 == timeout_s(4096, 512)
-    assert 120 + 3 * 10 * 9**2 == timeout_s(4096, 512, before)
-    assert timeout_s(0, 512) == tool.limits_s[0]
+    assert 1800 + 4096 / 4 == silence_limit_s(4096, 512)
+    assert 120 + 3 * 10 * 9**2 == silence_limit_s(4096, 512, before)
+    assert silence_limit_s(0, 512) == tool.limits_s[0]
     assert 120 <= tool.limits_s[2] < 180
 
 

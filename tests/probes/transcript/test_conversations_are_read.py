@@ -13,9 +13,9 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.transcript import conversations
 from codeneedle.probes.transcript.conversations import (
     Call,
-    aside_phrases,
     conversations_of,
     read_hash_and_conversations,
+    unread_part_phrases,
 )
 
 FILE = Path("said.json")
@@ -184,7 +184,7 @@ def test_a_conversation_that_cannot_be_read_is_left_out_and_counted():
     assert [18, 2] == [
         sum(bool(e.turns) is kind for e in many) for kind in (True, False)
     ]
-    told = " ".join(aside_phrases(many))
+    told = " ".join(unread_part_phrases(many))
     assert "of which a message has a part that is no text (1 time)" in told
     assert "an entry that is no JSON: " in told
     assert "3 of 21 conversations" in refusal_of("\n".join([*lines, bad]))
@@ -197,7 +197,7 @@ def test_a_conversation_ends_before_a_message_that_cannot_be_read():
 
     assert HELLO == [turn.message() for turn in found.turns]
     assert ["what follows a message that has a part that is no text (1 time)"] == (
-        aside_phrases([found])
+        unread_part_phrases([found])
     )
 
 
@@ -207,7 +207,7 @@ def test_arguments_that_are_no_json_are_text_as_the_model_wrote_it():
     (found,) = read([HELLO[0], {"role": "assistant", "tool_calls": [call]}])
 
     (told,) = found.turns[1].calls
-    assert ('{"path": "a', False) == (told.arguments, told.is_json)
+    assert ('{"path": "a', False) == (told.arguments, told.has_json_arguments)
 
 
 @pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from codeneedle.errors import BadInput
 from codeneedle.probes.transcript.conversations import (
     Call,
-    aside_lines,
-    aside_phrases,
     conversations_of,
+    unread_part_lines,
+    unread_part_phrases,
 )
 
 FILE = Path("export.json")
@@ -387,7 +387,7 @@ def test_keys_with_content_that_nothing_reads_are_named_and_others_are_not():
     found = read({"messages": [said, said]})
 
     assert {"the key 'attachments'": 2, "the key 'note'": 2} == found.aside
-    (line,) = aside_lines(aside_phrases([found]))
+    (line,) = unread_part_lines(unread_part_phrases([found]))
     assert line.endswith("the key 'attachments' (2 times); the key 'note' (2 times)")
 
 

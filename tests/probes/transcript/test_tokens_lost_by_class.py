@@ -25,10 +25,10 @@ from codeneedle.probes.transcript.record import (
     MANY_CONVERSATIONS,
     NAME,
     transcript_layout,
-    turns_of,
+    turn_answers,
 )
 from codeneedle.records.record import BadRecord
-from codeneedle.report.shown import count_mark
+from codeneedle.report.shown import unit_count_mark
 from codeneedle.report.tidy import table_rows
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
@@ -49,14 +49,14 @@ def steady(turn, at):
 
 def words(run):
     """What the metrics say of q8_0/q8_0, by their names."""
-    (result,) = judge(run).compared
+    (result,) = judge(run).compared_results
     return {row.metric.name: row.decision for row in result.metric_results}
 
 
 def test_of_equally_probable_tokens_none_is_a_first_choice():
     leads = (0.0, 1e-9, -1e-9, 2.0)
 
-    assert 0.5 == Forced(logprobs=(-0.5,) * 4, leads=leads).first_choices
+    assert 0.5 == Forced(logprobs=(-0.5,) * 4, leads=leads).first_choice_share
 
 
 def test_classes_of_tokens_have_metrics_of_their_own():
@@ -93,7 +93,7 @@ def test_first_choices_are_counted_until_the_first_that_is_none():
     headline = PROBE.metrics[0]
     assert 75 == value(run, record, "transcript-right")
     assert 0.75 == headline.loss.able(record, run.setup)
-    (turn,) = turns_of(record)
+    (turn,) = turn_answers(record)
     bounded = observed(record, [with_scores(turn, bounds=(0, 3))])
     assert 0.25 == headline.loss.bounded(bounded)
     assert 0 == headline.loss.bounded(observed(record, []))
@@ -114,7 +114,7 @@ def test_a_loss_of_tool_tokens_alone_puts_their_class_beyond_the_limit_and_no_ot
         "transcript-logp@tool": Decision.BEYOND,
         "transcript-logp@text": Decision.WITHIN,
     } == words(run)
-    assert Decision.BEYOND is judge(run).compared[0].decision
+    assert Decision.BEYOND is judge(run).compared_results[0].decision
 
 
 def halved(record):
@@ -122,7 +122,7 @@ def halved(record):
     none = {"scores": None, "error": "told nothing"}
     turns = [
         replace(turn, **none) if at % 2 else turn
-        for at, turn in enumerate(turns_of(record))
+        for at, turn in enumerate(turn_answers(record))
     ]
     return transcript_record(str(record.pair), turns)
 
@@ -141,19 +141,21 @@ def test_a_conversation_some_of_whose_turns_failed_counts_for_neither_pair(broke
 
     found = judge(run)
 
-    assert [] == [*found.compared]
-    assert any("14 of 28 turns have no score" in line for line in PROBE.left_out(run))
+    assert [] == [*found.compared_results]
+    assert any(
+        "14 of 28 turns have no score" in line for line in PROBE.left_out_lines(run)
+    )
 
 
 def test_how_many_conversations_are_left_out_stands_beside_the_number():
     layout = made_conditions(2, conversations=14)
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady}, layout)
     first, second = run.records
-    turns = list(turns_of(second))
+    turns = list(turn_answers(second))
     turns[3] = replace(turns[3], scores=None, error="told nothing")
     run = replace(run, records=(first, transcript_record("q8_0/q8_0", turns)))
 
-    (result,) = judge(run).compared
+    (result,) = judge(run).compared_results
     (row, *_) = result.metric_results
     (cell,) = (
         cell
@@ -164,7 +166,11 @@ def test_how_many_conversations_are_left_out_stands_beside_the_number():
     assert (13, 1) == (row.bounds.units, row.left_out)
     assert Decision.OPEN is row.decision
     assert [RemarkKind.MISSING] == [doubt.kind for doubt in row.doubts][:1]
-    assert (13, 1, "of 13/14") == (cell.units, cell.left_out, count_mark(cell).sign)
+    assert (13, 1, "of 13/14") == (
+        cell.units,
+        cell.left_out,
+        unit_count_mark(cell).sign,
+    )
     rows = [row for row in table_rows([run]) if row.metric == "transcript-logp"]
     assert {0, 1} == {row.left_out for row in rows if row.n}
 
@@ -180,7 +186,7 @@ def test_copies_in_a_setup_are_one_turn_whoever_stored_them():
     )
 
     assert [first.name] == [turn.name for turn in transcript_layout(run.setup).turns]
-    (left_out,) = PROBE.left_out(run)
+    (left_out,) = PROBE.left_out_lines(run)
     assert left_out.startswith("left out: 7 turns, copies of earlier ones")
 
 
@@ -212,7 +218,7 @@ def test_units_are_conversations_where_there_are_many():
     )
 
     for run, noun, units in ((many, "conversations", 8), (few, "turns", 14)):
-        (result,) = judge(run).compared
+        (result,) = judge(run).compared_results
         (row,) = (
             r for r in result.metric_results if r.metric.name == "transcript-logp"
         )
@@ -222,11 +228,11 @@ def test_units_are_conversations_where_there_are_many():
 def test_a_turn_without_scores_is_an_answer_that_is_missing():
     run = transcript_run({"bf16/bf16": steady, "q8_0/q8_0": steady})
     whole, other = run.records
-    *turns, last = turns_of(whole)
+    *turns, last = turn_answers(whole)
     broken = [*turns, Answer(name=last.name, error="told nothing")]
     other = observed(other, broken)
 
-    (result,) = judge(replace(run, records=(whole, other))).compared
+    (result,) = judge(replace(run, records=(whole, other))).compared_results
 
     assert Decision.OPEN is result.decision
     assert [RemarkKind.MISSING] == [
@@ -247,7 +253,7 @@ def test_setups_without_the_probe_have_none_of_its_classes():
 def test_scores_that_cannot_be_are_a_bad_record():
     run = transcript_run({"bf16/bf16": steady})
     (record,) = run.records
-    first, *turns = turns_of(record)
+    first, *turns = turn_answers(record)
     for key in ("logprobs", "leads", "ends"):
         shorter = getattr(first.scores, key)[:-1]
         uneven = [with_scores(first, **{key: shorter}), *turns]

@@ -19,7 +19,7 @@ from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptSettings,
     transcript_layout,
-    turns_of,
+    turn_answers,
 )
 from codeneedle.records.comparability import OtherSetup
 from codeneedle.records.record import CellRecord, Run, Status
@@ -65,7 +65,7 @@ def measured(run, **changes):
     context = ProbeContext(
         run=run, pair=Pair("q8_0", "q4_0"), logs=run.folder, **changes
     )
-    return turns_of(record_of(PROBE.measure(context)))
+    return turn_answers(record_of(PROBE.measure(context)))
 
 
 def record_of(found):

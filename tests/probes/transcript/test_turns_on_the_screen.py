@@ -20,12 +20,12 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.probes.answers import View
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.transcript.answers import choice
+from codeneedle.probes.transcript.answers import turn_choice_document
 from codeneedle.probes.transcript.choice import counted_turns
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.record import NAME
 from codeneedle.records.record import as_json
-from codeneedle.report.answers import answers
+from codeneedle.report.answers import answers_document
 
 SAID = {
     "messages": [
@@ -66,7 +66,7 @@ def run(file):
 def shown(run, name=None, *, pair="q8_0/q8_0", colour=False, transcript=None):
     """What `answers` shows, as text."""
     view = View(transcript=transcript)
-    return printed(answers([run], Pair.parse(pair), name, view), colour=colour)
+    return printed(answers_document([run], Pair.parse(pair), name, view), colour=colour)
 
 
 def test_a_turn_lists_what_its_tokens_lost_against_the_reference(run):
@@ -143,7 +143,9 @@ def test_turns_that_would_be_forced_are_listed_with_what_is_dropped():
     counted = counted_turns(found, template, context=260, limit=None)
 
     sweep = "codeneedle sweep --transcript said.json"
-    view = printed(choice("said.json", counted, context=260, command=sweep))
+    view = printed(
+        turn_choice_document("said.json", counted, context=260, command=sweep)
+    )
 
     assert "said.json: 1 conversation, 2 turns of the assistant" in view
     assert "1 turn to force, " in view
@@ -160,6 +162,8 @@ def test_a_template_without_tools_is_said_to_leave_their_calls_unmeasured(drops)
     template = FakeTemplate(drops=(drops,))
     counted = counted_turns(found, template, context=100_000, limit=None)
 
-    view = printed(choice("said.json", counted, context=1, command="x"), width=200)
+    view = printed(
+        turn_choice_document("said.json", counted, context=1, command="x"), width=200
+    )
 
     assert "tool calls are not measured with this model" in view

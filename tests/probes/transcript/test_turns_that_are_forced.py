@@ -11,7 +11,7 @@ from codeneedle.probes.transcript.choice import (
     NOT_RENDERED,
     OVER_LIMIT,
     counted_turns,
-    evenly_spread,
+    evenly_spread_turns,
 )
 from codeneedle.probes.transcript.conversations import conversations_of
 from codeneedle.probes.transcript.record import COPY
@@ -88,4 +88,4 @@ def test_with_a_limit_turns_are_spread_and_late_ones_are_among_them():
     ],
 )
 def test_as_many_turns_as_the_limit_allows_are_spread_evenly(sizes, limit, kept):
-    assert kept == evenly_spread(sizes, limit)
+    assert kept == evenly_spread_turns(sizes, limit)

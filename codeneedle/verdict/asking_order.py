@@ -48,30 +48,30 @@ class Order:
     """How many smaller numbers the probe has, at which no pair is judged."""
 
     @property
-    def every(self) -> tuple[Pair, ...]:
+    def eligible_pairs(self) -> tuple[Pair, ...]:
         """The pairs that may be measured."""
         return tuple(map(Pair.parse, self.pairs))
 
     @property
-    def first(self) -> tuple[Pair, ...]:
+    def first_step_pairs(self) -> tuple[Pair, ...]:
         """The pairs of the first step: those of `FIRST` whose K may be borne."""
         pairs = (pair for pair in FIRST if str(pair) in self.pairs)
         return tuple(pair for pair in pairs if pair.k not in self.unborne)
 
-    def sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+    def error_sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """
         Among how many pairs `error_share` shares `ALPHA` evenly, for *pair*.
 
         Half of it is for the first pairs, half for all others: those of this order, and
         others that were *measured*.
         """
-        first = set(self.first)
-        rest = {*self.every, *measured} - first
+        first = set(self.first_step_pairs)
+        rest = {*self.eligible_pairs, *measured} - first
         if not (first and rest):
             return max(len(first), len(rest), 1)
         return 2 * len(first if pair in first else rest)
 
-    def look(self, look: int) -> int:
+    def look_number_in_order(self, look: int) -> int:
         """
         The number of a look at a pair by this order; *look* is its number without it.
 
@@ -96,16 +96,16 @@ class JointOrder(Order):
 
     @property
     @override
-    def every(self) -> tuple[Pair, ...]:
+    def eligible_pairs(self) -> tuple[Pair, ...]:
         return self.candidates
 
     @property
     @override
-    def first(self) -> tuple[Pair, ...]:
+    def first_step_pairs(self) -> tuple[Pair, ...]:
         return ()
 
     @override
-    def sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
+    def error_sharing_count(self, pair: Pair, measured: Collection[Pair] = ()) -> int:
         """All that may be measured share evenly, and others that were *measured*."""
         if not self.is_fixed:
             return max(len(measured), 1)
@@ -121,12 +121,12 @@ class JointRun(Run):
     order: JointOrder
 
     @property
-    def apart(self) -> tuple[str, ...]:
-        """Names of probes that do not stand on one scale: `probes_apart`."""
-        return probes_apart([run.setup for run in self.runs])
+    def incomparable_probes(self) -> tuple[str, ...]:
+        """`differently_calibrated_probes` of these runs."""
+        return differently_calibrated_probes([run.setup for run in self.runs])
 
 
-def probes_apart(setups: Sequence[Setup]) -> tuple[str, ...]:
+def differently_calibrated_probes(setups: Sequence[Setup]) -> tuple[str, ...]:
     """Names of probes that the reference of each of *setups* has set otherwise."""
     return tuple(
         name
@@ -142,10 +142,10 @@ def _values_differ(values: Sequence[object]) -> bool:
 
 def order_of(run: Run) -> Order | None:
     """The order of *run*; None of one that measures a grid."""
-    return run.order if isinstance(run, JointRun) else order_in(run.setup)
+    return run.order if isinstance(run, JointRun) else stored_asking_order(run.setup)
 
 
-def shared_order_of(run: Run) -> Order | None:
+def error_sharing_order(run: Run) -> Order | None:
     """
     The order of *run*, by which pairs share the error.
 
@@ -161,7 +161,7 @@ def shared_order_of(run: Run) -> Order | None:
     return Order(pairs=tuple(map(str, run.setup.grid))) if decides is True else None
 
 
-def order_in(setup: Setup) -> Order | None:
+def stored_asking_order(setup: Setup) -> Order | None:
     """What *setup* keeps of the order; None of a sweep that measures a grid."""
     return from_json(setup.order, Order, file=SETUP) if setup.order else None
 
@@ -189,7 +189,7 @@ def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
     return is_same or finer.weight_bits > coarser.weight_bits
 
 
-def ruled_out(
+def pairs_ruled_out(
     decisions: Mapping[Pair, Decision], pairs: Iterable[Pair]
 ) -> dict[Pair, Pair]:
     """
@@ -277,7 +277,7 @@ def next_target(
             quantized. One that is not smaller is never set.
     """
     look = order.looks[0] if order.looks else 0
-    if first := tuple(pair for pair in order.first if pair not in seen):
+    if first := tuple(pair for pair in order.first_step_pairs if pair not in seen):
         return StepTarget(first, look, Why.FIRST)
     decisions = {pair: each.decision for pair, each in seen.items() if each.decision}
     within = [
@@ -285,10 +285,10 @@ def next_target(
         for p, decision in decisions.items()
         if decision is Decision.WITHIN
     ]
-    out = ruled_out(decisions, order.every)
+    out = pairs_ruled_out(decisions, order.eligible_pairs)
     largest = min(within, default=reference.size_by_types if reference else 1.0)
     # One of unknown size may be smaller.
-    sizes = {pair: pair.size_by_types for pair in order.every}
+    sizes = {pair: pair.size_by_types for pair in order.eligible_pairs}
     smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
     looks = _next_looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
@@ -304,8 +304,8 @@ def next_target(
     likely = [pair for pair in new if pair not in {*unlikely, *unborne}]
     if likely:
         return StepTarget((_most_settling(likely),), look, Why.SMALLER)
-    if ruled and not _is_checked(order, decisions):
-        return StepTarget((max(ruled, key=_by_size),), look, Why.CHECK)
+    if ruled and not _is_inference_checked(order, decisions):
+        return StepTarget((max(ruled, key=_size_key),), look, Why.CHECK)
     if far:
         return _cheapest_extension(far, seen)
     return _least_likely_target(unlikely, unborne, look)
@@ -326,7 +326,7 @@ def _cheapest_extension(
     goals: Mapping[Pair, int], seen: Mapping[Pair, PairState]
 ) -> StepTarget:
     """More functions of the pair that the fewest decide; of several, the smallest."""
-    pair = min(goals, key=lambda each: (seen[each].needed or 0, *_by_size(each)))
+    pair = min(goals, key=lambda each: (seen[each].needed or 0, *_size_key(each)))
     return StepTarget((pair,), goals[pair], Why.MORE)
 
 
@@ -376,12 +376,12 @@ def _most_settling(new: Collection[Pair]) -> Pair:
     the smallest.
     """
 
-    def settles(pair: Pair) -> tuple[int, float, str]:
+    def settling_key(pair: Pair) -> tuple[int, float, str]:
         within = sum(other.size_by_types >= pair.size_by_types for other in new)
         beyond = 1 + sum(covers(pair, other) for other in new)
         return min(within, beyond), -pair.size_by_types, str(pair)
 
-    return max(new, key=settles)
+    return max(new, key=settling_key)
 
 
 def _most_covering(new: Collection[Pair]) -> Pair:
@@ -398,15 +398,15 @@ def _most_covering(new: Collection[Pair]) -> Pair:
     return max(new, key=covered)
 
 
-def _is_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
+def _is_inference_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
     """Whether a finer pair rules out one that was measured after the first step."""
     beyond = [
         pair for pair, decision in decisions.items() if decision is Decision.BEYOND
     ]
-    others = decisions.keys() - {*order.first}
+    others = decisions.keys() - {*order.first_step_pairs}
     return any(covers(each, pair) for pair in others for each in beyond)
 
 
-def _by_size(pair: Pair) -> tuple[float, str]:
+def _size_key(pair: Pair) -> tuple[float, str]:
     """What sorts pairs by size, those of equal size by name."""
     return pair.size_by_types, str(pair)

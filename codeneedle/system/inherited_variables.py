@@ -14,7 +14,7 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput
 from codeneedle.system.contents import content_hash
-from codeneedle.system.secrets import is_secret, secret_in
+from codeneedle.system.secrets import is_secret, secret_name_in
 
 KEPT = frozenset(
     {
@@ -94,17 +94,17 @@ def pass_on(names: Iterable[str]) -> None:
             option.
     """
     for name in names:
-        reason, hint = _why_not(name)
+        reason, hint = _why_not_passed_on(name)
         if reason:
             raise BadInput(source=f"--env {name}", reason=reason, hint=hint)
     _passed_on.clear()
     _passed_on.update(names)
 
 
-def _why_not(name: str) -> tuple[str, str]:
+def _why_not_passed_on(name: str) -> tuple[str, str]:
     """Why *name* is not passed on, the first reason, and a hint; else both empty."""
     value = os.environ.get(name, "")
-    is_hidden = is_secret(name) or secret_in(f"{name}={value}")
+    is_hidden = is_secret(name) or secret_name_in(f"{name}={value}")
     reasons = (
         (
             not _NAME.fullmatch(name),
@@ -150,7 +150,7 @@ def _is_kept(name: str) -> bool:
     return name.startswith(KEPT_PREFIXES) and not is_secret(name)
 
 
-def deciding_variables() -> dict[str, str]:
+def setup_variables() -> dict[str, str]:
     """
     What programs inherit that decides how they compute, for the setup of a run.
 

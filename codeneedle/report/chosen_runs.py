@@ -16,7 +16,7 @@ from codeneedle.records.store import SETUP, Store, find_runs, setups_of
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.system.files import expand_home, refuse_unreadable
-from codeneedle.verdict.shares import read_together
+from codeneedle.verdict.shares import read_runs_of_stores
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Verdict
@@ -69,7 +69,7 @@ class Selection:
         return [judge(run, self.limits) for run in self.whole]
 
     @property
-    def also(self) -> tuple[Metric, ...]:
+    def summary_metrics(self) -> tuple[Metric, ...]:
         """
         The other metrics of a summary: sums of rounds, such as ``pass``, and what its
         probe shows beside the metric.
@@ -110,7 +110,7 @@ def select_runs(
     selection = Selection(
         runs=tuple(run.of_probe(probe.name) for run in whole),
         whole=tuple(whole),
-        probe=_with_more_metrics(probe, whole),
+        probe=_with_metrics_from_setups(probe, whole),
         metric=chosen,
         limits=limits,
         asks_loss=named is None,
@@ -136,7 +136,7 @@ def default_metric(runs: Sequence[Run]) -> str:
     """
     for probe in PROBES.values():
         firsts = (probe.metrics_of(run.setup)[0] for run in runs)
-        for metric in (*firsts, probe.metrics[0], *_more_metrics(probe, runs)):
+        for metric in (*firsts, probe.metrics[0], *_metrics_from_setups(probe, runs)):
             if _is_measured(probe, metric, runs):
                 return metric.name
     return next(iter(PROBES.values())).metrics[0].name
@@ -198,7 +198,7 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
     stores = [store for name in names or (None,) for store in _stores_named(root, name)]
     by_folder = {store.folder.resolve(): store for store in stores}
-    return read_together(list(by_folder.values()))
+    return read_runs_of_stores(list(by_folder.values()))
 
 
 def _stores_named(root: Path, name: str | None) -> list[Store]:
@@ -247,7 +247,7 @@ def _stores_of_only_run(root: Path) -> list[Store]:
     return stores
 
 
-def one_run(root: Path, name: str | None) -> Run:
+def read_single_run(root: Path, name: str | None) -> Run:
     """
     The only run called *name*; see `read_runs`.
 
@@ -264,7 +264,7 @@ def one_run(root: Path, name: str | None) -> Run:
     return runs[0]
 
 
-def runs_and_folder(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
+def runs_and_output_folder(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
     """
     The runs of all *names*, and the folder that a file about them goes to.
 
@@ -295,7 +295,7 @@ def probe_and_metric(name: str, runs: Sequence[Run]) -> tuple[Probe, Metric]:
     """
     by_name: dict[str, list[tuple[Probe, Metric]]] = {}
     for probe in PROBES.values():
-        metrics = (*probe.metrics, *_more_metrics(probe, runs))
+        metrics = (*probe.metrics, *_metrics_from_setups(probe, runs))
         for metric in {each.name: each for each in metrics}.values():
             by_name.setdefault(metric.name, []).append((probe, metric))
     if name not in by_name:
@@ -314,15 +314,15 @@ def _is_measured(probe: Probe, metric: Metric, runs: Sequence[Run]) -> bool:
     )
 
 
-def _with_more_metrics(probe: Probe, runs: Sequence[Run]) -> Probe:
+def _with_metrics_from_setups(probe: Probe, runs: Sequence[Run]) -> Probe:
     """*probe* with the metrics that settings of *runs* add, its headline first."""
     of_runs = (probe.metrics_of(run.setup)[:1] for run in runs)
-    metrics = (*chain(*of_runs), *probe.metrics, *_more_metrics(probe, runs))
+    metrics = (*chain(*of_runs), *probe.metrics, *_metrics_from_setups(probe, runs))
     by_name = {metric.name: metric for metric in metrics}
     return replace(probe, metrics=tuple(by_name.values()))
 
 
-def _more_metrics(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:
+def _metrics_from_setups(probe: Probe, runs: Sequence[Run]) -> Iterator[Metric]:
     """Metrics of *probe* that only the settings of *runs* have; one may come twice."""
     for run in runs:
         if probe.name in run.setup.probes:

@@ -16,7 +16,7 @@ from codeneedle.report.shown import (
     Style,
     legend,
 )
-from codeneedle.text import number, visible
+from codeneedle.text import escape_invisible, number_text
 from codeneedle.verdict.judge import Verdict
 
 FEWEST_PAIRS = 2
@@ -35,7 +35,7 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
         if any(FEW_PAIRS.sign in row for row in by_type):
             yield Facts([(FEW_PAIRS.sign, FEW_PAIRS.meaning)])
     shown = [
-        {square.pair: square for square in losses.squares()} if losses else {}
+        {square.pair: square for square in losses.shown_losses()} if losses else {}
         for losses in of_runs
     ]
     pairs = [*_measured_pairs(of_runs)]
@@ -44,7 +44,7 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     yield Table(
         ["K/V", *columns],
         [
-            [visible(str(pair)), *(_cell_text(each) for each in row)]
+            [escape_invisible(str(pair)), *(_cell_text(each) for each in row)]
             for pair, row in zip(pairs, rows, strict=True)
         ],
         words={"K/V"},
@@ -64,7 +64,7 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
             is_of_type = functools.partial(_has_type, axis, name)
             means = [_mean_loss(losses, is_of_type) for losses in of_runs]
             if {*means} != {FEW_PAIRS.sign}:
-                yield [f"{axis.upper()} {visible(name)}", *means]
+                yield [f"{axis.upper()} {escape_invisible(name)}", *means]
 
 
 def _has_type(axis: str, name: str, pair: Pair) -> bool:
@@ -81,7 +81,7 @@ def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str
     if losses is None or len(rows) < FEWEST_PAIRS:
         return FEW_PAIRS.sign
     mean = fmean(row.bounds.mean for row in rows)
-    return number(PERCENT * mean, digits=losses.digits)
+    return number_text(PERCENT * mean, digits=losses.digits)
 
 
 def _measured_pairs(of_runs: Sequence[Losses | None]) -> list[Pair]:

@@ -1,0 +1,29 @@
+"""Lists every module of the package with the first sentence of what it holds."""
+
+import ast
+from itertools import groupby
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "codeneedle"
+
+
+def module_lines() -> list[str]:
+    """A line for each module, by folder: its path, and its first sentence."""
+    paths = sorted(PACKAGE.rglob("*.py"), key=lambda path: (path.parent, path.name))
+    return [
+        line
+        for folder, modules in groupby(paths, key=lambda path: path.parent)
+        for line in ("", f"{folder.relative_to(ROOT)}/", *map(_module_line, modules))
+    ][1:]
+
+
+def _module_line(path: Path) -> str:
+    """``  judge.py  What the records of a run say of each pair``."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    sentence = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0]
+    return f"  {path.name:24}  {sentence.rstrip('.:')}"
+
+
+if __name__ == "__main__":
+    print("\n".join(module_lines()))
