@@ -60,7 +60,7 @@ sweep: llama ## Sweep the 6x6 grid on a small language model: a first answer, th
 # A file of tests stays in one process, and with it what its tests share. Files keep
 # their order: long ones first.
 test: llama $(SNAKEMAKE) ## Run every test, the ones on the real llama-server included
-	@$(BIN)/pytest -n logical --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
+	@$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder \
 	  $(PYTEST_ARGS)
 
 # Apart: what runs in one process takes twice the time.

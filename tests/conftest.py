@@ -20,6 +20,7 @@ from codeneedle.engines.llama_cpp.build import build_tool_environment
 from codeneedle.errors import MachineError
 from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
+from codeneedle.system.machine import usable_cores
 from codeneedle.system.secrets import forget_secrets
 
 Completed = subprocess.CompletedProcess[str]
@@ -48,6 +49,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         action="store_true",
         help="inject faults as often as promised, and print the table",
     )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more process than cores: a quarter of the time tests wait for programs."""
+    return usable_cores() + 1
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

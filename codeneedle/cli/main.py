@@ -1,4 +1,4 @@
-"""Runs a command: the one place where an error becomes an exit code."""
+"""Runs a command: the one place that prints an error, and makes an exit code of it."""
 
 import os
 import sys

@@ -740,6 +740,7 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
         Why.BORDER: "which fits as nothing finer does",
         Why.UNSURE: "which finer ones do not rule out, as the check says",
         Why.UNLIKELY: "less precise than one above the limit",
+        Why.UNBORNE: "whose K the weights are predicted not to bear",
     }.get(step.asked.why)
     if phrase:
         return f"{asked}, {phrase}"

@@ -18,7 +18,7 @@ from typing import Any
 from codeneedle.errors import BadInput, WeightsUnusable, did_you_mean
 from codeneedle.models import pretrained
 from codeneedle.models.kinds import has_non_model_name
-from codeneedle.models.weights import UNFINISHED
+from codeneedle.models.weights import PART_NAME, UNFINISHED
 from codeneedle.system.files import exists, open_regular, reason_of
 from codeneedle.text import size_text as size_phrase
 
@@ -30,7 +30,6 @@ MOST_MANIFEST_BYTES = 1 << 20
 MOST_DEPTH = 4
 """Folders below that of a model in which its files are searched."""
 
-_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _TAG = re.compile(r"[-.]([A-Z0-9_]+)(?:-\d{5}-of-\d{5})?\.gguf$", re.IGNORECASE)
 _NAME = re.compile(r"[\w. -]+(?:/[\w. -]+)*(?::[\w.-]+)?")
 _REPO = re.compile(r"models--(?P<repo>[\w.-]+)")
@@ -230,7 +229,7 @@ def _gguf_models_below(
     for path in _files_in(folder, depth=MOST_DEPTH, ending=".gguf"):
         if has_non_model_name(path.name):
             continue
-        part = _PART.fullmatch(path.name)
+        part = PART_NAME.fullmatch(path.name)
         stem = str(path.with_name(part["stem"])) if part else str(path)
         by_stem.setdefault(stem, []).append(path)
     for parts in by_stem.values():

@@ -41,7 +41,7 @@ from codeneedle.system.files import (
 from codeneedle.text import replace_surrogates
 from codeneedle.text import size_text as size_phrase
 
-_PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
+PART_NAME = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 """Names of split models, as ``llama-gguf-split`` writes and llama.cpp finds them."""
 
 _HASHED_NAME = re.compile(r"sha256-[0-9a-f]{64}")
@@ -370,7 +370,7 @@ def short_name(path: Path) -> str:
     Lower case, because some file systems ignore case.
     """
     name = path.absolute().name
-    part = _PART.fullmatch(name)
+    part = PART_NAME.fullmatch(name)
     stem = part["stem"] if part else _ENDING.sub("", name)
     slug = re.sub(r"[^a-z0-9._]+", "-", stem.lower()).strip("-._")
     return slug[:_LONGEST_NAME] or "model"
@@ -491,7 +491,7 @@ def _models_in(folder: Path) -> list[str]:
     if not folder.is_dir():
         return []
     names = sorted(file.name for file in folder.iterdir())
-    parts = {name: _PART.fullmatch(name) for name in names if _ENDING.search(name)}
+    parts = {name: PART_NAME.fullmatch(name) for name in names if _ENDING.search(name)}
     firsts = (
         n for n, part in parts.items() if part is None or int(part["number"]) == 1
     )
@@ -511,10 +511,10 @@ def _may_be_model(path: Path) -> bool:
 
 def parts_beside(path: Path) -> tuple[Path, ...]:
     """The parts that are there of the weights at *path*, sorted; itself if no part."""
-    part = _PART.fullmatch(path.name)
+    part = PART_NAME.fullmatch(path.name)
     if part is None:
         return (path,)
-    others = (_PART.fullmatch(each.name) for each in path.parent.glob("*.gguf"))
+    others = (PART_NAME.fullmatch(each.name) for each in path.parent.glob("*.gguf"))
     names = (
         other[0]
         for other in others
@@ -525,7 +525,7 @@ def parts_beside(path: Path) -> tuple[Path, ...]:
 
 def _model_parts(path: Path) -> tuple[Path, ...]:
     """All parts of the model at *path*, in order; stops if one is missing."""
-    part = _PART.fullmatch(path.name)
+    part = PART_NAME.fullmatch(path.name)
     if part is None or not int(part["count"]):
         return (path,)
     count = int(part["count"])

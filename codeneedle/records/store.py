@@ -1,4 +1,7 @@
-"""Run folders: one file per cell and probe, each written whole or not at all."""
+"""
+Run folders: one file per cell and probe, written whole or not at all, and refused if
+damaged or of another version.
+"""
 
 import contextlib
 import errno

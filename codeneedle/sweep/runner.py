@@ -1,6 +1,6 @@
 """
-Walks the cells of a run, by one worker or several, turns whatever happens into records,
-and gives up where all cells fail.
+Walks the cells of a run that are left, by one worker or several, turns whatever happens
+into records, and gives up where all cells fail.
 """
 
 import functools

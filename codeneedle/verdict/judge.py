@@ -1,4 +1,7 @@
-"""The verdict: each pair is within the limit, beyond it, or open; which one is set."""
+"""
+The verdict: each pair is within the limit, beyond it, or open; which one is set, and
+which of them no other beats in memory and loss.
+"""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

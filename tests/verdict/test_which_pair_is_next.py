@@ -7,15 +7,18 @@ import pytest
 from made_losses import OPEN, losing_run
 
 from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
+from codeneedle.cli.sweep import step_phrase
 from codeneedle.verdict.asking_order import (
     Order,
     PairState,
+    StepTarget,
     Why,
     covers,
     next_target,
     pairs_ruled_out,
 )
 from codeneedle.verdict.judge import judge
+from codeneedle.verdict.next import NextStep
 from codeneedle.verdict.statistics import ALPHA, Decision, error_share
 
 EIGHT, MIXED, FOUR = FIRST
@@ -224,6 +227,18 @@ def test_of_the_error_half_is_for_the_pairs_of_the_first_step_that_the_weights_b
     assert 2 * (len(OTHERS) - 2) == order.error_sharing_count(FOUR)
     shares = [error_share(0, order.error_sharing_count(each)) for each in OTHERS]
     assert ALPHA / 2 == pytest.approx(sum(shares))
+
+
+def test_each_reason_for_a_step_has_words_of_its_own():
+    verdict = judge(losing_run({"q8_0/q8_0": [0.0] * 8}))
+    said = [
+        step_phrase(
+            NextStep(asked=StepTarget((FOUR,), 12, why), goals={}, time_s=0), verdict
+        )
+        for why in Why
+    ]
+
+    assert len(Why) == len({*said})
 
 
 def by_sum(limit):

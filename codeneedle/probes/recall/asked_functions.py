@@ -1,4 +1,7 @@
-"""What recall asks of a text: its functions, and the room that they take."""
+"""
+What recall asks of a text: its functions, how long a reply may be, and the room that
+both take.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
