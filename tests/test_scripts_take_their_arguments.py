@@ -64,6 +64,7 @@ def test_every_module_that_is_changed_for_a_mutant_exists():
 def test_every_script_of_a_long_target_is_looked_at_here():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     started = {found["name"] for found in SCRIPT.finditer(makefile)}
+    started -= {"module_map"}  # a listing, without arguments
 
     assert {
         *("bench", "cluster", "evaluations", "fuzz", "humaneval", "mutants"),
