@@ -145,3 +145,23 @@ def test_every_module_says_in_a_line_what_it_holds():
 
     assert len(modules) == len([*PACKAGE.rglob("*.py")])
     assert all(len(line) == 2 for line in modules)
+
+
+def test_names_of_code_in_the_guide_for_contributors_exist():
+    root = PACKAGE.parent
+    sources = [
+        path.read_text(encoding="utf-8")
+        for folder in ("codeneedle", "tests", "scripts")
+        for path in (root / folder).rglob("*.py")
+    ]
+    known = set(re.findall(r"\w+", "\n".join(sources)))
+    guide = (root / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = [word for code in re.findall(r"`([^`\n]+)`", guide) for word in code.split()]
+
+    assert [] == [
+        name
+        for word in told
+        if "/" not in word
+        for name in re.findall(r"\w+", word)
+        if "_" in name and name not in known
+    ]
