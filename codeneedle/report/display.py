@@ -34,6 +34,9 @@ class Display:
     """
 
     in_table: bool = False  # True if tables show it by default
+    is_left_out_as_zero: bool = (
+        False  # True if tables leave it out where it is 0 of all
+    )
     is_kept: bool = False
     """True if comparisons and receipts have it although tables leave it out."""
 
@@ -125,10 +128,16 @@ _WRITTEN = {
     ),
     "pass": replace(_ROUNDS, label=f"rounds with at least {PASS_LINES} matched lines"),
     "misplaced": replace(
-        _LINES, label="lines of the answer that stand elsewhere in the text"
+        _LINES,
+        label="lines of the answer that stand elsewhere in the text",
+        in_table=True,
+        is_left_out_as_zero=True,
     ),
     "hallucinated": replace(
-        _LINES, label="lines of the answer that stand nowhere in the text"
+        _LINES,
+        label="lines of the answer that stand nowhere in the text",
+        in_table=True,
+        is_left_out_as_zero=True,
     ),
     "missing": replace(
         _LINES, label=f"missing lines of {WRITTEN_LINES}", bounds=(0, WRITTEN_LINES)

@@ -66,6 +66,13 @@ class Column:
         return any(cell.has_value for cell in self.cells.values())
 
     @property
+    def is_left_out(self) -> bool:
+        """Whether it says nothing: it has no values, or zeros that need no column."""
+        values = [cell.value for cell in self.cells.values() if cell.has_value]
+        needs_more = display_of(self.metric).is_left_out_as_zero
+        return not (any(values) if needs_more else values)
+
+    @property
     def is_floor_rounding(self) -> bool:
         """Whether the noise floor is no noise, but rounding of 32-bit arithmetic."""
         return self.metric.floor and abs(self.reference_value) < ROUNDING
@@ -168,8 +175,8 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
     """
     A column for each metric of *probes* with records, by quantity.
 
-    One that several probes have is that of the first with values; empty ones are not
-    shown beside others.
+    One that several probes have is that of the first with values; those that say
+    nothing are not shown beside others.
     """
     chosen: dict[str, Column] = {}
     for probe in probes:
@@ -192,7 +199,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
     return tuple(
         replace(column, is_shown=False)
         if column.probe in measured
-        and not column.has_values
+        and column.is_left_out
         and column.metric.name != sort
         else column
         for column in by_group

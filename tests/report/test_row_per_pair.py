@@ -178,6 +178,19 @@ def test_a_metric_without_any_value_has_no_column_where_its_probe_has_others():
     assert ["none", "some"] == shown(table_of(probes=probes, sort="none"))
 
 
+@pytest.mark.parametrize(("most", "has_column"), [(0.0, False), (3.0, True)])
+def test_wrong_lines_have_a_column_where_there_are_any(most, has_column):
+    def lines(record, _setup):
+        return [most if record.pair == Pair.parse("q4_0/q4_0") else 0.0]
+
+    some = made_metric("some", values=lambda *_: [7.0])
+    wrong = made_metric("misplaced", values=lines)
+    table = table_of(probes=[made_probe("divergence", some, wrong)])
+
+    assert has_column == ("misplaced" in shown(table))
+    assert column(table, "misplaced").has_values
+
+
 @pytest.mark.parametrize("metric", ["kld", "top1", "tg", "kld-max"])
 def test_sorting_puts_the_best_first_and_shows_the_column(metric):
     table = table_of(sort=metric)
