@@ -220,6 +220,13 @@ def test_pairs_whose_k_is_predicted_to_lose_too_much_come_last():
     assert ("q5_1/q4_0", 12, Why.UNBORNE) == asked(seen, order)
 
 
+def test_of_predicted_pairs_that_cover_none_the_smallest_is_asked():
+    few = ("q8_0/f16", "q5_1/q4_0", "q4_0/q8_0")
+    order = Order(pairs=few, looks=(12,), unborne=("q5_1", "q4_0"))
+
+    assert ("q5_1/q4_0", 12, Why.UNBORNE) == asked({"q8_0/f16": WITHIN}, order)
+
+
 def test_of_the_error_half_is_for_the_pairs_of_the_first_step_that_the_weights_bear():
     order = replace(ORDER, unborne=("q4_0",))
 
