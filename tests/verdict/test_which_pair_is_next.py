@@ -150,6 +150,13 @@ def test_then_pairs_smaller_than_what_is_within_that_settle_most_of_the_others()
     assert _bits(pair(name)) < _bits(EIGHT)
 
 
+def test_a_pair_in_the_middle_settles_itself_and_those_on_its_side():
+    few = ("q8_0/q8_0", "q5_1/q5_1", "q5_1/q5_0", "q5_0/q5_0")
+    order = Order(pairs=few, looks=(12,))
+
+    assert ("q5_1/q5_0", 12, Why.SMALLER) == asked({"q8_0/q8_0": WITHIN}, order)
+
+
 def test_of_pairs_that_settle_as_many_the_smaller_one_is_asked():
     order = Order(pairs=("q5_1/q4_0", "q4_0/q5_0"), looks=(12,))
 

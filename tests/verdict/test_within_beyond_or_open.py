@@ -277,6 +277,13 @@ def test_gaps_are_not_compared_and_named_with_their_reason(status, reason):
     assert row_of(run).bounds == row_of(losing_run({GOOD: OPEN})).bounds
 
 
+def test_of_several_failures_of_a_pair_the_first_is_its_trouble():
+    first, second = (failed_record(COARSE, reason=why) for why in ("first", "second"))
+    run = losing_run({GOOD: OPEN}, first, replace(second, probe="divergence"))
+
+    assert "crashed: first" == of(judge(run), COARSE).trouble
+
+
 def test_a_pair_that_was_stopped_half_way_is_a_gap_whatever_it_holds():
     run = losing_run({GOOD: OPEN})
     stopped = replace(

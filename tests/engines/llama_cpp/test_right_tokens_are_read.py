@@ -142,6 +142,7 @@ def stored_row(scale, low, values):
         (16.04 / 65535, -16.04, [65535, *[0] * 6], ""),
         (16.06 / 65535, -16.06, [65535, *[0] * 6], "a scale of"),
         (-16.0 / 65535, 0.0, [0, *[65535] * 6], "a scale of"),
+        (1.0 / 65535, 0.0, [65535, *[0] * 6], "a log-probability of 1"),
         # Of a flat row all are equal: the sum is seven times that of one.
         (0.0, math.log(1.04 / 7), [0] * 7, ""),
         (0.0, math.log(0.96 / 7), [0] * 7, ""),
