@@ -132,6 +132,5 @@ def weights_comparison_line(plan: Plan) -> str:
     command = sweep_command(folder / SWEEP, "--decide", *models, *where)
     return (
         f"{escape_invisible(other.name)} lies beside it: how large this loss is "
-        "beside that of "
-        f"weights, tells {command} --max-memory SIZE --at TOKENS"
+        f"beside that of weights, tells {command} --max-memory SIZE --at TOKENS"
     )

@@ -651,8 +651,7 @@ class Engine(ABC):
         beside = f" in each of {workers} cells" if workers > 1 else ""
         return (
             f"reading {context:,} tokens{beside} takes {size_text(needed)} of main "
-            "memory "
-            f"beside the model, and {size_text(there)} are free"
+            f"memory beside the model, and {size_text(there)} are free"
         )
 
     def speed_tool(self) -> SpeedTool:

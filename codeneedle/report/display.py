@@ -34,9 +34,9 @@ class Display:
     """
 
     in_table: bool = False  # True if tables show it by default
-    is_left_out_as_zero: bool = (
-        False  # True if tables leave it out where it is 0 of all
-    )
+    is_left_out_as_zero: bool = False
+    """True if tables leave it out where it is 0 of all pairs."""
+
     is_kept: bool = False
     """True if comparisons and receipts have it although tables leave it out."""
 

@@ -326,8 +326,7 @@ def _quantized_reference_line(verdict: Verdict) -> Iterator[str]:
             why = f"it was measured before {pairs_phrase(late)}"
         yield (
             f"     All this is beside {escape_invisible(str(reference))}, whose own "
-            "loss is "
-            f"unknown: {why}."
+            f"loss is unknown: {why}."
         )
 
 

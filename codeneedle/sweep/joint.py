@@ -123,7 +123,8 @@ class JointLoop:
         order = stored_asking_order(self._finest_loop.runner.run.setup)
         if order is not None:
             for loop, pairs in zip(self.loops[1:], fitting[1:], strict=True):
-                adopt_and_store_order(loop.runner, order, pairs)
+                unborne = loop.plan.unborne_types
+                adopt_and_store_order(loop.runner, order, pairs, unborne=unborne)
 
     def _fitting_pairs(self) -> list[list[Pair]]:
         """Pairs that may be measured and fit the memory, for each file of weights."""

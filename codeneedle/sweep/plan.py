@@ -251,9 +251,8 @@ class Plan:
         if needed > free:
             yield (
                 f"weights and KV cache take {size_text(needed)}, but only "
-                f"{size_text(free)} of "
-                "memory is free: choose a smaller --context, or a smaller quantization "
-                "of the weights"
+                f"{size_text(free)} of memory is free: choose a smaller --context, or "
+                "a smaller quantization of the weights"
             )
 
     def _kernel_notes(self) -> Iterator[str]:
@@ -285,8 +284,8 @@ class Plan:
         elif self.pairs_without_kernel:
             yield (
                 f"{plural(len(self.pairs_without_kernel), 'pair')} of "
-                f"{len(self.pairs)} "
-                "without a kernel here: measured last (--kernels-only leaves them out)"
+                f"{len(self.pairs)} without a kernel here: measured last "
+                "(--kernels-only leaves them out)"
             )
 
     def _corpus_notes(self) -> Iterator[str]:

@@ -73,10 +73,8 @@ def fix_and_store_order(
         most_s: See `first_look_index`.
     """
     run = runner.read()
-    stored, wanted = (
-        stored_asking_order(run.setup),
-        [str(p) for p in pairs if p != reference],
-    )
+    stored = stored_asking_order(run.setup)
+    wanted = [str(pair) for pair in pairs if pair != reference]
     if stored is not None and {*wanted} <= {*stored.pairs}:
         return stored
     if stored is None:
@@ -85,7 +83,9 @@ def fix_and_store_order(
     return _store_extended_order(runner, stored, wanted)
 
 
-def adopt_and_store_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -> Order:
+def adopt_and_store_order(
+    runner: Runner, order: Order, pairs: Iterable[Pair], unborne: tuple[str, ...] = ()
+) -> Order:
     """
     The order of the run of *runner*, with the numbers of functions of another one.
 
@@ -95,8 +95,10 @@ def adopt_and_store_order(runner: Runner, order: Order, pairs: Iterable[Pair]) -
         runner: Of a run beside that of the reference.
         order: That of the run with the reference.
         pairs: Those that may be measured.
+        unborne: Types of K that the weights of this run are predicted not to bear.
     """
-    stored = stored_asking_order(runner.read().setup) or replace(order, pairs=())
+    stored = stored_asking_order(runner.read().setup)
+    stored = stored or replace(order, pairs=(), unborne=unborne)
     return _store_extended_order(runner, stored, [str(pair) for pair in pairs])
 
 
@@ -121,27 +123,20 @@ def _with_looks(order: Order, run: Run, reference: Pair, most_s: float) -> Order
 
     Else from the look that is likely to come in *most_s* seconds.
     """
-    ends = (
-        [*FURTHER.units_at_looks(run.setup)] if PROBE.name in run.setup.probes else []
-    )
-    own = next(
-        (r for r in run.records if is_extendable(r) and r.pair == reference), None
-    )
+    has_looks = PROBE.name in run.setup.probes
+    ends = [*FURTHER.units_at_looks(run.setup)] if has_looks else []
+    measured = [record for record in run.records if is_extendable(record)]
+    own = next((record for record in measured if record.pair == reference), None)
     at = 0
-    if (
-        ends
-        and own
-        and all(r.pair == reference for r in run.records if is_extendable(r))
-    ):
+    if ends and own and all(record.pair == reference for record in measured):
+        # The reference is asked for as many as the others.
+        cells = 1 + len(order.first_step_pairs)
         others_s = _seconds_of_other_probes(run, reference)
         at = first_look_index(
             ends,
             functools.partial(cell_s, own, run.setup),
-            cells=1
-            + len(
-                order.first_step_pairs
-            ),  # the reference is asked for as many as others
-            spent_s=own.phases.total_s + (1 + len(order.first_step_pairs)) * others_s,
+            cells=cells,
+            spent_s=own.phases.total_s + cells * others_s,
             most_s=most_s,
         )
     return replace(order, looks=tuple(ends[at:]), skipped=at)

@@ -39,10 +39,8 @@ class NoiseFloor:
             return ""
         return (
             f"differs from itself by {limits.loss_amount_text(kind, repeated)}, more "
-            "than the "
-            f"limit of {limits.loss_amount_text(kind, limit)}: this engine does not "
-            "repeat "
-            "itself so closely"
+            f"than the limit of {limits.loss_amount_text(kind, limit)}: this engine "
+            "does not repeat itself so closely"
         )
 
 

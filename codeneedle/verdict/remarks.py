@@ -235,8 +235,8 @@ def _remarks_on_kernels(
         why = f" ({escape_invisible(best.evidence)})" if best.evidence else ""
         text = (
             f"By its losses alone {escape_invisible(str(best.pair))} would be set: "
-            f"it {loses}, "
-            f"at {relative_cache_size(best):.0%} of the KV memory, but {where}{why}."
+            f"it {loses}, at {relative_cache_size(best):.0%} of the KV memory, but "
+            f"{where}{why}."
         )
         yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
     if pairs := verdict.worth_compiling:
@@ -305,8 +305,7 @@ def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
     if verdict.has_crosscheck and chosen and chosen not in verdict.crosschecks:
         text = (
             f"{escape_invisible(str(chosen))} was read, and not checked token by "
-            "token yet: "
-            f"{sweep_command(verdict.run.folder)}"
+            f"token yet: {sweep_command(verdict.run.folder)}"
         )
         yield Remark(RemarkKind.UNCHECKED, text, (chosen,))
 
@@ -382,8 +381,7 @@ def _remarks_on_paired_tests(verdict: Verdict) -> Iterator[Remark]:
             )
             text = (
                 f"{escape_invisible(str(result.pair))}: {row.lost} lost, {row.won} "
-                "won of "
-                f"{plural(units, 'sample')} ({row.metric.name}), "
+                f"won of {plural(units, 'sample')} ({row.metric.name}), "
                 f"mid-p {p_value_phrase(row.lost, row.won)} by an exact paired "
                 f"test; where so many differ, about {needed:,} samples show a loss of "
                 f"{verdict.limits.loss_amount_text(row.kind, row.limit)}."

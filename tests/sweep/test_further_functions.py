@@ -51,12 +51,18 @@ from codeneedle.sweep.request import (
 from codeneedle.sweep.runner import CellStarted, Runner
 from codeneedle.sweep.schedule import Schedule, Wanted, is_short_of_task
 from codeneedle.sweep.steps import (
+    adopt_and_store_order,
     first_look_index,
     first_step_limit_s,
     fix_and_store_order,
     with_steps,
 )
-from codeneedle.verdict.asking_order import StepTarget, Why, stored_asking_order
+from codeneedle.verdict.asking_order import (
+    Order,
+    StepTarget,
+    Why,
+    stored_asking_order,
+)
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
@@ -581,6 +587,14 @@ def test_types_that_the_weights_are_predicted_not_to_bear_are_kept_with_the_orde
 
     assert (("q4_0",), (GOOD,)) == (order.unborne, order.first_step_pairs)
     assert order == fix_and_store_order(world.runner(), WHOLE, [GOOD, BAD])
+
+
+def test_other_weights_take_the_numbers_of_functions_and_not_what_is_predicted(world):
+    world.sweep(WHOLE)
+    first = Order(pairs=(str(BAD),), looks=(8,), unborne=("q4_0",))
+    order = adopt_and_store_order(world.runner(), first, [GOOD], unborne=("q5_1",))
+
+    assert order == Order(pairs=(str(GOOD),), looks=(8,), unborne=("q5_1",))
 
 
 def test_quick_cells_are_asked_for_all_functions_at_once(world):

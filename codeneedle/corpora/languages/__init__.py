@@ -102,8 +102,8 @@ def language_of_suffix(suffix: str, *, source: str) -> Language:
         source=source,
         reason="its language is not known",
         hint=f"Files of {language_names_phrase()} end with {', '.join(suffixes())}. "
-        "For another "
-        "suffix of one of these write a corpus file, such as corpora/mine.toml: "
+        "For another suffix of one of these write a corpus file, such as "
+        "corpora/mine.toml: "
         'files = ["../PATH"], language = "php".',
     )
 

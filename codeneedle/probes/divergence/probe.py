@@ -354,8 +354,8 @@ class DivergenceProbe(Probe):
             return ()
         note = (
             f"{NAME}: the distributions of the reference take about "
-            f"{size_text(needed)} in "
-            f"{folder / 'base'}, which may be deleted once no pair is left to compare"
+            f"{size_text(needed)} in {folder / 'base'}, which may be deleted once no "
+            "pair is left to compare"
         )
         return (note,)
 

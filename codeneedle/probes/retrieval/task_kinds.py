@@ -226,8 +226,7 @@ def _make_multikey(spec: TextSpec) -> Material:
             depth=depth,
             key=pairs.keys[n],
             prompt=f"What does the text above say: {pairs.line_up_to_value(n)}... "
-            "Answer with what"
-            " stands in place of the dots, and nothing else.",
+            "Answer with what stands in place of the dots, and nothing else.",
             begin=pairs.line_up_to_value(n),
             items=(pairs.values[n],),
             at=(n,),
