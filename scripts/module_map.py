@@ -1,6 +1,7 @@
 """Lists every module of the package with the first sentence of what it holds."""
 
 import ast
+import signal
 from itertools import groupby
 from pathlib import Path
 
@@ -26,4 +27,5 @@ def _module_line(path: Path) -> str:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # head may have enough
     print("\n".join(module_lines()))
