@@ -32,6 +32,7 @@ from codeneedle.sweep import schedule
 from codeneedle.sweep.measure import Options
 from codeneedle.sweep.prepare import prepare
 from codeneedle.sweep.request import Execution, Request
+from codeneedle.verdict.asking_order import stored_asking_order
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
@@ -182,6 +183,19 @@ def test_the_smallest_within_is_set_of_all_candidates(several):
     assert 0 == code
     assert several.shown.getvalue().startswith("Set: --model middle q8_0/q8_0")
     assert ("fine", "f16/f16") in several.asked
+
+
+def test_each_file_keeps_what_its_own_weights_are_predicted_not_to_bear(
+    several, monkeypatch
+):
+    monkeypatch.setattr(
+        "codeneedle.models.sensitivity.unborne_types",
+        lambda weights, **_: (weights.path.stem,),
+    )
+    several.sweep()
+
+    orders = [stored_asking_order(plan.store.setup()) for plan in several.plans()]
+    assert [(name,) for name in FILES] == [order.unborne for order in orders]
 
 
 def test_what_does_not_fit_is_not_asked_but_for_the_reference(several):
