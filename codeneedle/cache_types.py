@@ -1,4 +1,4 @@
-"""Cache types, pairs of them, and the grid that a sweep walks."""
+"""Cache types, pairs of them, which is more precise, and the grid of a sweep."""
 
 import hashlib
 import itertools

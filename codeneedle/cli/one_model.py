@@ -1,4 +1,4 @@
-"""Which files of weights are of one model, so that one budget is a question."""
+"""Before several files of weights are swept: are their headers of one model?"""
 
 import contextlib
 from collections.abc import Sequence

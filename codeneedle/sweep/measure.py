@@ -1,5 +1,6 @@
 """
-The loop of a sweep: takes the task that is next, measures it, notes what became of it.
+The loop of a sweep: takes the task that is next, measures it if its time allows, notes
+what became of it.
 
 Nothing is shown here: an `Observer` is told.
 """

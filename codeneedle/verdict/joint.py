@@ -1,6 +1,6 @@
 """
-Runs of several files of weights of one model, on one scale: a candidate is a file of
-weights with a pair.
+Runs of several files of weights are judged as one, if they are of one model and were
+asked alike: a candidate is a file of weights with a pair.
 """
 
 import math

@@ -1,6 +1,6 @@
 """
 What a metric says of each pair: its loss beside the reference, unit by unit, with the
-interval, the decision and the doubts.
+interval, the decision, and the doubts that leave it open: too few units, a noise floor.
 """
 
 import math

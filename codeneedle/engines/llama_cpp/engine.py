@@ -1,4 +1,7 @@
-"""llama.cpp as an engine: what it can do, and a llama-server for each cell."""
+"""
+llama.cpp as an engine: what it can do, how fast attention is on a processor, and a
+llama-server for each cell.
+"""
 
 import contextlib
 import os
