@@ -74,7 +74,7 @@ quick: setup ## Run the tests that need no server, fault, picture or other progr
 	@$(BIN)/pytest -m 'not real and not slow' --ignore tests/faults \
 	  -n logical --maxprocesses 4 --dist worksteal $(PYTEST_ARGS)
 
-map: ## List every module of the package with what it holds, a line each
+map: ## List every module with what it holds, a line each
 	@$(PYTHON) scripts/module_map.py
 
 docs: setup ## Build the documentation into docs/_build, warnings as errors

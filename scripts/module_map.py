@@ -1,4 +1,4 @@
-"""Lists every module of the package with the first sentence of what it holds."""
+"""Lists every module with the first sentence of what it holds."""
 
 import ast
 import signal
@@ -6,17 +6,21 @@ from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PACKAGE = ROOT / "codeneedle"
+FOLDERS = ("codeneedle", "docs/extensions", "scripts")
 
 
 def module_lines() -> list[str]:
     """A line for each module, by folder: its path, and its first sentence."""
-    paths = sorted(PACKAGE.rglob("*.py"), key=lambda path: (path.parent, path.name))
+    paths = [path for folder in FOLDERS for path in _modules_of(ROOT / folder)]
     return [
         line
         for folder, modules in groupby(paths, key=lambda path: path.parent)
         for line in ("", f"{folder.relative_to(ROOT)}/", *map(_module_line, modules))
     ][1:]
+
+
+def _modules_of(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"), key=lambda path: (path.parent, path.name))
 
 
 def _module_line(path: Path) -> str:

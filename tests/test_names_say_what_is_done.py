@@ -143,7 +143,7 @@ def test_every_module_says_in_a_line_what_it_holds():
     lines = [line.split(maxsplit=1) for line in module_map.module_lines()]
     modules = [line for line in lines if line and line[0].endswith(".py")]
 
-    assert len(modules) == len([*PACKAGE.rglob("*.py")])
+    assert len(modules) > len([*PACKAGE.rglob("*.py")])
     assert all(len(line) == 2 for line in modules)
 
 

@@ -1,4 +1,7 @@
-"""What in the weights is known to make a quantized KV cache cost more."""
+"""
+What in the weights is known to make a quantized KV cache cost more, from which limits
+on, and for models of which size.
+"""
 
 import math
 import statistics

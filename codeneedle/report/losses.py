@@ -1,4 +1,4 @@
-"""The loss of every pair of a grid, in the unit of the verdict."""
+"""The loss of every pair of a grid, by its worst metric, in the unit of the verdict."""
 
 import itertools
 import math

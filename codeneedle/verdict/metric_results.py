@@ -1,6 +1,7 @@
 """
 What a metric says of each pair: its loss beside the reference, unit by unit, with the
-interval, the decision, and the doubts that leave it open: too few units, a noise floor.
+interval, the decision, and the doubts that leave it open: too few units, noise, or a
+reference that others beat.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Directives for tables of what the program knows: tasks, sweep files, rows ..."""
+"""Directives for tables of what the program knows: tasks, sweep files, rows."""
 
 from collections.abc import Collection, Iterable, Sequence
 from importlib import resources
