@@ -94,7 +94,7 @@ class Knobs:
                     source="random bodies",
                     key=knob,
                     reason="out of range",
-                    hint=f"{knob} must be from {least} to {most}.",
+                    hint=f"{knob} must be from {least:,} to {most:,}.",
                 )
         if self.size_bytes > MAX_BYTES:
             raise BadInput(

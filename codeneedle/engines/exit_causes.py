@@ -140,9 +140,9 @@ def trouble_of_sigkill() -> Trouble:
     Users send it, too, and so do programs that watch the memory.
     """
     if machine.ran_out_of_memory():
-        reason = "killed by SIGKILL: the kernel ended programs for lack of memory"
+        reason = "the kernel ended programs for lack of memory"
         return Trouble(Status.OUT_OF_MEMORY, reason)
-    reason = "killed by SIGKILL; nothing shows that memory ran out"
+    reason = "nothing shows that memory ran out"
     return Trouble(Status.CRASHED, reason)
 
 

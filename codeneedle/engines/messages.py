@@ -269,8 +269,8 @@ class BadReply(CellError):  # noqa: N818 - named after the fact
         super().__init__(
             f"the server's answer is longer than {size_text(limit_bytes)}"
             if limit_bytes
-            else f"the server did not answer with {expected}: "
-            f"{quote_beginning(answer)}",
+            else f"the server did not answer with {expected}"
+            f"{f': {quote_beginning(answer)}' if answer else ', but with nothing'}",
             hint="Is it the kind of server that --engine names? Its log may tell more.",
         )
 

@@ -7,6 +7,8 @@ import re
 import struct
 from dataclasses import dataclass, field, replace
 
+from codeneedle.text import plural
+
 Value = int | float | bool | str | tuple[int | float | bool, ...]
 Buffer = bytes | bytearray | memoryview
 
@@ -138,7 +140,9 @@ def parse(data: Buffer) -> Header:
     _check_magic_and_version(reader)
     tensors, keys = reader.next_u64(), reader.next_u64()
     if keys > MOST_KEYS or tensors > MOST_TENSORS:
-        raise BadHeader(f"it claims to have {keys} keys and {tensors} tensors")
+        raise BadHeader(
+            f"it claims to have {plural(keys, 'key')} and {plural(tensors, 'tensor')}"
+        )
     values: dict[str, Value] = {}
     lengths: dict[str, int] = {}
     hashes: dict[str, bytes] = {}
@@ -303,7 +307,7 @@ def _read_array(
     """Read a list: its length, and its numbers if it is short; never strings."""
     kind, count = reader.next_u32(), reader.next_u64()
     if count > MOST_ELEMENTS:
-        raise BadHeader(f"a list in it claims to have {count} elements")
+        raise BadHeader(f"a list in it claims to have {count:,} elements")
     lengths[name] = count
     if kind == _STRING:
         reader.skip_texts(count)

@@ -212,9 +212,11 @@ def _ollama_model(name: str, manifest: Path, folder: Path) -> StoredModel:
             kind = str(layer.get("mediaType")).removeprefix(_LAYER)
             kinds.setdefault(kind, []).append(str(layer.get("digest")))
     digests = [_DIGEST.fullmatch(digest) for digest in kinds.get("model", [])]
-    if len(digests) != 1 or not digests[0]:
+    if len(digests) != 1:
         count = f"{len(digests)} files of weights" if digests else "no GGUF file"
         return replace(missing, problem=f"its manifest names {count}")
+    if not digests[0]:
+        return replace(missing, problem="its manifest names no file by a hash")
     if "adapter" in kinds:
         return replace(missing, problem="it is a model with an adapter (LoRA)")
     blob = folder / "blobs" / f"sha256-{digests[0]['digits']}"

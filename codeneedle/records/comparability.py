@@ -69,8 +69,8 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
     def __init__(self, *, folder: Path, key: str, stored: Any, wanted: Any) -> None:
         name = key.replace("_", " ")
         super().__init__(
-            f"{folder} holds a run with another {name}: {json_value_phrase(stored)}, "
-            f"now {json_value_phrase(wanted)}",
+            f"{folder} holds a run of another setup ({name}: "
+            f"{json_value_phrase(stored)}; now: {json_value_phrase(wanted)})",
             hint=f"Go on with the {name} of that run: {sweep_command(folder)}. Or "
             "choose another folder with --out, or move that one away.",
         )

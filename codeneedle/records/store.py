@@ -55,7 +55,7 @@ from codeneedle.system.files import (
     write_atomically,
 )
 from codeneedle.system.secrets import has_known_secret, masked_values
-from codeneedle.text import replace_surrogates
+from codeneedle.text import replace_surrogates, size_text
 
 SETUP = "setup.json"
 SETTLED = "settled.json"
@@ -114,7 +114,7 @@ def refuse_unusable_folder(folder: Path) -> None:
         raise FolderUnusable(folder=existing, reason=reason)
     free = free_disk_bytes(folder)
     if free < LEAST_FREE_BYTES:
-        raise FolderUnusable(folder=existing, reason=f"only {free:,} bytes are free")
+        raise FolderUnusable(folder=existing, reason=f"only {size_text(free)} are free")
 
 
 def share_suffix(number: int, of: int) -> str:

@@ -413,7 +413,7 @@ def _parse_receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> 
     if heading[0] != PAIR or not lines:
         reason = f"no rows below it, of which the first begins with {PAIR}"
     elif any(len(row) != len(heading) for row in lines):
-        reason = f"rows that have not the {len(heading)} columns of its heading"
+        reason = f"rows without the {len(heading)} columns of its heading"
     elif len({*pairs}) < len(lines) or len({*heading}) < len(heading):
         reason = "rows that are no pairs, or a pair or a column twice"
     if reason:
@@ -428,7 +428,7 @@ def _parse_receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> 
     if missing:
         raise BadInput(
             source=place,
-            reason=f"the receipt has a line of setup without {missing[0]}: it is cut",
+            reason=f"the first line of the receipt has no {missing[0]}: it is cut",
             hint="Copy it again, the whole line as it was printed.",
         )
     stated = known.pop(SUM, "")
@@ -440,8 +440,8 @@ def _parse_receipt(facts: str, rows: Sequence[Sequence[str]], *, place: str) -> 
     if stated != receipt.content_digest:
         raise BadInput(
             source=place,
-            reason="the receipt has not the sum that its first line states: it was "
-            "changed, or lines of it are missing",
+            reason="the receipt does not have the sum that its first line states: it "
+            "was changed, or lines of it are missing",
             hint="Copy it again, all of its lines as they were printed.",
         )
     return receipt

@@ -77,9 +77,9 @@ def _text(shown: ShownText, style: str = "") -> Text:
 
 
 def _fold_below_first_word(line: Text) -> "Text | _Columns":
-    """*line*; one that begins with blanks is folded below its first word."""
+    """*line*; a single one that begins with blanks is folded below its first word."""
     blanks = len(line.plain) - len(line.plain.lstrip(" "))
-    if not blanks:
+    if not blanks or "\n" in line.plain:
         return line
     words = _TextColumn([line[blanks:]], starts_left=True, folds=True)
     return _Columns(_TextColumn([Text(" " * (blanks - 1))]), [words], gaps=(1,))

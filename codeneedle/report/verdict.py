@@ -189,7 +189,7 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
         return Lines(lines)
     pair, what = escape_invisible(str(gain.pair)), gain_line(gain)
     is_set, is_little = gain.pair == verdict.chosen, gain.saved_share < LITTLE_GAIN
-    start = "There is little to gain" if is_little else "At most there is to gain"
+    start = "There is little to gain" if is_little else "What there is to gain at most"
     sentence = f"{start} (by {pair}, {_decision_phrase(verdict, gain.pair)}), {what}."
     if is_set:
         sentence = f"{f'{start}: ' if is_little else '     '}{pair}, {what}."

@@ -159,7 +159,7 @@ def _nothing_runs_error(
         f"--types {','.join(e.partition('/')[0] for e in run)}' shows the others."
     )
     return BadInput(
-        source=f"{plural(len(pairs), 'pair')}, {pairs[0]} ...",
+        source=f"{plural(len(pairs), 'pair')}, such as {pairs[0]}",
         reason=f"none can run here: {survey.refusal(pairs[0])}",
         hint=hint if run else "'codeneedle kernels --types f32,f16' shows which run.",
     )

@@ -30,7 +30,7 @@ from codeneedle.system.files import free_disk_bytes, nap
 from codeneedle.system.machine import now, occupying_machine
 from codeneedle.system.processes import ending_all_children
 from codeneedle.system.secrets import mask_text
-from codeneedle.text import one_line, plural
+from codeneedle.text import one_line, plural, size_text
 from codeneedle.verdict.metric_results import why_little_to_lose
 from codeneedle.verdict.trust import trusted_run
 
@@ -489,7 +489,7 @@ class Runner:
             return
         free = free_disk_bytes(self.store.folder)
         if free < FULL_DISK_BYTES:
-            reason = f"only {free:,} bytes are free"
+            reason = f"only {size_text(free)} are free"
             raise FolderUnusable(folder=self.store.folder, reason=reason)
 
 

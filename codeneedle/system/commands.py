@@ -91,7 +91,7 @@ def find_program(name: str, *, option: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise ToolMissing(
-            tool=f"{option}: {name}",
+            tool=f"{option}: {name or 'an empty name'}",
             reason="is no program here",
             hint="Install it, or write its whole path.",
         )

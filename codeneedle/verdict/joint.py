@@ -295,10 +295,7 @@ def why_not_on_one_scale(first: Setup, other: Setup) -> str:
     )
     for key, was, now in setup_differences(first, theirs):
         name = key.replace("_", " ")
-        return (
-            f"have another {name}: {json_value_phrase(was)}, and "
-            f"{json_value_phrase(now)}"
-        )
+        return f"differ in {name}: {json_value_phrase(was)}; {json_value_phrase(now)}"
     return _difference_of_calibrations(first, other)
 
 

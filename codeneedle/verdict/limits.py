@@ -19,6 +19,8 @@ from the tables in ``tools/perplexity/README.md`` of llama.cpp).
 MAX_LOST = 0.10
 """Default limit of the share of lost answers."""
 
+_PERCENT = 100
+
 MAX_EVAL_LOST = 0.02
 """Default limit of the loss of an evaluation's mean score: two of 100 samples."""
 
@@ -56,11 +58,11 @@ class Limits:
         for name in ("max_loss", "max_lost", "max_eval_lost"):
             limit = getattr(self, name)
             if not 0 < limit <= 1:
-                percent = f"; {limit:g} % is {limit / 100:g}" if limit > 1 else ""
+                percent = limit if 1 < limit < _PERCENT else 3
                 raise BadInput(
                     source=f"{name}={limit}",
                     reason="is no share above 0 and up to 1",
-                    hint=f"Write 3 % as 0.03{percent}.",
+                    hint=f"Write {percent:g} % as {percent / _PERCENT:g}.",
                 )
 
     def of(self, kind: LossKind) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from codeneedle.corpora.languages import _ecmascript, tsx
 from codeneedle.corpora.needles import Function
+from codeneedle.text import one_line
 
 TITLE = "JavaScript"
 SUFFIXES = (".js", ".mjs", ".cjs", ".jsx")
@@ -55,7 +56,8 @@ def phrase_of_unconfirmed(text: str, known: Sequence[Function]) -> str:
     try:
         root = parse(text, {"range": True, "jsx": True})
     except (esprima.Error, *_ESPRIMA_FAILS) as error:
-        return f"esprima, which knows ES2017 without types, cannot read it: {error}"
+        said = one_line(str(error))
+        return f"esprima, which knows ES2017 without types, cannot read it: {said}"
     seen = set(_body_line_ranges(root, text))
     unseen = [function for function in known if _brace_lines(function) not in seen]
     named = ", ".join(f"{function.name} (line {function.line})" for function in unseen)

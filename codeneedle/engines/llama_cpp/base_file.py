@@ -38,6 +38,10 @@ LEAST_SCORED = 100
 """With fewer scored tokens, the tool makes no statistics: ``perplexity.cpp``."""
 
 
+FEWEST_CHUNKS = 2
+"""Chunks without which llama-perplexity compares nothing."""
+
+
 def scored_tokens(*, chunks: int, context: int) -> int:
     """
     How many tokens are compared: the second half of each chunk but its last token.
@@ -259,7 +263,9 @@ class BaseFileTool(ABC):
     ) -> None:
         """Refuse a text that is too short; see `tools.DivergenceTool`."""
         # A text has no more tokens than bytes, but for one or two at the start.
-        lengths = Lengths(present=text_bytes + 2, needed=max(2, chunks) * context)
+        lengths = Lengths(
+            present=text_bytes + 2, needed=max(FEWEST_CHUNKS, chunks) * context
+        )
         if lengths.present < lengths.needed:
             raise text_too_short_error(
                 text_name, lengths, context=context, chunks=chunks
@@ -353,8 +359,8 @@ def text_too_short_error(
 ) -> BadInput:
     """The error for the text of this *name*; its hint names what fits."""
     fitting = lengths.present // context
-    shorter = lengths.present // max(2, chunks)
-    is_shorter = 2 <= fitting < chunks  # noqa: PLR2004 - the tool needs two
+    shorter = lengths.present // max(FEWEST_CHUNKS, chunks)
+    is_shorter = FEWEST_CHUNKS <= fitting < chunks
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
@@ -363,11 +369,13 @@ def text_too_short_error(
         )
         if is_possible
     ]
+    least = max(FEWEST_CHUNKS, chunks)
+    fewest = ", the fewest," if least == FEWEST_CHUNKS else ""
     return BadInput(
         source=name,
         reason=f"it has at most {lengths.present:,} tokens, and comparing "
-        f"distributions on {plural(max(2, chunks), 'chunk')} of {context:,} tokens "
-        f"takes {lengths.needed:,}",
+        f"distributions on {least:,} chunks of {context:,} tokens{fewest} takes "
+        f"{lengths.needed:,}",
         hint=f"Use {', or '.join([*ways, 'a longer --text'])}.",
     )
 

@@ -301,7 +301,8 @@ def differences(
     for row in (result.pp, result.tg):
         yield from mismatch.wrong_types(task.pair, row.type_k, row.type_v)
         if row.flash_attn != 1:
-            yield f"flash attention is {row.flash_attn}, not on"
+            is_off = row.flash_attn == 0
+            yield f"flash attention is {'off' if is_off else 'its own choice'}, not on"
         if layers is not None and row.n_gpu_layers != layers:
             yield f"{row.n_gpu_layers} layers are to be offloaded, not {layers}"
 

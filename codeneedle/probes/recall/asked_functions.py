@@ -260,7 +260,7 @@ def _notes_on_few_functions(
     hint = (
         f"--context {larger} holds {more}"
         if larger
-        else f"these weights were not trained for the context that holds {more}"
+        else f"these weights were not trained for a context that holds {more} functions"
     )
     yield f"{functions} to {verb} fit the context; {hint}"
 

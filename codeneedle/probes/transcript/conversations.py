@@ -205,7 +205,7 @@ def _decode(data: bytes, path: Path) -> str:
 
 def _first_fault(faulty: Sequence[Conversation], of: int) -> "_Wrong":
     """The error of the first fault, and how many conversations have one."""
-    more = f"; {len(faulty):,} of {of:,} conversations are like it" * (len(faulty) > 1)
+    more = f"; {len(faulty):,} of {of:,} conversations have a fault" * (len(faulty) > 1)
     return _Wrong(f"{faulty[0].fault}{more}")
 
 
@@ -365,8 +365,10 @@ def _read_conversation(value: Any, line: int) -> Conversation:
     messages = value.get("messages")
     if messages is None:
         messages = value.get("conversations")
-    if not isinstance(messages, list) or not messages:
+    if not isinstance(messages, list):
         raise _Wrong("has neither 'messages' nor 'conversations'")
+    if not messages:
+        raise _Wrong("has no message")
     turns, fault = _read_turns(messages)
     system = _content_text(value.get("system"))
     if system and turns[0].role != "system":
@@ -462,7 +464,8 @@ def _read_share_gpt_turn(value: Json) -> Turn:
     if role != "function_call":
         return Turn(role=role, content=_content_text(content))
     return Turn(
-        role="assistant", calls=(_read_call(_parse_named_json(content, "a call")),)
+        role="assistant",
+        calls=(_read_call(_parse_named_json(content, "a call that is")),),
     )
 
 
@@ -500,7 +503,7 @@ def _read_call(value: Any) -> Call:
 def _tool_definitions(value: Any) -> Iterator[Json]:
     """Definitions of tools in OpenAI's form; ShareGPT's are JSON in a text."""
     tools = (
-        _parse_named_json(value, "'tools'")
+        _parse_named_json(value, "'tools' that are")
         if isinstance(value, str) and value
         else value
     )
@@ -523,10 +526,10 @@ def _tool_definitions(value: Any) -> Iterator[Json]:
 
 
 def _parse_named_json(text: Any, what: str) -> Any:
-    """*text* as JSON; *what* names it in a `_Wrong`."""
+    """*text* as JSON; *what* begins what a `_Wrong` says of it."""
     if not isinstance(text, str):
-        raise _Wrong(f"has {what} that are no text")
+        raise _Wrong(f"has {what} no text")
     try:
         return _parse_json(text)
     except (ValueError, RecursionError) as error:
-        raise _Wrong(f"has {what} that are no JSON") from error
+        raise _Wrong(f"has {what} no JSON") from error
