@@ -89,24 +89,29 @@ def assigned(body: ast.AST) -> Iterator[tuple[str, ast.expr]]:
                 yield name, value
 
 
+def literals_compared(test: ast.FunctionDef) -> Iterator[ast.expr]:
+    """What *test* asserts or matches errors with, and what its names stand for."""
+    found: list[ast.expr] = []
+    for node in ast.walk(test):
+        if isinstance(node, ast.Assert):
+            found += compared(node.test)
+        elif isinstance(node, ast.keyword) and node.arg == "match":
+            found += compared(node.value)
+    names = {node.id for node in found if isinstance(node, ast.Name)}
+    for name, value in [*columns(test), *assigned(test)]:
+        if name in names:
+            found += compared(value)
+    yield from {id(node): node for node in found}.values()
+
+
 def sentences(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Line and text of what tests of *tree* assert, or match errors with."""
     for test in ast.walk(tree):
         if isinstance(test, ast.FunctionDef) and test.name.startswith("test_"):
-            found: list[ast.expr] = []
-            for node in ast.walk(test):
-                if isinstance(node, ast.Assert):
-                    found += compared(node.test)
-                elif isinstance(node, ast.keyword) and node.arg == "match":
-                    found += compared(node.value)
-            names = {node.id for node in found if isinstance(node, ast.Name)}
-            for name, value in [*columns(test), *assigned(test)]:
-                if name in names:
-                    found += compared(value)
-            for node in {id(node): node for node in found}.values():
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    if is_sentence(node.value):
-                        yield node.lineno, node.value
+            for node in literals_compared(test):
+                match node:
+                    case ast.Constant(value=str(text)) if is_sentence(text):
+                        yield node.lineno, text
 
 
 def test_no_test_has_a_sentence_of_the_program():
