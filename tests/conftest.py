@@ -14,6 +14,7 @@ import psutil
 import pytest
 from calls import called
 from hypothesis import settings
+from syrupy.assertion import SnapshotAssertion
 
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import build_tool_environment
@@ -156,6 +157,21 @@ def smollm2(_own_cache: None) -> Path:
         )
     except MachineError as error:
         pytest.skip(f"SmolLM2 cannot be fetched: {error}")
+
+
+@pytest.fixture
+def golden(snapshot: SnapshotAssertion, tmp_path: Path) -> SnapshotAssertion:
+    """
+    What the program says here, as it is kept in ``__snapshots__`` beside the test.
+
+    ``assert golden == text`` compares; ``pytest --snapshot-update`` keeps what is said
+    now. The test's own folder is ``TMP`` in it.
+    """
+
+    def plain(data: object, path: object) -> object:
+        return data.replace(str(tmp_path), "TMP") if isinstance(data, str) else data
+
+    return snapshot.with_defaults(matcher=plain)
 
 
 @pytest.fixture

@@ -60,18 +60,16 @@ def test_a_spread_is_median_least_and_most(numbers, expected):
     assert expected == bench.spread(numbers)
 
 
-def test_a_cell_stands_beside_the_published_one():
+def test_a_cell_stands_beside_the_published_one(golden):
     told = bench.cells_section({"q8_0/q8_0": [turn()]}, [0.1, 0.2, 0.3], where="here")
     other = bench.cells_section({"q8_0/q8_0": [turn((20, 19))]}, [], where="here")
 
     assert (("q8_0/q8_0", "90.0", "15.0", "10.0", "9.0", "0.50"),) == told.rows
-    assert "after the first cell of a sweep 0.20 (0.10 to 0.30)" in told.notes[2]
-    assert "4 rounds with the same answers" in told.notes[3]
-    assert "NOT the same answers" in other.notes[-1]
+    assert golden == [*told.notes[2:], other.notes[-1]]
 
 
-def test_a_busy_machine_is_told_and_a_quiet_one_is_not():
-    assert "numbers will be rough" in bench.busy_line(Load(1.1, cores=2))
+def test_a_busy_machine_is_told_and_a_quiet_one_is_not(golden):
+    assert golden == bench.busy_line(Load(1.1, cores=2))
     assert not bench.busy_line(Load(0.9, cores=2))
 
 
@@ -113,9 +111,9 @@ def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("sells", 2, "there are cells, start-up, reading, records, workers"),
+        ("sells", 2, "there are cells"),
         ("--pairs q8_0", 2, "--pairs"),
-        ("--calls 0", 2, "'0' is not a number from 1"),
+        ("--calls 0", 2, "'0' is not a"),
         ("cells", 3, "codeneedle llama"),
     ],
 )
@@ -149,7 +147,7 @@ def test_reports_of_made_records_are_timed_and_nothing_is_left(tmp_path):
 
 
 @pytest.mark.real
-def test_both_sides_recall_the_same(llama_server, nano, tmp_path):
+def test_both_sides_recall_the_same(llama_server, nano, tmp_path, golden):
     kept = tmp_path / "bench.json"
     told = run(
         *("cells", "--pairs", "q8_0/q8_0", "--repetitions", "1"),
@@ -159,7 +157,8 @@ def test_both_sides_recall_the_same(llama_server, nano, tmp_path):
     )
 
     assert 0 == told.returncode, told.stderr
-    assert "4 rounds with the same answers: 20 of 20 lines in each" in told.stdout
+    [compared] = [x for x in told.stdout.splitlines() if "same answers" in x]
+    assert golden == compared
     (turn,) = json.loads(kept.read_text())["sections"]["cells"]["turns"]["q8_0/q8_0"]
     assert 1200 == turn["published"]["tokens"]
     assert 1200 < turn["published"]["prompt_tokens"] < 1400  # the corpus once

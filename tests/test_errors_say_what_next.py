@@ -1,6 +1,7 @@
 """The tree of errors, their messages, hints and exit codes."""
 
 import errno
+import os
 import re
 
 import pytest
@@ -28,10 +29,12 @@ def test_the_tree_in_the_docstring_is_whole():
     assert defined == drawn | {"CodeneedleError"}
 
 
-def test_a_mistyped_name_is_answered_with_the_nearest():
-    assert "Did you mean 'matched'?" == did_you_mean("matchd", ["matched", "pass"])
-    assert "Known: matched, pass." == did_you_mean("zzz", ["matched", "pass"])
-    assert "None is known yet." == did_you_mean("zzz", [])
+def test_a_mistyped_name_is_answered_with_the_nearest(golden):
+    assert golden == {
+        "near": did_you_mean("matchd", ["matched", "pass"]),
+        "far": did_you_mean("zzz", ["matched", "pass"]),
+        "none": did_you_mean("zzz", []),
+    }
 
 
 @pytest.mark.parametrize(
@@ -79,16 +82,16 @@ def wrapped(cause):
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "number"),
     [
-        (MemoryError(), "Cannot allocate memory"),
-        (ImportError("x.so: failed to map segment from shared object"), "Cannot"),
-        (RuntimeError("can't start new thread"), "temporarily unavailable"),
-        (wrapped(OSError(errno.EMFILE, "words")), "Too many open files"),
+        (MemoryError(), errno.ENOMEM),
+        (ImportError("x.so: failed to map segment from shared object"), errno.ENOMEM),
+        (RuntimeError("can't start new thread"), errno.EAGAIN),
+        (wrapped(OSError(errno.EMFILE, "words")), errno.EMFILE),
     ],
 )
-def test_errors_of_other_classes_are_known_too(error, words):
-    assert words in str(system_refusal(error))
+def test_errors_of_other_classes_are_known_too(error, number):
+    assert os.strerror(number) in str(system_refusal(error))
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])

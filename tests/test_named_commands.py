@@ -64,14 +64,16 @@ def test_a_shell_reads_the_variables_of_a_command_as_the_program_got_them():
     assert f"{value}\n" == subprocess.check_output(["/bin/sh", "-c", line], text=True)
 
 
-def test_a_grid_without_a_value_fails_and_names_a_metric_that_the_run_has(tmp_path):
-    golden = ROOT / "tests" / "golden" / "runs" / "recall" / "golden"
+def test_a_grid_without_a_value_fails_and_names_a_metric_that_the_run_has(
+    tmp_path, golden
+):
+    corpus = ROOT / "tests" / "golden" / "runs" / "recall" / "golden"
     (tmp_path / "sweeps").mkdir()
-    (tmp_path / "sweeps" / "golden").symlink_to(golden)
+    (tmp_path / "sweeps" / "golden").symlink_to(corpus)
     shown = called(tmp_path, "grid", "--metric", "tg")
 
     assert 1 == shown.returncode
-    assert "has no cell with tg" in shown.stderr
+    assert golden == shown.stderr
 
 
 @pytest.mark.parametrize("command", ["plan", "corpus list"])
@@ -108,10 +110,10 @@ def test_a_run_is_short_where_it_is_printed():
     assert {"load", "LoadedRun", "Pair"} <= {*dir(codeneedle)}
 
 
-def test_doctor_says_whose_figures_it_shows_without_a_model(tmp_path):
+def test_doctor_says_whose_figures_it_shows_without_a_model(tmp_path, golden):
     shown = called(tmp_path, "doctor").stdout
 
-    assert "not given: what follows is of the built-in test fixture" in shown
+    assert golden == [line for line in shown.splitlines() if "not given" in line]
 
 
 def test_the_page_of_corpora_names_all_that_come_with_the_program():

@@ -402,7 +402,7 @@ def test_the_limits_in_the_document_are_those_of_the_code():
     }
     for limit, what in limits.items():
         assert f"{size_text(limit).replace('.0', '')} {what}" in PROMISES, what
-    assert f"{ECHO_BYTES} bytes for each character" in PROMISES
+    assert f"{ECHO_BYTES} bytes for each" in PROMISES
     assert f"have {SHORTEST_IN_ANSWERS} characters" in PROMISES
     command_limit = size_text(engine.FILE_LIMIT_BYTES).replace(".0", "")
     assert f"may have {command_limit}" in PROMISES
@@ -683,7 +683,7 @@ def test_no_folder_of_a_run_is_entered_through_a_link(codeneedle, one_cell, name
 
     assert "Traceback" not in refused.stderr
     # That of a cell is replaced.
-    assert ("it is a link" in refused.stderr) == (name in {*LINKS} - OF_CELLS)
+    assert ("is a link" in refused.stderr) == (name in {*LINKS} - OF_CELLS)
     assert ["precious"] == [each.name for each in theirs.iterdir()]
 
 

@@ -52,16 +52,17 @@ def test_a_receipt_in_an_issue_is_answered_with_its_row(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "body", ["_No response_", "~~~text\n$(touch x) `touch x` codeneedle receipt 3: x"]
+    "body",
+    ["_No response_", "~~~text\n$(touch x) `touch x` codeneedle receipt 3: x"],
+    ids=["none", "commands"],
 )
-def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body):
+def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body, golden):
     (tmp_path / "issue.md").write_text(body, encoding="utf-8")
 
     done = script("answer_row.sh", "issue.md", folder=tmp_path)
 
     assert 2 == done.returncode
-    assert "This receipt cannot be used" in done.stdout
-    assert "hint: " in done.stdout
+    assert golden == done.stdout
     assert 2 == done.stdout.count("~~~")
     assert ["issue.md"] == [each.name for each in tmp_path.iterdir()]
 

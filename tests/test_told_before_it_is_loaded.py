@@ -28,25 +28,24 @@ def started(*argv, memory_bytes=None):
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="macOS has no such limit")
 @pytest.mark.parametrize("mib", [25, 40, 60, 80, 110, 200])
-def test_too_little_memory_to_load_numpy_is_told_before_it_is_loaded(mib):
+def test_too_little_memory_to_load_numpy_is_told_before_it_is_loaded(mib, golden):
     """OpenBLAS would end the process with exit code 1, and imports with a traceback."""
     code, said = started("-m", "codeneedle", "grid", "x", memory_bytes=mib << 20)
 
     assert 3 == code, said
-    assert said.startswith(f"error: Cannot allocate memory: {mib} MiB are allowed")
-    assert " hint: Raise the limit: ulimit -v unlimited\n" in said
-    assert 2 == said.count("\n")
+    assert golden == said
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    "error",
     [
-        ("MemoryError()", "Cannot allocate memory"),
-        ("OSError(24, 'Too many open files')", "Too many open files"),
-        ("ImportError('no msgspec')", "no msgspec"),
+        "MemoryError()",
+        "OSError(24, 'Too many open files')",
+        "ImportError('no msgspec')",
     ],
+    ids=["memory", "files", "module"],
 )
-def test_a_program_that_cannot_be_loaded_says_so_in_a_line(error, words):
+def test_a_program_that_cannot_be_loaded_says_so_in_a_line(error, golden):
     program = f"""
 import sys
 class Finder:
@@ -60,6 +59,4 @@ main()
     code, said = started("-c", program)
 
     assert 3 == code, said
-    assert said.startswith("error: codeneedle cannot be loaded: ")
-    assert words in said
-    assert "Traceback" not in said
+    assert golden == said

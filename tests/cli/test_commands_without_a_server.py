@@ -124,7 +124,7 @@ def test_corpus_list_and_show_need_no_server(codeneedle):
     assert 16 == len(re.findall(r"def \w+\(\):", shown))
 
 
-def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
+def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path, golden):
     server = llama_like(tmp_path / "llama-server")
     script(tmp_path / "bin" / "sbatch", 'echo "Submitted $1"')
     path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
@@ -134,7 +134,7 @@ def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
     sent = codeneedle(*words, "--submit", LLAMA_SERVER=str(server), PATH=path)
 
     assert "a b\n" == written.stdout, written.stderr
-    assert "note: send it with: sbatch 'a b'\n" == written.stderr
+    assert golden == written.stderr
     last = (tmp_path / "a b").read_text().splitlines()[-1]
     run = "sweeps/random-bodies-mini/needle-nano"
     assert last.endswith(f'sweep {run} --shard "$SLURM_ARRAY_TASK_ID/2"')
@@ -142,7 +142,7 @@ def test_the_script_of_an_array_is_written_and_sent(codeneedle, nano, tmp_path):
     assert "Submitted codeneedle.sbatch\n" == sent.stdout, sent.stderr
 
 
-def test_what_was_merged_is_told(codeneedle, tmp_path):
+def test_what_was_merged_is_told(codeneedle, tmp_path, golden):
     for name in "ab":
         stored_run(tmp_path / name)
 
@@ -151,11 +151,12 @@ def test_what_was_merged_is_told(codeneedle, tmp_path):
     run = Path("sweeps", "random-bodies", "made-model")
     assert f"{run}\n" == done.stdout, done.stderr
     cells = len(list((tmp_path / run / "cells").iterdir()))
-    assert f"note: {cells} records of 2 folders; " in done.stderr
-    assert "of several, the same in all" in done.stderr
+    note = done.stderr.splitlines()[-1]
+    assert note.startswith(f"note: {cells} records of 2 folders; ")
+    assert golden == note
 
 
-def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
+def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path, golden):
     stored_run(tmp_path / "sweeps")
     printed = codeneedle("receipt", "random-bodies")
     (tmp_path / "issue.md").write_text(printed.stdout, encoding="utf-8")
@@ -169,7 +170,7 @@ def test_a_receipt_is_printed_and_read_from_a_text(codeneedle, tmp_path):
     (once,) = json.loads(data.stdout)
     assert once["setup"]["model"].startswith("made-model")
     assert (2, "") == (refused.returncode, refused.stdout)
-    assert "names a single run" in refused.stderr
+    assert golden == refused.stderr
 
 
 def test_the_version_is_told(codeneedle):
@@ -184,8 +185,8 @@ def test_the_version_is_told(codeneedle):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["gird", "x"], "Did you mean 'grid'?"),
-        (["corpus", "lst"], "Did you mean 'list'?"),
+        (["gird", "x"], "mean 'grid'?"),
+        (["corpus", "lst"], "mean 'list'?"),
         (["panels", "a", "b"], "See codeneedle panels --help"),
         (["grid", "a", "--metrik", "x"], "--metric"),
         (["grid", ""], "'' is empty"),
@@ -251,7 +252,7 @@ def test_write_errors_on_stdout_are_reported(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_closed_stdout_is_an_error(tmp_path):
+def test_a_closed_stdout_is_an_error(tmp_path, golden):
     shell = f'exec "{sys.executable}" -m codeneedle corpus list >&-'
     done = subprocess.run(
         ["/bin/sh", "-c", shell],
@@ -262,7 +263,7 @@ def test_a_closed_stdout_is_an_error(tmp_path):
     )
 
     assert 2 == done.returncode
-    assert "error: stdout: is closed" in done.stderr
+    assert golden == done.stderr
 
 
 @pytest.mark.slow
@@ -344,7 +345,7 @@ def test_panels_are_printed_and_drawn(codeneedle, tmp_path):
     assert "multikey-logp" in refused.stderr
 
 
-def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
+def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path, golden):
     run = made_speeds.run_of(
         made_speeds.measured(made_speeds.F16, {0: 100.0, 100: 100.0}),
         made_speeds.measured(made_speeds.Q8, {0: 50.0, 100: 150.0}),
@@ -360,7 +361,7 @@ def test_a_speed_has_a_table_and_curves_by_depth(codeneedle, tmp_path):
         path.rpartition("/")[2] for path in drawn.stdout.split()
     ]
     assert 2 == refused.returncode
-    assert "--metric: 'matched' is no speed by depth: tg or pp" in refused.stderr
+    assert golden == refused.stderr
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "12"])

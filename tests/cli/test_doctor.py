@@ -87,7 +87,7 @@ def screen(diagnosis, *, width=80):
     return printed(doctor_document(diagnosis), width=width).splitlines()
 
 
-def test_all_facts_are_on_the_screen():
+def test_all_facts_are_on_the_screen(golden):
     lines = screen(WHOLE, width=100)
 
     assert [
@@ -98,10 +98,7 @@ def test_all_facts_are_on_the_screen():
         "cache types       f16, q8_0",
         "devices           CUDA0 NVIDIA L4 (22563 MiB)",
     ] == lines[:6]
-    assert "threads           2 usable of 8, on 4 cores" in lines
-    assert (
-        "shape             qwen3 Q4_K_M, 36 layers, 8 KV heads, head size 128" in lines
-    )
+    assert golden == [line for line in lines if line.startswith(("threads", "shape"))]
     assert "chat template     yes" in lines
     assert "Nothing is missing." == lines[-1]
     assert lines == [line.rstrip() for line in lines]
@@ -130,21 +127,18 @@ def test_problems_come_last_with_what_mends_them():
     ] == lines[-4:]
 
 
-@pytest.mark.parametrize(
-    ("is_fetched", "state"), [(False, "not fetched yet"), (True, "in the cache folder")]
-)
+@pytest.mark.parametrize("is_fetched", [False, True])
 def test_models_by_name_are_listed_with_size_and_licence(
-    monkeypatch, tmp_path, is_fetched, state
+    monkeypatch, tmp_path, is_fetched, golden
 ):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
     if is_fetched:
         SMOLLM2.path.parent.mkdir(parents=True)
         with SMOLLM2.path.open("wb") as file:
             file.truncate(SMOLLM2.size_bytes)
-    text = " ".join(" ".join(screen(WHOLE)).split())
+    [line] = [x for x in screen(WHOLE, width=200) if "--model smollm2" in x]
 
-    assert f"--model smollm2 {state}: SmolLM2-135M-Instruct Q4_1, 88.6 MiB" in text
-    assert "licence Apache-2.0" in text
+    assert golden == line
     assert is_fetched is doctor_object(WHOLE)["models"][0]["is_fetched"]
 
 
@@ -163,7 +157,7 @@ def test_the_screen_is_one_screen(width):
     assert any("/m/[red]a\\x1b[2Jx" in line for line in lines)
 
 
-def test_types_and_heads_that_differ_for_k_and_v_are_both_shown():
+def test_types_and_heads_that_differ_for_k_and_v_are_both_shown(golden):
     """A fork may take other types for V; numbers of heads may differ between layers."""
     fork = dataclasses.replace(SERVER, v_types=("f16",))
     odd = dataclasses.replace(WEIGHTS, kv_heads=(8, 4), value_length=64)
@@ -172,8 +166,8 @@ def test_types_and_heads_that_differ_for_k_and_v_are_both_shown():
     )
 
     assert "for V             f16" in lines
-    heads = "4 or 8 KV heads, head size 128 (K) and 64 (V)"
-    assert any(heads in line for line in lines)
+    [shape] = [line for line in lines if line.startswith("shape")]
+    assert golden == shape
 
 
 # --- looking at a machine
@@ -204,19 +198,19 @@ def whats(found):
     return [problem.what for problem in found.problems]
 
 
-def test_a_bare_machine_has_problems_but_no_error(tmp_path):
+def test_a_bare_machine_has_problems_but_no_error(tmp_path, golden):
     found = diagnose(model=tmp_path / "none.gguf")
 
     assert not found.is_ready
     assert found.tools is None
     assert found.weights is None
-    assert (None, "the errors below stop it") == (found.plan, found.left_out)
-    assert "llama-server was not found" in found.problems[0].what
+    assert found.plan is None
+    assert golden == found.left_out
+    assert golden == whats(found)
     assert "codeneedle llama" in found.problems[0].hint
-    assert f"{tmp_path}/none.gguf does not exist" == whats(found)[1]
 
 
-def test_a_complete_installation_has_no_problems(server, model, tmp_path):
+def test_a_complete_installation_has_no_problems(server, model, tmp_path, golden):
     text = server.read_text()
     every = "allowed values: bf16, q8_0, q5_1, q5_0, q4_1, q4_0"
     for line in ("f32, f16, bf16, q8_0,", "f16, q8_0"):
@@ -232,7 +226,8 @@ def test_a_complete_installation_has_no_problems(server, model, tmp_path):
     facts = doctor_object(found)["model"]
     assert 8192 == facts["context"]
     assert 8192 * 4 * 2 * 64 * 4 == facts["kv_bytes"]["bf16/bf16"]
-    assert "predicted KV cache at 8,192 tokens, MiB" in screen(found)
+    [heading] = [line for line in screen(found) if "KV cache" in line]
+    assert golden == heading
 
 
 def test_types_of_a_fork_are_listed_with_what_shows_where_they_run(server, model):
@@ -272,16 +267,16 @@ def test_an_engine_is_planned_with_its_versions_and_its_own_types(monkeypatch):
     assert "0.32.4, mlx-lm 0.32.2" in screen(found, width=200)[0]
 
 
-def test_what_a_sweep_can_do_without_is_a_note(server, model):
+def test_what_a_sweep_can_do_without_is_a_note(server, model, golden):
     found = diagnose(llama_server=server, model=model)
 
     assert found.is_ready
     assert [
         f"{name} is not beside {server}" for name in ("llama-perplexity", "llama-bench")
     ] == whats(found)
-    notes = " ".join(screen(found, width=300))
-    assert "llama-fit-params is not beside llama-server" in notes
-    assert "has no bf16, q5_1, q5_0, q4_1, q4_0 for the cache (--types q8_0" in notes
+    marks = ("llama-fit-params is", "has no bf16")
+    lines = screen(found, width=300)
+    assert golden == [x for x in lines if any(mark in x for mark in marks)]
 
 
 def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_path):
@@ -298,17 +293,20 @@ def test_a_broken_server_is_a_problem_and_its_path_is_still_shown(model, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("engine", "lacks"), [("endpoint", "needs --url"), ("command", "needs the command")]
+    ("engine", "lacks"),
+    [("endpoint", "needs --url"), ("command", "needs the command")],
+    ids=["endpoint", "command"],
 )
-def test_settings_that_only_a_sweep_takes_are_no_problem(engine, lacks):
+def test_settings_that_only_a_sweep_takes_are_no_problem(engine, lacks, golden):
     found = diagnose(engine=engine, model=Path("org/model"))
 
     assert ([], None) == (whats(found), found.plan)
     assert lacks in found.left_out
-    assert "model            org/model, known to its server alone" in screen(found)
+    [line] = [x for x in screen(found) if x.startswith("model ")]
+    assert golden == line
 
 
-def test_heads_that_do_not_fit_are_told_by_pair(server, tmp_path):
+def test_heads_that_do_not_fit_are_told_by_pair(server, tmp_path, golden):
     """Head size 80 takes bf16 alone."""
     keys = {
         **SHAPE,
@@ -319,10 +317,10 @@ def test_heads_that_do_not_fit_are_told_by_pair(server, tmp_path):
     refused = doctor_object(found)["model"]["refused"]
 
     assert "bf16/bf16" not in refused
-    assert "block of 32 does not divide head size 80" == refused["q8_0/q8_0"]
+    assert golden == refused["q8_0/q8_0"]
 
 
-def test_every_step_that_fails_is_told_at_once(model, tmp_path, leave_free):
+def test_every_step_that_fails_is_told_at_once(model, tmp_path, leave_free, golden):
     """The folder for records is checked where there is no plan, too."""
     leave_free(1)
     missing = tmp_path / "none.gguf"
@@ -330,22 +328,26 @@ def test_every_step_that_fails_is_told_at_once(model, tmp_path, leave_free):
 
     assert 3 == len([problem for problem in found.problems if problem.stops])
     assert all(problem.hint for problem in found.problems)
-    assert f"cannot write to {tmp_path}: only 1 bytes are free" == whats(found)[2]
+    assert golden == whats(found)[2]
     found = diagnose(model=model)
-    assert "only 1 bytes are free" in whats(found)[1]
+    assert golden == whats(found)[1]
 
 
-def test_what_a_sweep_would_suffer_from_is_mentioned(server, model, monkeypatch):
+def test_what_a_sweep_would_suffer_from_is_mentioned(
+    server, model, monkeypatch, golden
+):
     left = [doctor.orphans.Orphan("llama-server", 4711)]
     monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: True)
     monkeypatch.setattr(machine, "available_memory_bytes", lambda: 1 << 20)
     monkeypatch.setattr(doctor.orphans, "orphans", lambda: left)
 
     found = diagnose(llama_server=server, model=model)
-    said = " ".join(screen(found, width=300))
+    lines = screen(found, width=300)
+    said = " ".join(lines)
 
     assert UNSEEN_GPU in said
-    assert "but only 1.0 MiB of memory is free" in said
+    [note] = [line for line in lines if "1.0 MiB of memory" in line]
+    assert golden == note
     assert "still running: pid 4711" in said
     assert "kill 4711" == found.problems[-1].hint[-9:]
 
@@ -376,7 +378,7 @@ def test_the_json_has_all_facts():
     assert ([8], True) == (model["kv_heads"], model["has_chat_template"])
 
 
-def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path):
+def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path, golden):
     keys = {**SHAPE, "llama.attention.head_count": 0}
     del keys["llama.attention.head_count_kv"]
     found = diagnose(
@@ -384,7 +386,4 @@ def test_a_model_without_a_cache_stops_a_sweep(server, tmp_path):
     )
 
     assert not found.is_ready
-    assert (
-        "llama keeps a state instead of K and V: cache types change nothing"
-        in whats(found)[0]
-    )
+    assert golden == whats(found)[0]

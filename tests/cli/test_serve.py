@@ -17,7 +17,7 @@ from codeneedle.system.processes import free_port
 
 
 @pytest.mark.real
-def test_a_cell_is_served_verified_until_ctrl_c(tmp_path):
+def test_a_cell_is_served_verified_until_ctrl_c(tmp_path, golden):
     command = (sys.executable, "-m", "codeneedle", "serve", "q8_0/q4_0")
     port = str(free_port("127.0.0.1"))
     with subprocess.Popen(
@@ -46,9 +46,8 @@ def test_a_cell_is_served_verified_until_ctrl_c(tmp_path):
     assert said["OPENAI_MODEL"] == model
     assert f"http://127.0.0.1:{port}/v1" == said["OPENAI_BASE_URL"]
     assert "of-the-user" == said["OPENAI_API_KEY"]
-    assert "attention runs in a kernel (the cache is on the CPU)" in notes
-    assert "q8_0/q4_0 is verified, KV cache " in notes
-    assert "1,024 tokens" in notes
+    marks = ("is verified", "attention runs")
+    assert golden == [x for x in notes.splitlines() if any(m in x for m in marks)]
     assert notes.endswith("Stopped.\n")
     assert "" == rest
     assert 0 == serving.returncode
@@ -66,29 +65,29 @@ def test_ports_of_the_system_and_none_at_all_are_refused(codeneedle, port):
     assert 2 == codeneedle("serve", "q8_0/q4_0", "--port", port).returncode
 
 
-def test_arguments_that_would_change_what_is_served_are_refused(codeneedle):
+def test_arguments_that_would_change_what_is_served_are_refused(codeneedle, golden):
     refused = codeneedle("serve", "q8_0/q4_0", "--", "-fa", "off")
 
     assert 2 == refused.returncode
-    assert "It is always on: a quantized V cache needs it." in refused.stderr
+    assert golden == refused.stderr.splitlines()[-2:]
 
 
-def test_types_that_the_server_has_not_are_refused(codeneedle):
+def test_types_that_the_server_has_not_are_refused(codeneedle, golden):
     refused = codeneedle("serve", "q8_0/q9_0")
 
     assert 2 == refused.returncode
-    assert "llama.cpp has no q9_0 for the cache" in refused.stderr
+    assert golden == refused.stderr.splitlines()[-2]
 
 
 @pytest.mark.parametrize("command", ["serve q8_0/q8_0", "ask f16/f16,q8_0/q8_0 p.txt"])
 @pytest.mark.parametrize("engine", ["endpoint", "command"])
 def test_a_server_of_the_user_s_is_refused_with_what_measures_it(
-    codeneedle, tmp_path, command, engine
+    codeneedle, tmp_path, command, engine, golden
 ):
     """Once the hint named options that these commands do not take."""
     (tmp_path / "p.txt").write_text("hello")
     done = codeneedle(*command.split(), "--engine", engine)
 
     assert 2 == done.returncode
-    assert "which answers you without codeneedle" in done.stderr
+    assert golden == done.stderr.splitlines()[-2:]
     assert f"codeneedle sweep --engine {engine} --help" in done.stderr

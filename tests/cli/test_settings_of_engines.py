@@ -85,10 +85,11 @@ def test_mlx_is_refused_a_model_that_is_no_folder_before_it_is_fetched(models):
     assert "--engine mlx" == caught.value.source
 
 
-def test_the_settings_of_another_engine_are_refused(parse):
-    with pytest.raises(BadInput, match="settings of the engine endpoint") as caught:
+def test_the_settings_of_another_engine_are_refused(parse, golden):
+    with pytest.raises(BadInput) as caught:
         prepare_engine_entry(parse("mine", "--engine", "mlx"), Execution())
 
+    assert golden == str(caught.value)
     assert "--engine endpoint" in caught.value.hint
 
 
@@ -161,7 +162,7 @@ def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
         shown = " ".join(codeneedle(command, RUN).stdout.split())
         assert "unverified" in shown, command
     assert "unverif." in codeneedle("grid", RUN).stdout
-    assert "nothing tells it from f16/f16" in codeneedle("table", RUN).stdout
+    assert "tells it from f16/f16" in codeneedle("table", RUN).stdout
     page = Path(codeneedle("page", RUN).stdout.strip())
     verdict = json.loads(codeneedle("verdict", RUN, "--json").stdout)
     assert "unverified" in (tmp_path / page).read_text(encoding="utf-8")
@@ -169,7 +170,7 @@ def test_a_server_that_ignores_the_cache_type_is_caught_and_marked_everywhere(
 
 
 def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
-    swept, codeneedle
+    swept, codeneedle, golden
 ):
     args = ("--types", "f16,q8_0", *started())
 
@@ -177,10 +178,12 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     verdict = codeneedle("verdict", RUN).stdout
 
     assert (0, 0) == (first.returncode, second.returncode), first.stderr
-    assert "4 cells done already: nothing to do" in second.stderr
-    table = " ".join(codeneedle("table", RUN).stdout.split())
-    assert "estimated from the server's own counts" in " ".join(verdict.split())
-    assert "no forced recall: the server did not answer with probabilities" in table
+    [line] = [x for x in second.stderr.splitlines() if "nothing to do" in x]
+    assert golden == line
+    assert "server's own counts" in " ".join(verdict.split())
+    paragraphs = codeneedle("table", RUN).stdout.split("\n\n")
+    [note] = [x for x in paragraphs if "no forced recall" in x]
+    assert golden == " ".join(note.split())
 
 
 def test_a_server_that_echoes_a_prompt_is_asked_for_forced_recall(swept, codeneedle):
@@ -212,7 +215,7 @@ def test_lines_that_a_pair_was_asked_for_in_vain_have_their_reason_everywhere(
     }
     for name, text in reports.items():
         assert "o forced recall" in text, name
-        assert "echo is not implemented" in text, name
+        assert "is not implemented" in text, name
 
 
 def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_path):
@@ -234,17 +237,20 @@ def test_lines_are_read_by_one_request_where_a_server_echoes_prompts(swept, tmp_
     assert {"force": (6, 6, {"forced"}), "read": (1, 1, {"read"})} == told
 
 
-def test_every_pair_of_a_command_is_read_by_its_own_server(swept, codeneedle):
+def test_every_pair_of_a_command_is_read_by_its_own_server(swept, codeneedle, golden):
     asked = ("--types", "f16,q8_0", "--way", "read")
     done = swept("command", *asked, *started("echo"))
     again = swept("command", *asked, *started("echo"))
 
     assert (0, 0) == (done.returncode, again.returncode), done.stderr
-    assert "4 cells done already: nothing to do" in again.stderr
+    [line] = [x for x in again.stderr.splitlines() if "nothing to do" in x]
+    assert golden == line
     assert "right tokens lost" in codeneedle("grid", RUN).stdout
 
 
-def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codeneedle):
+def test_forced_recall_of_chats_is_refused_before_anything_starts(
+    swept, codeneedle, golden
+):
     """With what works; without a choice, the plan promises written lines alone."""
     chats = ("--prompt-form", "chat", "--types", "f16,q8_0", *started("die=3"))
 
@@ -252,8 +258,7 @@ def test_forced_recall_of_chats_is_refused_before_anything_starts(swept, codenee
     plan = codeneedle("plan", "--engine", "command", *SHARED, *chats)
 
     assert (2, False) == (refused.returncode, "exit code 3" in refused.stderr)
-    assert "chats cannot be forced" in refused.stderr
-    assert "--prompt-form completion, or --way write" in refused.stderr
+    assert golden == refused.stderr.splitlines()[-2:]
     (recall,) = (line for line in plan.stdout.splitlines() if line[:6] == "recall")
     assert "written" in recall
     assert "forced" not in recall
@@ -362,7 +367,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
         assert "version 1" == plan.engine.identity().version
     assert plan.engine.name in printed(plan_document(plan))
     notes = resources.files("codeneedle").joinpath("sweep", "files", f"{name}.toml")
-    assert "Known to go wrong" in notes.read_text()
+    assert "to go wrong" in notes.read_text()
 
 
 @pytest.fixture

@@ -60,7 +60,12 @@ def finished(pair):
     )
 
 
-def test_the_current_cell_tells_its_round(progress):
+def time_left(view):
+    """What is said of the time that is left."""
+    return view.rpartition("   left ")[2].splitlines()[0].rstrip()
+
+
+def test_the_current_cell_tells_its_round(progress, golden):
     before = printed(live_view(progress), width=90)
     progress.note(CellStarted(PAIRS[6]))
     progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
@@ -68,34 +73,40 @@ def test_the_current_cell_tells_its_round(progress):
     shown = printed(live_view(progress), width=90)
 
     assert all(name in before for name in DEFAULT_TYPES)
-    assert "left known after the first cell" in before
+    assert golden == time_left(before)
     assert "cell 7 of 36" in shown
     assert str(PAIRS[6]) in shown
     assert "round 9 of 16  f_i" in shown
     assert "8/16" in shown
 
 
-def test_the_steps_of_divergence_are_chunks(progress):
+def test_the_steps_of_divergence_are_chunks(progress, golden):
     progress.probe = PROBES["divergence"]
     progress.note(CellStarted(PAIRS[0]))
     progress.note(CellStepped(PAIRS[0], Step(2, 8, "comparing at 512 tokens")))
 
     view = printed(live_view(progress), width=100)
 
-    assert "chunk 3 of 8  comparing at 512 tokens" in view
+    [line] = [x for x in view.splitlines() if "chunk" in x]
+    assert golden == line.rstrip()
 
 
-def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(progress):
+def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(
+    progress, monkeypatch, golden
+):
+    now = time.monotonic()
+    monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     cell = progress.running[PAIRS[0]] = RunningCell()
     within = Progress(2048, 6843, is_prompt=True)
     progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus")))
     progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus", within)))
     cell.since -= 60
 
-    shown = printed(live_view(progress), width=120)
+    view = printed(live_view(progress), width=120)
 
-    assert re.search(r"reading the corpus: 30% of 6,843 tokens, 2:2\d left", shown)
-    assert "round" not in shown
+    [line] = [x for x in view.splitlines() if "reading" in x]
+    assert golden == line.rstrip()
+    assert "round" not in view
     assert progress.left_s() is None
 
 
@@ -115,15 +126,15 @@ def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(
     assert "f_a, token 30 of 60" in printed(live_view(progress), width=120)
 
 
-def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress):
+def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress, golden):
     asked = []
     progress.asked_to_stop = lambda: bool(asked)
     progress.note(CellStarted(PAIRS[0]))
     before = printed(live_view(progress), width=90)
     asked.append(True)
+    after = printed(live_view(progress), width=90)
 
-    assert "Ctrl-C ends after this cell" in before
-    assert "ending after this cell" in printed(live_view(progress), width=90)
+    assert golden == [view.rstrip().splitlines()[-1] for view in (before, after)]
 
 
 def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
@@ -142,17 +153,16 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     assert progress.left_s() == pytest.approx(34 * 10.7)
 
 
-def test_a_number_whose_attention_ran_in_no_kernel_has_its_mark(progress):
+def test_a_number_whose_attention_ran_in_no_kernel_has_its_mark(progress, golden):
     record = finished(PAIRS[0])
     on_cpu = Effective(attention=Attention.CPU, attention_evidence="graph splits")
     progress.note(CellEnded(replace(record, effective=on_cpu)))
 
-    shown = " ".join(printed(live_view(progress), width=90).split())
+    view = printed(live_view(progress), width=90)
 
-    assert " cpu " in shown
-    assert (
-        f"cpu attention on the CPU: this backend has no kernel for {PAIRS[0]}" in shown
-    )
+    assert " cpu " in " ".join(view.split())
+    [line] = [x for x in view.splitlines() if "no kernel" in x]
+    assert golden == line.rstrip()
 
 
 def test_a_pair_of_further_functions_tells_how_many_its_numbers_are_of(progress):
@@ -238,19 +248,14 @@ def test_a_pipe_gets_a_line_for_each_thing_that_is_waited_for(progress):
 
 
 @pytest.mark.parametrize(
-    ("done", "total", "elapsed", "phrase"),
-    [
-        (0, 100, 3.0, "hashing weights: 0 %"),
-        (20, 100, 3.0, "hashing weights: 20 %, 12.0 s left"),
-        (100, 100, 9.0, "hashing weights: 100 %, 0.0 s left"),
-        (0, 0, 9.0, "hashing weights, 9.0 s"),
-        (0, 0, 0.0, "hashing weights"),
-    ],
+    ("done", "total", "elapsed"),
+    [(0, 100, 3.0), (20, 100, 3.0), (100, 100, 9.0), (0, 0, 9.0), (0, 0, 0.0)],
+    ids=["nothing done", "a fifth", "all", "of an unknown whole", "just begun"],
 )
 def test_the_rest_of_a_task_is_estimated_from_what_is_done(
-    done, total, elapsed, phrase
+    done, total, elapsed, golden
 ):
-    assert phrase == progress_phrase("hashing weights", done, total, elapsed)
+    assert golden == progress_phrase("hashing weights", done, total, elapsed)
 
 
 def told(*calls, **settings):
@@ -299,16 +304,12 @@ def test_a_task_is_named_on_terminals_and_in_logs(is_terminal):
 
 
 @pytest.mark.parametrize(
-    ("variant", "phrase"),
-    [
-        ("", "recall"),
-        ("again", "recall, the reference once more"),
-        ("on-cpu", "recall, the reference with attention on the CPU"),
-        ("on-l4", "recall, the reference on another device"),
-    ],
+    "variant",
+    ["", "again", "on-cpu", "on-l4"],
+    ids=["none", "again", "on-cpu", "on-l4"],
 )
-def test_what_measures_the_reference_again_is_shown_as_that(variant, phrase):
-    assert phrase == probe_phrase("recall", variant)
+def test_what_measures_the_reference_again_is_shown_as_that(variant, golden):
+    assert golden == probe_phrase("recall", variant)
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
@@ -320,9 +321,9 @@ def test_notes_are_broken_between_words_on_terminals_alone(is_terminal):
         soft_wrap=True,
         color_system=None,
     )
-    print_notes(console, ["a note of more than twenty letters"])
+    print_notes(console, ["twenty letters and some more"])
 
-    assert is_terminal == ("note: a note of more\n" in console.file.getvalue())
+    assert is_terminal == ("note: twenty letters\n" in console.file.getvalue())
 
 
 def test_before_the_first_answer_the_time_is_that_of_the_plan(progress):
@@ -340,20 +341,19 @@ def test_the_live_grid_says_what_it_shows_and_in_which_unit(progress):
     assert metric.unit in first
 
 
-def test_a_cell_that_takes_longer_than_estimated_has_no_time_left(progress):
+def test_a_cell_that_takes_longer_than_estimated_has_no_time_left(progress, golden):
     progress.cell_s, progress.pairs = 1.0, progress.pairs[:1]
     progress.running = {progress.pairs[0]: RunningCell(started=time.monotonic() - 99)}
 
     text = printed(live_view(progress), width=100)
 
-    assert "takes longer than was estimated" in text
-    assert "left 0.0 s" not in text
+    assert golden == time_left(text)
 
 
-def test_the_end_of_a_budget_stands_beside_the_time(progress):
+def test_the_end_of_a_budget_stands_beside_the_time(progress, golden):
     progress.until = "12:34:56"
 
-    assert "no cell starts after 12:34:56" in printed(live_view(progress), width=100)
+    assert golden == time_left(printed(live_view(progress), width=100))
 
 
 def test_pairs_that_are_not_measured_have_no_dot(progress):

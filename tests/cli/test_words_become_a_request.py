@@ -153,7 +153,7 @@ def test_each_option_of_a_probe_reaches_its_settings(parse, words, probe, field,
     assert {**stored, probe: before} == {**found, probe: kept}
 
 
-def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
+def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse, golden):
     """Depths are tokens of one and shares of a text of the other."""
     timed = parse("--probe", "throughput", "--depths", "512").settings
     found = parse("--probe", "retrieval", "--depths", "0.5,1").settings
@@ -161,48 +161,54 @@ def test_an_option_of_two_probes_belongs_to_the_one_that_is_asked_for(parse):
     assert (512,) == timed["throughput"].depths
     assert (0.5, 1.0) == found["retrieval"].depths
     assert [1, 1] == [len(timed), len(found)]
-    with pytest.raises(BadInput, match="throughput and retrieval both take it"):
+    with pytest.raises(BadInput) as caught:
         parse("--probe", "retrieval,throughput", "--depths", "0")
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("words", "owner"),
+    ("words", "option", "owner"),
     [
-        ("--lengths 512", "--lengths: belongs to --probe retrieval"),
-        ("--no-gate --probe recall", "--gate: belongs to --probe retrieval"),
-        ("--depths 0", "--depths: belongs to --probe throughput or --probe retrieval"),
-        ("--kv-group-size 32", "--kv-group-size: belongs to --engine mlx"),
-        ("--url http://x/v1", "--url: belongs to --engine endpoint"),
+        ("--lengths 512", "--lengths", "--probe retrieval"),
+        ("--no-gate --probe recall", "--gate", "--probe retrieval"),
+        ("--depths 0", "--depths", "--probe throughput"),
+        ("--kv-group-size 32", "--kv-group-size", "--engine mlx"),
+        ("--url http://x/v1", "--url", "--engine endpoint"),
     ],
+    ids=["lengths", "gate", "depths", "kv-group-size", "url"],
 )
 def test_an_option_of_what_is_not_asked_for_is_refused_with_its_owner(
-    parse, words, owner
+    parse, words, option, owner, golden
 ):
     """It would be ignored; a sweep file may hold tables for later."""
     with pytest.raises(BadInput) as caught:
         parse(*words.split())
 
-    assert owner == str(caught.value)
-    taker = owner.partition("belongs to ")[2].partition(" or ")[0]
-    assert f"Add {taker}, or leave " in caught.value.hint
+    assert option == caught.value.source
+    assert golden == caught.value.reason
+    assert f"Add {owner}, or leave " in caught.value.hint
 
 
-def test_a_sweep_that_decides_takes_options_of_the_probes_that_it_adds(codeneedle):
+def test_a_sweep_that_decides_takes_options_of_the_probes_that_it_adds(
+    codeneedle, golden
+):
     chosen = ("--probe", "divergence", "--functions", "0")
     done = codeneedle("plan", "--decide", *chosen)
     refused = codeneedle("plan", *chosen)
 
-    assert "--functions: must be a whole number of 1" in done.stderr
-    assert "--functions: belongs to --probe recall" in refused.stderr
+    assert golden == (done.stderr, refused.stderr)
 
 
 @pytest.mark.parametrize(
     "words", ["-ngl 99", "--ngl 99", "--n-gpu-layers=99", "kv-grid -t 2 --seed 7"]
 )
-def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse, words):
-    with pytest.raises(BadInput, match="is no option of codeneedle") as caught:
+def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(
+    parse, words, golden
+):
+    with pytest.raises(BadInput) as caught:
         parse(*words.split())
 
+    assert golden == str(caught.value)
     given = words.removeprefix("kv-grid ").removesuffix(" --seed 7")
     assert caught.value.hint.endswith(f"codeneedle sweep ... -- {given}")
 
@@ -221,11 +227,12 @@ def test_arguments_of_llama_server_before_the_dashes_are_told_their_place(parse,
     ],
 )
 def test_an_option_that_is_not_ours_is_answered_with_the_one_that_is(
-    parse, option, ours
+    parse, option, ours, golden
 ):
-    with pytest.raises(BadInput, match="is no option of codeneedle") as caught:
+    with pytest.raises(BadInput) as caught:
         parse(option, "x")
 
+    assert golden == str(caught.value)
     assert ours in caught.value.hint
 
 
@@ -266,16 +273,17 @@ def test_arguments_for_the_server_follow_a_sweep_or_stand_alone(parse):
     assert (("bf16", "q4_0"), ("q8_0",)) == (types.grid_k_types, types.grid_v_types)
 
 
-def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path):
+def test_a_working_folder_that_was_deleted_is_said_to_be_gone(parse, tmp_path, golden):
     (tmp_path / "gone").mkdir()
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
 
-    with pytest.raises(BadInput, match="the working folder: is gone") as caught:
+    with pytest.raises(BadInput) as caught:
         parse("--seed", "7")
-    assert "Change to one that exists" in caught.value.hint
-    with pytest.raises(BadInput, match="the working folder: is gone"):
+    assert golden == (str(caught.value), caught.value.hint)
+    with pytest.raises(BadInput) as generating:
         gen_corpus()
+    assert str(caught.value) == str(generating.value)
 
 
 def _said(error):
@@ -365,11 +373,12 @@ def test_help_has_every_option_in_the_group_that_it_belongs_to(codeneedle, comma
     by_title = {group.partition(":\n")[0]: group for group in groups}
     assert by_title["What to sweep"].split()[3] == "--model"
     assert "--lengths" in by_title["Retrieval (--probe retrieval)"]
-    assert "--url" in by_title["Other servers that are running (--engine endpoint)"]
+    [others] = [title for title in by_title if "(--engine endpoint)" in title]
+    assert "--url" in by_title[others]
     both = ("Throughput (--probe throughput)", "Retrieval (--probe retrieval)")
     texts = [by_title[title].partition("--depths")[2][:60] for title in both]
     assert len({*texts, ""}) == 3
-    assert "What follows -- goes to llama-server" in shown
+    assert "goes to llama-server" in shown
     options = (name for each in _options() for name in each.opts if name[:2] == "--")
     assert [] == [name for name in options if f"{name} " not in shown.replace(",", " ")]
 
@@ -388,10 +397,11 @@ def test_help_and_shells_name_the_models(codeneedle):
     assert [] == completed("x")
 
 
-def test_a_model_by_name_is_a_path_in_the_cache(parse):
+def test_a_model_by_name_is_a_path_in_the_cache(parse, golden):
     assert SMOLLM2.path == parse("--model", "smollm2").model
-    with pytest.raises(RequestError, match="--model smolm: is neither the name"):
+    with pytest.raises(RequestError) as caught:
         parse("--model", "smolm")
+    assert golden == str(caught.value)
 
 
 # What pairs are held against
@@ -405,7 +415,8 @@ def test_every_command_with_a_verdict_takes_its_limits(codeneedle, command, opti
     refused = codeneedle(*command.split(), option, "200")
 
     assert 2 == refused.returncode
-    assert f"{option}: '200' is not a percentage between 0% and 100%" in refused.stderr
+    assert f"{option}: '200' is" in refused.stderr
+    assert "a percentage between" in refused.stderr
     assert f"for example {option} 1%" in refused.stderr
 
 

@@ -56,7 +56,7 @@ def test_real_code_is_memorised_and_of_an_installed_version(
     assert_verbatim(corpus.text, corpus.functions)
 
 
-def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
+def test_what_is_not_installed_says_what_to_do(here, monkeypatch, golden):
     def missing(name):
         raise metadata.PackageNotFoundError(name)
 
@@ -68,9 +68,9 @@ def test_what_is_not_installed_says_what_to_do(here, monkeypatch):
         "not installed"
         in {name: origin for name, origin, _ in named_corpora()}["jquery"]
     )
-    with pytest.raises(BadInput, match="jQuery is not installed") as caught:
+    with pytest.raises(BadInput) as caught:
         load("jquery")
-    assert "Run: pip install 'codeneedle[corpora]'" == caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
     with pytest.raises(BadInput, match=r"without http/server\.py as source"):
         load("http_server")
 

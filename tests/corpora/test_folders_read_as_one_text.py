@@ -22,40 +22,33 @@ def test_a_file_is_read_as_an_editor_shows_it(here):
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"),
+    "data",
     [
-        (b"", "empty"),
-        (b" \n\t\n", "empty"),
-        (" \n".encode("utf-16"), "empty"),
-        (b"\x7fELF\0\0", "binary, or UTF-16 without a byte order mark"),
-        (
-            "def f():\n".encode("utf-16-le"),
-            "binary, or UTF-16 without a byte order mark",
-        ),
-        (b"#\n# \xe9\n", "not UTF-8 (line 2), and declares no encoding"),
-        (b"# coding: gbk\n# \xff\n", "not gbk, which it says that it is"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b" \n\t\n", id="blank"),
+        pytest.param(" \n".encode("utf-16"), id="blank in UTF-16"),
+        pytest.param(b"\x7fELF\0\0", id="binary"),
+        pytest.param("def f():\n".encode("utf-16-le"), id="UTF-16 without a mark"),
+        pytest.param(b"#\n# \xe9\n", id="not UTF-8"),
+        pytest.param(b"# coding: gbk\n# \xff\n", id="not what it says"),
     ],
 )
-def test_a_file_without_text_says_so(here, data, reason):
+def test_a_file_without_text_says_so(here, data, golden):
     put(here / "a.py", data)
 
     with pytest.raises(BadInput) as caught:
         load("a.py")
-    assert ("a.py", reason) == (caught.value.source, caught.value.reason)
-    assert caught.value.hint.startswith(
-        "Choose a readable file" if reason == "empty" else "Convert it: iconv"
-    )
+    assert "a.py" == caught.value.source
+    assert golden == (caught.value.reason, caught.value.hint)
 
 
-def test_minified_code_is_left_out_and_said_to_be(here):
+def test_minified_code_is_left_out_and_said_to_be(here, golden):
     put(here / "src/a.min.js", "function f(){return function(){}};" * 1_000)
     put(here / "src/b.js", javascript("two"))
     corpus = load("./src")
 
     assert ["two"] == names_of(corpus.functions)
-    assert (
-        ("a.min.js", "minified: its lines have 34,000 characters or more"),
-    ) == corpus.skipped
+    assert golden == corpus.skipped
 
 
 def test_a_folder_of_every_language_is_one_text(here):
@@ -126,17 +119,19 @@ def test_a_file_that_cannot_be_parsed_keeps_its_text_and_is_reported(here):
     assert "line 1" in corpus.skipped[1][1]
 
 
-def test_a_folder_without_source_says_so(here):
+def test_a_folder_without_source_says_so(here, golden):
     (here / "src").mkdir()
-    with pytest.raises(BadInput, match="src: holds no source file"):
+    with pytest.raises(BadInput) as caught:
         load("./src")
+    assert golden == str(caught.value)
 
     put(here / "src/bad.py", b"\0")
-    with pytest.raises(BadInput, match=r"can be read: bad\.py: binary"):
+    with pytest.raises(BadInput) as caught:
         load("./src")
+    assert golden == str(caught.value)
 
 
-def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
+def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch, golden):
     for name in ("one", "two", "three"):
         put(here / f"src/{len(name)}{name}.py", python(name))
     put(here / "src/x.py", "x = 1\n")
@@ -144,11 +139,9 @@ def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
     size = 2 * len(python("one"))
     monkeypatch.setattr(reading, "MAX_BYTES", size)
     corpus = load("src")
-    reason = "beyond the first 16 MB of source text"
 
     assert ["one", "two"] == names_of(corpus.functions)
-    assert ("0long.py", "larger than 16 MB") == corpus.skipped[0]
-    assert (("5three.py", reason), ("x.py", reason)) == corpus.skipped[1:]
+    assert golden == corpus.skipped
     assert "src, files: 2" == corpus.origin
     assert "x = 1" not in corpus.text
 
@@ -156,7 +149,7 @@ def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch):
     assert ["one"] == names_of(load("src").functions)
 
 
-def test_files_that_change_after_they_were_found_are_left_out(here):
+def test_files_that_change_after_they_were_found_are_left_out(here, golden):
     put(here / "src/gone.py", python("gone"))
     put(here / "src/pipe.py", python("pipe"))
     put(here / "src/stays.py", python("stays"))
@@ -167,10 +160,7 @@ def test_files_that_change_after_they_were_found_are_left_out(here):
     read = reading.read_files(found, root=here / "src")
 
     assert ["stays"] == names_of(read.functions)
-    assert (
-        ("gone.py", "cannot be read: No such file or directory"),
-        ("pipe.py", "cannot be read: it is not a regular file"),
-    ) == read.left_out
+    assert golden == read.left_out
 
 
 @pytest.mark.parametrize(
@@ -200,11 +190,13 @@ def test_the_comments_between_files_and_lines_without_an_end_count_as_lines(here
     assert read.text.endswith(python("b"))
 
 
-def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(here):
+def test_the_first_files_that_are_left_out_are_named_and_the_others_counted(
+    here, golden
+):
     put(here / "src/good.py", python("good"))
     for at in range(23):
         put(here / f"src/bad{at:02}.py", b"\0")
     lines = load("src").skipped_file_lines()
 
-    assert "bad00.py: binary, or UTF-16 without a byte order mark" == lines[0]
+    assert golden == lines[0]
     assert (21, "and 3 more files") == (len(lines), lines[-1])

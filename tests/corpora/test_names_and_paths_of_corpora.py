@@ -42,44 +42,33 @@ def test_a_path_that_leads_nowhere_is_not_found(here, text):
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason", "hint"),
-    [
-        ("a named pipe", "a named pipe, not a file", "Save what is written to it"),
-        ("a device", "a device, not a file", "Name a file or folder"),
-        ("a socket", "a socket, not a file", "Name a file or folder"),
-        ("a link to itself", "a symbolic link to odd: Too many", "Remove the link"),
-        ("a link to nothing", "a symbolic link to nowhere: No such", "Remove the link"),
-    ],
+    "kind",
+    ["a named pipe", "a device", "a socket", "a link to itself", "a link to nothing"],
 )
-def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, reason, hint):
+def test_a_path_to_no_file_says_what_it_is_and_what_to_do(here, kind, golden):
     ODD_FILES[kind](here / "odd")
 
     with pytest.raises(BadInput) as caught:
         load("odd")
-    assert str(caught.value).startswith(f"odd: {reason}")
-    assert caught.value.hint.startswith(hint)
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 # --- nothing to ask for
 
 
 @pytest.mark.parametrize(
-    ("text", "said", "hint"),
+    ("text", "hint"),
     [
-        (
-            python("one", lines=3) + python("two", lines=4) + "\n",
-            "of 2 found, the longest has 4 body lines",
-            "5 such lines or more",
-        ),
-        (python("one") + "if x:\n pass\n" + python("one"), "20 body", "signature"),
-        ("x = 1\ndef f(:\n", "of 0 found", "line 2"),
+        (python("one", lines=3) + python("two", lines=4) + "\n", "5 such lines"),
+        (python("one") + "if x:\n pass\n" + python("one"), "signature"),
+        ("x = 1\ndef f(:\n", "line 2"),
     ],
     ids=["short functions", "shared signatures", "unparsable"],
 )
-def test_where_nothing_can_be_asked_the_hint_says_why(here, text, said, hint):
+def test_where_nothing_can_be_asked_the_hint_says_why(here, text, hint, golden):
     put(here / "a.py", text)
 
     with pytest.raises(BadInput) as caught:
         load("a.py")
-    assert said in str(caught.value)
+    assert golden == str(caught.value)
     assert hint in caught.value.hint

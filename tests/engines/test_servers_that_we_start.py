@@ -129,7 +129,8 @@ def test_what_a_start_waits_for_is_told_less_and_less_often(started, monkeypatch
         pass
 
     assert 2 <= len(told) < len(states)
-    assert "still loading; it is given up in" in told[-1]
+    assert "still loading" in told[-1]
+    assert "given up in" in told[-1]
 
 
 def test_nothing_is_told_of_a_server_that_is_ready_soon(started):
@@ -140,11 +141,11 @@ def test_nothing_is_told_of_a_server_that_is_ready_soon(started):
     assert [] == told
 
 
-def test_a_server_that_somebody_stopped_says_so(started):
+def test_a_server_that_somebody_stopped_says_so(started, golden):
     """Whether it waits to be ready, or is silent in a reply."""
     states = [Readiness.LOADING] * 99999
     with (
-        pytest.raises(CellError, match="is stopped, by SIGSTOP") as late,
+        pytest.raises(CellError) as late,
         started("import os; os.kill(os.getpid(), 19)", *states, limit_s=1.0),
     ):
         raise AssertionError("entered")
@@ -155,8 +156,9 @@ def test_a_server_that_somebody_stopped_says_so(started):
             os.waitid(os.P_PID, server.child.pid, os.WSTOPPED | os.WNOWAIT)
             raise ServerSilent(silence_s=1.0)
 
-    with pytest.raises(CellError, match="nothing for 1 s: its process is stopped"):
+    with pytest.raises(CellError) as silent:
         stop_it()
+    assert golden == [str(late.value), str(silent.value)]
     assert "kill -CONT" in late.value.hint
 
 

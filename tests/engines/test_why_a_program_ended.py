@@ -22,29 +22,34 @@ from codeneedle.system import machine
 
 
 @pytest.mark.parametrize(
-    ("returncode", "phrase", "status", "words"),
+    ("returncode", "phrase"),
     [
-        (0, "exit code 0", Status.CRASHED, "does not say why"),
-        (3, "exit code 3", Status.CRASHED, "does not say why"),
-        (-9, "SIGKILL", Status.CRASHED, "nothing shows that memory ran out"),
-        (-SIGXFSZ, "SIGXFSZ", Status.CRASHED, "ulimit -f"),
-        (SIGXFSZ, f"exit code {SIGXFSZ:d}", Status.CRASHED, "does not say why"),
-        (-11, "SIGSEGV", Status.CRASHED, "does not say why"),
+        (0, "exit code 0"),
+        (3, "exit code 3"),
+        (-9, "SIGKILL"),
+        (-SIGXFSZ, "SIGXFSZ"),
+        (SIGXFSZ, f"exit code {SIGXFSZ:d}"),
+        (-11, "SIGSEGV"),
         # A shell that did not exec says so of its child.
-        (137, "exit code 137 (SIGKILL)", Status.CRASHED, "memory ran out"),
-        (139, "exit code 139 (SIGSEGV)", Status.CRASHED, "does not say why"),
-        (255, "exit code 255", Status.CRASHED, "does not say why"),
-        (-999, "signal 999", Status.CRASHED, "does not say why"),
+        (137, "exit code 137 (SIGKILL)"),
+        (139, "exit code 139 (SIGSEGV)"),
+        (255, "exit code 255"),
+        (-999, "signal 999"),
+    ],
+    ids=[
+        *("0", "3", "SIGKILL", "SIGXFSZ", "its number", "SIGSEGV"),
+        *("SIGKILL of a child", "SIGSEGV of a child", "255", "an unknown signal"),
     ],
 )
 def test_how_a_program_ended_is_said_by_its_exit_code(
-    returncode, phrase, status, words
+    returncode, phrase, tmp_path, monkeypatch, golden
 ):
+    monkeypatch.setattr(machine, "VMSTAT", tmp_path / "vmstat")
     found = exit_cause(returncode)
 
     assert phrase == exit_phrase(returncode)
-    assert status is found.status
-    assert words in found.reason
+    assert Status.CRASHED is found.status
+    assert golden == found.reason
 
 
 @pytest.mark.parametrize(
@@ -67,26 +72,26 @@ def test_sigkill_is_a_lack_of_memory_where_the_kernel_says_so(
     assert "SIGKILL" in trouble_of_sigkill().reason
 
 
-def test_what_the_log_says_comes_before_the_exit_code(tmp_path):
+def test_what_the_log_says_comes_before_the_exit_code(tmp_path, golden):
     facts = {"returncode": -11, "log": tmp_path / "log", "excerpt": ("the end",)}
 
     told = Died("a tool", cause=Trouble(Status.UNSUPPORTED, "no kernel"), **facts)
     mute = Died("a tool", hint="Ask again.", cause=exit_cause(-11), **facts)
 
-    assert "a tool ended with SIGSEGV: no kernel" == str(told)
+    assert golden == str(told)
     assert (Status.UNSUPPORTED, -11) == (told.status, told.returncode)
     assert ("the end",) == told.log_excerpt
     assert Status.CRASHED is mute.status
-    assert mute.hint.startswith("Ask again. The end of its log is in ")
+    assert golden == mute.hint
 
 
-def test_a_silent_program_has_a_status_of_its_own(tmp_path):
+def test_a_silent_program_has_a_status_of_its_own(tmp_path, golden):
     found = silence_error(
         "a tool", 0.5, log=tmp_path / "log", excerpt=(), why="as others"
     )
 
     assert Status.TIMED_OUT is found.status
-    assert str(found).endswith("has written nothing for 0.5 s; as others")
+    assert golden == str(found)
 
 
 def test_the_end_of_a_log_is_twelve_lines_that_are_safe_to_show(tmp_path):
@@ -111,19 +116,19 @@ def test_a_lack_of_memory_is_known_in_the_words_of_every_backend(line, tmp_path)
         assert (Status.OUT_OF_MEMORY, line) == (found.status, found.reason)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "WARNING: failed to allocate 8.00 MB of pinned memory: out of memory",
-        "prompt cache update: failed to allocate a state",
-        "compute buffer allocation failed, retrying without pipeline parallelism",
-        "If you run out of memory, lower --gpu-memory-utilization",
-        "set expandable_segments to avoid running out of memory",
-        "warning: failed to munlock buffer: Cannot allocate memory",
-        "current allocated size is greater than the recommended max working set size",
-        "failed to find a memory slot for batch of size 512",
-    ],
-)
+LACKS_NOTHING = [
+    "WARNING: failed to allocate 8.00 MB of pinned memory: out of memory",
+    "prompt cache update: failed to allocate a state",
+    "compute buffer allocation failed, retrying without pipeline parallelism",
+    "If you run out of memory, lower --gpu-memory-utilization",
+    "set expandable_segments to avoid running out of memory",
+    "warning: failed to munlock buffer: Cannot allocate memory",
+    "current allocated size is greater than the recommended max working set size",
+    "failed to find a memory slot for batch of size 512",
+]
+
+
+@pytest.mark.parametrize("line", LACKS_NOTHING)
 def test_what_only_makes_a_program_slower_is_no_lack_of_memory(line):
     assert MEMORY.search(line) is None
 

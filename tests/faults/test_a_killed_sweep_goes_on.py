@@ -152,6 +152,12 @@ def killed_beside(series, child_pid):
     return child
 
 
+def line_of(said, pid):
+    """The one line of *said* that names a process."""
+    (line,) = [line for line in said.splitlines() if line.endswith(f": pid {pid}")]
+    return line
+
+
 @pytest.mark.parametrize("who", sampled(["q8_0-", "counting"], quick=1))
 def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, who):
     def child_pid():
@@ -160,7 +166,7 @@ def test_a_server_that_hangs_when_we_are_killed_is_ended(series, ledger, who):
 
     server = killed_beside(series, child_pid)
     said = series.complete()
-    assert f"ended a llama-server that was left behind: pid {server}" in said
+    assert "ended a llama-server" in line_of(said, server)
     ledger.add(series.injection("SIGKILL, the server frozen", said))
 
 
@@ -172,7 +178,7 @@ def test_a_tool_that_outlives_us_is_ended(series, ledger, tool):
     series.arguments = (*series.arguments, *TOOLS[tool])
     child = killed_beside(series, lambda: running_child(series.path, tool).get("pid"))
     said = series.complete()
-    assert f"ended a {tool} that was left behind: pid {child}" in said
+    assert f"ended a {tool}" in line_of(said, child)
     ledger.add(series.injection(f"SIGKILL, {tool} frozen", said))
 
 
@@ -203,7 +209,7 @@ def test_servers_and_tools_end_with_a_sigkill(series, ledger, times):
 
 
 def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
-    series, ledger, tmp_path
+    series, ledger, tmp_path, golden
 ):
     """The note of a server is not in the run folder, which may be renamed."""
     server = killed_beside(series, lambda: running_child(series.path).get("pid"))
@@ -215,7 +221,7 @@ def test_what_outlived_its_run_folder_is_told_and_ended_by_any_sweep(
     said = other.complete()
 
     assert f"pid {server}" in doctor.stdout
-    assert f"ended a llama-server that was left behind: pid {server}" in said
+    assert golden == line_of(said, server).replace(str(server), "PID")
     assert set() == alive({server})
     fault = "SIGKILL, the run folder removed"
     ledger.note(fault, told(doctor.stdout), of=series.folder)
@@ -344,7 +350,7 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
         fault = f"{ending} while {phase}"
         ledger.note(fault, told(said), of=series.folder)
         assert 130 == code, (fault, said)
-        assert "run the same command to resume" in said, (fault, said)
+        assert "command to resume" in said, (fault, said)
         assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
         if "interrupted" in statuses(series.path) and ending == "SIGTERM":
             memory = run(series.path, "memory", "tiny").stdout

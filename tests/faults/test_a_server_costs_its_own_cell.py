@@ -174,7 +174,7 @@ def test_a_server_that_hangs_costs_minutes_where_others_took_seconds(folder, led
 
     assert 1 == told.returncode, told.stderr
     assert "timed-out" == hanging["status"]
-    assert "its longest silence with" in hanging["reason"]
+    assert "longest silence" in hanging["reason"]
     ledger.note("a server hangs after other cells were measured", of=folder)
 
 
@@ -287,7 +287,7 @@ def test_a_server_that_never_works_ends_the_sweep_early_and_says_why(
     assert line in told.stderr
     assert "hint:" in told.stderr
     error = next(x for x in told.stderr.splitlines() if x.startswith("error:"))
-    assert "the first 3 cells failed alike" in error or at == "counting"
+    assert "cells failed alike" in error or at == "counting"
     misbehave(path, {})
     again = impatient(path, *command, "--retry-failed")
     assert 0 == again.returncode, again.stderr

@@ -173,7 +173,7 @@ def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault)
     store.add(good)
 
     assert Status.INTERRUPTED is gap.status
-    assert "its record cannot be used" in gap.reason
+    assert "cannot be used" in gap.reason
     assert 4 == len(run.records)
     assert good == store.record(pair, "recall")
     ending = "foreign" if fault in FOREIGN else "damaged"
@@ -202,7 +202,7 @@ def test_damaged_records_are_shown_as_gaps_and_measured_again(
     done.look()
 
     assert 0 == grid.returncode, grid.stderr
-    assert "its record cannot be used" in grid.stdout
+    assert "cannot be used" in grid.stdout
     assert re.search(r"\d{4}-\d\d-\d\d$", grid.stdout, re.MULTILINE)
     told = " ".join(grid.stdout.partition("intr.  ")[2].split())
     assert all(str(pair) in told for pair in PAIRS[: len(faults)])
@@ -268,8 +268,8 @@ def test_a_record_of_another_version_is_refused_and_stays(done, ledger, codeneed
     grid, swept = codeneedle("grid", "tiny"), codeneedle("sweep", *GRID)
 
     assert (2, 2) == (grid.returncode, swept.returncode)
-    assert "run the same sweep again" in " ".join(grid.stderr.split())
-    assert "run the same sweep again" in " ".join(swept.stderr.split())
+    assert "same sweep again" in " ".join(grid.stderr.split())
+    assert "same sweep again" in " ".join(swept.stderr.split())
     assert later == path.read_bytes()
     path.unlink()  # so that nothing of another schema is counted as damage
     ledger.note("record of a later schema", error_line(swept.stderr), of=done)
@@ -301,11 +301,11 @@ def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
     grid = codeneedle("grid", "tiny")
 
     assert 0 == swept.returncode, swept.stderr
-    assert "4 cells done already: nothing to do" in swept.stderr
+    assert "4 cells done already" in swept.stderr
     assert 0 == grid.returncode, grid.stderr
-    kept = "the setup could not be read: it is kept as"
-    assert (fault != "setup gone") == (kept in swept.stderr)
-    ledger.note(fault, "" if fault == "setup gone" else f"note: {kept} ...", of=done)
+    is_kept = fault != "setup gone"
+    assert is_kept == ("setup could not" in swept.stderr)
+    ledger.note(fault, "note: the setup could not be read" if is_kept else "", of=done)
 
 
 @pytest.mark.real
@@ -317,7 +317,7 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
     swept = codeneedle("sweep", *GRID[:-1], "3072")
 
     assert 2 == swept.returncode
-    assert "holds records, but no setup.json" in swept.stderr
+    assert "holds records" in swept.stderr
     assert before == {file: file.read_bytes() for file in before}
     ledger.note(
         "setup cut, and another context asked for", error_line(swept.stderr), of=done

@@ -1,5 +1,6 @@
 """Damaged, huge and odd corpora: read, or refused with a reason."""
 
+import errno
 import os
 import signal
 import tempfile
@@ -171,7 +172,7 @@ def test_folders_a_thousand_deep_end_no_search(tree, told, times):
         os.close(above)
     try:
         saw = told("folders a thousand deep", tree)
-        assert saw == "" or saw.endswith("File name too long")
+        assert saw == "" or saw.endswith(os.strerror(errno.ENAMETOOLONG))
     finally:
         # By hand, from below: what removes trees for tests would recurse.
         for _ in range(deep):
@@ -202,7 +203,7 @@ def test_a_folder_that_is_closed_to_us_is_noted(told, mode):
                 os.seteuid(0)
             (tree / "shut").chmod(0o700)
 
-    assert "bad.py: cannot be read: Permission denied" == saw
+    assert f"bad.py: cannot be read: {os.strerror(errno.EACCES)}" == saw
     assert 2 == len(corpus.skipped)
     assert corpus.skipped[1][0].startswith("shut")
 

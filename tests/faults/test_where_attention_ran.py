@@ -88,12 +88,13 @@ def said(folder, command, *words, rule=None, devices=""):
 
 
 @pytest.mark.parametrize("command", ["plan", "sweep"])
-def test_a_build_that_refuses_every_pair_is_told_and_starts_no_server(folder, command):
+def test_a_build_that_refuses_every_pair_is_told_and_starts_no_server(
+    folder, command, golden
+):
     told = said(folder, command, "--pairs", "f16/q8_0,q8_0/f16", rule="mla")
 
     assert 2 == told.returncode
-    assert "model does not support different K and V" in told.stderr
-    assert "codeneedle kernels" in told.stderr
+    assert golden == told.stderr.partition("error: ")[2]
     assert not (folder.path / RUN).exists()
 
 
@@ -102,10 +103,10 @@ def test_a_build_that_refuses_every_pair_is_told_and_starts_no_server(folder, co
     [
         ("crash", "SIGSEGV"),
         ("hang", "gave no answer"),
-        ("silent", "neither graph nor memory"),
-        ("other-words", "neither graph nor memory"),
+        ("silent", "neither graph nor"),
+        ("other-words", "neither graph nor"),
         ("old", "too old"),
-        (None, "is not beside llama-server"),
+        (None, "is not beside"),
     ],
 )
 def test_a_survey_that_says_nothing_is_told_in_one_note(
@@ -118,7 +119,7 @@ def test_a_survey_that_says_nothing_is_told_in_one_note(
     text = " ".join(told.stdout.split())
 
     assert 0 == told.returncode, told.stderr
-    assert 1 == text.count("note: where attention will run is not known: ")
+    assert 1 == text.count("note: where attention")
     assert reason in text
 
 
@@ -141,7 +142,7 @@ def test_a_cell_that_contradicts_the_survey_says_so_in_its_record(folder):
 
     assert 0 == told.returncode, told.stderr
     assert "cpu" == effective["attention"]
-    assert effective["attention_evidence"].endswith("the survey said kernel")
+    assert effective["attention_evidence"].endswith("survey said kernel")
 
 
 def test_a_cuda_build_says_itself_which_pairs_it_converts(folder):
@@ -161,11 +162,11 @@ def test_a_cuda_build_says_itself_which_pairs_it_converts(folder):
     }
 
 
-def test_kernels_alone_are_refused_where_no_pair_has_one(folder):
+def test_kernels_alone_are_refused_where_no_pair_has_one(folder, golden):
     told = said(folder, "sweep", *ASKED, "--kernels-only", rule="never")
 
     assert 2 == told.returncode
-    assert "none of 4 pairs has a kernel here" in told.stderr
+    assert golden == told.stderr.partition("error: ")[2]
 
 
 @pytest.mark.parametrize("arguments", [("-ngl", "0"), ("--no-kv-offload",)])
@@ -177,8 +178,8 @@ def test_a_cache_on_the_host_by_choice_has_kernels_and_the_plan_says_whose(
     text = " ".join(told.stdout.split())
 
     assert 0 == told.returncode, told.stderr
-    assert "nothing is learned of kernels of the accelerator" in text
-    assert "no pair has a kernel" not in text
+    assert "nothing is learned" in text
+    assert "no pair has" not in text
 
 
 def test_attention_that_is_switched_off_is_refused(folder):
@@ -204,5 +205,5 @@ def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed(
     text = " ".join(told.stdout.split())
 
     assert 0 == told.returncode, told.stderr
-    assert f"kernels were asked of {surveyed}" in text
-    assert has_kernels is ("no pair has a kernel" not in text)
+    assert f"were asked of {surveyed}" in text
+    assert has_kernels is ("no pair has" not in text)

@@ -48,22 +48,24 @@ AFTER = b"tokenizer.ggml.tokens"
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    "data",
     [
-        (absurd(8), "claims to have .* tensors"),
-        (absurd(16), "claims to have .* keys"),
-        (absurd(24), "ends in the middle"),
-        (absurd(gguf_bytes().index(AFTER) + len(AFTER) + 8), "list in it claims"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 0, 60_000) + bytes(1_000_000), "damaged"),
-        (gguf_bytes(version=1), "version 1"),
-        (gguf_bytes(version=4), "version 4"),
-        (gguf_bytes(version=3, order=">"), "byte order"),
+        absurd(8),
+        absurd(16),
+        absurd(24),
+        absurd(gguf_bytes().index(AFTER) + len(AFTER) + 8),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 60_000) + bytes(1_000_000),
+        gguf_bytes(version=1),
+        gguf_bytes(version=4),
+        gguf_bytes(version=3, order=">"),
     ],
     ids=["tensors", "keys", "name", "list", "hole of zeros", "old", "new", "order"],
 )
-def test_what_cannot_be_read_says_why(data, words):
-    with pytest.raises(BadHeader, match=words):
+def test_what_cannot_be_read_says_why(data, golden):
+    with pytest.raises(BadHeader) as caught:
         parse(data)
+
+    assert golden == str(caught.value)
 
 
 def test_a_large_vocabulary_is_walked_over():
@@ -128,14 +130,20 @@ def test_what_has_no_room_is_walked_over(monkeypatch, room, text, numbers):
     assert 4 == header.lengths["a.n"]
 
 
-@pytest.mark.parametrize("name", ["llama.block_count", "tokenizer.ggml.tokens", ""])
-def test_a_key_that_comes_twice_or_has_no_name_is_damage(name):
+@pytest.mark.parametrize(
+    "name",
+    ["llama.block_count", "tokenizer.ggml.tokens", ""],
+    ids=["a number", "a list", "no name"],
+)
+def test_a_key_that_comes_twice_or_has_no_name_is_damage(name, golden):
     data = bytearray(gguf_bytes(tensors=0, data=False))
     struct.pack_into("<Q", data, 16, len(SHAPE) + 1)
     data += struct.pack("<Q", len(name)) + name.encode() + struct.pack("<II", 4, 1)
 
-    with pytest.raises(BadHeader, match="list of keys is damaged"):
+    with pytest.raises(BadHeader) as caught:
         parse(bytes(data))
+
+    assert golden == str(caught.value)
 
 
 # Tensors
@@ -176,10 +184,11 @@ def test_a_file_is_as_long_as_the_tensor_that_ends_last(tensors, expected):
 
 
 @pytest.mark.parametrize(("start", "is_absurd"), [(1 << 56, False), (1 + (1 << 56), 1)])
-def test_tensors_beyond_any_file_are_damage(start, is_absurd):
+def test_tensors_beyond_any_file_are_damage(start, is_absurd, golden):
     if is_absurd:
-        with pytest.raises(BadHeader, match="its tensors claim to take"):
+        with pytest.raises(BadHeader) as caught:
             data_bytes((b"a", 32, UNKNOWN, start))
+        assert golden == str(caught.value)
     else:
         assert start == data_bytes((b"a", 32, UNKNOWN, start))
 
@@ -208,12 +217,13 @@ def test_the_places_of_what_makes_k_are_kept_from_the_start_of_the_file():
 @pytest.mark.parametrize(
     ("length", "is_damaged"), [(0, True), (1, False), (65_535, False), (65_536, True)]
 )
-def test_a_tensor_has_a_name_of_at_most_65535_bytes(length, is_damaged):
+def test_a_tensor_has_a_name_of_at_most_65535_bytes(length, is_damaged, golden):
     data = with_tensors((b"n" * length, 4, F32, 0))
 
     if is_damaged:
-        with pytest.raises(BadHeader, match="list of tensors is damaged"):
+        with pytest.raises(BadHeader) as caught:
             parse(data)
+        assert golden == str(caught.value)
     else:
         assert 1 == parse(data).tensors
 
@@ -222,14 +232,15 @@ def test_a_tensor_has_a_name_of_at_most_65535_bytes(length, is_damaged):
     ("alignment", "is_known"),
     [(0, False), (1, True), (4 << 20, True), ((4 << 20) + 1, False), ("32", False)],
 )
-def test_tensors_are_aligned_to_a_number_of_bytes(alignment, is_known):
+def test_tensors_are_aligned_to_a_number_of_bytes(alignment, is_known, golden):
     data = with_tensors((b"a", 8, F32, 0), keys={"general.alignment": alignment})
 
     if is_known:
         assert -(-len(data) // alignment) * alignment + 32 == parse(data).needed_bytes
     else:
-        with pytest.raises(BadHeader, match="aligned to no number of bytes"):
+        with pytest.raises(BadHeader) as caught:
             parse(data)
+        assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -242,29 +253,31 @@ def test_tensors_are_aligned_to_a_number_of_bytes(alignment, is_known):
     ],
 )
 def test_more_keys_and_tensors_than_any_model_has_are_not_walked_over(
-    tensors, keys, is_absurd
+    tensors, keys, is_absurd, golden
 ):
     with pytest.raises(BadHeader) as raised:
         parse(b"GGUF" + struct.pack("<IQQ", 3, tensors, keys))
 
-    assert is_absurd == ("it claims to have" in str(raised.value))
+    assert is_absurd == (not isinstance(raised.value, EndsTooSoon))
+    assert golden == str(raised.value)
 
 
 @pytest.mark.parametrize(
     ("count", "is_absurd"), [(1 << 24, False), ((1 << 24) + 1, True)]
 )
-def test_a_longer_list_than_any_model_has_is_not_walked_over(count, is_absurd):
+def test_a_longer_list_than_any_model_has_is_not_walked_over(count, is_absurd, golden):
     data = gguf_bytes().replace(
         AFTER + struct.pack("<IIQ", 9, 8, 3), AFTER + struct.pack("<IIQ", 9, 8, count)
     )
     with pytest.raises(BadHeader) as raised:
         parse(data)
 
-    assert is_absurd == ("a list in it claims" in str(raised.value))
+    assert is_absurd == (not isinstance(raised.value, EndsTooSoon))
+    assert golden == str(raised.value)
 
 
 @pytest.mark.parametrize(("dimensions", "is_absurd"), [(8, False), (9, True)])
-def test_a_tensor_has_eight_dimensions_at_most(dimensions, is_absurd):
+def test_a_tensor_has_eight_dimensions_at_most(dimensions, is_absurd, golden):
     data = bytearray(gguf_bytes(tensors=0, data=False))
     struct.pack_into("<Q", data, 8, 1)
     data += struct.pack("<Q", 1) + b"a" + struct.pack("<I", dimensions)
@@ -272,8 +285,9 @@ def test_a_tensor_has_eight_dimensions_at_most(dimensions, is_absurd):
     data += struct.pack("<IQ", F32, 0)
 
     if is_absurd:
-        with pytest.raises(BadHeader, match="a tensor of 9 dimensions"):
+        with pytest.raises(BadHeader) as caught:
             parse(bytes(data))
+        assert golden == str(caught.value)
     else:
         assert 4 * 2**8 == parse(bytes(data)).needed_bytes - -(-len(data) // 32) * 32
 

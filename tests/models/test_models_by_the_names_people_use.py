@@ -252,7 +252,7 @@ def test_files_beside_a_model_are_none(hub):
     assert snapshot / "m-Q8_0.gguf" == locate_model("org/repo")
 
 
-def test_a_split_model_is_one_with_the_size_of_its_parts(studio):
+def test_a_split_model_is_one_with_the_size_of_its_parts(studio, golden):
     parts = [f"m-Q8_0-{n:05}-of-00002.gguf" for n in (1, 2)]
     folder = lm_studio(studio, "a/b", *parts)
     (model,) = stored_models()
@@ -261,7 +261,7 @@ def test_a_split_model_is_one_with_the_size_of_its_parts(studio):
     assert folder / parts[0] == locate_model("a/b:Q8_0")
 
     (folder / parts[0]).unlink()
-    assert "lacks 1 of the 2 parts" in refused_header(locate_model("a/b"))
+    assert golden == refused_header(locate_model("a/b"))
 
 
 def refused_header(path):
@@ -271,36 +271,38 @@ def refused_header(path):
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    "content",
     [
-        (b"", "manifest is damaged"),
-        (b"{", "manifest is damaged"),
-        (b"[]", "manifest is damaged"),
-        (b'{"layers": 3}', "manifest is damaged"),
-        (b"[" * 100_000, "manifest is damaged"),
-        (b'{"layers": []}', "no GGUF file"),
-        (b'{"layers": [{"mediaType": 7}, 3]}', "no GGUF file"),
+        b"",
+        b"{",
+        b"[]",
+        b'{"layers": 3}',
+        b"[" * 100_000,
+        b'{"layers": []}',
+        b'{"layers": [{"mediaType": 7}, 3]}',
     ],
+    ids=["empty", "half", "a list", "a number", "deep", "no layers", "odd layers"],
 )
-def test_a_damaged_manifest_is_told(blobs, content, words):
+def test_a_damaged_manifest_is_told(blobs, content, golden):
     ollama(blobs, f"{LIBRARY}/m/1b").write_bytes(content)
 
-    assert words in refusal("m:1b")[0]
+    assert golden == refusal("m:1b")[0]
 
 
 @pytest.mark.parametrize(
-    ("layers", "words"),
+    "layers",
     [
-        ({"model": "sha256:../../../etc/passwd"}, "1 files of weights"),
-        ({"model": "sha256:" + "a" * 64}, "its file is missing"),
-        ({"tensor": "sha256:" + "a" * 64}, "no GGUF file"),
-        ({"model": "sha256:" + "a" * 64, "adapter": "sha256:0"}, "adapter"),
+        {"model": "sha256:../../../etc/passwd"},
+        {"model": "sha256:" + "a" * 64},
+        {"tensor": "sha256:" + "a" * 64},
+        {"model": "sha256:" + "a" * 64, "adapter": "sha256:0"},
     ],
+    ids=["a path", "a missing file", "tensors", "an adapter"],
 )
-def test_a_manifest_that_names_no_one_file_is_told(blobs, layers, words):
+def test_a_manifest_that_names_no_one_file_is_told(blobs, layers, golden):
     ollama(blobs, f"{LIBRARY}/m/1b", layers=layers)
 
-    assert words in refusal("m:1b")[0]
+    assert golden == refusal("m:1b")[0]
 
 
 def test_a_manifest_of_a_gigabyte_is_not_read(blobs):
@@ -310,12 +312,14 @@ def test_a_manifest_of_a_gigabyte_is_not_read(blobs):
     assert "manifest is damaged" in refusal("m:1b")[0]
 
 
-def test_a_link_that_leads_out_of_its_store_is_told_with_its_end(studio, tmp_path):
+def test_a_link_that_leads_out_of_its_store_is_told_with_its_end(
+    studio, tmp_path, golden
+):
     outside = write_gguf(tmp_path / "outside.gguf")
     folder = lm_studio(studio, "a/b")
     (folder / "m.gguf").symlink_to(outside)
 
-    assert f"out of its store, to {outside}" in refusal("a/b")[0]
+    assert golden == refusal("a/b")[0]
 
 
 def test_a_store_may_lie_on_another_disk(hub, tmp_path):
@@ -326,18 +330,18 @@ def test_a_store_may_lie_on_another_disk(hub, tmp_path):
     assert "m.gguf" == locate_model("org/repo").name
 
 
-def test_links_in_a_ring_and_to_nothing_are_told(studio):
+def test_links_in_a_ring_and_to_nothing_are_told(studio, golden):
     folder = lm_studio(studio, "a/b")
     (folder / "m.gguf").symlink_to("m.gguf")
     assert "cannot be used" in refusal("a/b")[0]
 
     (folder / "m.gguf").unlink()
     (folder / "m.gguf").symlink_to("nothing")
-    assert "its file is missing" in refusal("a/b")[0]
+    assert golden == refusal("a/b")[0]
 
 
 def test_a_store_of_somebody_else_is_named_where_nothing_is_found(
-    monkeypatch, blobs, tmp_path
+    monkeypatch, blobs, golden
 ):
     real = os.scandir
 
@@ -347,7 +351,7 @@ def test_a_store_of_somebody_else_is_named_where_nothing_is_found(
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
-    assert f"not readable for you: {blobs}" in refusal("m:1b")[1]
+    assert golden == refusal("m:1b")[1]
 
 
 # --- what is told of all

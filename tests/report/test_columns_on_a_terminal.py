@@ -40,11 +40,11 @@ def test_no_text_can_write_on_the_terminal():
 
 def test_numbers_stand_at_the_right_and_words_fold():
     table = Table(
-        ["n", "what\nit is"], [["1", "one two three four five six"]], ["what\nit is"]
+        ["n", "what\nit is"], [["1", "one two three four five"]], ["what\nit is"]
     )
 
-    assert ["n  what", "   it is", "1  one two three four", "   five six"] == (
-        lines_of(table, width=24)
+    assert ["n  what", "   it is", "1  one two three", "   four five"] == (
+        lines_of(table, width=18)
     )
 
 

@@ -31,12 +31,11 @@ def test_each_corpus_has_a_line(tmp_path):
     assert "unknown key 'seed'" in text
 
 
-def test_an_overview_has_the_functions_that_would_be_asked_for(tiny):
+def test_an_overview_has_the_functions_that_would_be_asked_for(tiny, golden):
     text = printed(corpus_overview(tiny), width=400)
 
-    assert "6 functions of 5 lines or more" in text
-    assert "20 lines of 6 functions would be written" in text
-    assert "5 lines of 6 functions would be forced" in text
+    [facts] = [line for line in text.splitlines() if "6 functions" in line]
+    assert golden == facts
     for function in tiny.functions:
         assert f" {function.line} " in text
         assert function.signature in text
@@ -62,12 +61,12 @@ def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
     assert f"'{function.name}'" in caught.value.hint
 
 
-def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path):
+def test_files_that_a_second_parser_does_not_see_alike_are_listed(tmp_path, golden):
     body = "".join(f"  const name_{n} = {n};\n" for n in range(24))
     for name, last in (("good", ""), ("newer", "a ??= 1;\n")):
         (tmp_path / f"{name}.js").write_text(f"function {name}() {{\n{body}}}\n{last}")
 
     text = printed(corpus_overview(registry.load(str(tmp_path))))
 
-    assert "in doubt: newer.js: esprima, which knows ES2017 without types" in text
-    assert 1 == text.count("in doubt")
+    [doubt] = [line for line in text.splitlines() if "in doubt" in line]
+    assert golden == doubt.split(": ")[:3]

@@ -10,6 +10,7 @@ from made_losses import BEYOND, OPEN, WITHIN, diverging, losing_run
 from made_records import failed_record, made_run, stored_run
 from made_verdicts import ABOVE, BELOW, NEAR
 from printing import printed
+from syrupy.assertion import SnapshotAssertion
 
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.chosen_runs import (
@@ -67,7 +68,9 @@ def shown(*runs: Run, width: int = 100) -> str:
     return printed(document, width=width)
 
 
-def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word() -> None:
+def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word(
+    golden: SnapshotAssertion,
+) -> None:
     found = losses()
 
     assert {
@@ -77,7 +80,7 @@ def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word() -> None:
         "q4_0/q4_0": ("10.0", "beyond"),
         "q5_0/q5_0": ("nan", ""),
     } == by_pair(found)
-    assert "right tokens lost, of 100, beside bf16/bf16" == found.label
+    assert golden == found.label
     assert 1.0 == found.limit
     assert 2 == losses(limits=Limits(max_loss=0.001)).digits
 
@@ -92,7 +95,9 @@ def test_what_divergence_alone_decides_is_said() -> None:
     assert "kld decides q8_0/q8_0" in " ".join(shown(run).split())
 
 
-def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
+def test_scores_are_shown_where_no_right_tokens_were_measured(
+    golden: SnapshotAssertion,
+) -> None:
     run = losing_run({}, reference="")
     setup = with_scores(run.setup, [1.0] * 40)
     records = (
@@ -103,7 +108,7 @@ def test_scores_are_shown_where_no_right_tokens_were_measured() -> None:
     found = losses(replace(run, setup=setup, records=records))
 
     assert "25.0" == by_pair(found)["q8_0/q8_0"][0]
-    assert "points of the score" == found.what
+    assert golden == found.what
 
 
 def test_a_run_without_a_pair_to_set_keeps_its_reference() -> None:
@@ -118,35 +123,28 @@ def test_divergence_alone_is_no_loss() -> None:
     assert None is losses_of(judge(replace(RUN, records=records)))
 
 
-def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand() -> None:
+def test_the_first_grid_is_the_loss_and_nats_are_shown_on_demand(
+    golden: SnapshotAssertion,
+) -> None:
     said = shown(RUN)
 
-    assert said.startswith(
-        "random-bodies/made-model: right tokens lost, of 100, beside bf16/bf16\n"
-    )
+    assert golden == said.splitlines()[0]
     assert "[0.0]" in said
     assert "nats" not in said
     assert "oom q5_0/q5_0 out-of-memory: full" in " ".join(said.split())
 
 
-def test_a_grid_says_why_pairs_are_open() -> None:
+def test_a_grid_says_why_pairs_are_open(golden: SnapshotAssertion) -> None:
     run = losing_run({"q8_0/q8_0": ABOVE, "q4_0/q4_0": NEAR, "q8_0/q4_0": BELOW})
     entries = legend(losses(run).shown_losses())
 
-    assert {
-        ("open", "q8_0/q4_0: further functions would decide it"),
-        ("open", "q8_0/q8_0: probably beyond"),
-        ("open", "q4_0/q4_0: too near the limit to be decided"),
-    } == {entry for entry in entries if entry[0] == "open"}
+    assert golden == sorted(entry for entry in entries if entry[0] == "open")
 
 
-def test_conditions_take_two_lines() -> None:
+def test_conditions_take_two_lines(golden: SnapshotAssertion) -> None:
     *_, first, second = shown(RUN, width=120).rstrip().splitlines()
 
-    assert first.startswith(
-        "made-model on random-bodies (16 of 200 functions), 8,912 of 12,288 tokens, "
-    )
-    assert second.startswith("llama.cpp b11434-abcdef0, Xeon, 2025-11-20")
+    assert golden == (first, second)
 
 
 def test_a_grid_of_36_pairs_fits_80_columns() -> None:
@@ -156,10 +154,10 @@ def test_a_grid_of_36_pairs_fits_80_columns() -> None:
     assert 80 >= max(map(len, said.splitlines()))
 
 
-def test_a_run_without_a_loss_is_shown_as_before() -> None:
+def test_a_run_without_a_loss_is_shown_as_before(golden: SnapshotAssertion) -> None:
     run = losing_run({})
 
-    assert "log-probability of the right tokens, nats" in shown(run)
+    assert golden == [line for line in shown(run).splitlines() if "nats" in line]
 
 
 def test_a_run_with_written_lines_begins_with_the_summary_of_the_published_table():
@@ -244,7 +242,9 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     assert [stem] == [path.stem for path in drawn]
 
 
-def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
+def test_where_attention_ran_stands_behind_the_word_of_a_pair(
+    golden: SnapshotAssertion,
+) -> None:
     """It is no part of the word: the pair is as open as one in a kernel."""
     (slow,) = [each for each in RUN.records if str(each.pair) == "q8_0/q5_0"]
     told = replace(
@@ -259,7 +259,7 @@ def test_where_attention_ran_stands_behind_the_word_of_a_pair() -> None:
 
     assert Style.OPEN in below["open cpu"]
     assert "open cpu" in shown(run)
-    assert "cpu attention on the CPU" in " ".join(shown(run).split())
+    assert golden == [x for x in shown(run).splitlines() if x.startswith("cpu ")]
     assert ["0.5", "open cpu"] in [each[:2] for each in loss_object(found)["cells"]]
 
 

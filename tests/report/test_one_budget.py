@@ -36,14 +36,12 @@ def size_of(text):
 
 
 class TestFirstLines:
-    def test_the_answer_is_a_file_and_a_pair(self):
+    def test_the_answer_is_a_file_and_a_pair(self, golden):
         first, beside, alone = budget_headline(judged(size_of("Q6_K q8_0/q8_0")), FLAGS)
 
         assert first.startswith("Set: -m made-q6_k -ctk q8_0 -ctv q8_0   (")
         assert "GiB at 32,768 tokens" in first or "MiB at 32,768 tokens" in first
-        assert "loses 0.6 % of the right tokens beside Q8_0 with f16/f16" in beside
-        assert "at most" in beside
-        assert "with f16/f16, lose 0.4 %" in alone
+        assert golden == (beside, alone)
 
     def test_a_reference_that_fits_is_kept_and_says_so(self):
         first, why = budget_headline(judged(1 << 40), FLAGS)
@@ -83,11 +81,11 @@ class TestTable:
         weights = ["Q8_0"] * 3 + ["Q6_K"] * 3 + ["Q4_K_M"] * 3
         assert weights == [row[0] for row in table.rows]
 
-    def test_a_row_says_what_is_set_and_what_does_not_fit(self):
+    def test_a_row_says_what_is_set_and_what_does_not_fit(self, golden):
         table, _ = candidate_blocks(judged(size_of("Q6_K q8_0/q8_0")))
 
         words = {f"{row[0]} {row[1]}": row[-1] for row in table.rows}
-        assert "reference, does not fit" == words[f"Q8_0 {FULL}"]
+        assert golden == words[f"Q8_0 {FULL}"]
         assert words["Q6_K q8_0/q8_0"].startswith("* set")
 
 

@@ -65,7 +65,7 @@ def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict, dr
 def test_a_page_of_files_of_one_model_has_it():
     text = page(three_runs(), LIMITS, engine_pair_flags)
 
-    assert "One budget for weights and cache" in text
+    assert 'id="h-budget"' in text
     assert "Set: -m made-q6_k" in text
     # The budget is of the whole, and says nothing about the cache of one file.
     assert "fits into" not in text
@@ -78,4 +78,4 @@ def test_a_page_of_others_has_none():
 
     assert joint_verdict_or_none([first, other], LIMITS) is None
     assert joint_verdict_or_none([first], LIMITS) is None
-    assert "One budget" not in page([first, other], LIMITS, engine_pair_flags)
+    assert "h-budget" not in page([first, other], LIMITS, engine_pair_flags)

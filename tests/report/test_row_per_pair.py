@@ -123,7 +123,7 @@ def test_the_next_pair_is_the_reference_of_a_probe_whose_first_failed():
     assert "tg       compared with bf16/q8_0" in lines_of(run)
 
 
-def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
+def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe(golden):
     run = run_of_all(changes=[failed("divergence", "q4_0/q4_0")])
     lines = lines_of(run)
     broken = replace(run.records[0], status=Status.CRASHED, observation=None)
@@ -131,8 +131,7 @@ def test_a_failed_cell_leaves_gaps_in_the_columns_of_its_probe():
 
     assert math.isnan(value(table_of(run), "kld", "q4_0/q4_0"))
     assert ["20.00", "4.00", "oom", "oom", "oom"] == row(lines, "q4_0/q4_0")[1:6]
-    reason = "q4_0/q4_0 out-of-memory (divergence): cannot allocate"
-    assert f"oom      {reason}" in lines
+    assert golden == [line for line in lines if line.startswith("oom ")]
     assert None is table_of(nothing).reference
     assert "the reference" not in " ".join(lines_of(nothing))
 
@@ -209,14 +208,14 @@ def test_sorting_puts_gaps_last_and_keeps_the_order_of_equals():
     assert table_of().pairs == table_of(sort="matched").pairs
 
 
-def test_only_a_known_metric_with_a_better_end_sorts():
+def test_only_a_known_metric_with_a_better_end_sorts(golden):
     with pytest.raises(UnknownName) as caught:
         table_of(sort="kdl")
     assert "kld" in caught.value.hint
 
     with pytest.raises(BadInput) as caught:
         table_of(sort="ppl")
-    assert "Sort by one of matched, margin, kld, top1, tg, kv." == caught.value.hint
+    assert golden == caught.value.hint
 
 
 def test_a_column_is_compared_with_the_pair_that_its_records_name():
@@ -231,18 +230,17 @@ def test_a_column_is_compared_with_the_pair_that_its_records_name():
     assert "(" not in row(lines, "q8_0/q8_0")[4]
 
 
-def test_records_that_name_several_references_have_no_noise_floor():
+def test_records_that_name_several_references_have_no_noise_floor(golden):
     key, record = on_cpu(
         "divergence", "q4_0/q4_0", against="bf16/bf16", kld=[3.0], top1=[9], ppl=[9]
     )
     change = (key, replace(record, status=Status.FINISHED, reason=""))
     run = run_of_all(against="q8_0/q8_0", changes=[change])
-    text = "\n".join(lines_of(run))
+    lines = lines_of(run)
 
     assert None is column(table_of(run), "kld").reference
-    said = "measured against bf16/bf16 or q8_0/q8_0: not comparable, no noise floor"
-    assert f"kld      {said}\n" in text
-    assert "x)" not in text
+    assert golden == [line for line in lines if line.startswith("kld ")]
+    assert "x)" not in "\n".join(lines)
 
 
 def test_a_row_has_values_and_their_ratios():
@@ -266,26 +264,26 @@ def test_a_row_has_values_and_their_ratios():
 
 
 @pytest.mark.parametrize(
-    ("floor", "word", "said"),
+    ("floor", "word"),
     [
-        (7.5, "(2.0x)", ""),
-        (0.5, "(16x)", ""),
-        (2e-5, "(375Kx)", ""),
-        (-5e-7, "", "-5e-07, rounding of 32-bit numbers"),
-        (3e-10, "", "3e-10, rounding of 32-bit numbers"),
-        (0, "", "0"),
+        (7.5, "(2.0x)"),
+        (0.5, "(16x)"),
+        (2e-5, "(375Kx)"),
+        (-5e-7, ""),
+        (3e-10, ""),
+        (0, ""),
     ],
+    ids=["2", "16", "375K", "negative", "tiny", "zero"],
 )
-def test_ratios_are_short(floor, word, said):
+def test_ratios_are_short(floor, word, golden):
     lines = lines_of(run_of_all(floor=floor))
 
     assert bool(word) == ("x)" in "\n".join(lines))
     assert not word or word in row(lines, "q8_0/bf16")
-    legend = f"kld      no ratios: the noise floor is {said}"
-    assert ([legend] if said else []) == [each for each in lines if "no rat" in each]
+    assert golden == [each for each in lines if "no ratios" in each]
 
 
-def test_cells_without_a_value_are_a_dot_or_a_dash():
+def test_cells_without_a_value_are_a_dot_or_a_dash(golden):
     first = Pair("bf16", "bf16")
     empty = made_metric("void", values=lambda of, *_: [1.0] if of.pair == first else [])
     large = made_metric("large", values=lambda *_: [12345.678])
@@ -294,16 +292,16 @@ def test_cells_without_a_value_are_a_dot_or_a_dash():
 
     assert [".", ".", "."] == row(lines, "q4_0/q4_0")[1:]
     assert ["12346", "-"] == row(lines, "q8_0/q4_0")[-2:]
-    assert {"-      finished, without a value of void", ".      not run"} <= set(lines)
+    assert golden == [line for line in lines if line[:2] in {"- ", ". "}]
 
 
 @pytest.mark.parametrize(("width", "blocks"), [(100, 1), (80, 1), (60, 2)])
-def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks):
+def test_a_narrow_terminal_gets_blocks_that_repeat_the_pairs(width, blocks, golden):
     lines = lines_of(width=width, sort="tg")
     at = [number for number, line in enumerate(lines) if line.startswith("K/V")]
     found = [[line.split()[0] for line in lines[n : n + 10]] for n in at]
 
-    assert "random-bodies/made-model: all metrics, sorted by tg" == (lines[0])
+    assert golden == lines[0]
     assert [found[0]] * blocks == found
     assert width >= max(len(line) for n in at for line in lines[n : n + 10])
 
@@ -365,7 +363,7 @@ def test_a_table_as_markdown_has_its_legend(floor):
     assert "- \\*: the reference, bf16/bf16" in lines
 
 
-def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
+def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands(golden):
     setup = made_setup(types_k=TYPES, types_v=TYPES)
     run = made_run(lambda pair, at: 20 - 5 * (pair.k == "q4_0"), setup=setup)
     bare = [
@@ -381,7 +379,7 @@ def test_a_table_as_markdown_has_memory_the_verdict_and_the_commands():
 
     assert "| K/V | KV memory | matched |" in text
     assert "| q4\\_0/q4\\_0 | \\~28% | 15.00 |" in text
-    assert "- \\~: predicted from the bits of the types" in text
+    assert golden == [x for x in text.split("\n") if x.startswith("- \\~")]
     assert "- **Keep: -ctk bf16." in text
     copied = 'models = ["m"]\n\nllama-server -ctk bf16'
     assert f"</summary>\n<pre>\n{copied}\n</pre>\n</details>" in text

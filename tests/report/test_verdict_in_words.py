@@ -83,27 +83,22 @@ def test_the_first_line_says_set_or_keep_where_that_is_the_outcome(about):
     }.get(begins, {Outcome.NO_ANSWER, Outcome.NOTHING_FITS})
 
 
-def test_the_command_that_continues_repeats_folder_and_limits():
+def test_the_command_that_continues_repeats_folder_and_limits(golden):
     run = continuing({GOOD: BELOW, COARSE: BEYOND})
     limits = Limits(max_loss=0.0101, max_lost=0.2)
     elsewhere = replace(run, root=Path("my runs"))
     screened = with_klds(run, {GOOD: 0.01, COARSE: 0.01})
 
-    assert said(elsewhere, limits)[2].startswith(
-        f"To decide it: codeneedle sweep 'my runs/{run.name}' --max-loss 1.01% "
-        "--max-lost 20% --more"
-    )
-    assert said(screened)[2].startswith(
-        f"To decide it: codeneedle sweep sweeps/{run.name} --more"
-    )
+    assert golden == (said(elsewhere, limits)[2], said(screened)[2])
 
 
-def test_the_nearest_pair_needs_as_many_functions_as_its_row_says():
+def test_the_nearest_pair_needs_as_many_functions_as_its_row_says(golden):
     run = continuing({GOOD: BELOW, COARSE: BEYOND})
-    phrase = "about 21 functions would decide it"
+    word, _, phrase = rows(run)[1][GOOD][-1].partition(": ")
 
+    assert "open" == word
+    assert golden == phrase
     assert said(run)[1].endswith(f"; {phrase}.")
-    assert f"open: {phrase}" == rows(run)[1][GOOD][-1]
 
 
 @pytest.mark.parametrize("about", VERDICTS)
@@ -111,12 +106,12 @@ def test_what_a_pair_that_is_not_set_would_save_says_so(about):
     found = VERDICTS[about]
     gain = None if found.is_of_built_in_model else found.memory_saving
     lines = [str(each) for each in headline_lines(found, pair_flags).lines]
-    told = [line for line in lines if " of the memory of this model" in line]
+    told = [line for line in lines if " of the memory " in line]
 
     assert (gain is not None) == bool(told)
     if gain and gain.pair != found.chosen:
-        start = f"At most there is to gain (by {gain.pair}, which is "
-        assert told[0].startswith(f"{start}{found.decision(gain.pair)}")
+        assert told[0].startswith("At most")
+        assert f"(by {gain.pair}, which is {found.decision(gain.pair)}" in told[0]
 
 
 def test_few_chunks_of_a_screening_are_not_taken_for_functions():
@@ -164,7 +159,7 @@ def test_a_size_of_memory_leaves_out_the_rows_that_do_not_fit():
 # The table
 
 
-def test_a_row_has_the_loss_its_bounds_and_the_word():
+def test_a_row_has_the_loss_its_bounds_and_the_word(golden):
     unclear = tuple(0.005 + 0.01 * (-1) ** at for at in range(16))
     losses = {GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": unclear}
     heading, found = rows(losing_run(losses))
@@ -173,8 +168,7 @@ def test_a_row_has_the_loss_its_bounds_and_the_word():
     assert [REFERENCE, "100%", "", "", "", "reference *"] == found[REFERENCE]
     assert [GOOD, "53%", "0.0 %", "-0.1 %", "0.1 %", "within"] == found[GOOD]
     assert "beyond" == found[COARSE][-1]
-    assert found["q8_0/q4_0"][-1].startswith("open: about ")
-    assert found["q8_0/q4_0"][-1].endswith(" functions would decide it")
+    assert golden == found["q8_0/q4_0"][-1]
     assert [REFERENCE, GOOD, "q8_0/q4_0", COARSE] == list(found)
 
 
@@ -217,7 +211,7 @@ def test_classes_of_tokens_are_columns_of_the_one_table():
 
 
 def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
-    reason = "cannot allocate 9 GiB: a long line of a log that would fold"
+    reason = "cannot allocate 9 GiB, " * 4 + "which would fold"
     run = losing_run(
         {GOOD: WITHIN}, failed_record(COARSE, Status.OUT_OF_MEMORY, reason)
     )
@@ -228,11 +222,12 @@ def test_a_pair_in_trouble_has_its_status_there_and_the_reason_below():
     assert any(line.endswith(reason) for line in texts(judge(run)))
 
 
-def test_a_single_function_has_no_bounds():
+def test_a_single_function_has_no_bounds(golden):
     heading, found = rows(losing_run({GOOD: [0.1]}))
 
     assert "of 1 function" == heading[-1]
-    assert ["10.0 %", "-", "-", "open: too few functions: 1"] == found[GOOD][2:]
+    assert ["10.0 %", "-", "-"] == found[GOOD][2:-1]
+    assert golden == found[GOOD][-1]
 
 
 def test_lengths_from_which_answers_are_lost_are_told():
@@ -246,22 +241,15 @@ def test_lengths_from_which_answers_are_lost_are_told():
 # By metric
 
 
-def test_grids_name_the_pairs_of_each_word_by_one_metric():
+def test_grids_name_the_pairs_of_each_word_by_one_metric(golden):
     run = with_klds(
         losing_run({GOOD: WITHIN, COARSE: BEYOND, "q8_0/q4_0": OPEN}),
         {GOOD: 0.001, COARSE: 0.2},
     )
     found = judge(run)
 
-    assert [
-        ("within", "q8_0/q8_0: loss at most 1.0 %"),
-        ("beyond", "q4_0/q4_0: loss more than 1.0 %"),
-        ("open", "q8_0/q4_0: neither is shown"),
-    ] == decision_entries(found, "recall-logp")
-    assert [
-        ("candidate", "q8_0/q8_0: change at most 0.0300 nats"),
-        ("beyond", "q4_0/q4_0: change more than 0.0300 nats"),
-    ] == decision_entries(found, "kld")
+    for metric in ("recall-logp", "kld"):
+        assert golden == decision_entries(found, metric)
     assert [] == decision_entries(found, "kv")
     assert ["1 pair", "1 pair", ""] == [
         beyond_phrase(found, name) for name in ("recall-logp", "kld", "kv")
@@ -304,7 +292,7 @@ def test_a_terminal_of_80_columns_is_wide_enough():
     assert "beyond" in row
 
 
-def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
+def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others(golden):
     run = losing_run(
         {
             "bf16/q8_0": BEYOND,
@@ -316,12 +304,13 @@ def test_the_end_of_a_sweep_has_the_rows_that_matter_and_names_the_others():
     text = printed(brief_document(judge(run), pair_flags))
     full = printed(verdicts_document([judge(run)], lambda _engine: pair_flags))
 
-    shown = text.partition("2 more pairs")[0]
+    [others] = [line for line in text.splitlines() if "more pairs" in line]
+    shown = text.partition(others)[0]
     assert all(pair in shown for pair in (REFERENCE, GOOD, COARSE))
     # As small as the pair that is set, and smaller than the reference: both lose more.
     assert "q8_0/bf16" not in shown
     assert "bf16/q8_0" not in shown
-    assert "2 more pairs: codeneedle verdict random-bodies/made-model\n" in text
+    assert golden == others
     assert all(str(record.pair) in full for record in run.records)
     elsewhere = replace(run, root=Path("other"))
     limits = Limits(max_loss=0.02)
@@ -390,21 +379,19 @@ def test_json_has_what_the_verdict_rests_on():
     assert "made-model" in found["facts"]["model"]
 
 
-def test_the_time_of_further_functions_is_told_where_it_is_known():
+def test_the_time_of_further_functions_is_told_where_it_is_known(golden):
     run = continuing({GOOD: OPEN})
     timeless = replace(
         run, records=tuple(replace(r, phases=Phases()) for r in run.records)
     )
 
     assert " (about " in said(run)[2]
-    assert said(timeless)[2].startswith(
-        f"To decide it: codeneedle sweep sweeps/{run.name} --more"
-    )
+    assert golden == said(timeless)[2].partition(" (about")[0]
 
 
-@pytest.mark.parametrize(("gain", "most"), [(0.001, ", at most 0.0 %"), (0.004, "")])
-def test_a_pair_with_more_right_tokens_than_the_reference_shows_no_loss(gain, most):
+@pytest.mark.parametrize("gain", [0.001, 0.004])
+def test_a_pair_with_more_right_tokens_than_the_reference_shows_no_loss(gain, golden):
     better = tuple(loss - gain for loss in WITHIN)
     _, loses, *_ = said(losing_run({GOOD: better, COARSE: BEYOND}))
 
-    assert f"     shows no loss of right tokens{most} (limit 1.0 %)" == loses
+    assert golden == loses

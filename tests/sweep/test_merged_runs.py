@@ -195,16 +195,19 @@ def test_setups_that_differ_are_refused_with_key_and_both_values(tmp_path, key):
     assert not (tmp_path / "all").exists()
 
 
-def test_a_reference_that_says_something_else_is_refused(tmp_path):
+def test_a_reference_that_says_something_else_is_refused(tmp_path, golden):
     a = share(tmp_path / "a", finished(F16), finished(Q8))
     b = share(tmp_path / "b", finished(F16, text="another answer"), finished(Q4))
 
-    with pytest.raises(BadInput, match="answers written f_a reply text on"):
+    with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, b)
+    assert golden == str(caught.value)
     assert not (tmp_path / "all").exists()
 
 
-def test_references_that_set_something_else_are_refused_and_times_may_differ(tmp_path):
+def test_references_that_set_something_else_are_refused_and_times_may_differ(
+    tmp_path, golden
+):
     def calibrated(level, wall_s):
         facts = {"dials": [{"task": "nth", "level": level}], "wall_s": wall_s}
         return replace(SETUP, calibrated={"retrieval": facts})
@@ -216,19 +219,21 @@ def test_references_that_set_something_else_are_refused_and_times_may_differ(tmp
     _, store = merged(tmp_path, a, b)
 
     assert calibrated(3, 1.0).calibrated == store.setup().calibrated
-    with pytest.raises(BadInput, match="of retrieval differs from dials 1 level on"):
+    with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, c)
+    assert golden == str(caught.value)
 
 
-def test_shares_without_a_common_cell_are_refused(tmp_path):
+def test_shares_without_a_common_cell_are_refused(tmp_path, golden):
     """Nothing shows that their hosts compute alike."""
     a, b = share(tmp_path / "a", finished(Q8)), share(tmp_path / "b", finished(Q4))
 
-    with pytest.raises(BadInput, match="no cell of recall was measured in both"):
+    with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, b)
+    assert golden == str(caught.value)
 
 
-def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
+def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path, golden):
     a = share(tmp_path / "a", finished(F16))
     b = share(tmp_path / "b", finished(F16))
     foreign = replace(finished(Q4), setup="0123456789abcdef")
@@ -238,9 +243,7 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path):
 
     assert [F16] == [record.pair for record in store.records()]
     (left_out,) = found.left_out
-    assert (
-        "q4_0/q4_0, recall: its record cannot be used: it is one of another" in left_out
-    )
+    assert golden == left_out
 
 
 def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_path):
@@ -256,28 +259,30 @@ def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_
     assert {F16, Q8, Q4} == {record.pair for record in store.records()}
 
 
-def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path):
+def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path, golden):
     a, b = share(tmp_path / "a", finished(F16)), share(tmp_path / "b", finished(F16))
     weights = replace(SETUP.weights, name="other")
     share(b, finished(F16), setup=replace(SETUP, weights=weights), model="other")
 
-    with pytest.raises(BadInput, match=r"no other source holds a run of .*/other"):
+    with pytest.raises(BadInput) as caught:
         merge([a, b], tmp_path / "all")
+    assert golden == str(caught.value)
     assert not (tmp_path / "all").exists()
 
 
-def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path):
+def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path, golden):
     Store(tmp_path / "made-model+my page").check_and_merge_setup(SETUP)
 
-    with pytest.raises(BadInput, match="no safe folder name") as caught:
+    with pytest.raises(BadInput) as caught:
         merge([tmp_path / "made-model+my page"], tmp_path / "all")
-    assert "Rename the folder" in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
-def test_a_folder_without_a_run_is_refused(tmp_path):
+def test_a_folder_without_a_run_is_refused(tmp_path, golden):
     a = share(tmp_path / "a", finished(F16))
-    with pytest.raises(BadInput, match="there is no run in it"):
+    with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, tmp_path / "nowhere")
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize("at", ["", "made-model", "made-model/cells"])

@@ -157,14 +157,12 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
     assert PromptForm.CHAT == planned(prompt_form=PromptForm.CHAT).prompt_form
 
 
-@pytest.mark.parametrize(("axis", "kind"), [("k_types", "K"), ("v_types", "V")])
-def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, kind):
-    with pytest.raises(BadInput, match="fake has no q4_K for the cache") as caught:
+@pytest.mark.parametrize("axis", ["k_types", "v_types"])
+def test_a_type_that_the_binary_lacks_is_refused_with_those_that_it_has(axis, golden):
+    with pytest.raises(BadInput) as caught:
         planned(**{axis: ("q8_0", "q4_K")})
 
-    assert str(caught.value).startswith(f"{kind} type q4_K: ")
-    known = f"Known: {', '.join(TYPES)}."
-    assert f"Did you mean 'q4_0'? {known}" == caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 def test_an_engine_says_which_types_and_pairs_it_has():
@@ -176,14 +174,15 @@ def test_an_engine_says_which_types_and_pairs_it_has():
     assert same == set(planned(engine=paired).pairs)
 
 
-def test_types_that_nobody_names_are_those_that_the_engine_usually_has():
+def test_types_that_nobody_names_are_those_that_the_engine_usually_has(golden):
     usual = FakeEngine(types=CacheTypes(usual=("f16", "kv8")))
     silent = FakeEngine(types=CacheTypes(usual=()))
 
     assert ("f16", "kv8") == planned(engine=usual, types=()).request.grid_k_types
     assert TWO == planned(engine=silent).request.grid_k_types
-    with pytest.raises(BadInput, match="fake does not report its cache types"):
+    with pytest.raises(BadInput) as caught:
         planned(engine=silent, types=())
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +286,7 @@ def test_what_is_not_there_is_told_before_the_engine_is_asked(asked):
         plan.plan(page, Execution(page=name), engine_for=engine_for)
 
 
-def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
+def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path, golden):
     body = "".join(f"    name_{n} = {n}\n" for n in range(24))
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
@@ -298,9 +297,7 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
 
     named = planned(models=("needle-nano",), corpus=mini.corpus.name, contexts=(8192,))
     assert () == named.notes
-    assert "this is the built-in model" in chosen
-    assert "corpus random-bodies-mini" in chosen
-    assert "says nothing about cache types" in memorised[-1]
+    assert golden == (chosen, memorised[-1])
     assert "random-bodies" == plan.chosen_corpus(Request(models=("m.gguf",)))
     assert "bad.py" in planned(corpus="./src").notes[0]
 
@@ -309,11 +306,12 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path):
     ("corpus", "is_short"), [("tiny", True), ("random-bodies", False)]
 )
 def test_a_text_that_ends_before_its_context_is_told_before_it_is_read(
-    corpus, is_short
+    corpus, is_short, golden
 ):
     notes = planned(corpus=corpus, contexts=(8192,)).notes
 
-    assert is_short == any("what happens beyond is not measured" in e for e in notes)
+    assert is_short == bool(notes)
+    assert golden == notes
 
 
 def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():

@@ -1,7 +1,6 @@
 """What a user asks for: pages of a request, and sweep files."""
 
 import json
-import re
 import tomllib
 from dataclasses import fields
 from pathlib import Path
@@ -62,7 +61,7 @@ def test_pages_are_the_product_of_all_axes():
     assert (8192, False) == (last.context, last.rotates)
 
 
-def test_a_sweep_of_more_grids_than_anybody_waits_for_is_refused_at_once():
+def test_a_sweep_of_more_grids_than_anybody_waits_for_is_refused_at_once(golden):
     """Each would ask the engine for its sizes: a third of a second for each pair."""
     contexts = tuple(range(1024, 1024 + 3000))
     models = tuple(f"{number}.gguf" for number in range(3000))
@@ -70,10 +69,9 @@ def test_a_sweep_of_more_grids_than_anybody_waits_for_is_refused_at_once():
     asked = Request(models=models, contexts=contexts, rotation=rotation)
 
     assert MOST_PAGES == len(pages(Request(contexts=contexts[:MOST_PAGES])))
-    with pytest.raises(BadInput, match="18,000,000 grids") as caught:
+    with pytest.raises(BadInput) as caught:
         pages(asked)
-    assert "3,000 models x 3,000 contexts x 2 rotations" in str(caught.value)
-    assert "fewer" in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -211,40 +209,41 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
     assert f"Did you mean {nearest}?" == hint
 
 
-@pytest.mark.parametrize(
-    ("text", "key"),
-    [
-        ("types = 'q8_0'", "$.types"),
-        ("types = [8]", "$.types[0]"),
-        ("corpus = 3", "$.corpus"),
-        ("contexts = [4096, 8]", "$.contexts[1]"),
-        ("contexts = [[4096]]", "$.contexts[0]"),
-        ("fit = 'yes'", "$.fit"),
-        ("seed = 1.5", "$.seed"),
-        ("prompt_form = 'chatty'", "$.prompt_form"),
-        ("divergence = 3", "$.divergence"),
-        ("[divergence]\nchunks = [0]", "$.divergence.chunks"),
-        ("[divergence]\nchunks = 8", "$.divergence.chunks"),
-        ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
-        ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
-        ("[throughput]\nrepetitions = 9999999999", "$.throughput.repetitions"),
-        ("[retrieval]\nquestions = 999999999", "$.retrieval.questions"),
-        ("[reuse]\nquestions = 999999999", "$.reuse.questions"),
-        ("[divergence]\nchunks = [99999999999]", "$.divergence.chunks"),
-        ("[variants]\nswa = '--swa-full'", "$.variants"),
-        ("variants = ['--swa-full']", "$.variants"),
-    ],
-)
-def test_a_value_that_cannot_be_names_its_key(write, text, key):
+CANNOT_BE = {
+    "types, no list": ("types = 'q8_0'", "$.types"),
+    "types, a number": ("types = [8]", "$.types[0]"),
+    "corpus, a number": ("corpus = 3", "$.corpus"),
+    "contexts, one too small": ("contexts = [4096, 8]", "$.contexts[1]"),
+    "contexts, a list": ("contexts = [[4096]]", "$.contexts[0]"),
+    "fit, a word": ("fit = 'yes'", "$.fit"),
+    "seed, a fraction": ("seed = 1.5", "$.seed"),
+    "prompt form, unknown": ("prompt_form = 'chatty'", "$.prompt_form"),
+    "divergence, no table": ("divergence = 3", "$.divergence"),
+    "chunks, none": ("[divergence]\nchunks = [0]", "$.divergence.chunks"),
+    "chunks, no list": ("[divergence]\nchunks = 8", "$.divergence.chunks"),
+    "chunks, many": ("[divergence]\nchunks = [99999999999]", "$.divergence.chunks"),
+    "depths, negative": ("[throughput]\ndepths = [-1]", "$.throughput.depths[0]"),
+    "repetitions, none": ("[throughput]\nrepetitions = 0", "$.throughput.repetitions"),
+    "repetitions, many": (
+        "[throughput]\nrepetitions = 9999999999",
+        "$.throughput.repetitions",
+    ),
+    "retrieval, many": (
+        "[retrieval]\nquestions = 999999999",
+        "$.retrieval.questions",
+    ),
+    "reuse, many": ("[reuse]\nquestions = 999999999", "$.reuse.questions"),
+    "a variant, no list": ("[variants]\nswa = '--swa-full'", "$.variants"),
+    "variants, no table": ("variants = ['--swa-full']", "$.variants"),
+}
+
+
+@pytest.mark.parametrize(("text", "key"), CANNOT_BE.values(), ids=CANNOT_BE)
+def test_a_value_that_cannot_be_names_its_key(write, text, key, golden):
     said, hint = refused(write(text))
 
     assert f"`{key}" in said
-    way_out = "Give that key another value."
-    if "Expected `array`" in said:
-        way_out = "Write a list: in square brackets, with commas."
-    if wanted := re.search("must be (a whole number of [0-9]+ or (more|less))", said):
-        way_out = f"Give {wanted[1]}."
-    assert way_out == hint
+    assert golden == (said, hint)
 
 
 @pytest.mark.parametrize("name", ["a/b", "../out", "flash off", "", ".hidden", "a+b"])
@@ -274,19 +273,20 @@ def test_a_file_that_is_no_toml_is_refused(write, data):
     assert hint
 
 
-def test_a_folder_is_no_sweep_file(tmp_path):
+def test_a_folder_is_no_sweep_file(tmp_path, golden):
     (tmp_path / "mine").mkdir()
     (tmp_path / "other.toml").mkdir()
 
     assert SHIPPED == known_sweeps(tmp_path)
     with pytest.raises(UnknownName):
         read_sweep("mine", folder=tmp_path)
-    with pytest.raises(BadInput, match="it is not a regular file"):
+    with pytest.raises(BadInput) as caught:
         read_sweep("other", folder=tmp_path)
+    assert golden == str(caught.value)
     for path in (tmp_path / "mine", tmp_path / "other.toml", tmp_path / "no.toml"):
-        with pytest.raises(BadInput, match="there is no such sweep file") as caught:
+        with pytest.raises(BadInput) as caught:
             read_sweep(str(path))
-        assert "a run folder" in caught.value.hint
+        assert golden == (str(caught.value), caught.value.hint)
 
 
 def test_an_unknown_sweep_is_answered_with_the_nearest(write):
@@ -303,13 +303,12 @@ def test_an_unknown_sweep_is_answered_with_the_nearest(write):
         assert f"Did you mean '{meant}'?" == caught.value.hint
 
 
-def test_rotation_is_on_or_off():
+def test_rotation_is_on_or_off(golden):
     with pytest.raises(UnknownName):
         with_options(Request(), {"rotation": ("of",)})
     with pytest.raises(UnknownName) as caught:
         decoded_request("rotation = ['on', 'of']", source="mine")
-    assert "unknown rotation 'of'" == str(caught.value)
-    assert "Did you mean 'off'?" == caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -437,35 +436,20 @@ def test_any_table_is_read_or_refused_with_a_hint(tmp_path, kind, data):
 
 
 @pytest.mark.parametrize(
-    ("probe", "field", "value", "words"),
+    ("probe", "field", "value"),
     [
-        (
-            "divergence",
-            "contexts",
-            (1,),
-            "--divergence-context: must be a whole number of 2",
-        ),
-        ("divergence", "chunks", (0,), "--chunks: must be a whole number of 1"),
-        (
-            "throughput",
-            "depths",
-            (-5,),
-            "--depths: must be a whole number of 0",
-        ),
-        (
-            "throughput",
-            "repetitions",
-            0,
-            "--repetitions: must be a whole number of 1",
-        ),
-        ("throughput", "repetitions", "x", "--repetitions: Expected `int | null`"),
+        ("divergence", "contexts", (1,)),
+        ("divergence", "chunks", (0,)),
+        ("throughput", "depths", (-5,)),
+        ("throughput", "repetitions", 0),
+        ("throughput", "repetitions", "x"),
     ],
 )
-def test_a_setting_that_cannot_be_names_its_option(probe, field, value, words):
+def test_a_setting_that_cannot_be_names_its_option(probe, field, value, golden):
     with pytest.raises(BadInput) as caught:
         with_options(Request(), {probe: {field: value}})
 
-    assert str(caught.value).startswith(words)
+    assert golden == str(caught.value)
 
 
 def test_options_of_a_probe_replace_single_settings():
@@ -482,11 +466,11 @@ def test_options_of_a_probe_replace_single_settings():
     )
 
 
-def test_a_sweep_file_that_misspells_a_model_is_refused():
-    with pytest.raises(BadInput, match="'models': smolm: is neither") as caught:
+def test_a_sweep_file_that_misspells_a_model_is_refused(golden):
+    with pytest.raises(BadInput) as caught:
         decoded_request("models = ['smolm']", source="mine")
 
-    assert "'smollm2'" in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -520,17 +504,18 @@ def test_options_of_the_grid_overrule_all_that_a_file_says_of_it():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    "options",
     [
-        ({"pairs": ["f16"]}, "'f16': is not a pair of cache types"),
-        ({"pairs": ["f16/f16"], "types": ["f16"]}, "--pairs: names the types"),
-        ({"same": True, "k_types": ["f16"]}, "--same: --k-types and --v-types name"),
+        {"pairs": ["f16"]},
+        {"pairs": ["f16/f16"], "types": ["f16"]},
+        {"same": True, "k_types": ["f16"]},
     ],
+    ids=" and ".join,
 )
-def test_pairs_that_cannot_be_are_refused(options, words):
+def test_pairs_that_cannot_be_are_refused(options, golden):
     with pytest.raises(BadInput) as caught:
         with_options(Request(), options)
-    assert str(caught.value).startswith(words)
+    assert golden == str(caught.value)
 
 
 def test_chosen_pairs_grow_by_the_pairs_of_later_sweeps():

@@ -35,14 +35,14 @@ def plan_on(surveyed, **changes):
     return planned(engine=engine, **{"types": ("f16", "q8_0", "q4_0"), **changes})
 
 
-def test_pairs_without_a_kernel_are_measured_last():
+def test_pairs_without_a_kernel_are_measured_last(golden):
     plan = plan_on(same_types_alone)
 
     assert 9 == len(plan.pairs)
     assert {pair for pair in plan.pairs if pair.k != pair.v} == {
         *plan.pairs_without_kernel
     }
-    assert any("6 pairs of 9 without a kernel" in note for note in plan.notes)
+    assert golden == [note for note in plan.notes if "kernel" in note]
 
 
 def test_only_pairs_with_a_kernel_are_left_where_these_alone_are_wanted():
@@ -52,9 +52,10 @@ def test_only_pairs_with_a_kernel_are_left_where_these_alone_are_wanted():
     assert 3 == len(plan.pairs)
 
 
-def test_kernels_alone_are_refused_where_there_is_none():
-    with pytest.raises(BadInput, match="has a kernel here"):
+def test_kernels_alone_are_refused_where_there_is_none(golden):
+    with pytest.raises(BadInput) as caught:
         plan_on(lambda _pair: Attention.CPU, kernels_only=True)
+    assert golden == str(caught.value)
 
 
 def test_kernels_alone_are_refused_where_the_engine_cannot_say():
@@ -181,13 +182,13 @@ def test_splits_tell_without_another_cell(splits, attention):
     assert attention is found.attention
 
 
-def test_a_cache_that_the_user_keeps_on_the_host_has_the_kernels_of_the_cpu():
+def test_a_cache_that_the_user_keeps_on_the_host_has_the_kernels_of_the_cpu(golden):
     """--no-kv-offload: 62 splits, and the cache on the CPU."""
     asked = replace(cell(62), devices=("CPU",))
     found = with_attention(asked, None, MIXED, is_split=False)
 
     assert Attention.KERNEL is found.attention
-    assert "the cache is on the CPU" == found.attention_evidence
+    assert golden == found.attention_evidence
 
 
 def test_a_graph_that_is_split_for_other_reasons_says_nothing_without_a_survey():
@@ -198,12 +199,12 @@ def test_a_graph_that_is_split_for_other_reasons_says_nothing_without_a_survey()
     assert (None, Attention.KERNEL) == (found.attention, surveyed.attention)
 
 
-def test_a_cell_that_contradicts_the_survey_says_so():
+def test_a_cell_that_contradicts_the_survey_says_so(golden):
     survey = made_survey({MIXED: Attention.KERNEL})
     found = with_attention(cell(62), survey, MIXED, is_split=False)
 
     assert Attention.CPU is found.attention
-    assert found.attention_evidence.endswith("the survey said kernel")
+    assert golden == found.attention_evidence
 
 
 def test_a_whole_graph_does_not_contradict_that_the_build_converts_the_pair():

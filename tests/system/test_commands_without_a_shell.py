@@ -1,7 +1,5 @@
 """Commands with placeholders: their words, their program, their variables."""
 
-import re
-
 import pytest
 
 from codeneedle.errors import BadInput, ToolMissing
@@ -25,34 +23,35 @@ def test_a_command_is_split_as_a_shell_would_without_one():
 
     assert ("sh", "-c", "echo $HOME; echo ${out}", "${model}") == found
     assert ["out", "model"] == placeholders(found)
-    assert "echo $HOME; echo a b" == fill_placeholders(found[2], {"out": "a b"})
+    assert "echo $HOME; echo 1 2" == fill_placeholders(found[2], {"out": "1 2"})
     assert "${model}" == fill_placeholders(found[3], {"out": "a b"})
 
 
 @pytest.mark.parametrize(
-    ("command", "said", "hint"),
+    "command",
     [
-        ("sh 'x", "cannot be split into words", "quotation mark"),
-        ("  ", "is empty", "command"),
-        ("sh ${key}", "unknown placeholder '${key}'", "Known: model"),
-        ("sh ${modell}", "unknown placeholder '${modell}'", "Did you mean 'model'?"),
-        ("sh ${}", "unknown placeholder '${}'", "Known: model"),
-        ("sh --api-key abc1234", "takes a secret", "Export it."),
+        pytest.param("sh 'x", id="quote"),
+        pytest.param("  ", id="empty"),
+        pytest.param("sh ${key}", id="unknown"),
+        pytest.param("sh ${modell}", id="mistyped"),
+        pytest.param("sh ${}", id="nameless"),
+        pytest.param("sh --api-key abc1234", id="secret"),
     ],
 )
-def test_a_command_that_cannot_run_is_refused_with_its_option(command, said, hint):
-    with pytest.raises(BadInput, match=f"^--eval.*{re.escape(said)}") as caught:
+def test_a_command_that_cannot_run_is_refused_with_its_option(command, golden):
+    with pytest.raises(BadInput) as caught:
         words(command)
 
-    assert hint in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
     assert "abc1234" not in f"{caught.value}{caught.value.hint}"
 
 
-@pytest.mark.parametrize("name", ["no-such-program", ""])
-def test_a_program_that_is_not_there_is_named_with_its_option(name):
+@pytest.mark.parametrize("name", ["no-such-program", ""], ids=["unknown", "empty"])
+def test_a_program_that_is_not_there_is_named_with_its_option(name, golden):
     assert find_program("sh", option="--eval").startswith("/")
-    with pytest.raises(ToolMissing, match=f"--eval: {name} is no program here"):
+    with pytest.raises(ToolMissing) as caught:
         find_program(name, option="--eval")
+    assert golden == str(caught.value)
 
 
 def test_variables_are_passed_on_by_names_that_are_set(monkeypatch):

@@ -106,13 +106,13 @@ def test_an_interval_below_the_gain_that_is_accepted_is_open(high, decision):
     assert decision == bounds.decision(0.01)
 
 
-def test_it_is_told_in_its_own_words_beside_pairs_that_are_not():
+def test_it_is_told_in_its_own_words_beside_pairs_that_are_not(golden):
     losses = {GOOD: WITHIN, "q8_0/q5_1": WITHIN, MIDDLE: WITHIN}
     found = judge(losing_run({**losses, COARSE: gaining(0.15)}))
 
     code, line = check_pair(found, Pair.parse(COARSE))
     assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
-    assert "better than its reference by more than the limit" in line
+    assert golden == line
     assert {} == found.reference_doubts_by_metric
 
 
@@ -190,7 +190,7 @@ def test_a_limited_memory_takes_no_pair_that_is_better_than_the_reference():
     assert judge(run, replace(fitting(0.3), max_loss=0.01)).chosen is None
 
 
-def test_a_finer_pair_than_the_reference_may_gain():
+def test_a_finer_pair_than_the_reference_may_gain(golden):
     pairs = ["bf16/q4_0", GOOD]
     losses = {"bf16/q4_0": gaining(0.15), GOOD: (0.0,) * 16}
     found = judge(losing_run(losses, setup=losing_setup(pairs), reference=""))
@@ -199,7 +199,7 @@ def test_a_finer_pair_than_the_reference_may_gain():
     (doubt,) = pair.leading_result.doubts
     assert ({}, REFERENCE) != (found.reference_doubts_by_metric, found.reference)
     assert (Decision.OPEN, RemarkKind.BETTER) == (pair.decision, doubt.kind)
-    assert doubt.text.endswith("q8_0/q8_0 has a coarser K")
+    assert golden == doubt.text
 
 
 def test_a_larger_limit_accepts_a_gain():
@@ -281,12 +281,12 @@ def test_a_limit_that_is_said_to_accept_what_a_pair_wins_accepts_it():
     assert Pair.parse(GOOD) == found.chosen
 
 
-def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains():
+def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains(golden):
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     sentence = losses_sentence(found.limits, found.result(Pair.parse(GOOD)))
     (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge_svg(answer_of(found)))[:1]
 
-    assert "points better (10 lost, 12 won of 1,000 samples), loses at most" in sentence
+    assert golden == sentence
     assert shown.startswith("q8_0/q8_0 loses at most")
 
 
@@ -295,16 +295,12 @@ def shown_on_badge(answer):
 
 
 @pytest.mark.parametrize(
-    ("mean", "high", "shown"),
-    [
-        (-0.018, -0.004, "shows no loss of the score"),
-        (-0.018, math.inf, "shows no loss of the score"),
-        (0.01, math.inf, "loses 1.0 points of the score"),
-        (0.01, 0.02, "loses 1.0 points, at most 2.0 points of the score"),
-    ],
+    ("mean", "high"),
+    [(-0.018, -0.004), (-0.018, math.inf), (0.01, math.inf), (0.01, 0.02)],
+    ids=["gain", "gain-unbounded", "loss-unbounded", "loss"],
 )
 def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
-    mean, high, shown
+    mean, high, golden
 ):
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     result = found.result(Pair.parse(GOOD))
@@ -312,4 +308,4 @@ def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
     of_metrics = (replace(result.leading_result, bounds=bounds),)
     found = replace(found, results=(replace(result, metric_results=of_metrics),))
 
-    assert f"q8_0/q8_0 {shown}" == shown_on_badge(answer_of(found))
+    assert golden == shown_on_badge(answer_of(found))

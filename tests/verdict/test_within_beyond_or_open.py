@@ -262,7 +262,7 @@ def test_a_pair_that_shares_no_function_with_the_reference_is_not_compared():
         (Status.OUT_OF_MEMORY, "cannot allocate"),
         (Status.TIMED_OUT, "silent"),
         (Status.CRASHED, "it died"),
-        (Status.UNVERIFIED, "nothing tells it from f16"),
+        (Status.UNVERIFIED, "not told apart"),
         (Status.INTERRUPTED, "stopped"),
     ],
 )
@@ -498,7 +498,7 @@ def test_only_the_reference_measured_twice_tells_how_closely_it_repeats_itself()
 
 
 @pytest.mark.parametrize("again", [20, 10])
-def test_answers_that_come_and_go_are_no_evidence(again):
+def test_answers_that_come_and_go_are_no_evidence(again, golden):
     run = written(0)
     first = made_run(
         lambda pair, at: 30 - again if at < 3 else 20, setup=run.setup
@@ -513,7 +513,7 @@ def test_answers_that_come_and_go_are_no_evidence(again):
 
     found = judge(run.with_records((*first, second)))
 
-    assert "does not repeat itself" in found.silent["matched"]
+    assert golden == found.silent["matched"]
     assert (LossKind.ANSWERS, 3 / 16) == found.repeats["matched"]
 
 

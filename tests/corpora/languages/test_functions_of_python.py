@@ -95,14 +95,14 @@ def test_functions_are_found_wherever_they_stand(text, names):
 @pytest.mark.parametrize(
     "signature",
     [
-        "def f(a: int = 1, *, b: str = ':') -> dict[str, int]:",
+        "def f(a: A = 1, *, b: B=':') -> dict[A,B]:",
         "def f(a=lambda x: x, b={1: 2}, c=[0][0:1]):",
-        "def f(  # a comment: with a colon\n    a,  # another :\n    b=(1,\n 2),\n):",
+        "def f(  # comment: colon\n    a,  # another :\n    b=(1,\n 2),\n):",
         "def f(a) -> (\n    int  # why: because\n):",
         "def f() -> lambda: int:",
         "def f(a='''\n:\n''') -> 'x:y':",
         "def f(a) \\\n  -> int \\\n  :",
-        'def f(a=f"{1:>{2}}", b=":") -> int:  # trailing: comment',
+        'def f(a=f"{1:>{2}}", b=":") -> int:  # why: 1',
         "async def f(\n\n\n):",
         "async \\\n  def f():",
         "def f(\n    # only: a comment\n):",

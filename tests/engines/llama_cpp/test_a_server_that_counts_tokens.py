@@ -38,30 +38,30 @@ def test_what_counts_is_the_smallest_server(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "reason"),
+    ("words", "status"),
     [
-        ("error: invalid argument: -nlg", 1, "error: invalid argument: -nlg"),
-        ('error while handling argument "-t": stoi', 1, 'handling argument "-t"'),
-        ("error: unknown argument: -nlg", 1, "error: unknown argument: -nlg"),
-        ("version: 0.6.0", 0, "exits, instead of serving"),
+        ("error: invalid argument: -nlg", 1),
+        ('error while handling argument "-t": stoi', 1),
+        ("error: unknown argument: -nlg", 1),
+        ("version: 0.6.0", 0),
     ],
+    ids=["invalid", "a value that is none", "unknown", "no server"],
 )
 def test_an_argument_that_the_server_does_not_serve_with_is_refused(
-    words, status, reason, tmp_path
+    words, status, tmp_path, golden
 ):
     error = count(tmp_path, f"say={words}", f"die={status}")
 
     assert 2 == error.exit_code
-    assert reason in str(error)
-    assert "after '--'" in str(error)
+    assert golden == str(error)
 
 
-def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path):
+def test_a_server_that_fails_to_count_is_an_error_of_the_machine(tmp_path, golden):
     words = "llama_mmap: failed to map: Invalid argument"
     error = count(tmp_path, f"say={words}", "die=1")
 
     assert isinstance(error, ToolFailed)
-    assert words in str(error)
+    assert golden == str(error)
     assert "counting.log" in error.hint
 
 
@@ -85,20 +85,20 @@ def test_a_template_that_fills_the_memory_is_stopped_and_named(
     assert "chat template" in caught.value.hint
 
 
-def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch):
+def test_a_template_without_end_is_stopped_and_named(tmp_path, monkeypatch, golden):
     monkeypatch.setattr(llama_cpp, "COUNT_TIMEOUT_S", 0.3)
     monkeypatch.setattr(processes, "GRACES_S", ((signal.SIGKILL, 60.0),))
     with (
-        pytest.raises(ToolFailed, match=r"said nothing for 0\.3 s") as rendered,
+        pytest.raises(ToolFailed) as rendered,
         fake_llama_cpp("slow-headers").tokenizing(log=tmp_path / "log") as tokenizer,
     ):
         tokenizer.render((Message("user", "hi"),))
     monkeypatch.setattr(llama_cpp, "COUNT_LOAD_TIMEOUT_S", 1.0)
     started = count(tmp_path, "loading")
 
+    assert golden == (str(rendered.value), rendered.value.hint)
     assert "after 1 s" in str(started)
-    assert "chat template" in started.hint
-    assert "chat template" in rendered.value.hint
+    assert golden == started.hint
 
 
 @pytest.mark.real

@@ -77,35 +77,32 @@ def test_a_file_of_another_identity_is_not_used(kept, field):
 
 
 @pytest.mark.parametrize(
-    ("damaged", "fault"),
+    "damaged",
     [
-        (b"", "its header is that of another file"),
-        (content()[:19], "its header is that of another file"),
-        (content()[:20], "it has 20 bytes instead of 546,772"),
-        (content()[:-1], "it has 546,771 bytes instead of 546,772"),
-        (content() + b"\0", "it has 546,773 bytes instead of 546,772"),
-        (b"GGUF" + content()[4:], "its header is that of another file"),
-        (
-            content(context=256) + b"\0" * (546_772 - len(content(context=256))),
-            "its header is that of another file",
-        ),
-        (content(fill=b"\1"), None),
-        (content()[:-1] + b"\1", None),
-        (content()[:300_000] + b"\1" + content()[300_001:], None),
-        (None, "No such file or directory"),
+        b"",
+        content()[:19],
+        content()[:20],
+        content()[:-1],
+        content() + b"\0",
+        b"GGUF" + content()[4:],
+        content(context=256) + b"\0" * (546_772 - len(content(context=256))),
+        content(fill=b"\1"),
+        content()[:-1] + b"\1",
+        content()[:300_000] + b"\1" + content()[300_001:],
+        None,
     ],
     ids=[
         *("empty", "half a header", "header", "short", "long", "no base file"),
         *("other context", "other tokens", "other end", "other middle", "missing"),
     ],
 )
-def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, fault):
+def test_a_damaged_or_foreign_file_is_not_used(kept, damaged, golden):
     if damaged is None:
         kept.path.unlink()
     else:
         kept.path.write_bytes(damaged)
 
-    assert fault == kept.fault(kept.path, IDENTITY, chunks=4)
+    assert golden == kept.fault(kept.path, IDENTITY, chunks=4)
     assert kept.usable_reference(IDENTITY) is None
 
 

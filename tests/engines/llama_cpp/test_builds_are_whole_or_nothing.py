@@ -178,7 +178,7 @@ def test_a_page_of_warnings_does_not_set_progress_back(world):
 
 
 def test_an_archive_of_another_hash_is_not_unpacked(world):
-    with pytest.raises(ToolFailed, match="brought an archive of SHA-256"):
+    with pytest.raises(ToolFailed, match="archive of SHA-256"):
         world.build(sha256="0" * 64)
 
     assert not (world.folder / "cmake.said").exists()
@@ -267,7 +267,7 @@ def test_an_interrupted_build_leaves_nothing(world):
         os.kill(int((world.folder / "pid").read_text()), signal.SIGCONT)
 
 
-def test_a_compiler_that_hangs_is_told_and_then_ended(world, monkeypatch):
+def test_a_compiler_that_hangs_is_told_and_then_ended(world, monkeypatch, golden):
     ninja = world.bin / "ninja"
     whole = ninja.read_text()
     world.ninja(end=f"echo $$ > {world.folder}/pid; exec sleep 600")
@@ -282,9 +282,8 @@ def test_a_compiler_that_hangs_is_told_and_then_ended(world, monkeypatch):
     left = world.left_behind
     ninja.write_text(whole)
 
-    assert "compiling is silent after step 1 of 216: it may hang (Ctrl-C ends it)" in {
-        phase for phase, _, _ in world.progress
-    }
+    phases = dict.fromkeys(phase for phase, _, _ in world.progress)
+    assert golden == [phase for phase in phases if "after step 1" in phase]
     assert "CC=clang CXX=clang++ codeneedle llama" in caught.value.hint
     assert [LOG] == left
     assert world.build().is_dir()
@@ -299,7 +298,7 @@ def test_logs_of_two_builds_at_once_are_apart(world):
     assert ["b11434-4-cpu.compiling.log", LOG] == world.left_behind
 
 
-def test_a_second_builder_waits_for_the_first(world):
+def test_a_second_builder_waits_for_the_first(world, golden):
     folder = release.built_folder()
     folder.parent.mkdir(parents=True)
     lock = folder.with_name("b11434-4.lock").open("wb")
@@ -314,7 +313,7 @@ def test_a_second_builder_waits_for_the_first(world):
     lock.close()
     second.join(30)
 
-    assert {"waiting for another build"} == {phase for phase, _, _ in world.progress}
+    assert golden == [*{phase for phase, _, _ in world.progress}]
 
 
 def test_a_full_disk_is_noticed_first(world, leave_free):
@@ -324,12 +323,13 @@ def test_a_full_disk_is_noticed_first(world, leave_free):
         world.build()
 
 
-def test_a_missing_compiler_is_noticed_first(world, monkeypatch):
+def test_a_missing_compiler_is_noticed_first(world, monkeypatch, golden):
     monkeypatch.setenv("PATH", str(world.folder / "nowhere"))
 
-    with pytest.raises(ToolMissing, match="a C compiler is missing") as caught:
+    with pytest.raises(ToolMissing) as caught:
         world.build()
 
+    assert golden == str(caught.value)
     mend = "xcode-select" if sys.platform == "darwin" else "build-essential"
     assert mend in caught.value.hint
 

@@ -145,47 +145,48 @@ def test_the_reason_of_a_failure_is_found(name, status, words):
     assert words in found.reason
 
 
-@pytest.mark.parametrize(
-    ("status", "line"),
-    [
-        (
-            "unsupported",
-            "llama_init_from_model: V cache quantization requires flash_attn",
-        ),
-        (
-            "unsupported",
-            "quantized V cache was requested, but this requires Flash Attention",
-        ),
-        (
-            "unsupported",
-            "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80",
-        ),
-        (
-            "unsupported",
-            "tensor (cache_k_l0) in a buffer that cannot run the operation (SET_ROWS)",
-        ),
-        (
-            "unsupported",
-            "use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
-        ),
-        (
-            "unsupported",
-            "GGML_ASSERT(ret.axis != GGML_BACKEND_SPLIT_AXIS_UNKNOWN) failed",
-        ),
-        (
-            "unsupported",
-            "model does not support different K (q5_1) and V (f16) cache types",
-        ),
-        ("out-of-memory", "CUDA error: out of memory"),
-        ("out-of-memory", "error: kIOGPUCommandBufferCallbackErrorOutOfMemory"),
-        ("out-of-memory", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
-        ("out-of-memory", "unable to allocate CPU buffer"),
-        ("out-of-memory", "ggml_aligned_malloc: failed to allocate 8192.00 MB"),
-        # Seen under ulimit -v.
-        ("out-of-memory", "ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed"),
-        ("crashed", "libgomp: Thread creation failed: Resource temporarily"),
-    ],
-)
+SAID_BY_BACKENDS = [
+    (
+        "unsupported",
+        "llama_init_from_model: V cache quantization requires flash_attn",
+    ),
+    (
+        "unsupported",
+        "quantized V cache was requested, but this requires Flash Attention",
+    ),
+    (
+        "unsupported",
+        "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80",
+    ),
+    (
+        "unsupported",
+        "tensor (cache_k_l0) in a buffer that cannot run the operation (SET_ROWS)",
+    ),
+    (
+        "unsupported",
+        "use of SPLIT_MODE_TENSOR and KV cache quantization not implemented",
+    ),
+    (
+        "unsupported",
+        "GGML_ASSERT(ret.axis != GGML_BACKEND_SPLIT_AXIS_UNKNOWN) failed",
+    ),
+    (
+        "unsupported",
+        "model does not support different K (q5_1) and V (f16) cache types",
+    ),
+    ("out-of-memory", "CUDA error: out of memory"),
+    ("out-of-memory", "error: kIOGPUCommandBufferCallbackErrorOutOfMemory"),
+    ("out-of-memory", "vk::Device::allocateMemory: ErrorOutOfDeviceMemory"),
+    ("out-of-memory", "unable to allocate CPU buffer"),
+    ("out-of-memory", "ggml_aligned_malloc: failed to allocate 8192.00 MB"),
+    # Seen under ulimit -v.
+    ("out-of-memory", "ggml.c:1644: GGML_ASSERT(ctx->mem_buffer != NULL) failed"),
+    ("crashed", "libgomp: Thread creation failed: Resource temporarily"),
+]
+"""What ends a server, and the line of its log that says so."""
+
+
+@pytest.mark.parametrize(("status", "line"), SAID_BY_BACKENDS)
 def test_each_backend_s_message_is_known(status, line):
     found = trouble(f"warming up the model\n0.00.908.334 E {line}\nexiting due to it")
 
@@ -193,16 +194,16 @@ def test_each_backend_s_message_is_known(status, line):
     assert (status, line) == (found.status, found.reason)
 
 
+REFUSAL = "llama_init_from_model: V cache type q8_0 with block size 32 does not divide"
+
+
 def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
     """Seen: the runtime of C++ writes where the logger's thread does."""
-    refusal = (
-        "llama_init_from_model: V cache type q8_0 with block size 32 does not divide"
-    )
     found = trouble(
-        "terminate called after throwing an instance of '0.00.319.894 E " + refusal
+        "terminate called after throwing an instance of '0.00.319.894 E " + REFUSAL
     )
 
-    assert refusal == found.reason
+    assert REFUSAL == found.reason
 
 
 @pytest.mark.parametrize("name", ["real-q8_0-q4_0", "real-cuda-kernel"])
@@ -262,61 +263,60 @@ STILL = replace(ASKED, rotation=False)
 
 
 @pytest.mark.parametrize(
-    ("asked", "runs", "unlike"),
+    ("asked", "runs"),
     [
-        (ASKED, RUNS, ()),
-        # Rounded up to the next 256 tokens.
-        (replace(ASKED, context=8000), RUNS, ()),
-        (
+        pytest.param(
             RequestedSettings(pair=Pair("q4_0", "q4_0"), context=4096),
             running(flash_attention="disabled"),
-            (
-                "K is q8_0, not q4_0",
-                "the context is 8192 tokens, not 4096",
-                "flash attention is off, not on",
-            ),
+            id="K, context and flash attention",
         ),
-        (
-            ASKED,
-            Effective(),
-            ("the log names no KV cache, so its types cannot be verified",),
-        ),
-        # A server that only counts may run as it likes.
-        (RequestedSettings(pair=None, context=512), Effective(context=4), ()),
-        (
+        pytest.param(ASKED, Effective(), id="a log that tells nothing"),
+        pytest.param(
             ALL_LAYERS,
             running(offloaded_layers=20, total_layers=33),
-            ("20 of 33 layers are on the accelerator, not all",),
+            id="a part of the layers",
         ),
-        (ASKED, running(offloaded_layers=20, total_layers=33), ()),
-        (ALL_LAYERS, running(offloaded_layers=33, total_layers=33), ()),
-        # There is no accelerator.
-        (ALL_LAYERS, running(offloaded_layers=0, total_layers=33), ()),
-        (ALL_LAYERS, running(offloaded_layers=None, total_layers=None), ()),
-        (STILL, RUNS, ("quantized values are rotated, although rotation is off",)),
-        (STILL, running(rotation_k=0, rotation_v=0), ()),
-        # Models that keep K and V in one have no V of their own.
-        (ASKED, with_v(v_type="f16"), ("V is f16, not q4_0",)),
-        (ASKED, with_v(v_type="f16", v_mib=0.0), ()),
+        pytest.param(STILL, RUNS, id="rotation"),
+        pytest.param(ASKED, with_v(v_type="f16"), id="V"),
     ],
 )
-def test_each_difference_from_what_was_asked_for_is_named(asked, runs, unlike):
-    assert unlike == differences(asked, runs)
+def test_each_difference_from_what_was_asked_for_is_named(asked, runs, golden):
+    assert golden == differences(asked, runs)
 
 
 @pytest.mark.parametrize(
-    ("line", "unlike"),
+    ("asked", "runs"),
     [
-        (
-            "llama_kv_cache: lazy quantization: q8_0 is f16 up to 4096 cells",
-            ("K is q8_0, f16 at first, not q8_0",),
-        ),
-        ("load_tensors: tensor a (size = 9 MiB) lazy read enabled", ()),
+        (ASKED, RUNS),
+        # Rounded up to the next 256 tokens.
+        (replace(ASKED, context=8000), RUNS),
+        # A server that only counts may run as it likes.
+        (RequestedSettings(pair=None, context=512), Effective(context=4)),
+        (ASKED, running(offloaded_layers=20, total_layers=33)),
+        (ALL_LAYERS, running(offloaded_layers=33, total_layers=33)),
+        # There is no accelerator.
+        (ALL_LAYERS, running(offloaded_layers=0, total_layers=33)),
+        (ALL_LAYERS, running(offloaded_layers=None, total_layers=None)),
+        (STILL, running(rotation_k=0, rotation_v=0)),
+        # Models that keep K and V in one have no V of their own.
+        (ASKED, with_v(v_type="f16", v_mib=0.0)),
     ],
 )
-def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, unlike):
+def test_what_runs_as_it_was_asked_for_has_no_difference(asked, runs):
+    assert () == differences(asked, runs)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "llama_kv_cache: lazy quantization: q8_0 is f16 up to 4096 cells",
+        "load_tensors: tensor a (size = 9 MiB) lazy read enabled",
+    ],
+    ids=["a lazy type", "lazy weights"],
+)
+def test_a_type_that_is_another_one_at_first_is_a_mismatch(line, golden):
     """A short context would measure f16 under the name of q8_0."""
-    assert unlike == differences(
+    assert golden == differences(
         ASKED, effective_settings(f"{log('real-q8_0-q4_0')}\n{line}")
     )
 
@@ -400,7 +400,7 @@ def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
     assert ["main: x", "0.1 I kept"] == list(lines(text))
 
 
-def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
+def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch(golden):
     said = (
         "llama_context: flash_attn            = enabled\n"
         "llama_context: Flash Attention not supported, set to disabled\n"
@@ -411,5 +411,5 @@ def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch():
 
     unlike = differences(expected, effective_settings(said))
 
-    assert ("flash attention is off, not on",) == unlike
+    assert golden == unlike
     assert () == differences(replace(expected, flash=False), effective_settings(said))

@@ -58,18 +58,12 @@ def test_an_output_that_contradicts_itself_has_no_perplexity(text):
     assert final_perplexity(text) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("base-unwritable", "failed to open /nonexistent/x.kld for writing"),
-        ("text-too-short", "you need at least 1024 tokens"),
-    ],
-)
-def test_each_way_to_fail_is_named_and_has_no_perplexity(name, words):
+@pytest.mark.parametrize("name", ["base-unwritable", "text-too-short"])
+def test_each_way_to_fail_is_named_and_has_no_perplexity(name, golden):
     """The tool exits 0 on most of these; only its log tells."""
     text = printed(name)
 
-    assert words in (failure(text) or "")
+    assert golden == failure(text)
     assert final_perplexity(text) is None
 
 

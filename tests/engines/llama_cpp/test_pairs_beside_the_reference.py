@@ -75,13 +75,14 @@ def test_each_run_is_noted_before_and_after(tmp_path, run):
     assert [None, "f16", None, "q4_0"] == types
 
 
-def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run):
+def test_a_base_file_that_came_out_short_is_an_error(tmp_path, run, golden):
     """The tool does not notice a full disk: it exits 0 with a final estimate."""
     tool = made_perplexity(tmp_path, "short-base=200000")
 
-    with pytest.raises(CellError, match="it has 200,000 bytes instead of 546,772"):
+    with pytest.raises(CellError) as caught:
         compared(tool, divergence_task(run))
 
+    assert golden == str(caught.value)
     assert [".txt"] == [path.suffix for path in (run / "base").iterdir()]
 
 
@@ -208,13 +209,14 @@ def test_what_is_missing_beside_the_end_of_a_log_is_a_failure(
     [("print=base-nan", "f16/f16", 1), ("then-print=base-nan", "f16/f16", 2)],
 )
 def test_a_pair_that_computes_nan_says_so_and_runs_once(
-    tmp_path, run, fault, pair, runs
+    tmp_path, run, fault, pair, runs, golden
 ):
     tool = made_perplexity(tmp_path, fault)
 
-    with pytest.raises(ComputesNan, match="computes NaN from token 257 on") as caught:
+    with pytest.raises(ComputesNan) as caught:
         compared(tool, divergence_task(run, pair, reference=Pair.parse(pair)))
 
+    assert golden == str(caught.value)
     assert ("unsupported", runs) == (caught.value.status, len(asked(tmp_path)))
 
 
@@ -233,24 +235,27 @@ def test_a_tool_that_fails_without_a_reason_in_its_log_is_asked_again(
     assert ["write f16/f16", *["compare f16/f16"] * runs] == asked(tmp_path)
 
 
-def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, monkeypatch):
+def test_a_tool_that_writes_nothing_is_ended(tmp_path, run, monkeypatch, golden):
     """Some pairs hang at warm-up on some devices."""
     monkeypatch.setattr(perplexity, "SILENCE_S", 0.3)
 
-    with pytest.raises(CellError, match=r"has written nothing for 0\.3 s") as caught:
+    with pytest.raises(CellError) as caught:
         compared(made_perplexity(tmp_path, "hang"), divergence_task(run))
 
+    assert golden == str(caught.value)
     assert "timed-out" == caught.value.status
 
 
 def test_a_tool_that_says_nothing_for_longer_than_with_other_pairs_is_ended(
-    tmp_path, run
+    tmp_path, run, golden
 ):
     silence_limit = SilenceLimit(limit_s=0.3, known="f16/f16 took 0.1 s")
     task = divergence_task(run, silence_limit=silence_limit)
 
-    with pytest.raises(CellError, match=r"for 0\.3 s; f16/f16 took 0\.1 s"):
+    with pytest.raises(CellError) as caught:
         compared(made_perplexity(tmp_path, "hang"), task)
+
+    assert golden == str(caught.value)
 
 
 def test_an_interrupted_run_leaves_no_draft_and_no_child(tmp_path, run):
@@ -377,32 +382,19 @@ def check(tool, text_bytes, *, context=512, chunks=4):
 
 
 @pytest.mark.parametrize(
-    ("text_bytes", "context", "chunks", "hint"),
-    [
-        (
-            2000,
-            512,
-            4,
-            (
-                "Use --chunks 3 or less, or --divergence-context 500 or less, "
-                "or a longer --text."
-            ),
-        ),
-        (1000, 512, 1, "Use --divergence-context 501 or less, or a longer --text."),
-        (50_000, 512, 99_999_999, "Use --chunks 97 or less, or a longer --text."),
-        (100, 512, 4, "Use a longer --text."),
-    ],
+    ("text_bytes", "context", "chunks"),
+    [(2000, 512, 4), (1000, 512, 1), (50_000, 512, 99_999_999), (100, 512, 4)],
 )
 def test_a_text_with_fewer_bytes_than_tokens_needed_is_refused(
-    tmp_path, text_bytes, context, chunks, hint
+    tmp_path, text_bytes, context, chunks, golden
 ):
     """No tokenizer makes more tokens than bytes."""
     tool = made_perplexity(tmp_path)
 
-    with pytest.raises(BadInput, match=r"^wiki.txt: it has at most") as caught:
+    with pytest.raises(BadInput) as caught:
         check(tool, text_bytes, context=context, chunks=chunks)
 
-    assert hint == caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 def test_a_text_that_just_suffices_is_accepted(tmp_path):
@@ -418,13 +410,17 @@ def test_a_text_that_just_suffices_is_accepted(tmp_path):
 
 
 @pytest.mark.parametrize(("context", "chunks"), [(64, 3), (2, 50), (50, 4)])
-def test_fewer_than_a_hundred_scored_tokens_are_refused(tmp_path, context, chunks):
+def test_fewer_than_a_hundred_scored_tokens_are_refused(
+    tmp_path, context, chunks, golden
+):
     """The tool would compute them, print no statistics, and exit 0; 100 suffice."""
     tool = made_perplexity(tmp_path)
     check(tool, 9999, context=51, chunks=4)
 
-    with pytest.raises(BadInput, match="makes no statistics of fewer than 100"):
+    with pytest.raises(BadInput) as caught:
         check(tool, 9999, context=context, chunks=chunks)
+
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -189,9 +189,10 @@ NEW = "-fa,   --flash-attn [on|off|auto]       set Flash Attention use"
         ("version: 1 (abcdef12)", OLD, True),
         ("version: 4100 (abcdef12)", NEW, False),
     ],
+    ids=["5186", "6324", "6325", "0", "1", "1 by its help", "4100 by its help"],
 )
 def test_a_build_whose_flash_attention_takes_no_value_is_too_old(
-    version, help_text, is_old, tmp_path
+    version, help_text, is_old, tmp_path, golden
 ):
     """By its help, and by its number where that does not tell."""
     server = llama_like(tmp_path / "llama-server", version=version)
@@ -201,9 +202,9 @@ def test_a_build_whose_flash_attention_takes_no_value_is_too_old(
     if not is_old:
         assert server_facts(Program(server)).version in version
         return
-    with pytest.raises(ToolFailed, match=r"is too old: .*from build 6325 on") as caught:
+    with pytest.raises(ToolFailed) as caught:
         server_facts(Program(server))
-    assert "codeneedle llama" in caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
 
 
 def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
@@ -290,7 +291,7 @@ def test_a_cuda_server_tells_which_pairs_it_was_compiled_for(
     [
         (b"#!/bin/sh\necho 'cannot open libggml.so' >&2; exit 127", "libggml.so"),
         (b"#!/bin/sh\nkill -4 $$", "SIGILL"),
-        (b"#!/bin/sh\necho I am a teapot", "I am a teapot"),
+        (b"#!/bin/sh\necho I am a teapot", "a teapot"),
         (b"#!/bin/sh\nexec sleep 60", "no answer"),
         (b"\x7fELF\x02\x01\x01" + bytes(64), "cannot be started"),
     ],

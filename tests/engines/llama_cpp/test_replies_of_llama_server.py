@@ -102,12 +102,14 @@ def test_a_server_that_says_next_to_nothing_is_left(fault, tmp_path):
     assert "timed-out" == caught.value.status
 
 
-def test_silence_is_limited_by_what_other_pairs_took(tmp_path):
+def test_silence_is_limited_by_what_other_pairs_took(tmp_path, golden):
     silence_limit = SilenceLimit(limit_s=0.5, known="f16 took 0.1 s")
     with fake_server(tmp_path, "pings", silence_s=600.0) as served:
         served.client.silence_limit = silence_limit
-        with pytest.raises(ServerSilent, match=r"for 0\.5 s; f16 took 0\.1 s"):
+        with pytest.raises(ServerSilent) as caught:
             served.client.complete(QUESTION)
+
+    assert golden == str(caught.value)
 
 
 def test_the_longest_silence_of_a_reply_is_known(tmp_path):
@@ -120,16 +122,18 @@ def test_the_longest_silence_of_a_reply_is_known(tmp_path):
     assert longest_s == served.client.silence_limit.longest_s
 
 
-def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch):
+def test_a_server_that_shuts_down_is_not_waited_for(tmp_path, monkeypatch, golden):
     """After SIGTERM, llama-server may neither complete a reply nor exit."""
     monkeypatch.setattr(http, "SHUTDOWN_S", 0.05)
     monkeypatch.setattr(http, "POLL_S", 0.05)
     farewell = "say-in-round=srv operator(): cleaning up before exit..."
     with (
         fake_server(tmp_path, farewell, "pings", silence_s=60.0) as served,
-        pytest.raises(ServerGone, match="told to shut down"),
+        pytest.raises(ServerGone) as caught,
     ):
         served.client.complete(QUESTION)
+
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize("faults", [(), ("no-grammar",)], ids=["at once", "by token"])

@@ -23,6 +23,7 @@ from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.tools import ReadingTask
 from codeneedle.errors import CellError
 from codeneedle.probes.cell import tokenizing
+from codeneedle.system import machine
 from codeneedle.system.files import CACHE_VARIABLE
 
 VOCABULARY, CONTEXT = 7, 12
@@ -85,48 +86,45 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    "data",
     [
-        (base_file()[:-1], "it ended after 4 of 5 rows and 23 bytes"),
-        (base_file()[:68], "it ended after 0 of 5 rows"),
-        (b"", "it ended after 0 of 5 rows"),
-        (base_file() + b"1", "it has more than 5 rows"),
-        (base_file() * 2, "it has more than 5 rows"),
-        (b"garbage" * 1000, "its header is that of another file"),
-        (base_file(vocabulary=8), "its header is that of another file"),
-        (base_file(chunks=2), "its header is that of another file"),
-        (base_file(ids=(*IDS[:3], 6, *IDS[4:])), "token 3 of its text is 6, not 3"),
-        (base_file(ids=(*IDS[:3], 6, 5, *IDS[5:])), "token 3 of its text is 6, not 3"),
-        (
-            base_file()[:68] + b"\xff" * 110,
-            "its row of token 7 is none: a scale of nan",
-        ),
-        (base_file()[:68] + bytes(110), "its probabilities add up to 7.000"),
+        pytest.param(base_file()[:-1], id="a byte too short"),
+        pytest.param(base_file()[:68], id="its header alone"),
+        pytest.param(b"", id="empty"),
+        pytest.param(base_file() + b"1", id="a byte too long"),
+        pytest.param(base_file() * 2, id="twice"),
+        pytest.param(b"garbage" * 1000, id="garbage"),
+        pytest.param(base_file(vocabulary=8), id="another vocabulary"),
+        pytest.param(base_file(chunks=2), id="two chunks"),
+        pytest.param(base_file(ids=(*IDS[:3], 6, *IDS[4:])), id="another token"),
+        pytest.param(base_file(ids=(*IDS[:3], 6, 5, *IDS[5:])), id="two others"),
+        pytest.param(base_file()[:68] + b"\xff" * 110, id="rows of ones"),
+        pytest.param(base_file()[:68] + bytes(110), id="rows of zeros"),
     ],
 )
-def test_a_file_that_is_not_what_was_asked_for_has_a_fault(data, words):
-    assert words in rows_of(data).final_fault
+def test_a_file_that_is_not_what_was_asked_for_has_a_fault(data, golden):
+    assert golden == rows_of(data).final_fault
 
 
-def test_a_file_that_ends_between_two_rows_is_not_whole():
+def test_a_file_that_ends_between_two_rows_is_not_whole(golden):
     """Although all that is wanted has come."""
     found = rows_of(base_file()[:-24], wanted=(FIRST, 9))
 
     assert not found.is_whole
-    assert "it ended after 4 of 5 rows" == found.final_fault
+    assert golden == found.final_fault
     assert len(base_file()) - 24 == found.taken
 
 
 @pytest.mark.parametrize(
     ("number", "is_known"), [(-1, False), (0, True), (6, True), (7, False)]
 )
-def test_a_text_has_tokens_of_the_model_alone(number, is_known):
+def test_a_text_has_tokens_of_the_model_alone(number, is_known, golden):
     ids = (*IDS[:2], number, *IDS[3:])
     rows = Rows(ids=ids, wanted=(9,), vocabulary=VOCABULARY)
     rows.take(base_file(ids=ids))
 
     assert is_known == rows.is_whole
-    assert is_known or "tokens beyond the 7 of the model" in rows.final_fault
+    assert golden == rows.final_fault
 
 
 def stored_row(scale, low, values):
@@ -136,27 +134,33 @@ def stored_row(scale, low, values):
 
 
 @pytest.mark.parametrize(
-    ("scale", "low", "values", "words"),
+    ("scale", "low", "values", "is_one"),
     [
         # One token is certain, and the others so many nats behind.
-        (16.04 / 65535, -16.04, [65535, *[0] * 6], ""),
-        (16.06 / 65535, -16.06, [65535, *[0] * 6], "a scale of"),
-        (-16.0 / 65535, 0.0, [0, *[65535] * 6], "a scale of"),
-        (1.0 / 65535, 0.0, [65535, *[0] * 6], "a log-probability of 1"),
+        (16.04 / 65535, -16.04, [65535, *[0] * 6], True),
+        (16.06 / 65535, -16.06, [65535, *[0] * 6], False),
+        (-16.0 / 65535, 0.0, [0, *[65535] * 6], False),
+        (1.0 / 65535, 0.0, [65535, *[0] * 6], False),
         # Of a flat row all are equal: the sum is seven times that of one.
-        (0.0, math.log(1.04 / 7), [0] * 7, ""),
-        (0.0, math.log(0.96 / 7), [0] * 7, ""),
-        (0.0, math.log(1.06 / 7), [0] * 7, "its probabilities add up to 1.060"),
-        (0.0, math.log(0.94 / 7), [0] * 7, "its probabilities add up to 0.940"),
+        (0.0, math.log(1.04 / 7), [0] * 7, True),
+        (0.0, math.log(0.96 / 7), [0] * 7, True),
+        (0.0, math.log(1.06 / 7), [0] * 7, False),
+        (0.0, math.log(0.94 / 7), [0] * 7, False),
+    ],
+    ids=[
+        *("16.04 nats", "16.06 nats", "a negative scale", "a probability above 1"),
+        *("a sum of 1.04", "a sum of 0.96", "a sum of 1.06", "a sum of 0.94"),
     ],
 )
-def test_a_row_is_a_distribution_up_to_what_rounding_takes(scale, low, values, words):
+def test_a_row_is_a_distribution_up_to_what_rounding_takes(
+    scale, low, values, is_one, golden
+):
     whole = base_file()
     data = whole[:68] + stored_row(scale, low, values) + whole[92:]
     found = rows_of(data)
 
-    assert found.final_fault.startswith("its row of token 7 is none") == bool(words)
-    assert words in found.final_fault
+    assert is_one == (not found.final_fault)
+    assert golden == found.final_fault
 
 
 def test_a_certain_token_has_no_more_than_all_of_the_probability():
@@ -192,14 +196,14 @@ def test_a_text_is_read_as_one_chunk_with_one_pair(tmp_path):
     assert job.text == again.text
 
 
-def test_a_token_that_no_row_tells_of_has_no_score():
+def test_a_token_that_no_row_tells_of_has_no_score(golden):
     """Such as one of a text that was laid out for another tool: it was 1.0 before."""
     found = rows_of(base_file(), wanted=(FIRST - 1, 9))
 
-    assert "no row of it tells of token 6" == found.final_fault
+    assert golden == found.final_fault
     assert not found.is_whole
     two = rows_of(base_file(), wanted=(FIRST - 2, FIRST - 1, 9))
-    assert "no row of it tells of token 5" == two.final_fault
+    assert golden == two.final_fault
 
 
 def test_a_file_that_is_written_again_is_taken_from_its_beginning():
@@ -218,7 +222,7 @@ def test_where_no_pipe_can_be_made_a_cell_is_not_read(monkeypatch):
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
 
     with (
-        pytest.raises(CellError, match="no pipe can be made in"),
+        pytest.raises(CellError, match="no pipe can"),
         piping_into_rows(rows),
     ):
         pass
@@ -241,12 +245,12 @@ def test_a_pipe_is_open_to_its_user_alone():
     assert (True, 0o600) == (stat.S_ISFIFO(mode), stat.S_IMODE(mode))
 
 
-def test_a_pipe_that_nobody_writes_to_holds_nobody_up():
+def test_a_pipe_that_nobody_writes_to_holds_nobody_up(golden):
     rows = Rows(ids=IDS, wanted=(9,), vocabulary=VOCABULARY)
     with piping_into_rows(rows):
         pass
 
-    assert "it ended after 0 of 5 rows" == rows.final_fault
+    assert golden == rows.final_fault
 
 
 # The tool, by a stand-in
@@ -287,28 +291,23 @@ def test_nothing_of_a_base_file_is_kept(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    "fault",
     [
-        ("die=3", "exit code 3"),
-        ("signal=9", "SIGKILL"),
-        ("short-base=20000", "ended without complete log-probabilities"),
-        ("long-base", "it has more than 255 rows"),
-        ("absurd", "computes NaN from token 258 on"),
-        ("garbage", "ended without complete log-probabilities"),
-        ("error", "failed to decode"),
-        ("wrong-types", "K is f16, not q8_0"),
+        *("die=3", "signal=9", "short-base=20000", "long-base", "absurd", "garbage"),
+        *("error", "wrong-types"),
     ],
 )
 def test_a_tool_that_misbehaves_gives_an_error(
-    tmp_path, private, monkeypatch, fault, words
+    tmp_path, private, monkeypatch, fault, golden
 ):
     from codeneedle.engines.llama_cpp import perplexity
 
     monkeypatch.setattr(perplexity, "RETRIES", 1)
+    monkeypatch.setattr(machine, "ran_out_of_memory", lambda: False)
     with pytest.raises(CellError) as raised:
         read(made_perplexity(tmp_path, fault), reading_task(tmp_path / "r", "q8_0/f16"))
 
-    assert words in str(raised.value)
+    assert golden == str(raised.value)
     assert [] == [path for path in private.iterdir() if path.is_dir()]
 
 

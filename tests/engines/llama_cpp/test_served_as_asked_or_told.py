@@ -75,21 +75,26 @@ def test_a_server_that_dies_is_reported_at_once(fault, tmp_path):
     assert str(tmp_path / "server.log") in caught.value.hint
 
 
+SHUTS_DOWN = "cleaning up before exit..."
+
+
 @pytest.mark.parametrize(
-    ("line", "status", "words", "excerpt"),
+    ("line", "status", "excerpt"),
     [
-        ("Unsupported cache type: q9_0", "unsupported", "q9_0", 1),
-        ("cleaning up before exit...", "crashed", "received a termination signal", 0),
-        ("nothing in particular", "crashed", "does not say why", 1),
+        ("Unsupported cache type: q9_0", "unsupported", 1),
+        (SHUTS_DOWN, "crashed", 0),
+        ("nothing in particular", "crashed", 1),
     ],
+    ids=["a type", "told to end", "nothing"],
 )
-def test_the_log_says_why_a_server_died(line, status, words, excerpt, tmp_path):
+def test_the_log_says_why_a_server_died(line, status, excerpt, tmp_path, golden):
     with (
-        pytest.raises(Died, match=words) as caught,
+        pytest.raises(Died) as caught,
         fake_server(tmp_path, f"say={line}", "die=1"),
     ):
         pass
 
+    assert golden == str(caught.value)
     assert status == caught.value.status
     assert (line,) * excerpt == caught.value.log_excerpt
 
@@ -159,9 +164,11 @@ def test_a_model_without_flash_attention_is_served_with_a_plain_v_and_marked(tmp
             assert Status.UNSUPPORTED is caught.value.status
 
 
-def test_flash_attention_that_is_off_without_a_reason_is_another_experiment(tmp_path):
+def test_flash_attention_that_is_off_without_a_reason_is_another_experiment(
+    tmp_path, golden
+):
     with fake_server(tmp_path, "no-flash=") as served:
-        assert ("flash attention is off, not on",) == served.differences_from_cell(CELL)
+        assert golden == served.differences_from_cell(CELL)
 
 
 def test_a_pair_that_hangs_at_warm_up_is_given_up(tmp_path, impatient):
@@ -191,14 +198,13 @@ def test_types_that_are_not_named_are_told_as_well(tmp_path, monkeypatch):
     assert "cannot be verified" in difference
 
 
-def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path):
+def test_a_part_of_the_layers_differs_unless_the_user_chose_it(tmp_path, golden):
     launch = fake_launch("say=load_tensors: offloaded 20/33 layers to GPU")
     chosen = replace(launch, extra=(*launch.extra, "-ngl", "20"))
     log = tmp_path / "server.log"
 
     with serving_llama(launch, log=log) as served:
-        (difference,) = served.differences_from_cell(CELL)
-    assert "20 of 33 layers are on the accelerator, not all" == difference
+        assert golden == served.differences_from_cell(CELL)
     with serving_llama(chosen, log=log) as served:
         assert () == served.differences_from_cell(CELL)
         assert 20 == served.effective().offloaded_layers
@@ -242,7 +248,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
         Attention.KERNEL
         is with_attention(effective, None, PAIR, is_split=False).attention
     )
-    assert "warming up the model" in log_text  # from there on another deadline counts
+    assert "warming up" in log_text  # from there on another deadline counts
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port))
 

@@ -61,7 +61,7 @@ def test_every_pair_has_a_kernel_on_the_cpu(tmp_path):
 
 
 def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
-    tmp_path,
+    tmp_path, golden
 ):
     """The pairs of a first answer come first."""
     told, before = [], len(FIRST)
@@ -77,7 +77,7 @@ def test_a_survey_tells_how_far_it_is_and_keeps_what_was_answered_before_ctrl_c(
     asked = {line.partition(" ")[0] for line in calls(tmp_path)}
     whole = asking.survey(GRID, context=2000, log=log)
 
-    assert ("asking the engine about 36 pairs", 3, 36) == told[-1]
+    assert golden == told[-1]
     assert {*map(str, FIRST)} == asked
     assert len(GRID) == len(calls(tmp_path)) == len(whole.pairs)
 
@@ -181,32 +181,30 @@ def test_memory_is_told_by_device(tmp_path):
     assert [2048] == [cache.cells for cache in told.kv]
 
 
-def test_a_refusal_is_asked_for_until_the_log_says_why(tmp_path):
+def test_a_refusal_is_asked_for_until_the_log_says_why(tmp_path, golden):
     pair = Pair("q8_0", "q4_0")
     told = surveyed(tmp_path, "mla", pairs=[Pair("q8_0", "q8_0"), pair])
 
-    assert "model does not support different K and V" == told.refusal(pair)
-    assert "K (q8_0) and V (q4_0)" in told.pairs[pair].evidence
+    assert golden == (told.refusal(pair), told.pairs[pair].evidence)
     assert told.attention(pair) is None
     assert not told.unknown
     assert 4 == len(calls(tmp_path))
 
 
-def test_a_pair_whose_refusal_is_never_told_is_refused_after_so_many_calls(tmp_path):
+def test_a_pair_whose_refusal_is_never_told_is_refused_after_so_many_calls(
+    tmp_path, golden
+):
     same, pair = Pair("q8_0", "q8_0"), Pair("q8_0", "q4_0")
     told = surveyed(tmp_path, "mute", pairs=[same, pair])
 
-    assert "llama.cpp cannot make a context for it" == told.refusal(pair)
+    assert golden == told.refusal(pair)
     assert ("", "") == (told.refusal(same), told.unknown)
     assert survey.TRIES == sum("q4_0" in call for call in calls(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("rule", "refusal"),
-    [("mute", "llama.cpp cannot make a context for it"), ("full", "")],
-)
+@pytest.mark.parametrize(("rule", "is_refused"), [("mute", True), ("full", False)])
 def test_a_failure_that_may_be_one_of_the_moment_is_asked_for_again(
-    tmp_path, monkeypatch, rule, refusal
+    tmp_path, monkeypatch, rule, is_refused, golden
 ):
     """No refusal without its reason is kept, and a full device refuses no pair."""
     monkeypatch.setattr(survey, "TRIES", 2)
@@ -215,9 +213,10 @@ def test_a_failure_that_may_be_one_of_the_moment_is_asked_for_again(
     before = len(calls(tmp_path))
     again = surveyed(tmp_path, rule, pairs=[same, pair])
 
-    assert refusal == first.refusal(pair) == again.refusal(pair)
+    assert is_refused == bool(first.refusal(pair))
+    assert golden == (first.refusal(pair), again.refusal(pair))
     assert before < len(calls(tmp_path))
-    assert ("out of memory" in first.unknown) is (not refusal)
+    assert ("out of memory" in first.unknown) is not is_refused
 
 
 def test_answers_are_kept_by_pair_context_and_arguments(tmp_path):
@@ -234,27 +233,20 @@ def test_answers_are_kept_by_pair_context_and_arguments(tmp_path):
     assert 3 * before == len(calls(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        ("old", "too old"),
-        ("crash", "SIGSEGV"),
-        ("silent", "told neither graph nor memory"),
-    ],
-)
-def test_a_survey_that_fails_says_why_and_asks_no_further(tmp_path, fault, reason):
+@pytest.mark.parametrize("fault", ["old", "crash", "silent"])
+def test_a_survey_that_fails_says_why_and_asks_no_further(tmp_path, fault, golden):
     told = surveyed(tmp_path, fault)
 
-    assert reason in told.unknown
+    assert golden == told.unknown
     assert {} == told.pairs
     assert survey.MOST_FAILURES == len(set(calls(tmp_path)))
 
 
-def test_a_survey_that_hangs_ends_at_its_deadline(tmp_path, monkeypatch):
+def test_a_survey_that_hangs_ends_at_its_deadline(tmp_path, monkeypatch, golden):
     monkeypatch.setattr(survey, "TIMEOUT_S", 0.5)
     told = surveyed(tmp_path, "hang")
 
-    assert "gave no answer within" in told.unknown
+    assert golden == told.unknown
     assert 1 == len(calls(tmp_path))
 
 

@@ -63,28 +63,26 @@ def child_that(engine, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("script", "status", "reason"),
+    ("script", "status"),
     [
-        ("raise MemoryError('no room')", Status.OUT_OF_MEMORY, "MemoryError: no room"),
-        (
-            "raise ValueError('x') ",
-            Status.CRASHED,
-            "mlx ended with exit code 1: ValueError: x",
-        ),
-        ("raise SystemExit(3)", Status.CRASHED, "ended with exit code 3"),
-        ("time.sleep(60)", Status.TIMED_OUT, "does not answer after 0.5 s"),
+        ("raise MemoryError('no room')", Status.OUT_OF_MEMORY),
+        ("raise ValueError('x') ", Status.CRASHED),
+        ("raise SystemExit(3)", Status.CRASHED),
+        ("time.sleep(60)", Status.TIMED_OUT),
     ],
+    ids=["no room", "error", "exit", "hangs"],
 )
 def test_a_child_that_does_not_get_ready_is_told_with_the_reason(
-    child_that, tmp_path, script, status, reason
+    child_that, tmp_path, golden, script, status
 ):
     with (
-        pytest.raises(CellError, match=reason) as caught,
+        pytest.raises(CellError) as caught,
         child_that(script).serving(SPLIT, log=tmp_path / "child.log"),
     ):
         raise AssertionError("entered")
 
     assert status == caught.value.status
+    assert golden == str(caught.value)
     assert [] == orphans.orphans()
 
 
@@ -110,28 +108,24 @@ ONE = Speed(pp=2.0, tg=1.0, peak_bytes=5)
 
 
 @pytest.mark.parametrize(
-    ("lines", "script", "status", "reason"),
+    ("lines", "script", "status"),
     [
-        ((RUNNING, ONE), "", Status.CRASHED, "without complete statistics"),
-        ((), "", Status.MISMATCHED, "does not say what its caches are"),
-        ((RUNNING, ONE, ONE), "raise SystemExit(1)", Status.CRASHED, "exit code 1"),
-        ((RUNNING,), "time.sleep(60)", Status.TIMED_OUT, "has written nothing for"),
-        (
-            (altered(RUNNING, context=256),),
-            "time.sleep(60)",
-            Status.MISMATCHED,
-            "the context is 256 tokens, not 512",
-        ),
+        ((RUNNING, ONE), "", Status.CRASHED),
+        ((), "", Status.MISMATCHED),
+        ((RUNNING, ONE, ONE), "raise SystemExit(1)", Status.CRASHED),
+        ((RUNNING,), "time.sleep(60)", Status.TIMED_OUT),
+        ((altered(RUNNING, context=256),), "time.sleep(60)", Status.MISMATCHED),
     ],
     ids=["too few", "nothing", "fails", "hangs", "another context"],
 )
 def test_a_tool_that_fails_is_told_with_the_reason(
-    child_that, tmp_path, lines, script, status, reason
+    child_that, tmp_path, golden, lines, script, status
 ):
-    with pytest.raises(CellError, match=reason) as caught:
+    with pytest.raises(CellError) as caught:
         speeds(child_that(script, *lines), tmp_path, silence_s=1)
 
     assert status == caught.value.status
+    assert golden == str(caught.value)
 
 
 def test_speeds_are_those_that_the_child_tells(child_that, tmp_path):

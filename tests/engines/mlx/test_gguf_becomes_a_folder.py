@@ -39,6 +39,11 @@ def _own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
 
 
+def reason_of(refused):
+    """What is wrong with weights, without their path."""
+    return str(refused).removeprefix(f"{refused.path} ")
+
+
 @pytest.fixture
 def source(nano):
     """The built-in model as it is read, without its factors of frequencies."""
@@ -152,11 +157,13 @@ def test_positions_may_be_scaled_linearly(source, keys, scaling):
     assert scaling == made.config()["rope_scaling"]
 
 
-def test_positions_that_are_scaled_in_another_way_are_refused(source):
+def test_positions_that_are_scaled_in_another_way_are_refused(source, golden):
     made = replace(source, keys={**source.keys, "llama.rope.scaling.type": "yarn"})
 
-    with pytest.raises(WeightsUnusable, match="its rope scaling is yarn"):
+    with pytest.raises(WeightsUnusable) as caught:
         made.config()
+
+    assert golden == reason_of(caught.value)
 
 
 def test_biases_that_the_file_leaves_out_are_zero(source):
@@ -181,13 +188,13 @@ def test_biases_that_the_file_leaves_out_are_zero(source):
         assert (len(weight), 0) == (len(zeros), zeros.max())
 
 
-def test_a_tensor_that_a_llama_does_not_have_is_refused(source):
+def test_a_tensor_that_a_llama_does_not_have_is_refused(source, golden):
     made = replace(source, tensors={**source.tensors, "blk.0.ssm_a.weight": None})
 
-    with pytest.raises(
-        WeightsUnusable, match=r"it has a tensor 'blk\.0\.ssm_a\.weight'"
-    ):
+    with pytest.raises(WeightsUnusable) as caught:
         list(made.parts())
+
+    assert golden == reason_of(caught.value)
 
 
 def test_a_model_that_lacks_what_is_needed_leaves_nothing(tmp_path):
@@ -198,8 +205,10 @@ def test_a_model_that_lacks_what_is_needed_leaves_nothing(tmp_path):
     assert not folder_of(weights).exists()
 
 
-def test_a_model_of_another_architecture_is_refused(tmp_path):
+def test_a_model_of_another_architecture_is_refused(tmp_path, golden):
     weights = replace(read_header(write_gguf(tmp_path / "m.gguf")), architecture="rwkv")
 
-    with pytest.raises(WeightsUnusable, match="its architecture is rwkv, not llama"):
+    with pytest.raises(WeightsUnusable) as caught:
         converted(weights)
+
+    assert golden == reason_of(caught.value)

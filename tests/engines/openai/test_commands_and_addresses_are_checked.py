@@ -44,23 +44,24 @@ def test_variables_are_set_or_passed_on(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("command", "env", "said"),
+    ("command", "env"),
     [
-        ("", (), "needs the command"),
-        ("serve 'x ${port} ${k}", (), "cannot be split"),
-        ("serve ${port} ${k} ${ctx}", (), r"unknown placeholder '\$\{ctx\}'"),
-        ("serve ${port} ${k}", ("A=${}",), r"unknown placeholder '\$\{\}'"),
-        ("serve ${k}", (), "where the port goes"),
-        ("serve ${port} {k}", (), "where the cache type goes"),
-        ("serve ${port} ${k}", ("1A=2",), "is no variable"),
-        ("serve ${port} ${k}", ("HF_TOKEN=abc",), "looks like a secret"),
-        ("serve ${port} ${k}", ("NOT_SET_ANYWHERE",), "is not set here"),
+        pytest.param("", (), id="empty"),
+        pytest.param("serve 'x ${port} ${k}", (), id="quote"),
+        pytest.param("serve ${port} ${k} ${ctx}", (), id="placeholder"),
+        pytest.param("serve ${port} ${k}", ("A=${}",), id="placeholder-of-variable"),
+        pytest.param("serve ${k}", (), id="no-port"),
+        pytest.param("serve ${port} {k}", (), id="no-type"),
+        pytest.param("serve ${port} ${k}", ("1A=2",), id="no-variable"),
+        pytest.param("serve ${port} ${k}", ("HF_TOKEN=abc",), id="secret"),
+        pytest.param("serve ${port} ${k}", ("NOT_SET_ANYWHERE",), id="not-set"),
     ],
 )
-def test_a_command_that_cannot_work_is_refused(command, env, said):
-    with pytest.raises(BadInput, match=said) as caught:
+def test_a_command_that_cannot_work_is_refused(command, env, golden):
+    with pytest.raises(BadInput) as caught:
         made(command, *env)
 
+    assert golden == str(caught.value)
     assert caught.value.hint
     assert "abc" not in f"{caught.value}{caught.value.hint}"
 
@@ -95,12 +96,14 @@ def test_a_secret_in_a_command_is_refused_wherever_it_stands(words):
         *("HF_TOKEN=abc", "HTTPS_PROXY=http://user:abc@proxy", "GH_PAT=abc"),
         *("SSHPASS=abc", "MYSQL_PWD=abc", "EXTRA=--api-key=abc", "OPTS=--token abc"),
     ],
+    ids=lambda text: text.partition("=")[0],
 )
-def test_a_secret_in_a_variable_is_refused(text):
+def test_a_secret_in_a_variable_is_refused(text, golden):
     """It may be passed on by its name, as its value is not stored then."""
-    with pytest.raises(BadInput, match="looks like a secret") as caught:
+    with pytest.raises(BadInput) as caught:
         made("serve ${port} ${k}", text)
 
+    assert golden == str(caught.value)
     assert "abc" not in f"{caught.value}{caught.value.hint}"
 
 
@@ -147,10 +150,11 @@ def test_an_address_loses_its_last_slash():
     assert "https://host:8000/v1" == checked_url("https://host:8000/v1/")
 
 
-def test_an_endpoint_needs_its_pair():
+def test_an_endpoint_needs_its_pair(golden):
     assert "q8_0/q4_0" == str(checked_pair("q8_0/q4_0"))
-    with pytest.raises(BadInput, match="cannot see the cache types"):
+    with pytest.raises(BadInput) as caught:
         checked_pair("")
+    assert golden == str(caught.value)
 
 
 def test_a_key_comes_from_the_environment_alone():

@@ -46,20 +46,22 @@ def test_an_endpoint_is_asked_as_it_is():
 
 
 @pytest.mark.parametrize(
-    ("faults", "settings", "error", "said"),
+    ("faults", "settings", "error"),
     [
-        (("wants=sk-right",), {}, BadInput, "401"),
-        (("other-model",), {"served_name": MODEL}, BadInput, "does not list it"),
-        (("no-models",), {}, BadInput, "does not list its models"),
-        (("redirect=http://127.0.0.1:9/",), {}, ToolFailed, "redirect"),
+        (("wants=sk-right",), {}, BadInput),
+        (("other-model",), {"served_name": MODEL}, BadInput),
+        (("no-models",), {}, BadInput),
+        (("redirect=http://127.0.0.1:9/",), {}, ToolFailed),
     ],
+    ids=["key", "model", "no-models", "redirect"],
 )
 def test_an_endpoint_that_cannot_be_used_is_refused_at_once(
-    faults, settings, error, said
+    faults, settings, error, golden
 ):
-    with endpoint(*faults) as server, pytest.raises(error, match=said) as caught:
+    with endpoint(*faults) as server, pytest.raises(error) as caught:
         running(server.url, **settings)
 
+    assert golden == str(caught.value).replace(server.url, "URL")
     assert caught.value.hint
 
 

@@ -115,35 +115,30 @@ def test_without_probabilities_and_counts_there_are_gaps(talk):
 
 
 @pytest.mark.parametrize("ask", ["complete", "chat"])
-def test_nan_in_a_reply_ends_the_cell(talk, ask):
+def test_nan_in_a_reply_ends_the_cell(talk, ask, golden):
     question = QUESTION if ask == "complete" else CHAT
     with (
         endpoint("logprob=NaN") as server,
         talk(server) as client,
-        pytest.raises(ComputesNan, match="computes NaN from token 1 on"),
+        pytest.raises(ComputesNan) as caught,
     ):
         getattr(client, ask)(question)
+
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize("ask", ["complete", "chat"])
 @pytest.mark.parametrize(
-    ("fault", "said"),
-    [
-        ("logprob=5", "a log-probability of 5"),
-        ("logprob=-Infinity", "a log-probability of -inf"),
-        ("logprob=null", "a token without a log-probability"),
-        ("twice", "add up to more than 1"),
-        ("mangled", "do not spell the reply"),
-    ],
+    "fault", ["logprob=5", "logprob=-Infinity", "logprob=null", "twice", "mangled"]
 )
-def test_impossible_probabilities_of_a_reply_are_a_gap(talk, ask, fault, said):
+def test_impossible_probabilities_of_a_reply_are_a_gap(talk, ask, fault, golden):
     question = QUESTION if ask == "complete" else CHAT
     with endpoint(fault) as server, talk(server) as client:
         reply = getattr(client, ask)(question)
 
     assert ANSWER == reply.text
     assert ((), (), ()) == (reply.logprobs, reply.gaps, reply.lengths)
-    assert said in client.unscored
+    assert golden == client.unscored
 
 
 def test_probabilities_that_rounding_explains_are_used(talk):

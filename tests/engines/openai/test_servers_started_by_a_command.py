@@ -86,39 +86,44 @@ def test_memory_is_looked_at_with_two_contexts(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("faults", "said", "status"),
-    [
-        (("die=3",), "exit code 3: RuntimeError: no kernel", Status.CRASHED),
-        (("die-in-round=4",), "exit code 4", Status.CRASHED),
-    ],
+    ("faults", "status"),
+    [(("die=3",), Status.CRASHED), (("die-in-round=4",), Status.CRASHED)],
+    ids=["at-once", "in-a-round"],
 )
-def test_a_server_that_ends_says_why(tmp_path, faults, said, status):
+def test_a_server_that_ends_says_why(tmp_path, golden, faults, status):
     with (
-        pytest.raises(CellError, match=said) as caught,
+        pytest.raises(CellError) as caught,
         command(*faults).serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
     assert status == caught.value.status
+    assert golden == str(caught.value)
     assert caught.value.log_excerpt
 
 
 @pytest.mark.parametrize(
-    "faults", [("flood", "loading=9999"), ("flood-in-round", "mute")]
+    "faults",
+    [("flood", "loading=9999"), ("flood-in-round", "mute")],
+    ids=["loading", "mute"],
 )
-def test_a_server_whose_log_has_no_end_is_stopped(tmp_path, monkeypatch, faults):
+def test_a_server_whose_log_has_no_end_is_stopped(
+    tmp_path, monkeypatch, golden, faults
+):
     monkeypatch.setattr(server, "FILE_LIMIT_BYTES", 8 << 20)
 
     with (
-        pytest.raises(CellError, match=r"its log has more than 8\.0 MiB"),
+        pytest.raises(CellError) as caught,
         command(*faults).serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
+    what, why, *_ = str(caught.value).split(": ")
+    assert golden == f"{what}: {why}"
     assert (tmp_path / "log").stat().st_size < 3 << 20
 
 
-def test_a_command_that_does_not_stay_is_told_so(tmp_path):
+def test_a_command_that_does_not_stay_is_told_so(tmp_path, golden):
     ours = tmp_path / "fake_openai.py"  # a name that no other test's processes have
     ours.symlink_to(FAKE)
     script = tmp_path / "serve.sh"
@@ -127,12 +132,12 @@ def test_a_command_that_does_not_stay_is_told_so(tmp_path):
     made = command_engine_factory(asked, types=("f16",), environment=os.environ)(SPEC)
 
     with (
-        pytest.raises(CellError, match="ended with exit code 0") as caught,
+        pytest.raises(CellError, match="exit code 0") as caught,
         made.serving(CELL, log=tmp_path / "log"),
     ):
         pass
 
-    assert "as long as its server does" in caught.value.hint
+    assert golden == caught.value.hint
     commands = (each.info["cmdline"] for each in psutil.process_iter(["cmdline"]))
     assert not any(str(ours) in (words or ()) for words in commands)
 
@@ -229,12 +234,12 @@ def test_variables_reach_the_server_and_its_record(tmp_path):
     assert "OLLAMA_KV_CACHE_TYPE=q8_0" in text.split("\0")
 
 
-def test_with_one_placeholder_pairs_are_of_one_type():
+def test_with_one_placeholder_pairs_are_of_one_type(golden):
     one, both = command(args="--port ${port} --k ${k}"), command()
 
     assert {Pair(t, t) for t in ("f16", "q8_0", "q4_0")} == one.cache_types().pairs
     assert both.cache_types().pairs is None
-    assert any("give --v-types if the command" in note for note in one.notes())
+    assert golden == [note for note in one.notes() if "K = V" in note]
     assert not any("K = V" in note for note in both.notes())
 
 
@@ -255,11 +260,13 @@ def test_the_identity_repeats_the_command():
         ModelSpec(weights=made_weights(), name="made", arguments=("-ngl", "9")),
         ModelSpec(weights=made_weights(), name="made", rotation=False),
     ],
+    ids=["arguments", "rotation"],
 )
-def test_what_is_meant_for_llama_server_is_refused(spec):
-    with pytest.raises(BadInput, match="cannot pass it on"):
+def test_what_is_meant_for_llama_server_is_refused(spec, golden):
+    with pytest.raises(BadInput) as caught:
         command(spec=spec).refuse_arguments()
 
+    assert golden == str(caught.value)
     command().refuse_arguments()
 
 
@@ -272,21 +279,23 @@ def test_tools_that_are_llama_cpps_are_missing():
         command().divergence_tool()
 
 
-def test_chats_are_not_forced():
+def test_chats_are_not_forced(golden):
     chats, texts = command(spec=replace(SPEC, is_chat=True)), command()
 
     texts.require(Ability.FORCED)
-    with pytest.raises(BadInput, match="chats cannot be forced") as caught:
+    with pytest.raises(BadInput) as caught:
         chats.require(Ability.FORCED)
-    assert "Use --prompt-form completion." == caught.value.hint
-    assert any("does not score answers in chats" in note for note in chats.notes())
+    assert golden == (str(caught.value), caught.value.hint)
+    assert golden == [note for note in chats.notes() if "in chats" in note]
     assert any("as vLLM does" in note for note in texts.notes())
 
 
 @pytest.mark.parametrize("is_chat", [False, True])
-@pytest.mark.parametrize("start", ["{}", "sh -c 'exec {}'", "env A=1 {}"])
+@pytest.mark.parametrize(
+    "start", ["{}", "sh -c 'exec {}'", "env A=1 {}"], ids=["itself", "sh", "env"]
+)
 def test_llama_server_is_known_to_score_nothing_through_this_api(
-    is_chat, start, tmp_path
+    is_chat, start, tmp_path, golden
 ):
     llama_like(tmp_path / "llama-server")
     server = f"{tmp_path}/llama-server --port ${{port}} -ctk ${{k}} -ctv ${{v}}"
@@ -297,19 +306,20 @@ def test_llama_server_is_known_to_score_nothing_through_this_api(
         environment=os.environ,
     )(spec)
 
-    with pytest.raises(BadInput, match="does not echo prompts") as caught:
+    with pytest.raises(BadInput) as caught:
         made.require(Ability.FORCED)
 
-    assert "Use --engine llama.cpp." == caught.value.hint
+    assert golden == (str(caught.value), caught.value.hint)
     assert Ability.FORCED not in made.abilities
     assert any("--engine llama.cpp scores right lines" in each for each in made.notes())
 
 
-def test_a_program_that_is_not_there_is_named():
+def test_a_program_that_is_not_there_is_named(golden):
     asked = CommandSettings(command="no-such-program ${port} ${k}")
 
-    with pytest.raises(ToolMissing, match="no-such-program is no program here"):
+    with pytest.raises(ToolMissing) as caught:
         command_engine_factory(asked, types=("f16",), environment={})
+    assert golden == str(caught.value)
 
 
 def test_lengths_are_counted_by_a_server_of_the_command(tmp_path):
@@ -367,26 +377,27 @@ def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
 
 
 @pytest.mark.parametrize(
-    ("seen", "strange", "said"),
+    ("seen", "strange"),
     [
-        (Readiness.LOADING, "", "is still loading after 3600 s"),
-        (Readiness.STRANGER, "", "lists no model after 3600 s"),
-        (Readiness.SILENT, "", "does not answer on its port after 3600 s"),
-        (Readiness.STRANGER, "it is another", "it is another"),
+        (Readiness.LOADING, ""),
+        (Readiness.STRANGER, ""),
+        (Readiness.SILENT, ""),
+        (Readiness.STRANGER, "it is another"),
     ],
+    ids=["loading", "no-model", "silent", "another"],
 )
-def test_why_a_server_did_not_get_ready_is_told(tmp_path, seen, strange, said):
+def test_why_a_server_did_not_get_ready_is_told(tmp_path, golden, seen, strange):
     log = tmp_path / "log"
     log.write_text("one\n\ntwo\n")
 
     found = made_server(log=log, strange=strange, advice="Mend it.").delay_error(seen)
 
-    assert said in str(found)
+    assert golden == str(found)
     assert Status.TIMED_OUT == found.status
     assert ("one", "two") == found.log_excerpt
 
 
-def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
+def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path, golden):
     log = tmp_path / "log"
     ended = made_server(log=log, child=SimpleNamespace(returncode=1))
     killed = made_server(log=log, child=SimpleNamespace(returncode=-9))
@@ -394,9 +405,9 @@ def test_how_a_server_ended_is_told_by_the_last_line_of_its_log(tmp_path):
 
     told = str(ended.death_error())
 
-    assert told.startswith("the server ended with exit code 1: xxx")
+    assert golden == told
     assert len(told) < 300
-    assert str(killed.death_error()).endswith("nothing shows that memory ran out")
+    assert golden == str(killed.death_error())
 
 
 @pytest.mark.parametrize(

@@ -49,26 +49,29 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("objects", "reason"),
+    "objects",
     [
-        ([], "there is no sample"),
-        ([{"id": "a", "score": 1.5}], "the score of 'a' is 1.5, not from 0 to 1"),
-        ([{"id": "a", "score": -0.1}], "the score of 'a' is -0.1, not from 0 to 1"),
-        ([{"id": "a", "score": "1"}], "line 1: Expected `bool | float | null`"),
-        (
-            [{"id": "a", "score": 1}, '{"id": "b", "sco'],
-            "line 2: no JSON from character 13 on",
-        ),
-        ([{"id": "a", "score": 1}] * 2, "two results of 'a'"),
-        ([{"id": "a", "socre": 1}], "unknown field `socre`"),
-        ([[1]], "line 1: Expected `object`"),
-        (["\x00\x01"], "line 1: no JSON from character 1 on"),
-        (["[" * 5000], "line 1: "),
+        pytest.param([], id="none"),
+        pytest.param([{"id": "a", "score": 1.5}], id="above"),
+        pytest.param([{"id": "a", "score": -0.1}], id="below"),
+        pytest.param([{"id": "a", "score": "1"}], id="text"),
+        pytest.param([{"id": "a", "score": 1}, '{"id": "b", "sco'], id="cut"),
+        pytest.param([{"id": "a", "score": 1}] * 2, id="twice"),
+        pytest.param([{"id": "a", "socre": 1}], id="mistyped"),
+        pytest.param([[1]], id="list"),
+        pytest.param(["\x00\x01"], id="bytes"),
     ],
 )
-def test_damaged_lines_are_no_scores(tmp_path, objects, reason):
-    with pytest.raises(Unreadable, match=re.escape(reason)):
+def test_damaged_lines_are_no_scores(tmp_path, objects, golden):
+    with pytest.raises(Unreadable) as caught:
         find_reader_and_samples(lines(tmp_path, *objects))
+    assert golden == str(caught.value)
+
+
+def test_a_line_that_nests_too_deep_is_no_score(tmp_path):
+    """Versions of Python say so in different words."""
+    with pytest.raises(Unreadable, match="line 1: "):
+        find_reader_and_samples(lines(tmp_path, "[" * 5000))
 
 
 def test_two_tries_of_a_sample_have_seeds(tmp_path):
@@ -77,9 +80,10 @@ def test_two_tries_of_a_sample_have_seeds(tmp_path):
     assert 3 == len(find_reader_and_samples(tmp_path)[1])
 
 
-def test_results_that_are_not_there_are_told_with_what_is(tmp_path):
-    with pytest.raises(Unreadable, match=r"wrote no results.jsonl or .*, nothing"):
+def test_results_that_are_not_there_are_told_with_what_is(tmp_path, golden):
+    with pytest.raises(Unreadable) as caught:
         find_reader_and_samples(tmp_path)
+    assert golden == str(caught.value)
     (tmp_path / "trace\x1b.txt").touch()
     with pytest.raises(Unreadable, match=r"only trace\\x1b.txt"):
         find_reader_and_samples(tmp_path)
@@ -348,7 +352,7 @@ def test_a_scorer_of_inspect_ai_that_found_no_grade_gives_no_score(tmp_path):
     assert first.error.startswith("Grade not found")
 
 
-def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path):
+def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path, golden):
     """That of tokens is one of the model's own text, and is scored."""
 
     def change(sample):
@@ -356,7 +360,7 @@ def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path):
 
     first, *others = find_reader_and_samples(changed_inspect(tmp_path, change))[1]
 
-    assert "a limit of time" in first.error
+    assert golden == first.error
     assert not any(sample.error for sample in others)
 
 
@@ -387,11 +391,12 @@ def test_the_example_of_its_page_converts_what_no_reader_knows(tmp_path, monkeyp
     assert ["", "", "pending", "error: no reply"] == [each.error for each in samples]
 
 
-def test_a_reader_that_is_named_reads_nothing_else(tmp_path):
+def test_a_reader_that_is_named_reads_nothing_else(tmp_path, golden):
     lines(tmp_path, {"id": "a", "score": 1})
 
-    with pytest.raises(Unreadable, match=r"wrote no samples_\*.jsonl, only results"):
+    with pytest.raises(Unreadable) as caught:
         find_reader_and_samples(tmp_path, "lm-eval")
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize(

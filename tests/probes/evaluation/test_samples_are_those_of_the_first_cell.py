@@ -35,7 +35,7 @@ def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
     assert tuple(attempts) == reset_command_seed(attempts, 42)
 
 
-def test_an_evaluation_that_failed_itself_is_a_gap():
+def test_an_evaluation_that_failed_itself_is_a_gap(golden):
     """A judge that was down for half of the samples was once a loss of 50 %."""
     samples = [
         Sample(id=f"s{at}", score=0.0, error="judge: HTTP 503" if at < 40 else "")
@@ -45,22 +45,23 @@ def test_an_evaluation_that_failed_itself_is_a_gap():
     with pytest.raises(CellError) as caught:
         refuse_too_many_unscored(samples)
 
-    assert "40 of 80 samples have no score: judge: HTTP 503" == str(caught.value)
+    assert golden == str(caught.value)
     refuse_too_many_unscored(samples[36:])
 
 
 @pytest.mark.parametrize(
-    ("sample", "words"),
+    "sample",
     [
-        (Sample(id="c", score=1.0), "'c' is not one of f16/f16"),
-        (Sample(id="a", score=1.0, seed=1), "'a' is not one of f16/f16"),
-        (Sample(id="a", score=1.0, prompt="p"), "'a' has another prompt"),
+        pytest.param(Sample(id="c", score=1.0), id="name"),
+        pytest.param(Sample(id="a", score=1.0, seed=1), id="seed"),
+        pytest.param(Sample(id="a", score=1.0, prompt="p"), id="prompt"),
     ],
 )
-def test_other_samples_are_a_mismatch(sample, words):
+def test_other_samples_are_a_mismatch(sample, golden):
     first = Evaluation(samples=(Sample(id="a", score=1.0),), against="f16/f16")
 
-    with pytest.raises(CellError, match=words) as caught:
+    with pytest.raises(CellError) as caught:
         align_samples([sample], first)
 
     assert "mismatched" == caught.value.status
+    assert golden == str(caught.value)

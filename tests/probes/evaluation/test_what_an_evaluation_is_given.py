@@ -1,6 +1,5 @@
 """The contract of evaluations: commands, variables and limits."""
 
-import re
 import sys
 from pathlib import Path
 
@@ -62,14 +61,16 @@ def test_a_grader_has_no_server():
         checked("sh ${base_url}", OFFLINE)
 
 
-def test_a_file_of_the_present_folder_is_named_by_its_place(tmp_path, monkeypatch):
+def test_a_file_of_the_present_folder_is_named_by_its_place(
+    tmp_path, monkeypatch, golden
+):
     monkeypatch.chdir(tmp_path)
     Path("ask.py").touch()
 
     with pytest.raises(BadInput, match="runs in") as caught:
         checked("sh ask.py")
 
-    assert "Write ${here}/ask.py; or begin with: env -C ${here}" == caught.value.hint
+    assert golden == caught.value.hint
     assert checked("env -C ${here} sh ask.py")
     assert checked("sh ${here}/ask.py")
 
@@ -136,27 +137,29 @@ def test_a_secret_that_is_passed_on_is_not_in_its_log_either(task, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "words"),
+    ("code", "status"),
     [
-        ("raise SystemExit(3)", "crashed", "ended with exit code 3: it printed noth"),
-        ("print('why'); raise SystemExit(1)", "crashed", "exit code 1: why"),
-        ("import os; os.kill(os.getpid(), 9)", "crashed", "ended with SIGKILL"),
-        ("open('x', 'wb').truncate(2000)", "crashed", "has written more than 1000 B"),
-        ("print('x' * 2000)", "crashed", "has written more than 1000 B"),
-        ("import time; time.sleep(60)", "timed-out", "is not done after 0.4 s"),
+        ("raise SystemExit(3)", "crashed"),
+        ("print('why'); raise SystemExit(1)", "crashed"),
+        ("import os; os.kill(os.getpid(), 9)", "crashed"),
+        ("open('x', 'wb').truncate(2000)", "crashed"),
+        ("print('x' * 2000)", "crashed"),
+        ("import time; time.sleep(60)", "timed-out"),
     ],
+    ids=["code", "code-and-output", "signal", "large-file", "large-log", "time"],
 )
 def test_a_command_that_fails_is_a_gap_with_its_reason(
-    task, monkeypatch, code, status, words
+    task, monkeypatch, code, status, golden
 ):
     monkeypatch.setattr(contract, "OUT_LIMIT_BYTES", 1000)
     monkeypatch.setattr(contract, "POLL_S", 0.05)
     limit_s = 0.4 if status == "timed-out" else 60.0
 
-    with pytest.raises(CellError, match=re.escape(words)) as caught:
+    with pytest.raises(CellError) as caught:
         done(task(code, limit_s=limit_s))
 
     assert status == caught.value.status
+    assert golden == str(caught.value)
 
 
 def test_the_end_of_the_log_stands_with_the_error_without_key_and_controls(task):

@@ -74,7 +74,7 @@ def test_a_server_that_ends_answers_by_its_own_limit_is_a_gap(tmp_path):
         PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
 
 
-def test_a_prompt_that_is_sent_twice_is_asked_once(tmp_path):
+def test_a_prompt_that_is_sent_twice_is_asked_once(tmp_path, golden):
     path = tmp_path / "asked.txt"
     path.write_text("why\nhow\nwhy\n why\n", encoding="utf-8")
     engine = FakeEngine(abilities=frozenset(Ability) - {Ability.CONVERSATIONS})
@@ -84,11 +84,13 @@ def test_a_prompt_that_is_sent_twice_is_asked_once(tmp_path):
     layout = generation_layout(run.setup)
     assert (["1", "2"], 2) == ([each.name for each in layout.prompts], layout.copies)
     (said,) = PROBE.left_out_lines(Run(name="r", setup=run.setup, records=()))
-    assert "left out: 2 prompts, copies of others" == said
+    assert golden == said
 
 
 @pytest.mark.parametrize("form", ["chat", "completion"])
-def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(tmp_path, form):
+def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(
+    tmp_path, form, golden
+):
     """Its answers were compared as if it had read all of it."""
     path = tmp_path / "asked.txt"
     path.write_text("why " * 400, encoding="utf-8")
@@ -99,12 +101,13 @@ def test_an_endpoint_that_cuts_a_prompt_of_unknown_length_is_a_gap(tmp_path, for
     setup = replace(made_setup(), prompt_form=form)
     run = planned(run_context(tmp_path, engine, setup=setup), file=path, tokens=64)
 
-    with pytest.raises(PromptCut, match="counts 1,000 tokens, the text alone has"):
+    with pytest.raises(PromptCut) as caught:
         PROBE.measure(ProbeContext(run=run, pair=REFERENCE, logs=tmp_path))
+    assert golden == str(caught.value)
 
 
 @pytest.mark.parametrize("form", ["chat", "completion"])
-def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form):
+def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form, golden):
     call = {"id": "a", "type": "function", "function": {"name": "x", "arguments": "{}"}}
     messages = [
         {"role": "user", "content": "Is it wet?"},
@@ -116,8 +119,9 @@ def test_calls_of_tools_that_would_not_be_sent_are_refused(tmp_path, form):
     engine = FakeEngine(abilities=frozenset(Ability) - {Ability.CONVERSATIONS})
     run = run_context(tmp_path, engine, setup=replace(made_setup(), prompt_form=form))
 
-    with pytest.raises(BadInput, match="has calls of tools, which would not be sent"):
+    with pytest.raises(BadInput) as caught:
         planned(run, file=path, tokens=64)
+    assert golden == str(caught.value)
 
 
 def test_prompts_longer_than_the_context_are_refused_by_name(tmp_path):

@@ -97,7 +97,7 @@ def test_a_line_is_misplaced_exactly_if_the_text_has_it(text, reply):
         assert not moved or text[new.place - 1].strip() == new.produced.strip()
 
 
-def test_a_pair_that_copies_from_the_wrong_place_is_told_from_one_that_invents():
+def test_a_pair_that_copies_from_the_wrong_place_is_told_from_one_that_invents(golden):
     setup = made_setup(needles=6)
     asked = {**setup.probes["recall"], "text": msgspec.to_builtins(LINES)}
     setup = replace(setup, probes={"recall": asked})
@@ -120,11 +120,10 @@ def test_a_pair_that_copies_from_the_wrong_place_is_told_from_one_that_invents()
         if remark.kind is RemarkKind.FAULTS
     }
     assert ["bf16/q4_0", "q4_0/bf16"] == sorted(said)
-    assert "4.0 more that stand elsewhere" in said["q4_0/bf16"]
-    assert "4.0 more found nowhere" in said["bf16/q4_0"]
+    assert golden == said
 
 
-def test_a_pair_that_invents_where_the_reference_copied_is_told_so():
+def test_a_pair_that_invents_where_the_reference_copied_is_told_so(golden):
     """The number of its wrong lines is the same."""
     setup = made_setup(needles=6)
     asked = {**setup.probes["recall"], "text": msgspec.to_builtins(LINES)}
@@ -142,8 +141,7 @@ def test_a_pair_that_invents_where_the_reference_copied_is_told_so():
     verdict = judge(replace(made_run(lambda *_: 20, setup=setup), records=records))
 
     (said,) = [r.text for r in remarks(verdict) if r.kind is RemarkKind.FAULTS]
-    assert "4.0 fewer that stand elsewhere" in said
-    assert "4.0 more found nowhere" in said
+    assert golden == said
 
 
 def test_wrong_lines_are_compared_over_the_functions_that_both_have():

@@ -16,7 +16,6 @@ from fake_engine import FakeEngine, reply_to
 from made_retrieval import made_run
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.answers import Skipped
 from codeneedle.probes.retrieval import probe as probe_module
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
@@ -243,7 +242,9 @@ def test_a_cell_that_failed_leaves_the_dial_to_the_next_one(tmp_path):
     assert str(OTHER) == found.calibration.reference
 
 
-def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_path):
+def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(
+    tmp_path, golden
+):
     engine = FakeEngine(reply=failing_from(800))
     lengths = (500, 1000, 2000)
 
@@ -257,11 +258,13 @@ def test_lengths_beyond_one_where_the_reference_fails_are_asked_of_no_pair(tmp_p
         (left.task, left.length),
         other.calibration,
     )
-    assert "f16/f16 has less than 20% right at 1,000 tokens" in left.reason
+    assert golden == left.reason
 
 
 @pytest.mark.parametrize("gate", [True, False])
-def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, gate):
+def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(
+    tmp_path, gate, golden
+):
     asked = {"lengths": (500, 1000, 2000), "gate": gate}
     reference = measured(tmp_path, FakeEngine(reply=looked_up), **asked)
     engine = FakeEngine(reply=failing_from(800))
@@ -269,10 +272,10 @@ def test_a_pair_that_answers_nothing_is_not_asked_at_greater_lengths(tmp_path, g
     found = measured(tmp_path, engine, OTHER, reference.calibration, **asked)
 
     lengths = [500, 1000] if gate else [500, 1000, 2000]
-    reason = "nothing is right at 1,000 tokens, of which f16/f16 has 100%"
-    left_out = [Skipped("multikey", 2000, reason)] if gate else []
+    left_out = [("multikey", 2000)] if gate else []
     assert lengths == sorted({text.length for text in found.texts})
-    assert left_out == list(found.not_asked)
+    assert left_out == [(each.task, each.length) for each in found.not_asked]
+    assert golden == [each.reason for each in found.not_asked]
     assert () == found.calibration.left_out
 
 

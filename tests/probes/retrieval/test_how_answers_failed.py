@@ -34,10 +34,13 @@ TASKS_RUN = Run(
 QUESTIONS = outcomes(TASKS_RUN.records[0])
 
 
-def task_answers(run, function=None):
+def on_screen(run, function=None):
     pair = Pair("q4_0", "q4_0")
-    found = answers_document([run], pair, function, View())
-    return " ".join(printed(found, width=100).split())
+    return printed(answers_document([run], pair, function, View()), width=100)
+
+
+def task_answers(run, function=None):
+    return " ".join(on_screen(run, function).split())
 
 
 def test_failure_modes_of_a_pair_are_counted_by_task():
@@ -69,17 +72,17 @@ def test_one_question_is_shown_in_full():
     assert "-0.500 nats per token" in text
 
 
-def test_right_tokens_of_a_question_stand_beside_those_of_the_reference():
+def test_right_tokens_of_a_question_stand_beside_those_of_the_reference(golden):
     """As those of functions and turns do."""
     likely = retrieval_record("f16/f16", scored_texts([-0.1]))
     unlikely = retrieval_record("q4_0/q4_0", scored_texts([-2.3]))
     both = replace(TASKS_RUN, records=(likely, unlikely))
     (question, *_) = outcomes(unlikely)
 
-    text = task_answers(both, question.question)
+    lines = on_screen(both, question.question).splitlines()
 
-    assert "token probability reference lost first choice" in text
-    assert "10.0% 90.5% 80.5" in text
+    *_, token = [at for at, line in enumerate(lines) if line.startswith("token ")]
+    assert golden == "\n".join(lines[token : token + 2])
 
 
 def test_an_unknown_question_is_refused_with_the_nearest():

@@ -95,7 +95,9 @@ def test_a_chat_gets_the_question_behind_the_text(tmp_path):
     assert f" {last.payload}" == engine.server.forced[-1]
 
 
-def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path):
+def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(
+    tmp_path, golden
+):
     engine = FakeEngine(reply=looked_up, abilities=frozenset({Ability.SPEED}))
 
     found = measured(tmp_path, engine)
@@ -104,10 +106,7 @@ def test_an_engine_without_probabilities_leaves_the_graded_endpoint_out(tmp_path
     assert {None} == {
         each.answer.scores for text in found.texts for each in text.answers
     }
-    assert (
-        "fake tells no probabilities"
-        == stored_by(PROBE, made_run(tmp_path, engine))["graded"]
-    )
+    assert golden == stored_by(PROBE, made_run(tmp_path, engine))["graded"]
 
 
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None], ids=["counted", "not"])

@@ -71,7 +71,7 @@ def test_a_stranger_is_no_record():
         values(record)
 
 
-def test_a_table_shows_each_way_beside_the_reference():
+def test_a_table_shows_each_way_beside_the_reference(golden):
     text = printed(tables_document([pair_table(RUN, [PROBE])]), width=120)
 
     heading, *rows = (line.split() for line in text.splitlines()[2:7])
@@ -82,12 +82,8 @@ def test_a_table_shows_each_way_beside_the_reference():
     assert ["q4_0/q4_0", "0.0000", "3.0000", "(12x)", "0.0000", "1"] in [
         row[:6] for row in rows
     ]
-    assert "q4_0/q4_0 differs on a second turn: by up to 3.00 nats per token" in text
-    assert "with f16/f16 by 0.25; changed replies: 1 of 2" in " ".join(text.split())
-    assert (
-        "not compared after saving and restoring: no --slot-save-path (q4_0/q4_0)"
-        in " ".join(text.split())
-    )
+    notes = ("q4_0/q4_0 differs", "not compared")
+    assert golden == [each for each in text.splitlines() if each.startswith(notes)]
 
 
 def test_the_verdict_takes_none_of_it_for_a_loss():
@@ -98,16 +94,16 @@ def test_the_verdict_takes_none_of_it_for_a_loss():
     assert [] == [row for each in found.compared_results for row in each.metric_results]
 
 
-def test_differences_of_rounding_are_one_sentence():
+def test_differences_of_rounding_are_one_sentence(golden):
     small = [
         reuse_record(pair, made_question(turn=0.5)) for pair in ("f16/f16", "q4_0/f16")
     ]
     large = [reuse_record("f16/f16", made_question(turn=2)), small[1]]
 
     (line,) = PROBE.remarks(replace(RUN, records=tuple(small)))
-    assert line.endswith("up to rounding: at most 0.50 nats per token")
+    assert golden == line
     none = [reuse_record("f16/f16", made_question())]
     (line,) = PROBE.remarks(replace(RUN, records=tuple(none)))
-    assert line.endswith("gives the same as a cold one, in every digit")
+    assert golden == line
     (line,) = PROBE.remarks(replace(RUN, records=tuple(large)))
-    assert line.startswith("f16/f16 differs on a second turn: by up to 2.00 nats")
+    assert golden == line

@@ -29,13 +29,8 @@ def shown(function=None):
     return lines_of(answers_document([run], PAIR, function, View()))
 
 
-def test_each_way_has_a_line_with_what_it_changed():
-    lines = lines_of(comparison_blocks([OTHER, SAME]))
-
-    assert "abcd cold 0 of 500" in lines
-    assert "abcd turn 450 of 500 3.0000 another" in lines
-    assert "wxyz prefix 450 of 500 0.2500 the same" in lines
-    assert "wxyz restore not compared: no such argument" in lines
+def test_each_way_has_a_line_with_what_it_changed(golden):
+    assert golden == lines_of(comparison_blocks([OTHER, SAME]))
 
 
 def test_replies_that_differ_stand_beside_the_cold_one():
@@ -46,10 +41,10 @@ def test_replies_that_differ_stand_beside_the_cold_one():
     assert not any(line.startswith("wxyz cold turn") for line in lines)
 
 
-def test_show_has_all_questions_or_one():
+def test_show_has_all_questions_or_one(golden):
     every, one = shown(), shown("wxyz")
 
-    assert "2 questions with a cold cache, and used again" in every
+    (line,) = (each for each in every if "cold cache" in each)
+    assert golden == (line, one)
     assert "abcd cold turn" in every
-    assert "wxyz prefix 450 of 500 0.2500 the same" in one
     assert not [line for line in one if line.startswith("abcd")]

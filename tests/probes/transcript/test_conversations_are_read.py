@@ -2,6 +2,7 @@
 
 import codecs
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,11 @@ def refusal_of(data):
     with pytest.raises(BadInput) as refused:
         conversations_of(data.encode(), FILE)
     return str(refused.value)
+
+
+def without_pythons_words(text):
+    """*text* without what Python says of JSON, each version in its own words."""
+    return re.sub(r"(?<=is no JSON): [^(;]*[^(; ]", "", text)
 
 
 @pytest.mark.parametrize(
@@ -132,33 +138,33 @@ def test_parts_of_a_text_are_joined():
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    "message",
     [
-        ({"role": "robot"}, "no known role"),
-        ({"role": "user", "text": "SECRET"}, "no 'content'"),
-        ({"from": "human", "text": "SECRET"}, "no 'value'"),
-        ({"from": "robot"}, "nobody that is known"),
-        (7, "is no conversation"),
-        ({"role": "user", "content": 7}, "content that is no text"),
-        ({"role": "user", "content": [{"type": "image_url"}]}, "part that is no text"),
-        ({"role": "user", "tool_calls": [{"name": "f"}]}, "not the assistant's"),
-        ({"role": "assistant", "tool_calls": [{}]}, "call without a name"),
-        ({"role": "assistant", "tool_calls": 7}, "are no list"),
-        ({"role": "assistant", "tool_calls": [{"name": "f"}] * 1001}, "1,001 tool"),
-        ({"from": "function_call", "value": 7}, "a call that are no text"),
+        pytest.param({"role": "robot"}, id="role"),
+        pytest.param({"role": "user", "text": "SECRET"}, id="no-content"),
+        pytest.param({"from": "human", "text": "SECRET"}, id="no-value"),
+        pytest.param({"from": "robot"}, id="sender"),
+        pytest.param(7, id="number"),
+        pytest.param({"role": "user", "content": 7}, id="content"),
+        pytest.param({"role": "user", "content": [{"type": "image_url"}]}, id="part"),
+        pytest.param({"role": "user", "tool_calls": [{"name": "f"}]}, id="of-a-user"),
+        pytest.param({"role": "assistant", "tool_calls": [{}]}, id="no-name"),
+        pytest.param({"role": "assistant", "tool_calls": 7}, id="no-list"),
+        pytest.param(
+            {"role": "assistant", "tool_calls": [{"name": "f"}] * 1001}, id="many"
+        ),
+        pytest.param({"from": "function_call", "value": 7}, id="call"),
     ],
 )
-def test_a_message_that_is_wrong_is_named_with_its_line(message, reason):
+def test_a_message_that_is_wrong_is_named_with_its_line(message, golden):
     """The message is not quoted."""
     good = json.dumps({"messages": HELLO})
     bad = json.dumps([*HELLO, message])
 
     refusal = refusal_of(f"{good}\n{bad}\n{bad}\n")
 
-    assert "said.json, line 2: " in refusal
-    assert reason in refusal
+    assert golden == refusal
     assert "SECRET" not in refusal
-    assert "2 of 3 conversations" in refusal
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_a_message_that_is_wrong_is_named_with_its_number(message, reason):
 IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
 
 
-def test_a_conversation_that_cannot_be_read_is_left_out_and_counted():
+def test_a_conversation_that_cannot_be_read_is_left_out_and_counted(golden):
     """A tenth of all, and one in any case."""
     good, bad = json.dumps({"messages": HELLO}), json.dumps({"messages": [IMAGE]})
     lines = [good] * 18 + [bad, '{"cut off at the e']
@@ -184,21 +190,17 @@ def test_a_conversation_that_cannot_be_read_is_left_out_and_counted():
     assert [18, 2] == [
         sum(bool(e.turns) is kind for e in many) for kind in (True, False)
     ]
-    told = " ".join(unread_part_phrases(many))
-    assert "of which a message has a part that is no text (1 time)" in told
-    assert "an entry that is no JSON: " in told
+    assert golden == [*map(without_pythons_words, unread_part_phrases(many))]
     assert "3 of 21 conversations" in refusal_of("\n".join([*lines, bad]))
 
 
-def test_a_conversation_ends_before_a_message_that_cannot_be_read():
+def test_a_conversation_ends_before_a_message_that_cannot_be_read(golden):
     said = [*HELLO, IMAGE, {"role": "assistant", "content": "a cat"}]
 
     (found,) = read(said)
 
     assert HELLO == [turn.message() for turn in found.turns]
-    assert ["what follows a message that has a part that is no text (1 time)"] == (
-        unread_part_phrases([found])
-    )
+    assert golden == unread_part_phrases([found])
 
 
 def test_arguments_that_are_no_json_are_text_as_the_model_wrote_it():
@@ -220,49 +222,56 @@ def test_a_byte_order_mark_is_dropped_wherever_files_were_joined(codec):
 
 
 @pytest.mark.parametrize(
-    ("data", "place"),
+    "data",
     [
-        ('{"messages": []}\n', "line 1: has neither"),
-        ('[\n {"messages": 1},\n]', "line 3: is no JSON"),
-        ('{"messages": NaN}', "line 1: is no JSON"),
-        ('{"messages": [], "tools": [1e999]}', "line 1: is no JSON"),
-        ('[{"role": "user", "content": ""}]\n{', "line 2: is no JSON"),
-        ('{"messages": [{"role": "user", "content": "x"}]}', "no message of an"),
-        (
+        pytest.param('{"messages": []}\n', id="no-messages"),
+        pytest.param('[\n {"messages": 1}\n,]', id="comma"),
+        pytest.param('{"messages": NaN}', id="nan"),
+        pytest.param('{"messages": [], "tools": [1e999]}', id="infinity"),
+        pytest.param('[{"role": "user", "content": ""}]\n{', id="broken-line"),
+        pytest.param('{"messages": [{"role": "user", "content": "x"}]}', id="user"),
+        pytest.param(
             '{"messages": [{"role": "assistant", "content": ""}], "tools": "x"}',
-            "line 1: has 'tools'",
+            id="tools",
         ),
-        (
+        pytest.param(
             '{"messages": [{"role": "assistant", "content": ""}], "tools": [7]}',
-            "line 1: has a tool",
+            id="tool",
         ),
-        ("[" * 100_000, "line 1: is no JSON"),
-        ("", "no message of an"),
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("", id="empty"),
     ],
 )
-def test_what_is_no_transcript_is_refused_with_its_line(data, place):
-    assert place in refusal_of(data)
+def test_what_is_no_transcript_is_refused_with_its_line(data, golden):
+    assert golden == without_pythons_words(refusal_of(data))
 
 
-def test_bytes_that_are_no_utf_8_are_refused_with_their_line():
-    with pytest.raises(BadInput, match="line 2: it is not UTF-8"):
+def test_bytes_that_are_no_utf_8_are_refused_with_their_line(golden):
+    with pytest.raises(BadInput) as refused:
         conversations_of(b"{}\n\xff", FILE)
 
+    assert golden == str(refused.value)
 
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(BadInput, match="there is no such file"):
+
+def test_a_file_that_is_not_there_is_refused(tmp_path, golden):
+    with pytest.raises(BadInput) as refused:
         read_hash_and_conversations(tmp_path / "none.json")
 
+    assert golden == str(refused.value)
 
-def test_a_file_is_refused_from_one_byte_more_than_the_most(tmp_path, monkeypatch):
+
+def test_a_file_is_refused_from_one_byte_more_than_the_most(
+    tmp_path, monkeypatch, golden
+):
     file = tmp_path / "said.json"
     file.write_text(json.dumps(HELLO))
     monkeypatch.setattr(conversations, "LARGEST_BYTES", file.stat().st_size)
     assert read_hash_and_conversations(file)
 
     file.write_text(json.dumps(HELLO) + " ")
-    with pytest.raises(BadInput, match="it has more than"):
+    with pytest.raises(BadInput) as refused:
         read_hash_and_conversations(file)
+    assert golden == refused.value.reason
 
 
 def test_a_folder_is_refused(tmp_path):

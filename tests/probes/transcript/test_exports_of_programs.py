@@ -123,11 +123,11 @@ def test_attached_texts_are_read_as_the_page_sends_them():
     assert "\n\n--- File: a.sh ---\nfor\nPort it." == found.turns[0].content
 
 
-def test_calls_that_are_no_json_are_counted():
+def test_calls_that_are_no_json_are_counted(golden):
     messages = llama_messages(toolCalls="[{")
     found = read({"conv": {"currNode": "m5"}, "messages": messages})
 
-    assert 1 == found.aside["tool calls that are no JSON"]
+    assert golden == found.aside
 
 
 # --- others
@@ -198,12 +198,12 @@ def test_open_webui_is_read_along_its_current_id_with_thoughts_apart():
     assert BRANCHES == found.aside
 
 
-def test_a_block_of_open_webui_that_no_model_wrote_is_refused():
+def test_a_block_of_open_webui_that_no_model_wrote_is_refused(golden):
     value = open_webui()
     messages = value["chat"]["history"]["messages"]
     messages["c"]["content"] = '<details type="tool_calls" name="f">x</details>'
 
-    assert "block 'tool_calls' of Open WebUI" in str(refusal_of(value))
+    assert golden == str(refusal_of(value))
 
 
 def lm_studio():
@@ -229,12 +229,12 @@ def lm_studio():
     }
 
 
-def test_lm_studio_is_read_by_what_is_selected():
+def test_lm_studio_is_read_by_what_is_selected(golden):
     found = read(lm_studio())
 
     assert [("system", "Be brief."), *SAID] == said_in(found)
     assert "Hm." == found.turns[2].reasoning
-    assert {"answers that are not shown": 1} == found.aside
+    assert golden == found.aside
 
 
 def tavern():
@@ -255,15 +255,12 @@ def tavern():
 
 
 @pytest.mark.parametrize("form", [lines_of, json.dumps], ids=["lines", "a list"])
-def test_sillytavern_is_read_by_the_swipe_that_is_shown(form):
+def test_sillytavern_is_read_by_the_swipe_that_is_shown(form, golden):
     found = read(form(tavern()))
 
     assert SAID == said_in(found)
     assert "Hm." == found.turns[1].reasoning
-    assert {
-        "answers that are not shown": 1,
-        "messages that were hidden from the model": 1,
-    } == found.aside
+    assert golden == found.aside
 
 
 def claude():
@@ -336,30 +333,40 @@ def test_messages_of_anthropics_api_are_read():
 
 
 @pytest.mark.parametrize(
-    ("value", "reason"),
+    "value",
     [
-        ({"conv": {}, "messages": llama_messages()}, "several branches"),
-        ({"conv": {"currNode": "m9"}, "messages": llama_messages()}, "lacks"),
-        ({"conv": {"currNode": "m5"}, "messages": llama_messages()[2:]}, "lacks"),
-        ({**chatgpt(), "current_node": None}, "several branches"),
-        ({"messages": llama_messages()}, "program that is not known"),
-        (
+        pytest.param({"conv": {}, "messages": llama_messages()}, id="no-leaf"),
+        pytest.param(
+            {"conv": {"currNode": "m9"}, "messages": llama_messages()}, id="leaf"
+        ),
+        pytest.param(
+            {"conv": {"currNode": "m5"}, "messages": llama_messages()[2:]}, id="root"
+        ),
+        pytest.param({**chatgpt(), "current_node": None}, id="no-current-node"),
+        pytest.param({"messages": llama_messages()}, id="program"),
+        pytest.param(
             {"messages": [{"role": "user", "content": "a", "swipes": ["a", "b"]}]},
-            "several answers",
+            id="swipes",
         ),
-        (
+        pytest.param(
             {"conv": {"currNode": "a"}, "messages": [{"id": "a", "parent": "a"}]},
-            "its own ancestor",
+            id="circle",
         ),
-        ({"conv": {"currNode": "a"}, "messages": [{"role": "user"}]}, "without an id"),
-        ({"messages": [{"versions": [], "currentlySelected": 0}]}, "which of its"),
-        ({"mapping": {"a": {"id": "a", "message": {"content": 7}}}}, "parts are not"),
+        pytest.param(
+            {"conv": {"currNode": "a"}, "messages": [{"role": "user"}]}, id="no-id"
+        ),
+        pytest.param(
+            {"messages": [{"versions": [], "currentlySelected": 0}]}, id="versions"
+        ),
+        pytest.param(
+            {"mapping": {"a": {"id": "a", "message": {"content": 7}}}}, id="parts"
+        ),
     ],
 )
-def test_what_was_said_at_last_is_never_guessed(value, reason):
+def test_what_was_said_at_last_is_never_guessed(value, golden):
     refused = refusal_of(value)
 
-    assert reason in str(refused)
+    assert golden == str(refused)
     assert "export of llama.cpp's page" in refused.hint
 
 
@@ -372,7 +379,7 @@ def test_a_line_of_messages_with_parents_is_no_tree():
     assert SAID == said_in(read({"messages": said}))
 
 
-def test_keys_with_content_that_nothing_reads_are_named_and_others_are_not():
+def test_keys_with_content_that_nothing_reads_are_named_and_others_are_not(golden):
     said = {
         "role": "assistant",
         "content": "a",
@@ -387,8 +394,7 @@ def test_keys_with_content_that_nothing_reads_are_named_and_others_are_not():
     found = read({"messages": [said, said]})
 
     assert {"the key 'attachments'": 2, "the key 'note'": 2} == found.aside
-    (line,) = unread_part_lines(unread_part_phrases([found]))
-    assert line.endswith("the key 'attachments' (2 times); the key 'note' (2 times)")
+    assert golden == [*unread_part_lines(unread_part_phrases([found]))]
 
 
 def test_a_key_is_named_as_it_may_be_shown_and_stored():
