@@ -114,7 +114,7 @@ def refuse_unusable_folder(folder: Path) -> None:
         raise FolderUnusable(folder=existing, reason=reason)
     free = free_disk_bytes(folder)
     if free < LEAST_FREE_BYTES:
-        raise FolderUnusable(folder=existing, reason=f"only {size_text(free)} are free")
+        raise FolderUnusable(folder=existing, reason=f"only {size_text(free)} is free")
 
 
 def share_suffix(number: int, of: int) -> str:

@@ -489,7 +489,7 @@ class Runner:
             return
         free = free_disk_bytes(self.store.folder)
         if free < FULL_DISK_BYTES:
-            reason = f"only {size_text(free)} are free"
+            reason = f"only {size_text(free)} is free"
             raise FolderUnusable(folder=self.store.folder, reason=reason)
 
 

@@ -151,7 +151,7 @@ def test_a_full_disk_takes_no_report_and_no_corpus(
     refused(series, ledger, fault, "gen-corpus", "--out", "corpora/new.py")
     assert not list((series.path / "corpora").glob("new.py*"))
     fault = "the disk is full: the start of a sweep"
-    refused(series, ledger, fault, words="bytes are free")
+    refused(series, ledger, fault, words="is free")
     (series.path / "filler").unlink()
     series.complete()
 

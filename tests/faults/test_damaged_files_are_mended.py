@@ -435,7 +435,7 @@ def test_a_text_edited_between_two_starts_is_another_setup(done, ledger, codenee
     swept = codeneedle("sweep", *GRID)
 
     assert OtherSetup.exit_code == swept.returncode
-    assert "another corpus source sha256" in swept.stderr
+    assert "(corpus source sha256: " in swept.stderr
     ledger.note("text edited between two starts", error_line(swept.stderr), of=done)
 
 

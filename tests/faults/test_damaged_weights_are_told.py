@@ -234,7 +234,7 @@ def test_weights_replaced_between_two_starts_are_another_setup(
     swept = codeneedle("sweep", *ONE, *SMALL, *CALM)
 
     assert 2 == swept.returncode
-    assert "another weights sha256" in swept.stderr
+    assert "(weights sha256: " in swept.stderr
     saw = error_line(swept.stderr).partition("run with")[2]
     ledger.note("model replaced between two starts", saw, of=folder)
 

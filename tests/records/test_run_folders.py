@@ -111,7 +111,7 @@ def test_a_grid_may_grow_and_nothing_else_may_differ(store):
     assert grown
     assert ("bf16", "q8_0", "q4_0") == grown.types_k
     assert SETUP.created == grown.created
-    with pytest.raises(OtherSetup, match="another context: 12288, now 4096"):
+    with pytest.raises(OtherSetup, match="context: 12288; now: 4096"):
         store.check_and_merge_setup(replace(SETUP, context=4096))
 
 

@@ -248,7 +248,7 @@ def test_arguments_of_every_page_are_checked():
 def test_a_full_disk_is_noticed_before_the_start(leave_free):
     leave_free(1 << 20)
 
-    with pytest.raises(FolderUnusable, match="1,048,576 bytes are free") as caught:
+    with pytest.raises(FolderUnusable, match=r"only 1\.0 MiB is") as caught:
         planned()
 
     assert "--out" in caught.value.hint

@@ -14,8 +14,8 @@ NAMES = ["max_loss", "max_lost", "max_eval_lost"]
     [
         (0.0, "Write 3 % as 0.03."),
         (-0.5, "Write 3 % as 0.03."),
-        (1.5, "Write 3 % as 0.03; 1.5 % is 0.015."),
-        (3, "Write 3 % as 0.03; 3 % is 0.03."),
+        (1.5, "Write 1.5 % as 0.015."),
+        (3, "Write 3 % as 0.03."),
         (float("nan"), "Write 3 % as 0.03."),
     ],
 )

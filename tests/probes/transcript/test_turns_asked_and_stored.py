@@ -108,10 +108,10 @@ def test_a_folder_of_another_transcript_names_both_and_the_way_out(tmp_path):
     second.write_text(json.dumps(made_conversation(3)))
     settings = {NAME: TranscriptSettings(file=second)}
 
-    with pytest.raises(OtherSetup, match="another transcript: /a/first") as caught:
+    with pytest.raises(OtherSetup, match=r"\(transcript: /a/first") as caught:
         stored_by(PROBE, replace(run, settings=settings))
 
-    assert str(caught.value).endswith(f", now {second}")
+    assert str(caught.value).endswith(f"; now: {second})")
     assert "one transcript" in caught.value.hint
 
 
