@@ -4,7 +4,6 @@ import functools
 import hashlib
 import itertools
 import math
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
@@ -71,6 +70,7 @@ from codeneedle.probes.retrieval.record import (
     TextKey,
     TextRead,
     calibration_of,
+    known_calibration,
     retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import is_enough, score_answer
@@ -87,10 +87,7 @@ from codeneedle.probes.retrieval.settings import (
     layout_of,
     lengths_of,
     parse_fixed_levels,
-    questions_per_text,
     retrieval_layout,
-    text_keys_to_ask,
-    texts_per_length,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import (
@@ -99,6 +96,13 @@ from codeneedle.probes.retrieval.tasks import (
     Shape,
     TaskText,
     TextQuestion,
+)
+from codeneedle.probes.retrieval.texts import (
+    questions_per_text,
+    text_keys_to_ask,
+    text_of,
+    texts_of,
+    texts_per_length,
 )
 from codeneedle.records.record import (
     CellRecord,
@@ -408,7 +412,7 @@ class _Questioner(Asker):
 
 @dataclass(slots=True)
 class _Texts:
-    """The texts of a cell, and what its answers so far say of those that follow."""
+    """What the answers of a cell so far say of the texts that follow."""
 
     context: ProbeContext  # the cell
     observed: Observed  # the answers so far
@@ -418,10 +422,7 @@ class _Texts:
     @property
     def calibration(self) -> Calibration:
         """What holds for all pairs."""
-        calibration = calibration_of(self.context.run.setup)
-        if calibration is None:
-            raise ValueError("a cell before its reference")
-        return calibration
+        return known_calibration(self.context.run.setup)
 
     @property
     def _is_reference(self) -> bool:
@@ -525,34 +526,6 @@ class _Texts:
         read = self._texts[name] = from_json(answer, TextRead, file=name)
         return read
 
-    def text(self, key: TextKey) -> TaskText:
-        """The text of *key*, the same for every pair."""
-        size = self.calibration.size(key.task, key.length)
-        level = self.calibration.levels[key.task]
-        (text,) = self.texts_of(size, level, self.chosen.questions, only=key.number)
-        return text
-
-    def texts_of(
-        self,
-        size: Fitted,
-        level: int,
-        questions: int,
-        *,
-        purpose: str = "",
-        only: int | None = None,
-    ) -> tuple[TaskText, ...]:
-        """Texts that depend on the run's seed, the length and the purpose alone."""
-        words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
-        return make_texts(
-            size.task,
-            dial=level,
-            characters=size.characters,
-            depths=self.chosen.depths,
-            questions=questions,
-            seed=zlib.crc32(words.encode()),
-            only=only,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class _TextReader(Answering):
@@ -563,9 +536,9 @@ class _TextReader(Answering):
 
     @override
     def ask(self, question: Question) -> TextRead:
-        key = question.body
+        key, setup = question.body, self.texts.context.run.setup
         return self.texts.keep_read_text(
-            key, score_answers_behind_text(key, self.texts.text(key), self.read)
+            key, score_answers_behind_text(key, text_of(setup, key), self.read)
         )
 
     @override
@@ -625,13 +598,14 @@ class _Examiner(_Questioner):
         self.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
         length = self.texts.chosen.lengths[0]
         size = Fitted(task, length, self._character_count(task, level, length))
+        setup = self.context.run.setup
         # What does not fit here would end the run, after minutes of other settings.
-        self.texts.texts_of(size, level, self.texts.chosen.questions)
+        texts_of(setup, size, level, self.texts.chosen.questions)
         depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
         tried = -(-DIAL_QUESTIONS // depths)
         shares = [
             score_answer(question, self.reply_to(text, question).text).share
-            for text in self.texts.texts_of(size, level, tried, purpose="dial")
+            for text in texts_of(setup, size, level, tried, purpose="dial")
             for question in text.questions
         ]
         return DialStep(level, round(fmean(shares), 4), len(shares))
@@ -659,7 +633,8 @@ class _Examiner(_Questioner):
 
     def _ask_text(self, key: TextKey) -> TextRead:
         """Ask all questions of a text, after an unscored one that makes it be read."""
-        text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
+        text = text_of(self.context.run.setup, key)
+        what = f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.ask_and_refuse_cut_prompt(
             text.text,
