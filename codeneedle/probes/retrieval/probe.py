@@ -2,7 +2,6 @@
 
 import functools
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.engines.pace import CELL, Price
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
@@ -51,8 +50,8 @@ from codeneedle.probes.retrieval.dial import (
     fitted_character_count,
     turn_dial,
 )
+from codeneedle.probes.retrieval.gate import Gate, skipped_lengths
 from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
-from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
 from codeneedle.probes.retrieval.prompts import (
     WORDING,
     messages,
@@ -61,7 +60,6 @@ from codeneedle.probes.retrieval.prompts import (
 )
 from codeneedle.probes.retrieval.record import (
     NAME,
-    Answered,
     Calibration,
     Dialled,
     DialStep,
@@ -70,8 +68,6 @@ from codeneedle.probes.retrieval.record import (
     TextKey,
     TextRead,
     calibration_of,
-    known_calibration,
-    retrieval_of,
 )
 from codeneedle.probes.retrieval.scoring import is_enough, score_answer
 from codeneedle.probes.retrieval.settings import (
@@ -102,7 +98,6 @@ from codeneedle.probes.retrieval.texts import (
     text_keys_to_ask,
     text_of,
     texts_of,
-    texts_per_length,
 )
 from codeneedle.records.record import (
     CellRecord,
@@ -110,13 +105,9 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    from_json,
     shared_field_values,
 )
 from codeneedle.text import plural
-
-FAILS_BELOW = USABLE[0]
-"""Share of right answers under which the reference fails at a length and depth."""
 
 PRIMING_TOKENS = 1
 """Enough to make the server read a text; the reply is not scored."""
@@ -279,8 +270,8 @@ class RetrievalProbe(Probe):
             BadInput: If no level of a task fits its shortest length.
             CellError: If the server fails.
         """
-        texts = _Texts(context, observed, retrieval_layout(context.run.setup))
-        asker = _Examiner(served, context, texts=texts)
+        gate = Gate(context, observed, retrieval_layout(context.run.setup))
+        asker = _Examiner(served, context, gate=gate)
         asker.calibrate()
         return asker
 
@@ -293,13 +284,13 @@ class RetrievalProbe(Probe):
             with context.serving() as served:
                 self.asker(served, context, observed)
         setup = context.run.setup
-        texts = _Texts(context, observed, retrieval_layout(setup))
+        gate = Gate(context, observed, retrieval_layout(setup))
         answer_by_reading(
             self,
             context,
             observed,
             lambda: self.questions(setup),
-            lambda read: _TextReader(texts, read),
+            lambda read: _TextReader(gate, read),
         )
         return checked_observation(self, observed)
 
@@ -339,20 +330,8 @@ class RetrievalProbe(Probe):
         """Lengths that were not asked on purpose."""
         return tuple(
             f"{each.task} at {each.length:,} tokens was not asked: {each.reason}"
-            for each in _skipped_of(setup, record)
+            for each in skipped_lengths(setup, record)
         )
-
-
-def _skipped_lengths(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
-    """Why lengths are skipped, by `_skipped_of`."""
-    return _skipped_of(run.setup, record)
-
-
-def _skipped_of(setup: Setup, record: CellRecord) -> tuple[Skipped, ...]:
-    """Lengths that no pair was asked, and those that this one was not."""
-    calibration, retrieval = calibration_of(setup), retrieval_of(record)
-    of_all = calibration.left_out if calibration else ()
-    return (*of_all, *(retrieval.skipped_lengths if retrieval else ()))
 
 
 PROBE = RetrievalProbe(
@@ -366,7 +345,7 @@ PROBE = RetrievalProbe(
     makes_texts=True,
     repeats=True,
     calibrating=Calibrating(),
-    skipped=_skipped_lengths,
+    skipped=lambda run, record: skipped_lengths(run.setup, record),
 )
 
 
@@ -410,168 +389,51 @@ class _Questioner(Asker):
         )
 
 
-@dataclass(slots=True)
-class _Texts:
-    """What the answers of a cell so far say of the texts that follow."""
-
-    context: ProbeContext  # the cell
-    observed: Observed  # the answers so far
-    chosen: RetrievalLayout  # what the run asks
-    _texts: dict[str, TextRead] = field(default_factory=dict, init=False)
-
-    @property
-    def calibration(self) -> Calibration:
-        """What holds for all pairs."""
-        return known_calibration(self.context.run.setup)
-
-    @property
-    def _is_reference(self) -> bool:
-        return self.calibration.reference == str(self.context.pair)
-
-    def set_calibration(self, calibration: Calibration) -> None:
-        """Set *calibration* for all pairs."""
-        self.context.keep_calibration(NAME, as_json(calibration))
-
-    def keep_read_text(self, key: TextKey, read: TextRead) -> TextRead:
-        """
-        Keep what was *read*, and return it.
-
-        Behind the last text of a length the reference sets which greater ones are left
-        out.
-        """
-        self._texts[key.name] = read
-        is_last = key.number + 1 == texts_per_length(
-            key.task, self.calibration, self.chosen
-        )
-        # A reference that is measured once more sets nothing.
-        if is_last and self._is_reference and not self.context.variant:
-            self._set_right_share_and_gate(key)
-        return read
-
-    def why_pointless(self, key: TextKey) -> str:
-        """
-        Why *key* is not asked, as a phrase; empty if it is.
-
-        This pair has nothing right at a shorter length, where the reference has.
-        """
-        if self._is_reference or not self.chosen.gate:
-            return ""
-        for shorter in self.chosen.lengths:
-            theirs = self.calibration.right_share_at(key.task, shorter) or 0.0
-            if shorter >= key.length or theirs < FAILS_BELOW:
-                continue
-            shares = self._right_shares(key.task, shorter)
-            if shares and not any(map(any, shares.values())):
-                return (
-                    f"nothing is right at {shorter:,} tokens, of which "
-                    f"{self.calibration.reference} has {theirs:.0%}"
-                )
-        return ""
-
-    def _set_right_share_and_gate(self, size: TextKey) -> None:
-        """
-        Set how right the reference is at the length of *size*.
-
-        If it fails at all depths, and there is a gate, greater lengths are left out for
-        all.
-        """
-        calibration, shares = (
-            self.calibration,
-            self._right_shares(size.task, size.length),
-        )
-        if not shares:
-            return
-        right = fmean(itertools.chain.from_iterable(shares.values()))
-        place = (size.task, size.length)
-        others = (e for e in calibration.answered if (e.task, e.length) != place)
-        told = Answered(*place, round(right, 4))
-        calibration = replace(calibration, answered=(*others, told))
-        fails = all(fmean(share) < FAILS_BELOW for share in shares.values())
-        if fails and self.chosen.gate:
-            reason = (
-                f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
-                f"{size.length:,} tokens at every depth"
-            )
-            left_out = (
-                *calibration.left_out,
-                *_greater_lengths(size, calibration, reason),
-            )
-            calibration = replace(calibration, left_out=left_out)
-        self.set_calibration(calibration)
-
-    def _text_keys(self) -> Iterator[TextKey]:
-        """Keys of all texts that were asked, that of now included."""
-        return map(TextKey.parse, {**self.observed.answers, **self._texts})
-
-    def _right_shares(self, task: str, length: int) -> dict[float, list[float]]:
-        """
-        How right answers to *task* are at *length*, by depth.
-
-        Unanswered ones are not there.
-        """
-        shares: dict[float, list[float]] = {}
-        for key in self._text_keys():
-            if (key.task, key.length) != (task, length):
-                continue
-            text = self._texts.get(key.name) or self._text_of(key.name)
-            for answer in text.answers:
-                if not is_unanswered(answer):
-                    share = score_of(text, answer).share
-                    shares.setdefault(answer.depth, []).append(share)
-        return shares
-
-    def _text_of(self, name: str) -> TextRead:
-        """A text that an earlier server was asked about."""
-        answer = self.observed.answers[name]
-        read = self._texts[name] = from_json(answer, TextRead, file=name)
-        return read
-
-
 @dataclass(frozen=True, slots=True)
 class _TextReader(Answering):
     """Has right answers about texts read behind them."""
 
-    texts: _Texts
+    gate: Gate
     read: Read  # what reads them
 
     @override
     def ask(self, question: Question) -> TextRead:
-        key, setup = question.body, self.texts.context.run.setup
-        return self.texts.keep_read_text(
+        key, setup = question.body, self.gate.context.run.setup
+        return self.gate.keep_read_text(
             key, score_answers_behind_text(key, text_of(setup, key), self.read)
         )
 
     @override
     def why_pointless(self, question: Question) -> str:
-        return self.texts.why_pointless(question.body)
+        return self.gate.why_pointless(question.body)
 
 
 @dataclass(slots=True)
 class _Examiner(_Questioner):
     """Reads texts and asks about them; on the reference, sets how hard they are."""
 
-    texts: _Texts = field(kw_only=True)
+    gate: Gate = field(kw_only=True)
 
     def calibrate(self) -> None:
         """Set for all pairs what is not set yet."""
         if calibration_of(self.context.run.setup) is None:
-            self.texts.set_calibration(self.find_levels())
+            self.context.keep_calibration(NAME, as_json(self.find_levels()))
 
     @override
     def ask(self, question: Question) -> TextRead:
-        return self.texts.keep_read_text(question.body, self._ask_text(question.body))
+        return self.gate.keep_read_text(question.body, self._ask_text(question.body))
 
     @override
     def why_pointless(self, question: Question) -> str:
-        return self.texts.why_pointless(question.body)
+        return self.gate.why_pointless(question.body)
 
     def find_levels(self) -> Calibration:
         """Level and characters of texts for all pairs, found on unscored questions."""
-        dials = [self._find_dial_level(task) for task in self.texts.chosen.tasks]
+        dials = [self._find_dial_level(task) for task in self.gate.chosen.tasks]
         sizes = [
             Fitted(d.task, length, self._character_count(d.task, d.level, length))
             for d in dials
-            for length in self.texts.chosen.lengths
+            for length in self.gate.chosen.lengths
         ]
         return Calibration(
             reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
@@ -581,7 +443,7 @@ class _Examiner(_Questioner):
 
     def _find_dial_level(self, task: str) -> Dialled:
         """The level of *task*: the one of the user, or found on the reference."""
-        fixed = self.texts.chosen.fixed_levels.get(task)
+        fixed = self.gate.chosen.fixed_levels.get(task)
         if fixed is None:
             return turn_dial(task, lambda level: self._try_level(task, level))
         step = self._try_level(task, fixed)
@@ -596,12 +458,12 @@ class _Examiner(_Questioner):
         """
         says = TASKS[task].levels[level].says
         self.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
-        length = self.texts.chosen.lengths[0]
+        length = self.gate.chosen.lengths[0]
         size = Fitted(task, length, self._character_count(task, level, length))
         setup = self.context.run.setup
         # What does not fit here would end the run, after minutes of other settings.
-        texts_of(setup, size, level, self.texts.chosen.questions)
-        depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
+        texts_of(setup, size, level, self.gate.chosen.questions)
+        depths = len(self.gate.chosen.depths) if TASKS[task].has_depth else 1
         tried = -(-DIAL_QUESTIONS // depths)
         shares = [
             score_answer(question, self.reply_to(text, question).text).share
@@ -618,7 +480,7 @@ class _Examiner(_Questioner):
                     task,
                     dial=level,
                     characters=characters,
-                    depths=self.texts.chosen.depths[:1],
+                    depths=self.gate.chosen.depths[:1],
                     questions=1,
                     seed=self.context.run.setup.seed,
                 )[0].text
@@ -672,7 +534,7 @@ class _Examiner(_Questioner):
         named = replace(question, name=f"{length}-{question.name}")
         reply = self.reply_to(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
-        if not self.texts.chosen.graded:
+        if not self.gate.chosen.graded:
             right = self.force_right_answer(text, question)
             answer = replace(answer, scores=right.scores, error=right.error)
         return _stored_answer(named, answer, decoys)
@@ -722,17 +584,6 @@ def _stored_answer(
         decoys=tuple(map(decoys.index, question.decoys)),
         answer=answer,
     )
-
-
-def _greater_lengths(
-    failed: TextKey, calibration: Calibration, reason: str
-) -> list[Skipped]:
-    """The greater lengths of the task that *failed*, left out for that *reason*."""
-    return [
-        Skipped(size.task, size.length, reason)
-        for size in calibration.sizes
-        if size.task == failed.task and size.length > failed.length
-    ]
 
 
 def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bool]:
