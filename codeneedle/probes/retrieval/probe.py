@@ -1,10 +1,6 @@
 """The retrieval probe: questions on made texts, from a dial that the reference sets."""
 
-import functools
-import hashlib
-import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from typing_extensions import override
@@ -17,7 +13,6 @@ from codeneedle.corpora.fitting import (
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.engines.pace import CELL, Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.answers import ScoredAnswer
@@ -25,54 +20,37 @@ from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Answer, Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import (
-    Answering,
-    Asker,
     Calibrating,
     Probe,
     Question,
     checked_observation,
     previous_answers,
 )
-from codeneedle.probes.prompts import PromptForm, build_request
 from codeneedle.probes.reading import (
-    Group,
-    Passage,
-    Read,
     answer_by_reading,
     chunk_tokens,
     refuse_reading,
 )
+from codeneedle.probes.retrieval.asker import TextAsker, TextReader
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
-    TOLERANCE,
     fitted_character_count,
     turn_dial,
 )
 from codeneedle.probes.retrieval.gate import Gate, skipped_lengths
 from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
-from codeneedle.probes.retrieval.prompts import (
-    WORDING,
-    messages,
-    right_answer_text,
-    without_last_blank,
-)
 from codeneedle.probes.retrieval.record import (
     NAME,
     Calibration,
     Dialled,
     DialStep,
     Fitted,
-    TextAnswer,
-    TextKey,
-    TextRead,
     calibration_of,
 )
-from codeneedle.probes.retrieval.scoring import is_enough, score_answer
+from codeneedle.probes.retrieval.scoring import score_answer
 from codeneedle.probes.retrieval.settings import (
-    ANSWER_EXTRA_TOKENS,
-    ANSWER_FACTOR,
     CHARACTERS_PER_TOKEN,
     LENGTHS,
     RetrievalLayout,
@@ -86,17 +64,9 @@ from codeneedle.probes.retrieval.settings import (
     retrieval_layout,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import (
-    Decoy,
-    QuestionFields,
-    Shape,
-    TaskText,
-    TextQuestion,
-)
 from codeneedle.probes.retrieval.texts import (
     questions_per_text,
     text_keys_to_ask,
-    text_of,
     texts_of,
 )
 from codeneedle.records.record import (
@@ -105,15 +75,8 @@ from codeneedle.records.record import (
     Run,
     Setup,
     as_json,
-    shared_field_values,
 )
 from codeneedle.text import plural
-
-PRIMING_TOKENS = 1
-"""Enough to make the server read a text; the reply is not scored."""
-
-
-# --- measuring
 
 USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
@@ -259,7 +222,7 @@ class RetrievalProbe(Probe):
     @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
-    ) -> "_Examiner":
+    ) -> TextAsker:
         """
         What asks about texts, as hard as the reference can bear.
 
@@ -271,8 +234,9 @@ class RetrievalProbe(Probe):
             CellError: If the server fails.
         """
         gate = Gate(context, observed, retrieval_layout(context.run.setup))
-        asker = _Examiner(served, context, gate=gate)
-        asker.calibrate()
+        asker = TextAsker(served, context, gate=gate)
+        if calibration_of(context.run.setup) is None:
+            context.keep_calibration(NAME, as_json(find_calibration(asker)))
         return asker
 
     @override
@@ -290,7 +254,7 @@ class RetrievalProbe(Probe):
             context,
             observed,
             lambda: self.questions(setup),
-            lambda read: _TextReader(gate, read),
+            lambda read: TextReader(gate, read),
         )
         return checked_observation(self, observed)
 
@@ -349,257 +313,70 @@ PROBE = RetrievalProbe(
 )
 
 
-class _Questioner(Asker):
-    """Sends questions of tasks."""
-
-    def ask_priming_question(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The beginning of the reply to a question that makes *text* be read."""
-        return self._short_reply(text, question, tokens=PRIMING_TOKENS)
-
-    def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The reply to *question*, limited by the length of the right one."""
-        tokenizer = self.served.tokenizer
-        right = question.payload
-        tokens = tokenizer.token_counts([right])[0] if tokenizer else len(right)
-        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._short_reply(text, question, tokens=budget)
-
-    def force_right_answer(self, text: TaskText, question: TextQuestion) -> Answer:
-        """The scores of the right answer to *question*, which is forced."""
-        asked = self._request(text, question, tokens=1)
-        return self.score_reply(question.name, asked, right_answer_text(question))
-
-    def _short_reply(
-        self, text: TaskText, question: TextQuestion, *, tokens: int
-    ) -> Reply:
-        """The reply of at most *tokens*, ended where more would tell nothing."""
-        enough = enough_for_question(question, self.context.run.setup.prompt_form)
-        return self.request_reply(self._request(text, question, tokens=tokens), enough)
-
-    def _request(
-        self, text: TaskText, question: TextQuestion, *, tokens: int
-    ) -> Chat | Completion:
-        """The request for *question*, in the form of prompts that the run has."""
-        run = self.context.run
-        return build_request(
-            run.setup,
-            prompt=f"{text.text}\n{without_last_blank(question.begin)}",
-            messages=messages(run, text, question),
-            tokens=tokens,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _TextReader(Answering):
-    """Has right answers about texts read behind them."""
-
-    gate: Gate
-    read: Read  # what reads them
-
-    @override
-    def ask(self, question: Question) -> TextRead:
-        key, setup = question.body, self.gate.context.run.setup
-        return self.gate.keep_read_text(
-            key, score_answers_behind_text(key, text_of(setup, key), self.read)
-        )
-
-    @override
-    def why_pointless(self, question: Question) -> str:
-        return self.gate.why_pointless(question.body)
-
-
-@dataclass(slots=True)
-class _Examiner(_Questioner):
-    """Reads texts and asks about them; on the reference, sets how hard they are."""
-
-    gate: Gate = field(kw_only=True)
-
-    def calibrate(self) -> None:
-        """Set for all pairs what is not set yet."""
-        if calibration_of(self.context.run.setup) is None:
-            self.context.keep_calibration(NAME, as_json(self.find_levels()))
-
-    @override
-    def ask(self, question: Question) -> TextRead:
-        return self.gate.keep_read_text(question.body, self._ask_text(question.body))
-
-    @override
-    def why_pointless(self, question: Question) -> str:
-        return self.gate.why_pointless(question.body)
-
-    def find_levels(self) -> Calibration:
-        """Level and characters of texts for all pairs, found on unscored questions."""
-        dials = [self._find_dial_level(task) for task in self.gate.chosen.tasks]
-        sizes = [
-            Fitted(d.task, length, self._character_count(d.task, d.level, length))
-            for d in dials
-            for length in self.gate.chosen.lengths
-        ]
-        return Calibration(
-            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
-        )
-
-    # The dial
-
-    def _find_dial_level(self, task: str) -> Dialled:
-        """The level of *task*: the one of the user, or found on the reference."""
-        fixed = self.gate.chosen.fixed_levels.get(task)
-        if fixed is None:
-            return turn_dial(task, lambda level: self._try_level(task, level))
-        step = self._try_level(task, fixed)
-        return Dialled(task=task, level=fixed, is_fixed=True, path=(step,))
-
-    def _try_level(self, task: str, level: int) -> DialStep:
-        """
-        How many questions of their own the reference has right at *level*.
-
-        Raises:
-            BadInput: If the shortest texts of the run have no room for it.
-        """
-        says = TASKS[task].levels[level].says
-        self.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
-        length = self.gate.chosen.lengths[0]
-        size = Fitted(task, length, self._character_count(task, level, length))
-        setup = self.context.run.setup
-        # What does not fit here would end the run, after minutes of other settings.
-        texts_of(setup, size, level, self.gate.chosen.questions)
-        depths = len(self.gate.chosen.depths) if TASKS[task].has_depth else 1
-        tried = -(-DIAL_QUESTIONS // depths)
-        shares = [
-            score_answer(question, self.reply_to(text, question).text).share
-            for text in texts_of(setup, size, level, tried, purpose="dial")
-            for question in text.questions
-        ]
-        return DialStep(level, round(fmean(shares), 4), len(shares))
-
-    def _character_count(self, task: str, level: int, length: int) -> int:
-        """Characters of a text of *length* tokens of *task* at *level*."""
-        return fitted_character_count(
-            lambda characters: (
-                make_texts(
-                    task,
-                    dial=level,
-                    characters=characters,
-                    depths=self.gate.chosen.depths[:1],
-                    questions=1,
-                    seed=self.context.run.setup.seed,
-                )[0].text
-            ),
-            length=length,
-            tokenizer=self.served.tokenizer,
-            begin=length
-            * (1 if self.context.run.is_built_in else CHARACTERS_PER_TOKEN),
-        )
-
-    # Texts
-
-    def _ask_text(self, key: TextKey) -> TextRead:
-        """Ask all questions of a text, after an unscored one that makes it be read."""
-        text = text_of(self.context.run.setup, key)
-        what = f"{key.task} at {key.length:,} tokens"
-        # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.ask_and_refuse_cut_prompt(
-            text.text,
-            round((1 - TOLERANCE) * key.length),
-            lambda: self.ask_priming_question(text, text.questions[-1]),
-        )
-        decoys = _decoys(text)
-        answers = []
-        for question in text.questions:
-            self.context.report_substep(f"{what}: {question.key}")
-            answers.append(self._ask_question(key.length, text, question, decoys))
-        return TextRead(
-            **key._asdict(),
-            characters=len(text.text),
-            sha256=hashlib.sha256(text.text.encode()).hexdigest(),
-            decoys=decoys,
-            prompt_tokens=priming.prompt_tokens,
-            cached_tokens=priming.cached_tokens,
-            prompt_ms=priming.prompt_ms,
-            answers=tuple(answers),
-        )
-
-    def _ask_question(
-        self,
-        length: int,
-        text: TaskText,
-        question: TextQuestion,
-        decoys: Sequence[Decoy],
-    ) -> TextAnswer:
-        """
-        Ask *question*, and score its right answer unless texts are graded.
-
-        What is stored is named ``LENGTH-NAME``, with *decoys* beside it.
-        """
-        named = replace(question, name=f"{length}-{question.name}")
-        reply = self.reply_to(text, question)
-        answer = Answer(name=named.name, reply=reply, retries=self.retries)
-        if not self.gate.chosen.graded:
-            right = self.force_right_answer(text, question)
-            answer = replace(answer, scores=right.scores, error=right.error)
-        return _stored_answer(named, answer, decoys)
-
-
-def score_answers_behind_text(
-    key: TextKey, text: TaskText, read: Read, *, wording: int = WORDING
-) -> TextRead:
-    """*text* with the scores of its right answers, read where they stand behind it."""
-    sha256 = hashlib.sha256(text.text.encode()).hexdigest()
-    named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
-    passages = [
-        Passage(q.name, f"\n\n{without_last_blank(q.begin)}", right_answer_text(q))
-        for q in named
+def find_calibration(asker: TextAsker) -> Calibration:
+    """Level and characters of texts for all pairs, found on unscored questions."""
+    chosen = retrieval_layout(asker.context.run.setup)
+    dials = [_find_dial_level(asker, task) for task in chosen.tasks]
+    sizes = [
+        Fitted(d.task, length, _character_count(asker, d.task, d.level, length))
+        for d in dials
+        for length in chosen.lengths
     ]
-    group = Group.of(passages, str(wording), sha256)
-    found = read(group, text.text.removesuffix("\n"))
-    first, *_ = (answer.scores for answer in found.answers)
-    return TextRead(
-        **key._asdict(),
-        characters=len(text.text),
-        sha256=sha256,
-        decoys=_decoys(text),
-        prompt_tokens=first.prompt_tokens if first else 0,
-        cached_tokens=0,
-        prompt_ms=1000 * found.text_s,
-        answers=tuple(
-            _stored_answer(question, answer, _decoys(text))
-            for question, answer in zip(named, found.answers, strict=True)
+    return Calibration(
+        reference=str(asker.context.pair), dials=tuple(dials), sizes=tuple(sizes)
+    )
+
+
+def _find_dial_level(asker: TextAsker, task: str) -> Dialled:
+    """The level of *task*: the one of the user, or found on the reference."""
+    fixed = retrieval_layout(asker.context.run.setup).fixed_levels.get(task)
+    if fixed is None:
+        return turn_dial(task, lambda level: _try_level(asker, task, level))
+    step = _try_level(asker, task, fixed)
+    return Dialled(task=task, level=fixed, is_fixed=True, path=(step,))
+
+
+def _try_level(asker: TextAsker, task: str, level: int) -> DialStep:
+    """
+    How many questions of their own the reference has right at *level*.
+
+    Raises:
+        BadInput: If the shortest texts of the run have no room for it.
+    """
+    says = TASKS[task].levels[level].says
+    asker.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
+    setup = asker.context.run.setup
+    chosen = retrieval_layout(setup)
+    length = chosen.lengths[0]
+    size = Fitted(task, length, _character_count(asker, task, level, length))
+    # What does not fit here would end the run, after minutes of other settings.
+    texts_of(setup, size, level, chosen.questions)
+    depths = len(chosen.depths) if TASKS[task].has_depth else 1
+    tried = -(-DIAL_QUESTIONS // depths)
+    shares = [
+        score_answer(question, asker.reply_to(text, question).text).share
+        for text in texts_of(setup, size, level, tried, purpose="dial")
+        for question in text.questions
+    ]
+    return DialStep(level, round(fmean(shares), 4), len(shares))
+
+
+def _character_count(asker: TextAsker, task: str, level: int, length: int) -> int:
+    """Characters of a text of *length* tokens of *task* at *level*."""
+    run = asker.context.run
+    depths = retrieval_layout(run.setup).depths[:1]
+    return fitted_character_count(
+        lambda characters: (
+            make_texts(
+                task,
+                dial=level,
+                characters=characters,
+                depths=depths,
+                questions=1,
+                seed=run.setup.seed,
+            )[0].text
         ),
+        length=length,
+        tokenizer=asker.served.tokenizer,
+        begin=length * (1 if run.is_built_in else CHARACTERS_PER_TOKEN),
     )
-
-
-def _decoys(text: TaskText) -> tuple[Decoy, ...]:
-    """The wrong answers of all questions of *text*, each once."""
-    return tuple(
-        dict.fromkeys(d for question in text.questions for d in question.decoys)
-    )
-
-
-def _stored_answer(
-    question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
-) -> TextAnswer:
-    """*answer* to *question*, whose decoys are stored as places among *decoys*."""
-    return TextAnswer(
-        **shared_field_values(question, QuestionFields),
-        decoys=tuple(map(decoys.index, question.decoys)),
-        answer=answer,
-    )
-
-
-def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bool]:
-    """
-    A judge of a reply so far: true once reading on would tell nothing more.
-
-    Args:
-        question: What it answers.
-        form: Of the prompt. A completion has answered with its first line that is
-            not blank; behind it, the text goes on. A chat may begin with a preamble.
-    """
-    if form == PromptForm.COMPLETION and question.shape is not Shape.LINES:
-        return _has_a_line
-    return functools.partial(is_enough, question)
-
-
-def _has_a_line(so_far: str) -> bool:
-    """Whether a whole line that is not blank has come."""
-    return any(line.strip() for line in so_far.split("\n")[:-1])
