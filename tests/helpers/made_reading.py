@@ -18,8 +18,9 @@ class HalfTool:
 
     version = "1.2 (fake)"
 
-    def __init__(self, error=None, memory_bytes=0):
+    def __init__(self, error=None, memory_bytes=0, logprob=-0.5, lead=1.0):
         self.tasks, self.error, self.needed = [], error, memory_bytes
+        self.logprob, self.lead = logprob, lead
 
     def scorable_places(self, tokens):
         return range(tokens // 2 + 1, tokens)
@@ -33,7 +34,9 @@ class HalfTool:
         if self.error:
             raise self.error
         count = len(task.wanted)
-        return ReadTokens(logprobs=(-0.5,) * count, leads=(1.0,) * count, bounds=(1,))
+        return ReadTokens(
+            logprobs=(self.logprob,) * count, leads=(self.lead,) * count, bounds=(1,)
+        )
 
 
 class ReadingEngine(FakeEngine):

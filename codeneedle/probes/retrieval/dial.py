@@ -1,4 +1,4 @@
-"""The dial of a task, which the reference sets, and how long its texts are."""
+"""How a task's dial turns until the reference is within the aim; a text's length."""
 
 from collections.abc import Callable
 

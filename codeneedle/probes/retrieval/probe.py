@@ -1,13 +1,6 @@
 """The retrieval probe: questions on made texts, from a dial that the reference sets."""
 
-import functools
-import hashlib
-import itertools
-import math
-import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from statistics import fmean
+from collections.abc import Iterable, Iterator
 
 from typing_extensions import override
 
@@ -19,65 +12,32 @@ from codeneedle.corpora.fitting import (
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.messages import Chat, Completion, Reply
 from codeneedle.engines.pace import CELL, Price
 from codeneedle.errors import BadInput, UnknownName
-from codeneedle.probes.answers import USABLE, ScoredAnswer, Skipped
+from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
-from codeneedle.probes.observations import Answer, Observed
+from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import (
-    Answering,
-    Asker,
     Calibrating,
     Probe,
     Question,
     checked_observation,
     previous_answers,
 )
-from codeneedle.probes.prompts import PromptForm, build_request
 from codeneedle.probes.reading import (
-    Group,
-    Passage,
-    Read,
     answer_by_reading,
     chunk_tokens,
     refuse_reading,
 )
-from codeneedle.probes.retrieval.dial import (
-    DIAL_QUESTIONS,
-    TOLERANCE,
-    fitted_character_count,
-    turn_dial,
-)
+from codeneedle.probes.retrieval.asker import TextAsker, TextReader
+from codeneedle.probes.retrieval.calibrating import find_calibration
+from codeneedle.probes.retrieval.gate import Gate, skipped_lengths
 from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
-from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
-from codeneedle.probes.retrieval.prompts import (
-    WORDING,
-    messages,
-    right_answer_text,
-    without_last_blank,
-)
-from codeneedle.probes.retrieval.record import (
-    NAME,
-    Answered,
-    Calibration,
-    Dialled,
-    DialStep,
-    Fitted,
-    TextAnswer,
-    TextKey,
-    TextRead,
-    calibration_of,
-    retrieval_of,
-)
-from codeneedle.probes.retrieval.scoring import is_enough, score_answer
+from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.settings import (
-    ANSWER_EXTRA_TOKENS,
-    ANSWER_FACTOR,
-    CHARACTERS_PER_TOKEN,
     LENGTHS,
     RetrievalLayout,
     RetrievalSettings,
@@ -87,38 +47,18 @@ from codeneedle.probes.retrieval.settings import (
     layout_of,
     lengths_of,
     parse_fixed_levels,
-    questions_per_text,
     retrieval_layout,
-    text_keys_to_ask,
-    texts_per_length,
 )
-from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.tasks import (
-    Decoy,
-    QuestionFields,
-    Shape,
-    TaskText,
-    TextQuestion,
-)
+from codeneedle.probes.retrieval.task_kinds import TASKS
+from codeneedle.probes.retrieval.texts import questions_per_text, text_keys_to_ask
 from codeneedle.records.record import (
     CellRecord,
     Json,
     Run,
     Setup,
     as_json,
-    from_json,
-    shared_field_values,
 )
 from codeneedle.text import plural
-
-FAILS_BELOW = USABLE[0]
-"""Share of right answers under which the reference fails at a length and depth."""
-
-PRIMING_TOKENS = 1
-"""Enough to make the server read a text; the reply is not scored."""
-
-
-# --- measuring
 
 USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
@@ -264,7 +204,7 @@ class RetrievalProbe(Probe):
     @override
     def asker(
         self, served: Served, context: ProbeContext, observed: Observed
-    ) -> "_Examiner":
+    ) -> TextAsker:
         """
         What asks about texts, as hard as the reference can bear.
 
@@ -275,9 +215,10 @@ class RetrievalProbe(Probe):
             BadInput: If no level of a task fits its shortest length.
             CellError: If the server fails.
         """
-        texts = _Texts(context, observed, retrieval_layout(context.run.setup))
-        asker = _Examiner(served, context, texts=texts)
-        asker.calibrate()
+        gate = Gate(context, observed, retrieval_layout(context.run.setup))
+        asker = TextAsker(served, context, gate=gate)
+        if calibration_of(context.run.setup) is None:
+            context.keep_calibration(NAME, as_json(find_calibration(asker)))
         return asker
 
     @override
@@ -289,13 +230,13 @@ class RetrievalProbe(Probe):
             with context.serving() as served:
                 self.asker(served, context, observed)
         setup = context.run.setup
-        texts = _Texts(context, observed, retrieval_layout(setup))
+        gate = Gate(context, observed, retrieval_layout(setup))
         answer_by_reading(
             self,
             context,
             observed,
-            lambda: self.questions(setup),
-            lambda read: _TextReader(texts, read),
+            lambda: self.questions(context.run.setup),
+            lambda read: TextReader(gate, read),
         )
         return checked_observation(self, observed)
 
@@ -335,20 +276,8 @@ class RetrievalProbe(Probe):
         """Lengths that were not asked on purpose."""
         return tuple(
             f"{each.task} at {each.length:,} tokens was not asked: {each.reason}"
-            for each in _skipped_of(setup, record)
+            for each in skipped_lengths(setup, record)
         )
-
-
-def _skipped_lengths(run: Run, record: CellRecord) -> tuple[Skipped, ...]:
-    """Why lengths are skipped, by `_skipped_of`."""
-    return _skipped_of(run.setup, record)
-
-
-def _skipped_of(setup: Setup, record: CellRecord) -> tuple[Skipped, ...]:
-    """Lengths that no pair was asked, and those that this one was not."""
-    calibration, retrieval = calibration_of(setup), retrieval_of(record)
-    of_all = calibration.left_out if calibration else ()
-    return (*of_all, *(retrieval.skipped_lengths if retrieval else ()))
 
 
 PROBE = RetrievalProbe(
@@ -362,418 +291,5 @@ PROBE = RetrievalProbe(
     makes_texts=True,
     repeats=True,
     calibrating=Calibrating(),
-    skipped=_skipped_lengths,
+    skipped=lambda run, record: skipped_lengths(run.setup, record),
 )
-
-
-class _Questioner(Asker):
-    """Sends questions of tasks."""
-
-    def ask_priming_question(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The beginning of the reply to a question that makes *text* be read."""
-        return self._short_reply(text, question, tokens=PRIMING_TOKENS)
-
-    def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
-        """The reply to *question*, limited by the length of the right one."""
-        tokenizer = self.served.tokenizer
-        right = question.payload
-        tokens = tokenizer.token_counts([right])[0] if tokenizer else len(right)
-        budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._short_reply(text, question, tokens=budget)
-
-    def force_right_answer(self, text: TaskText, question: TextQuestion) -> Answer:
-        """The scores of the right answer to *question*, which is forced."""
-        asked = self._request(text, question, tokens=1)
-        return self.score_reply(question.name, asked, right_answer_text(question))
-
-    def _short_reply(
-        self, text: TaskText, question: TextQuestion, *, tokens: int
-    ) -> Reply:
-        """The reply of at most *tokens*, ended where more would tell nothing."""
-        enough = enough_for_question(question, self.context.run.setup.prompt_form)
-        return self.request_reply(self._request(text, question, tokens=tokens), enough)
-
-    def _request(
-        self, text: TaskText, question: TextQuestion, *, tokens: int
-    ) -> Chat | Completion:
-        """The request for *question*, in the form of prompts that the run has."""
-        run = self.context.run
-        return build_request(
-            run.setup,
-            prompt=f"{text.text}\n{without_last_blank(question.begin)}",
-            messages=messages(run, text, question),
-            tokens=tokens,
-        )
-
-
-@dataclass(slots=True)
-class _Texts:
-    """The texts of a cell, and what its answers so far say of those that follow."""
-
-    context: ProbeContext  # the cell
-    observed: Observed  # the answers so far
-    chosen: RetrievalLayout  # what the run asks
-    _texts: dict[str, TextRead] = field(default_factory=dict, init=False)
-
-    @property
-    def calibration(self) -> Calibration:
-        """What holds for all pairs."""
-        calibration = calibration_of(self.context.run.setup)
-        if calibration is None:
-            raise ValueError("a cell before its reference")
-        return calibration
-
-    @property
-    def _is_reference(self) -> bool:
-        return self.calibration.reference == str(self.context.pair)
-
-    def set_calibration(self, calibration: Calibration) -> None:
-        """Set *calibration* for all pairs."""
-        self.context.keep_calibration(NAME, as_json(calibration))
-
-    def keep_read_text(self, key: TextKey, read: TextRead) -> TextRead:
-        """
-        Keep what was *read*, and return it.
-
-        Behind the last text of a length the reference sets which greater ones are left
-        out.
-        """
-        self._texts[key.name] = read
-        is_last = key.number + 1 == texts_per_length(
-            key.task, self.calibration, self.chosen
-        )
-        # A reference that is measured once more sets nothing.
-        if is_last and self._is_reference and not self.context.variant:
-            self._set_right_share_and_gate(key)
-        return read
-
-    def why_pointless(self, key: TextKey) -> str:
-        """
-        Why *key* is not asked, as a phrase; empty if it is.
-
-        This pair has nothing right at a shorter length, where the reference has.
-        """
-        if self._is_reference or not self.chosen.gate:
-            return ""
-        for shorter in self.chosen.lengths:
-            theirs = self.calibration.right_share_at(key.task, shorter) or 0.0
-            if shorter >= key.length or theirs < FAILS_BELOW:
-                continue
-            shares = self._right_shares(key.task, shorter)
-            if shares and not any(map(any, shares.values())):
-                return (
-                    f"nothing is right at {shorter:,} tokens, of which "
-                    f"{self.calibration.reference} has {theirs:.0%}"
-                )
-        return ""
-
-    def _set_right_share_and_gate(self, size: TextKey) -> None:
-        """
-        Set how right the reference is at the length of *size*.
-
-        If it fails at all depths, and there is a gate, greater lengths are left out for
-        all.
-        """
-        calibration, shares = (
-            self.calibration,
-            self._right_shares(size.task, size.length),
-        )
-        if not shares:
-            return
-        right = fmean(itertools.chain.from_iterable(shares.values()))
-        place = (size.task, size.length)
-        others = (e for e in calibration.answered if (e.task, e.length) != place)
-        told = Answered(*place, round(right, 4))
-        calibration = replace(calibration, answered=(*others, told))
-        fails = all(fmean(share) < FAILS_BELOW for share in shares.values())
-        if fails and self.chosen.gate:
-            reason = (
-                f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
-                f"{size.length:,} tokens at every depth"
-            )
-            left_out = (
-                *calibration.left_out,
-                *_greater_lengths(size, calibration, reason),
-            )
-            calibration = replace(calibration, left_out=left_out)
-        self.set_calibration(calibration)
-
-    def _text_keys(self) -> Iterator[TextKey]:
-        """Keys of all texts that were asked, that of now included."""
-        return map(TextKey.parse, {**self.observed.answers, **self._texts})
-
-    def _right_shares(self, task: str, length: int) -> dict[float, list[float]]:
-        """
-        How right answers to *task* are at *length*, by depth.
-
-        Unanswered ones are not there.
-        """
-        shares: dict[float, list[float]] = {}
-        for key in self._text_keys():
-            if (key.task, key.length) != (task, length):
-                continue
-            text = self._texts.get(key.name) or self._text_of(key.name)
-            for answer in text.answers:
-                if not is_unanswered(answer):
-                    share = score_of(text, answer).share
-                    shares.setdefault(answer.depth, []).append(share)
-        return shares
-
-    def _text_of(self, name: str) -> TextRead:
-        """A text that an earlier server was asked about."""
-        answer = self.observed.answers[name]
-        read = self._texts[name] = from_json(answer, TextRead, file=name)
-        return read
-
-    def text(self, key: TextKey) -> TaskText:
-        """The text of *key*, the same for every pair."""
-        size = self.calibration.size(key.task, key.length)
-        level = self.calibration.levels[key.task]
-        (text,) = self.texts_of(size, level, self.chosen.questions, only=key.number)
-        return text
-
-    def texts_of(
-        self,
-        size: Fitted,
-        level: int,
-        questions: int,
-        *,
-        purpose: str = "",
-        only: int | None = None,
-    ) -> tuple[TaskText, ...]:
-        """Texts that depend on the run's seed, the length and the purpose alone."""
-        words = f"{self.context.run.setup.seed}:{size.length}:{purpose}"
-        return make_texts(
-            size.task,
-            dial=level,
-            characters=size.characters,
-            depths=self.chosen.depths,
-            questions=questions,
-            seed=zlib.crc32(words.encode()),
-            only=only,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class _TextReader(Answering):
-    """Has right answers about texts read behind them."""
-
-    texts: _Texts
-    read: Read  # what reads them
-
-    @override
-    def ask(self, question: Question) -> TextRead:
-        key = question.body
-        return self.texts.keep_read_text(
-            key, score_answers_behind_text(key, self.texts.text(key), self.read)
-        )
-
-    @override
-    def why_pointless(self, question: Question) -> str:
-        return self.texts.why_pointless(question.body)
-
-
-@dataclass(slots=True)
-class _Examiner(_Questioner):
-    """Reads texts and asks about them; on the reference, sets how hard they are."""
-
-    texts: _Texts = field(kw_only=True)
-
-    def calibrate(self) -> None:
-        """Set for all pairs what is not set yet."""
-        if calibration_of(self.context.run.setup) is None:
-            self.texts.set_calibration(self.find_levels())
-
-    @override
-    def ask(self, question: Question) -> TextRead:
-        return self.texts.keep_read_text(question.body, self._ask_text(question.body))
-
-    @override
-    def why_pointless(self, question: Question) -> str:
-        return self.texts.why_pointless(question.body)
-
-    def find_levels(self) -> Calibration:
-        """Level and characters of texts for all pairs, found on unscored questions."""
-        dials = [self._find_dial_level(task) for task in self.texts.chosen.tasks]
-        sizes = [
-            Fitted(d.task, length, self._character_count(d.task, d.level, length))
-            for d in dials
-            for length in self.texts.chosen.lengths
-        ]
-        return Calibration(
-            reference=str(self.context.pair), dials=tuple(dials), sizes=tuple(sizes)
-        )
-
-    # The dial
-
-    def _find_dial_level(self, task: str) -> Dialled:
-        """The level of *task*: the one of the user, or found on the reference."""
-        fixed = self.texts.chosen.fixed_levels.get(task)
-        if fixed is None:
-            return turn_dial(task, lambda level: self._try_level(task, level))
-        step = self._try_level(task, fixed)
-        return Dialled(task=task, level=fixed, is_fixed=True, path=(step,))
-
-    def _try_level(self, task: str, level: int) -> DialStep:
-        """
-        How many questions of their own the reference has right at *level*.
-
-        Raises:
-            BadInput: If the shortest texts of the run have no room for it.
-        """
-        says = TASKS[task].levels[level].says
-        self.context.report_step(0, 1, f"dial of {task} at {level}: {says}")
-        length = self.texts.chosen.lengths[0]
-        size = Fitted(task, length, self._character_count(task, level, length))
-        # What does not fit here would end the run, after minutes of other settings.
-        self.texts.texts_of(size, level, self.texts.chosen.questions)
-        depths = len(self.texts.chosen.depths) if TASKS[task].has_depth else 1
-        tried = -(-DIAL_QUESTIONS // depths)
-        shares = [
-            score_answer(question, self.reply_to(text, question).text).share
-            for text in self.texts.texts_of(size, level, tried, purpose="dial")
-            for question in text.questions
-        ]
-        return DialStep(level, round(fmean(shares), 4), len(shares))
-
-    def _character_count(self, task: str, level: int, length: int) -> int:
-        """Characters of a text of *length* tokens of *task* at *level*."""
-        return fitted_character_count(
-            lambda characters: (
-                make_texts(
-                    task,
-                    dial=level,
-                    characters=characters,
-                    depths=self.texts.chosen.depths[:1],
-                    questions=1,
-                    seed=self.context.run.setup.seed,
-                )[0].text
-            ),
-            length=length,
-            tokenizer=self.served.tokenizer,
-            begin=length
-            * (1 if self.context.run.is_built_in else CHARACTERS_PER_TOKEN),
-        )
-
-    # Texts
-
-    def _ask_text(self, key: TextKey) -> TextRead:
-        """Ask all questions of a text, after an unscored one that makes it be read."""
-        text, what = self.texts.text(key), f"{key.task} at {key.length:,} tokens"
-        # Each scored question then finds the text in the cache, and nothing else.
-        priming = self.ask_and_refuse_cut_prompt(
-            text.text,
-            round((1 - TOLERANCE) * key.length),
-            lambda: self.ask_priming_question(text, text.questions[-1]),
-        )
-        decoys = _decoys(text)
-        answers = []
-        for question in text.questions:
-            self.context.report_substep(f"{what}: {question.key}")
-            answers.append(self._ask_question(key.length, text, question, decoys))
-        return TextRead(
-            **key._asdict(),
-            characters=len(text.text),
-            sha256=hashlib.sha256(text.text.encode()).hexdigest(),
-            decoys=decoys,
-            prompt_tokens=priming.prompt_tokens,
-            cached_tokens=priming.cached_tokens,
-            prompt_ms=priming.prompt_ms,
-            answers=tuple(answers),
-        )
-
-    def _ask_question(
-        self,
-        length: int,
-        text: TaskText,
-        question: TextQuestion,
-        decoys: Sequence[Decoy],
-    ) -> TextAnswer:
-        """
-        Ask *question*, and score its right answer unless texts are graded.
-
-        What is stored is named ``LENGTH-NAME``, with *decoys* beside it.
-        """
-        named = replace(question, name=f"{length}-{question.name}")
-        reply = self.reply_to(text, question)
-        answer = Answer(name=named.name, reply=reply, retries=self.retries)
-        if not self.texts.chosen.graded:
-            right = self.force_right_answer(text, question)
-            answer = replace(answer, scores=right.scores, error=right.error)
-        return _stored_answer(named, answer, decoys)
-
-
-def score_answers_behind_text(
-    key: TextKey, text: TaskText, read: Read, *, wording: int = WORDING
-) -> TextRead:
-    """*text* with the scores of its right answers, read where they stand behind it."""
-    sha256 = hashlib.sha256(text.text.encode()).hexdigest()
-    named = [replace(q, name=f"{key.length}-{q.name}") for q in text.questions]
-    passages = [
-        Passage(q.name, f"\n\n{without_last_blank(q.begin)}", right_answer_text(q))
-        for q in named
-    ]
-    group = Group.of(passages, str(wording), sha256)
-    found = read(group, text.text.removesuffix("\n"))
-    first, *_ = (answer.scores for answer in found.answers)
-    return TextRead(
-        **key._asdict(),
-        characters=len(text.text),
-        sha256=sha256,
-        decoys=_decoys(text),
-        prompt_tokens=first.prompt_tokens if first else 0,
-        cached_tokens=0,
-        prompt_ms=1000 * found.text_s,
-        answers=tuple(
-            _stored_answer(question, answer, _decoys(text))
-            for question, answer in zip(named, found.answers, strict=True)
-        ),
-    )
-
-
-def _decoys(text: TaskText) -> tuple[Decoy, ...]:
-    """The wrong answers of all questions of *text*, each once."""
-    return tuple(
-        dict.fromkeys(d for question in text.questions for d in question.decoys)
-    )
-
-
-def _stored_answer(
-    question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
-) -> TextAnswer:
-    """*answer* to *question*, whose decoys are stored as places among *decoys*."""
-    return TextAnswer(
-        **shared_field_values(question, QuestionFields),
-        decoys=tuple(map(decoys.index, question.decoys)),
-        answer=answer,
-    )
-
-
-def _greater_lengths(
-    failed: TextKey, calibration: Calibration, reason: str
-) -> list[Skipped]:
-    """The greater lengths of the task that *failed*, left out for that *reason*."""
-    return [
-        Skipped(size.task, size.length, reason)
-        for size in calibration.sizes
-        if size.task == failed.task and size.length > failed.length
-    ]
-
-
-def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bool]:
-    """
-    A judge of a reply so far: true once reading on would tell nothing more.
-
-    Args:
-        question: What it answers.
-        form: Of the prompt. A completion has answered with its first line that is
-            not blank; behind it, the text goes on. A chat may begin with a preamble.
-    """
-    if form == PromptForm.COMPLETION and question.shape is not Shape.LINES:
-        return _has_a_line
-    return functools.partial(is_enough, question)
-
-
-def _has_a_line(so_far: str) -> bool:
-    """Whether a whole line that is not blank has come."""
-    return any(line.strip() for line in so_far.split("\n")[:-1])

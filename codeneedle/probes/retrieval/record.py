@@ -234,6 +234,19 @@ def calibration_of(setup: Setup) -> Calibration | None:
     return calibration
 
 
+def known_calibration(setup: Setup) -> Calibration:
+    """
+    What the reference has set for all cells.
+
+    Raises:
+        ValueError: If it has not yet.
+    """
+    calibration = calibration_of(setup)
+    if calibration is None:
+        raise ValueError("a cell before its reference")
+    return calibration
+
+
 @keep_results()
 def retrieval_of(record: CellRecord) -> Retrieval | None:
     """

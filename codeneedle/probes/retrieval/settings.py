@@ -1,7 +1,4 @@
-"""
-What a run of the retrieval probe asks: settings and their checks, the price, what must
-be equal, how text and question are joined, and the texts.
-"""
+"""What a user may choose of retrieval, and what a setup stores of it."""
 
 import math
 from typing import Annotated
@@ -20,7 +17,6 @@ from codeneedle.probes.retrieval.record import (
     Dialled,
     DialStep,
     Fitted,
-    TextKey,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS, TASKS_VERSION, make_texts
 from codeneedle.probes.retrieval.tasks import TaskText
@@ -325,40 +321,3 @@ def expected_calibration(chosen: RetrievalLayout) -> Calibration:
             for length in chosen.lengths
         ),
     )
-
-
-# --- texts
-
-
-def text_keys_to_ask(
-    calibration: Calibration, chosen: RetrievalLayout
-) -> list[TextKey]:
-    """
-    The texts of a run in asking order, by task, then length; without what is left out.
-
-    Args:
-        calibration: What holds for all pairs.
-        chosen: What the run asks.
-    """
-    left_out = {(each.task, each.length) for each in calibration.left_out}
-    return [
-        TextKey(task, length, number)
-        for task in chosen.tasks
-        for length in chosen.lengths
-        if (task, length) not in left_out
-        for number in range(texts_per_length(task, calibration, chosen))
-    ]
-
-
-def texts_per_length(
-    task: str, calibration: Calibration, chosen: RetrievalLayout
-) -> int:
-    """Texts of *task* at each length."""
-    return math.ceil(
-        chosen.questions_per_length(task) / questions_per_text(task, calibration)
-    )
-
-
-def questions_per_text(task: str, calibration: Calibration) -> int:
-    """Questions that share a text of *task*."""
-    return TASKS[task].per_text(TASKS[task].levels[calibration.levels[task]])

@@ -23,9 +23,9 @@ from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.records.record import CellRecord, Status
 
 
-def reading_engine():
+def reading_engine(**tool):
     """One that reads, and whose servers know the answers."""
-    engine = made_engine()
+    engine = made_engine(**tool)
     engine.reply, engine.force = looked_up, forced_to
     return engine
 
@@ -59,6 +59,16 @@ def test_read_answers_are_those_that_are_forced_token_by_token(tmp_path):
                 length == asked.answer.scores.ends[-1] == other.answer.scores.ends[-1]
             )
             assert other.answer.reply is None
+
+
+def test_the_gate_holds_for_a_reference_that_has_nothing_right(tmp_path):
+    engine = reading_engine(logprob=-2.0, lead=-1.0)
+
+    cell = measured(tmp_path, engine, reads=True, lengths=(500, 1000, 2000))
+
+    left_out = [(each.task, each.length) for each in cell.calibration.left_out]
+    assert [500] == sorted({text.length for text in cell.texts})
+    assert [("multikey", 1000), ("multikey", 2000)] == left_out
 
 
 def test_an_answer_that_was_read_is_right_where_greedy_writing_would_give_it(tmp_path):

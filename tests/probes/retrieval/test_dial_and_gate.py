@@ -16,7 +16,7 @@ from fake_engine import FakeEngine, reply_to
 from made_retrieval import made_run
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.retrieval import probe as probe_module
+from codeneedle.probes.retrieval import texts as texts_module
 from codeneedle.probes.retrieval.dial import (
     DIAL_QUESTIONS,
     fitted_character_count,
@@ -325,7 +325,7 @@ def test_the_dial_stops_where_the_texts_of_the_run_do_not_fit_any_more(
             raise BadInput(source="text", reason="too short", hint="Longer.")
         return make_texts(task, dial=dial, seed=seed, **facts)
 
-    monkeypatch.setattr(probe_module, "make_texts", make)
+    monkeypatch.setattr(texts_module, "make_texts", make)
     engine = FakeEngine(reply=looked_up)
 
     found = measured(tmp_path, engine, dial=(), lengths=(1500,))

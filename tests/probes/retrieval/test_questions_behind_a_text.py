@@ -14,9 +14,10 @@ from codeneedle.engines.engine import Ability
 from codeneedle.engines.messages import Chat, PromptCut
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.prompts import PromptForm
+from codeneedle.probes.retrieval.asker import PRIMING_TOKENS, enough_for_question
 from codeneedle.probes.retrieval.dial import DIAL_QUESTIONS, fitted_character_count
 from codeneedle.probes.retrieval.outcomes import outcomes
-from codeneedle.probes.retrieval.probe import PRIMING_TOKENS, PROBE, enough_for_question
+from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts

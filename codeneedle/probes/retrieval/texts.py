@@ -1,0 +1,87 @@
+"""
+Which texts a run asks about, in which order, and how each is made from the run's seed:
+the same for every pair.
+"""
+
+import math
+import zlib
+
+from codeneedle.probes.retrieval.record import (
+    Calibration,
+    Fitted,
+    TextKey,
+    known_calibration,
+)
+from codeneedle.probes.retrieval.settings import RetrievalLayout, retrieval_layout
+from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
+from codeneedle.probes.retrieval.tasks import TaskText
+from codeneedle.records.record import Setup
+
+
+def text_keys_to_ask(
+    calibration: Calibration, chosen: RetrievalLayout
+) -> list[TextKey]:
+    """
+    The texts of a run in asking order, by task, then length; without what is left out.
+
+    Args:
+        calibration: What holds for all pairs.
+        chosen: What the run asks.
+    """
+    left_out = {(each.task, each.length) for each in calibration.left_out}
+    return [
+        TextKey(task, length, number)
+        for task in chosen.tasks
+        for length in chosen.lengths
+        if (task, length) not in left_out
+        for number in range(texts_per_length(task, calibration, chosen))
+    ]
+
+
+def texts_per_length(
+    task: str, calibration: Calibration, chosen: RetrievalLayout
+) -> int:
+    """Texts of *task* at each length."""
+    return math.ceil(
+        chosen.questions_per_length(task) / questions_per_text(task, calibration)
+    )
+
+
+def questions_per_text(task: str, calibration: Calibration) -> int:
+    """Questions that share a text of *task*."""
+    return TASKS[task].per_text(TASKS[task].levels[calibration.levels[task]])
+
+
+def text_of(setup: Setup, key: TextKey) -> TaskText:
+    """The text of *key*, the same for every pair."""
+    calibration = known_calibration(setup)
+    (text,) = texts_of(
+        setup,
+        calibration.size(key.task, key.length),
+        calibration.levels[key.task],
+        retrieval_layout(setup).questions,
+        only=key.number,
+    )
+    return text
+
+
+def texts_of(
+    setup: Setup,
+    size: Fitted,
+    level: int,
+    questions: int,
+    *,
+    purpose: str = "",
+    only: int | None = None,
+) -> tuple[TaskText, ...]:
+    """Texts that depend on the run's seed, the length and the purpose alone."""
+    words = f"{setup.seed}:{size.length}:{purpose}"
+    return make_texts(
+        size.task,
+        dial=level,
+        characters=size.characters,
+        depths=retrieval_layout(setup).depths,
+        questions=questions,
+        seed=zlib.crc32(words.encode()),
+        only=only,
+    )
