@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import pairwise
 
 from msgspec import structs
 from typing_extensions import override
@@ -19,7 +18,6 @@ from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.errors import BadInput, CellError, CodeneedleError
-from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
@@ -41,7 +39,6 @@ from codeneedle.probes.probe import (
 from codeneedle.probes.reading import (
     Group,
     answer_by_reading,
-    chunk_lengths,
     chunk_tokens,
     refuse_reading,
 )
@@ -51,6 +48,7 @@ from codeneedle.probes.recall.asked_functions import (
     rooms,
 )
 from codeneedle.probes.recall.asker import FunctionAsker, FunctionReader
+from codeneedle.probes.recall.bill import bill_of_functions
 from codeneedle.probes.recall.metrics import (
     FORCED,
     METRICS,
@@ -59,7 +57,6 @@ from codeneedle.probes.recall.metrics import (
 )
 from codeneedle.probes.recall.passages import (
     group_functions_by_chunk,
-    lines_per_question,
     question_and_answer_tokens,
     reading_question,
 )
@@ -95,48 +92,6 @@ CEILING_LINES = 19.95
 
 FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
-
-
-def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
-    """What is asked of so many functions."""
-    phrases = []
-    if chosen.writes:
-        functions, limit = plural(written, "function"), chosen.reply_tokens
-        until = f", up to {plural(limit, 'token')} each" if limit else ""
-        phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
-    if chosen.scores:
-        functions, lines = plural(scored, "function"), plural(chosen.line_count, "line")
-        phrases.append(f"{lines} of {functions} {chosen.read_or_forced_word}")
-    return "; ".join(phrases)
-
-
-def _shortest_text_tokens(
-    corpus: Corpus, chosen: RecallSettings, estimates: Estimates
-) -> int:
-    """About the tokens of the shortest part with a function, as it is asked for."""
-    if not corpus.long_enough_functions(chosen.line_count):
-        return 0
-    lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
-    shortest = len(corpus.shortest_beginning(chosen.line_count))
-    return estimates.tokens(shortest + lines_before_and_right)
-
-
-def _context_note(least: int) -> str:
-    """What a plan says where the sweep is likely to refuse the context."""
-    return (
-        f"the context is too small: one function takes about {least:,} tokens with "
-        f"question and answer; use --context {pad_context(least)} or more"
-    )
-
-
-def _expected_function_counts(
-    chosen: RecallSettings, estimates: Estimates
-) -> tuple[int, int]:
-    """About how many functions of the text as sent are written, and forced."""
-    corpus, share = estimates.corpus, estimates.sent_corpus_share
-    long = math.floor(share * len(corpus.long_enough_functions(WRITTEN_LINES)))
-    all_lines = math.floor(share * len(corpus.long_enough_functions(chosen.line_count)))
-    return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
@@ -344,7 +299,7 @@ class FurtherFunctions(Further):
             return None
         few = min(FORCED_BESIDE, settings.function_count)
         forced = structs.replace(settings, way=(Way.FORCE,))
-        return PROBE.bill(forced, replace(estimates, functions=few))
+        return bill_of_functions(forced, replace(estimates, functions=few))
 
     @override
     def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
@@ -523,44 +478,7 @@ class RecallProbe(Probe):
 
     @override
     def bill(self, settings: RecallSettings, estimates: Estimates) -> Bill:
-        """The corpus once, and lines of as many functions as are likely to fit."""
-        setup, corpus, chosen = estimates.setup, estimates.corpus, settings
-        there = recall_layout(setup) if setup else RecallLayout()
-        if estimates.functions is not None:
-            chosen = structs.replace(chosen, functions=estimates.functions)
-        a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
-        if there.written or there.forced:
-            written = len(there.written)
-            scored = min(len(there.forced), chosen.function_count)
-        else:
-            least = _shortest_text_tokens(corpus, chosen, estimates)
-            if least > estimates.context:
-                return Bill(price=Price(), phrase=_context_note(least))
-            written, scored = _expected_function_counts(chosen, estimates)
-        if chosen.scores and not written:
-            chosen = chosen.without_writing
-        written *= chosen.writes
-        scored *= chosen.scores
-        tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
-        texts: tuple[int, ...] = (
-            (estimates.text_tokens,) if written or not chosen.reads else ()
-        )
-        if chosen.reads:
-            asked = lines_per_question(corpus, chosen.line_count) * a_line
-            text, context = estimates.text_tokens, estimates.context
-            # Those that are asked for later are read behind a text of their own.
-            ends = block_ends(min(settings.function_count, scored), scored)
-            for known, end in pairwise([0, *ends]):
-                count = end - known
-                texts += chunk_lengths(text, count * asked, count, context)
-        else:
-            tokens += scored * chosen.line_count * a_line
-        return Bill(
-            price=Price.of_cell(
-                texts, written=math.ceil(tokens), depth=estimates.text_tokens
-            ),
-            phrase=_asked_phrase(chosen, written, scored),
-        )
+        return bill_of_functions(settings, estimates)
 
     @override
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
