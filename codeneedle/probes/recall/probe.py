@@ -6,22 +6,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from msgspec import structs
 from typing_extensions import override
 
-from codeneedle.cache_types import most_precise
-from codeneedle.corpora.corpus import Corpus
 from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.errors import BadInput, CellError, CodeneedleError
+from codeneedle.engines.engine import Served
+from codeneedle.errors import CellError
 from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import ABLE, Metric
-from codeneedle.probes.observations import (
-    Observed,
-    merge_chosen_settings,
-    observation_of,
-)
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed, merge_chosen_settings
 from codeneedle.probes.probe import (
     Probe,
     Question,
@@ -42,16 +36,12 @@ from codeneedle.probes.recall.asker import (
 )
 from codeneedle.probes.recall.bill import bill_of_functions
 from codeneedle.probes.recall.further_functions import FURTHER, groups_to_read
-from codeneedle.probes.recall.metrics import METRICS, forced_metrics, matched_share
+from codeneedle.probes.recall.metrics import METRICS, forced_metrics
 from codeneedle.probes.recall.passages import reading_question
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import READ, WRITTEN, recall_of
 from codeneedle.probes.recall.settings import (
-    DECIDING_FUNCTIONS,
-    DECIDING_LINES,
-    DECIDING_READ,
     FUNCTIONS_KEYS,
-    MOST_READ,
     NAME,
     RecallLayout,
     RecallSettings,
@@ -59,8 +49,17 @@ from codeneedle.probes.recall.settings import (
     recall_layout,
     settings_of,
 )
+from codeneedle.probes.recall.ways import (
+    check_and_order_ways,
+    missing_way_phrases,
+    refuse_short_functions,
+    settings_for_deciding,
+    usual_way,
+    why_unwritten,
+    would_read,
+)
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
-from codeneedle.text import number_text, plural
+from codeneedle.text import plural
 
 CEILING_LINES = 19.95
 """Matched lines, a mean, from which no more can be told than that nothing is lost."""
@@ -90,172 +89,13 @@ def _why_no_margins(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-def _missing_way_phrases(record: CellRecord) -> Iterator[str]:
-    """Why *record* has no forced, or no written answer at all."""
-    recall = recall_of(record)
-    for name, answers in (
-        ("forced", recall.scored_answers),
-        ("written", recall.rounds),
-    ):
-        errors = {answer.error for answer in answers}
-        if errors and "" not in errors:
-            yield f"no {name} recall: {min(errors)}"
-    skipped = observation_of(record, Observed).skipped
-    if skipped and not recall.rounds:
-        yield f"no written recall: {min(skipped.values())}"
-
-
-def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
-    """
-    How functions are asked for where no way is named.
-
-    Written alone where nothing can be scored; scored alone in a sweep that decides
-    without a limit of replies.
-    """
-    if Ability.FORCED not in estimates.engine.abilities:
-        return (Way.WRITE,)
-    is_read = _would_read(estimates) and estimates.can_read_right_tokens
-    scored = Way.READ if is_read else Way.FORCE
-    is_brief = estimates.decides and not settings.reply_tokens
-    return (scored,) if is_brief else (Way.WRITE, scored)
-
-
-def _would_read(estimates: Estimates) -> bool:
-    """Whether right lines are read here, if a tool can hold the text."""
-    is_fast = estimates.engine.is_on_accelerator and not estimates.is_built_in
-    return is_fast and estimates.text_tokens <= MOST_READ
-
-
-def _why_unwritten(context: ProbeContext) -> str:
-    """
-    Why a pair is not asked to write, as a phrase; empty if it is.
-
-    Where the reference writes too little back, no pair could lose any of it. Where none
-    of its lines could be scored, what is written is all that there is.
-    """
-    chosen = settings_of(context.run.setup)
-    by_pair = {record.pair: record for record in context.others}
-    reference = most_precise([context.pair, *by_pair])
-    if reference == context.pair or not (chosen.writes and chosen.scores):
-        return ""
-    recall = recall_of(by_pair[reference])
-    is_scored = any(answer.scores for answer in recall.scored_answers)
-    if not (recall.rounds and is_scored):
-        return ""
-    share = matched_share(by_pair[reference], context.run.setup)
-    if share >= ABLE:
-        return ""
-    lines = number_text(share * WRITTEN_LINES, digits=1)
-    return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
-
-
-def _require_forcing(engine: Engine) -> None:
-    """Stop at an *engine* that cannot score right lines: they can be written."""
-    try:
-        engine.require(Ability.FORCED)
-    except CodeneedleError as error:
-        error.hint = f"{error.hint.removesuffix('.')}, or --way write."
-        raise
-
-
-def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
-    """
-    Stop at *settings* of lines that are forced: they are written alone.
-
-    Raises:
-        BadInput: With what works with this engine.
-    """
-    reason, hint = f"--engine {engine.name} forces none here", "Leave it out."
-    if Ability.FORCED in engine.abilities:
-        reason = "--way write forces none"
-        hint = "Leave it out, or use --way write,force."
-    for name in ("functions", "lines"):
-        value = getattr(settings, name)
-        if value is not None:
-            raise BadInput(
-                source=f"--{name} {value}",
-                reason=f"is of lines that are forced; {reason}",
-                hint=hint,
-            )
-
-
-def _check_and_order_ways(settings: RecallSettings, engine: Engine) -> RecallSettings:
-    """
-    *settings* as *engine* can ask them, their ways in asking order.
-
-    Raises:
-        CodeneedleError: If it cannot score right lines, and is to; if these are to be
-            both forced and read; if settings of scored lines are given where lines are
-            written alone, or a limit of replies where none is written.
-    """
-    way = tuple(way for way in Way if way in settings.way)
-    settings = structs.replace(settings, way=way)
-    if {Way.FORCE, Way.READ} <= {*way}:
-        raise BadInput(
-            source=f"--way {','.join(settings.way)}",
-            reason="lines that are forced are never compared with lines that are read",
-            hint="Name one of them; of lines that are read, the pair to set is forced "
-            "for a check, too.",
-        )
-    if settings.reply_tokens and way and Way.WRITE not in way:
-        raise BadInput(
-            source=f"--reply-tokens {settings.reply_tokens}",
-            reason=f"is of lines that are written; --way {','.join(way)} writes none",
-            hint="Leave it out, or use --way write.",
-        )
-    can_force = Ability.FORCED in engine.abilities
-    if Way.FORCE in way:
-        _require_forcing(engine)
-    elif way == (Way.WRITE,) or not (way or can_force):
-        _refuse_forcing_settings(settings, engine)
-    return settings
-
-
-def _settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
-    """*chosen* for a sweep that decides: a few functions, where none are named."""
-    if not chosen.scores:
-        return chosen
-    fewest = DECIDING_READ if chosen.reads else DECIDING_FUNCTIONS
-    return structs.replace(
-        chosen,
-        functions=chosen.functions or fewest,
-        lines=chosen.lines or DECIDING_LINES,
-    )
-
-
-def _refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
-    """
-    Stop at lines that no function of *corpus* has.
-
-    Raises:
-        BadInput: With a setting that works.
-    """
-    longest = max(function.content_line_count for function in corpus.functions)
-    if Way.WRITE in chosen.way and longest < WRITTEN_LINES:
-        raise BadInput(
-            source=f"--way {','.join(chosen.way)}",
-            reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
-            f"to write; the longest has {longest} that are not blank",
-            # Whoever is asked for both can score.
-            hint="Use another --corpus"
-            f"{f', or --way {chosen.way[-1]}' if chosen.scores else ''}.",
-        )
-    if chosen.lines and longest < chosen.lines:
-        raise BadInput(
-            source=f"--lines {chosen.lines}",
-            reason=f"no function of corpus {corpus.name} has so many; the longest "
-            f"has {longest} that are not blank",
-            hint=f"Use --lines {longest} or less, or another --corpus.",
-        )
-
-
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
     @override
     def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
         is_forced = settings.scores and not settings.reads
-        if is_forced and _would_read(estimates) and estimates.unread:
+        if is_forced and would_read(estimates) and estimates.unread:
             return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
 
@@ -310,15 +150,15 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = _check_and_order_ways(settings, estimates.engine)
-        _refuse_short_functions(chosen, estimates.corpus)
+        chosen = check_and_order_ways(settings, estimates.engine)
+        refuse_short_functions(chosen, estimates.corpus)
         if estimates.setup:
             chosen = merge_chosen_settings(settings_of(estimates.setup), chosen)
         if not chosen.way:
-            way = _usual_way(chosen, estimates)
+            way = usual_way(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.has_asked_probe(NAME):
-            chosen = _settings_for_deciding(chosen)
+            chosen = settings_for_deciding(chosen)
         if chosen.reads:
             refuse_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
@@ -367,7 +207,7 @@ class RecallProbe(Probe):
         if context.is_check:
             start_server_and_ask(self, context, observed, lambda: FURTHER.checks(setup))
             return checked_observation(self, observed)
-        if reason := _why_unwritten(context):
+        if reason := why_unwritten(context):
             unwritten = (
                 question.key
                 for question in self.questions(setup, context.goal)
@@ -503,7 +343,7 @@ class RecallProbe(Probe):
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Why there are no forced, or no written, lines."""
-        return tuple(_missing_way_phrases(record))
+        return tuple(missing_way_phrases(record))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:
