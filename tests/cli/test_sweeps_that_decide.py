@@ -19,7 +19,7 @@ from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.sweep import Page, _set_up_run
 from codeneedle.engines.engine import Ability, CacheTypes
 from codeneedle.errors import CellError
-from codeneedle.probes.recall import probe as recall_probe
+from codeneedle.probes.recall import ways
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.sweep import schedule
@@ -159,7 +159,7 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
     deciding, monkeypatch
 ):
     """Six are asked at least; five minutes hold all 12."""
-    monkeypatch.setattr(recall_probe, "DECIDING_FUNCTIONS", FEW)
+    monkeypatch.setattr(ways, "DECIDING_FUNCTIONS", FEW)
     reference = Pair("f16", "f16")
     deciding.sweep(types=("f16", "q8_0"), functions=None)
     store = deciding.page.plan.store
@@ -185,7 +185,7 @@ def test_functions_that_are_named_are_those_of_the_first_step(deciding):
 def test_a_reference_that_fails_further_on_ends_it_and_that_is_said(
     deciding, monkeypatch, golden
 ):
-    monkeypatch.setattr(recall_probe, "DECIDING_FUNCTIONS", FEW)
+    monkeypatch.setattr(ways, "DECIDING_FUNCTIONS", FEW)
     deciding.dying = Pair("f16", "f16")
 
     assert 1 == deciding.sweep(types=("f16", "q8_0"), functions=None)

@@ -14,6 +14,7 @@ from codeneedle.probes.prompts import build_request
 from codeneedle.probes.reading import Read
 from codeneedle.probes.recall.alignment import align_reply, answer_lines
 from codeneedle.probes.recall.prompts import chat_messages, completion_prompt
+from codeneedle.probes.recall.record import FORCED
 from codeneedle.probes.recall.settings import Way, settings_of
 from codeneedle.text import one_line
 
@@ -87,6 +88,12 @@ class FunctionReader(Answering):
     def ask(self, question: Question) -> AnswerGroup:
         _, group = question.body
         return self.read(group, self.text)
+
+
+def forcing_question(needle: NeedleFacts) -> Question:
+    """The question for right lines of *needle*, forced, by its key of a record."""
+    key = f"{FORCED} {needle.name}"
+    return Question(key, phrase=key, body=(Way.FORCE, needle))
 
 
 def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:

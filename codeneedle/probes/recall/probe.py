@@ -2,77 +2,46 @@
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
-from itertools import pairwise
 
 from msgspec import structs
 from typing_extensions import override
 
-from codeneedle.cache_types import most_precise
-from codeneedle.corpora.corpus import LIMIT, Corpus
-from codeneedle.corpora.needles import (
-    WRITTEN_LINES,
-    NeedleFacts,
-    block_ends,
-)
+from codeneedle.corpora.needles import WRITTEN_LINES, NeedleFacts
 from codeneedle.document import Document
-from codeneedle.engines.engine import Ability, Engine, Served
-from codeneedle.engines.pace import CELL, Pace, Price
-from codeneedle.errors import BadInput, CellError, CodeneedleError
-from codeneedle.models.kv_cache import pad_context
+from codeneedle.engines.engine import Served
+from codeneedle.errors import CellError
 from codeneedle.probes import frames
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import ABLE, Metric
-from codeneedle.probes.observations import (
-    Observed,
-    merge_chosen_settings,
-    observation_of,
-)
+from codeneedle.probes.metrics import Metric
+from codeneedle.probes.observations import Observed, merge_chosen_settings
 from codeneedle.probes.probe import (
-    Further,
     Probe,
     Question,
     checked_observation,
     previous_answers,
     start_server_and_ask,
 )
-from codeneedle.probes.reading import (
-    Group,
-    answer_by_reading,
-    chunk_lengths,
-    chunk_tokens,
-    refuse_reading,
-)
+from codeneedle.probes.reading import answer_by_reading, refuse_reading
 from codeneedle.probes.recall.asked_functions import (
     PRIMING_TOKENS,
     choose_asked_functions,
     rooms,
 )
-from codeneedle.probes.recall.asker import FunctionAsker, FunctionReader
-from codeneedle.probes.recall.metrics import (
-    FORCED,
-    METRICS,
-    forced_metrics,
-    matched_share,
+from codeneedle.probes.recall.asker import (
+    FunctionAsker,
+    FunctionReader,
+    forcing_question,
 )
-from codeneedle.probes.recall.passages import (
-    group_functions_by_chunk,
-    lines_per_question,
-    question_and_answer_tokens,
-    reading_question,
-)
+from codeneedle.probes.recall.bill import bill_of_functions
+from codeneedle.probes.recall.further_functions import FURTHER, groups_to_read
+from codeneedle.probes.recall.metrics import METRICS, forced_metrics
+from codeneedle.probes.recall.passages import reading_question
 from codeneedle.probes.recall.prompts import WORDING
-from codeneedle.probes.recall.record import FORCED as FORCED_KEY
 from codeneedle.probes.recall.record import READ, WRITTEN, recall_of
 from codeneedle.probes.recall.settings import (
-    DECIDING_FUNCTIONS,
-    DECIDING_LINES,
-    DECIDING_READ,
-    FORCED_BESIDE,
     FUNCTIONS_KEYS,
-    MOST_READ,
     NAME,
     RecallLayout,
     RecallSettings,
@@ -80,63 +49,23 @@ from codeneedle.probes.recall.settings import (
     recall_layout,
     settings_of,
 )
-from codeneedle.records.record import (
-    CellRecord,
-    Json,
-    Run,
-    Setup,
-    Status,
-    as_json,
+from codeneedle.probes.recall.ways import (
+    check_and_order_ways,
+    missing_way_phrases,
+    refuse_short_functions,
+    settings_for_deciding,
+    usual_way,
+    why_unwritten,
+    would_read,
 )
-from codeneedle.text import number_text, plural
+from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
+from codeneedle.text import plural
 
 CEILING_LINES = 19.95
 """Matched lines, a mean, from which no more can be told than that nothing is lost."""
 
 FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
-
-
-def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
-    """What is asked of so many functions."""
-    phrases = []
-    if chosen.writes:
-        functions, limit = plural(written, "function"), chosen.reply_tokens
-        until = f", up to {plural(limit, 'token')} each" if limit else ""
-        phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
-    if chosen.scores:
-        functions, lines = plural(scored, "function"), plural(chosen.line_count, "line")
-        phrases.append(f"{lines} of {functions} {chosen.read_or_forced_word}")
-    return "; ".join(phrases)
-
-
-def _shortest_text_tokens(
-    corpus: Corpus, chosen: RecallSettings, estimates: Estimates
-) -> int:
-    """About the tokens of the shortest part with a function, as it is asked for."""
-    if not corpus.long_enough_functions(chosen.line_count):
-        return 0
-    lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
-    shortest = len(corpus.shortest_beginning(chosen.line_count))
-    return estimates.tokens(shortest + lines_before_and_right)
-
-
-def _context_note(least: int) -> str:
-    """What a plan says where the sweep is likely to refuse the context."""
-    return (
-        f"the context is too small: one function takes about {least:,} tokens with "
-        f"question and answer; use --context {pad_context(least)} or more"
-    )
-
-
-def _expected_function_counts(
-    chosen: RecallSettings, estimates: Estimates
-) -> tuple[int, int]:
-    """About how many functions of the text as sent are written, and forced."""
-    corpus, share = estimates.corpus, estimates.sent_corpus_share
-    long = math.floor(share * len(corpus.long_enough_functions(WRITTEN_LINES)))
-    all_lines = math.floor(share * len(corpus.long_enough_functions(chosen.line_count)))
-    return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
 
 
 def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
@@ -160,279 +89,13 @@ def _why_no_margins(run: Run) -> Iterator[str]:
         yield f"no margins: the server tells {told}"
 
 
-def _missing_way_phrases(record: CellRecord) -> Iterator[str]:
-    """Why *record* has no forced, or no written answer at all."""
-    recall = recall_of(record)
-    for name, answers in (
-        ("forced", recall.scored_answers),
-        ("written", recall.rounds),
-    ):
-        errors = {answer.error for answer in answers}
-        if errors and "" not in errors:
-            yield f"no {name} recall: {min(errors)}"
-    skipped = observation_of(record, Observed).skipped
-    if skipped and not recall.rounds:
-        yield f"no written recall: {min(skipped.values())}"
-
-
-def _usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
-    """
-    How functions are asked for where no way is named.
-
-    Written alone where nothing can be scored; scored alone in a sweep that decides
-    without a limit of replies.
-    """
-    if Ability.FORCED not in estimates.engine.abilities:
-        return (Way.WRITE,)
-    is_read = _would_read(estimates) and estimates.can_read_right_tokens
-    scored = Way.READ if is_read else Way.FORCE
-    is_brief = estimates.decides and not settings.reply_tokens
-    return (scored,) if is_brief else (Way.WRITE, scored)
-
-
-def _would_read(estimates: Estimates) -> bool:
-    """Whether right lines are read here, if a tool can hold the text."""
-    is_fast = estimates.engine.is_on_accelerator and not estimates.is_built_in
-    return is_fast and estimates.text_tokens <= MOST_READ
-
-
-def _why_unwritten(context: ProbeContext) -> str:
-    """
-    Why a pair is not asked to write, as a phrase; empty if it is.
-
-    Where the reference writes too little back, no pair could lose any of it. Where none
-    of its lines could be scored, what is written is all that there is.
-    """
-    chosen = settings_of(context.run.setup)
-    by_pair = {record.pair: record for record in context.others}
-    reference = most_precise([context.pair, *by_pair])
-    if reference == context.pair or not (chosen.writes and chosen.scores):
-        return ""
-    recall = recall_of(by_pair[reference])
-    is_scored = any(answer.scores for answer in recall.scored_answers)
-    if not (recall.rounds and is_scored):
-        return ""
-    share = matched_share(by_pair[reference], context.run.setup)
-    if share >= ABLE:
-        return ""
-    lines = number_text(share * WRITTEN_LINES, digits=1)
-    return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
-
-
-def _require_forcing(engine: Engine) -> None:
-    """Stop at an *engine* that cannot score right lines: they can be written."""
-    try:
-        engine.require(Ability.FORCED)
-    except CodeneedleError as error:
-        error.hint = f"{error.hint.removesuffix('.')}, or --way write."
-        raise
-
-
-def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
-    """
-    Stop at *settings* of lines that are forced: they are written alone.
-
-    Raises:
-        BadInput: With what works with this engine.
-    """
-    reason, hint = f"--engine {engine.name} forces none here", "Leave it out."
-    if Ability.FORCED in engine.abilities:
-        reason = "--way write forces none"
-        hint = "Leave it out, or use --way write,force."
-    for name in ("functions", "lines"):
-        value = getattr(settings, name)
-        if value is not None:
-            raise BadInput(
-                source=f"--{name} {value}",
-                reason=f"is of lines that are forced; {reason}",
-                hint=hint,
-            )
-
-
-def _check_and_order_ways(settings: RecallSettings, engine: Engine) -> RecallSettings:
-    """
-    *settings* as *engine* can ask them, their ways in asking order.
-
-    Raises:
-        CodeneedleError: If it cannot score right lines, and is to; if these are to be
-            both forced and read; if settings of scored lines are given where lines are
-            written alone, or a limit of replies where none is written.
-    """
-    way = tuple(way for way in Way if way in settings.way)
-    settings = structs.replace(settings, way=way)
-    if {Way.FORCE, Way.READ} <= {*way}:
-        raise BadInput(
-            source=f"--way {','.join(settings.way)}",
-            reason="lines that are forced are never compared with lines that are read",
-            hint="Name one of them; of lines that are read, the pair to set is forced "
-            "for a check, too.",
-        )
-    if settings.reply_tokens and way and Way.WRITE not in way:
-        raise BadInput(
-            source=f"--reply-tokens {settings.reply_tokens}",
-            reason=f"is of lines that are written; --way {','.join(way)} writes none",
-            hint="Leave it out, or use --way write.",
-        )
-    can_force = Ability.FORCED in engine.abilities
-    if Way.FORCE in way:
-        _require_forcing(engine)
-    elif way == (Way.WRITE,) or not (way or can_force):
-        _refuse_forcing_settings(settings, engine)
-    return settings
-
-
-def _settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
-    """*chosen* for a sweep that decides: a few functions, where none are named."""
-    if not chosen.scores:
-        return chosen
-    fewest = DECIDING_READ if chosen.reads else DECIDING_FUNCTIONS
-    return structs.replace(
-        chosen,
-        functions=chosen.functions or fewest,
-        lines=chosen.lines or DECIDING_LINES,
-    )
-
-
-def _refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
-    """
-    Stop at lines that no function of *corpus* has.
-
-    Raises:
-        BadInput: With a setting that works.
-    """
-    longest = max(function.content_line_count for function in corpus.functions)
-    if Way.WRITE in chosen.way and longest < WRITTEN_LINES:
-        raise BadInput(
-            source=f"--way {','.join(chosen.way)}",
-            reason=f"no function of corpus {corpus.name} has {WRITTEN_LINES} lines "
-            f"to write; the longest has {longest} that are not blank",
-            # Whoever is asked for both can score.
-            hint="Use another --corpus"
-            f"{f', or --way {chosen.way[-1]}' if chosen.scores else ''}.",
-        )
-    if chosen.lines and longest < chosen.lines:
-        raise BadInput(
-            source=f"--lines {chosen.lines}",
-            reason=f"no function of corpus {corpus.name} has so many; the longest "
-            f"has {longest} that are not blank",
-            hint=f"Use --lines {longest} or less, or another --corpus.",
-        )
-
-
-class FurtherFunctions(Further):
-    """Open pairs are asked for further functions whose lines are forced, or read."""
-
-    metric = FORCED[0].name
-    setting = "functions"
-
-    @override
-    def planned_units_at_looks(
-        self, settings: RecallSettings, estimates: Estimates
-    ) -> Sequence[int]:
-        if not settings.scores:
-            return []
-        there = len(estimates.corpus.long_enough_functions(settings.line_count))
-        functions = math.floor(estimates.sent_corpus_share * there)
-        ends = block_ends(settings.function_count, min(functions, LIMIT))
-        return ends if functions else []
-
-    @override
-    def planned_check(
-        self, settings: RecallSettings, estimates: Estimates
-    ) -> Bill | None:
-        if not settings.reads:
-            return None
-        few = min(FORCED_BESIDE, settings.function_count)
-        forced = structs.replace(settings, way=(Way.FORCE,))
-        return PROBE.bill(forced, replace(estimates, functions=few))
-
-    @override
-    def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
-        # What is written is a part of the start: it is asked once, by the first server.
-        first = Price() if known else CELL
-        if settings_of(setup).reads:
-            return first + _price_of_reading(setup, goal, known)
-        text = setup.corpus.tokens
-        forced = _right_tokens(setup, recall_layout(setup).forced[known:goal])
-        return first + Price.of_texts(text) + Price.of_answers(forced, text)
-
-    @override
-    def pace(self, record: CellRecord, setup: Setup) -> Pace:
-        recall, count = recall_of(record), self.units(record)
-        written_s = math.fsum(answer.wall_s for answer in recall.rounds)
-        if settings_of(setup).reads:
-            read = _price_of_reading(setup, count).read
-            return Pace(start_s=written_s, read_s=recall.reading_s / max(read, 1))
-        # The start of a server is a part of the text that it reads.
-        forced_s = math.fsum(answer.wall_s for answer in recall.forced)
-        text_s = max(record.phases.total_s - written_s - forced_s, 0.0)
-        forced = _right_tokens(setup, recall_layout(setup).forced[:count])
-        return Pace(
-            start_s=written_s,
-            read_s=text_s / max(recall.starts, 1) / max(setup.corpus.tokens, 1),
-            write_s=forced_s / max(forced, 1),
-        )
-
-    @override
-    def units(self, record: CellRecord) -> int:
-        return len(recall_of(record).scored_answers)
-
-    @override
-    def checks(self, setup: Setup) -> Sequence[Question]:
-        """Where lines are read, the first few functions, forced; else none."""
-        chosen = settings_of(setup)
-        if not chosen.reads:
-            return ()
-        few = min(FORCED_BESIDE, chosen.function_count)
-        return [
-            _forcing_question(needle) for needle in recall_layout(setup).forced[:few]
-        ]
-
-    @override
-    def units_at_looks(self, setup: Setup) -> list[int]:
-        first = settings_of(setup).function_count
-        return (
-            block_ends(first, len(recall_layout(setup).forced))
-            if recall_layout(setup).forced
-            else []
-        )
-
-
-FURTHER = FurtherFunctions()
-
-
-def _right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
-    """About the tokens of the right lines of *needles*."""
-    characters = sum(len(line) + 1 for needle in needles for line in needle.lines)
-    return characters * setup.corpus.tokens / max(setup.corpus.characters, 1)
-
-
-def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
-    """What reading takes until *goal* functions are, of which so many are *known*."""
-    there = {needle.name for needle in recall_layout(setup).forced[:known]}
-    lengths = [
-        chunk_tokens(
-            setup.corpus.tokens,
-            math.ceil(question_and_answer_tokens(setup, group.passages)),
-        )
-        for group in PROBE.groups_to_read(setup, goal)
-        if not {passage.name for passage in group.passages} <= there
-    ]
-    return Price.of_texts(*lengths)
-
-
-def _forcing_question(needle: NeedleFacts) -> Question:
-    key = f"{FORCED_KEY} {needle.name}"
-    return Question(key, phrase=key, body=(Way.FORCE, needle))
-
-
 class RecallProbe(Probe):
     """Asks for functions verbatim, and scores their right lines."""
 
     @override
     def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
         is_forced = settings.scores and not settings.reads
-        if is_forced and _would_read(estimates) and estimates.unread:
+        if is_forced and would_read(estimates) and estimates.unread:
             return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
 
@@ -487,15 +150,15 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = _check_and_order_ways(settings, estimates.engine)
-        _refuse_short_functions(chosen, estimates.corpus)
+        chosen = check_and_order_ways(settings, estimates.engine)
+        refuse_short_functions(chosen, estimates.corpus)
         if estimates.setup:
             chosen = merge_chosen_settings(settings_of(estimates.setup), chosen)
         if not chosen.way:
-            way = _usual_way(chosen, estimates)
+            way = usual_way(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.has_asked_probe(NAME):
-            chosen = _settings_for_deciding(chosen)
+            chosen = settings_for_deciding(chosen)
         if chosen.reads:
             refuse_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
@@ -523,44 +186,7 @@ class RecallProbe(Probe):
 
     @override
     def bill(self, settings: RecallSettings, estimates: Estimates) -> Bill:
-        """The corpus once, and lines of as many functions as are likely to fit."""
-        setup, corpus, chosen = estimates.setup, estimates.corpus, settings
-        there = recall_layout(setup) if setup else RecallLayout()
-        if estimates.functions is not None:
-            chosen = structs.replace(chosen, functions=estimates.functions)
-        a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
-        if there.written or there.forced:
-            written = len(there.written)
-            scored = min(len(there.forced), chosen.function_count)
-        else:
-            least = _shortest_text_tokens(corpus, chosen, estimates)
-            if least > estimates.context:
-                return Bill(price=Price(), phrase=_context_note(least))
-            written, scored = _expected_function_counts(chosen, estimates)
-        if chosen.scores and not written:
-            chosen = chosen.without_writing
-        written *= chosen.writes
-        scored *= chosen.scores
-        tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
-        texts: tuple[int, ...] = (
-            (estimates.text_tokens,) if written or not chosen.reads else ()
-        )
-        if chosen.reads:
-            asked = lines_per_question(corpus, chosen.line_count) * a_line
-            text, context = estimates.text_tokens, estimates.context
-            # Those that are asked for later are read behind a text of their own.
-            ends = block_ends(min(settings.function_count, scored), scored)
-            for known, end in pairwise([0, *ends]):
-                count = end - known
-                texts += chunk_lengths(text, count * asked, count, context)
-        else:
-            tokens += scored * chosen.line_count * a_line
-        return Bill(
-            price=Price.of_cell(
-                texts, written=math.ceil(tokens), depth=estimates.text_tokens
-            ),
-            phrase=_asked_phrase(chosen, written, scored),
-        )
+        return bill_of_functions(settings, estimates)
 
     @override
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
@@ -570,16 +196,10 @@ class RecallProbe(Probe):
             key = f"{WRITTEN} {needle.name}"
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
         if chosen.reads:
-            yield from map(reading_question, self.groups_to_read(setup, goal))
+            yield from map(reading_question, groups_to_read(setup, goal))
         elif chosen.scores:
             for needle in functions.forced[: goal or chosen.function_count]:
-                yield _forcing_question(needle)
-
-    def groups_to_read(self, setup: Setup, goal: int | None = None) -> Iterator[Group]:
-        """The functions whose lines are read, by the chunk that they are read in."""
-        most = goal or settings_of(setup).function_count
-        ends = [end for end in FURTHER.units_at_looks(setup) if end < most]
-        return group_functions_by_chunk(setup, [*ends, most])
+                yield forcing_question(needle)
 
     @override
     def measure(self, context: ProbeContext) -> Json:
@@ -587,7 +207,7 @@ class RecallProbe(Probe):
         if context.is_check:
             start_server_and_ask(self, context, observed, lambda: FURTHER.checks(setup))
             return checked_observation(self, observed)
-        if reason := _why_unwritten(context):
+        if reason := why_unwritten(context):
             unwritten = (
                 question.key
                 for question in self.questions(setup, context.goal)
@@ -629,7 +249,7 @@ class RecallProbe(Probe):
         setup = context.run.setup
         every = map(
             reading_question,
-            self.groups_to_read(setup, len(recall_layout(setup).forced)),
+            groups_to_read(setup, len(recall_layout(setup).forced)),
         )
         # Of another layout, of a setup that was lost: the same functions once more.
         read = {key for key in observed.answers if key.startswith(f"{READ} ")}
@@ -639,7 +259,7 @@ class RecallProbe(Probe):
             self,
             context,
             observed,
-            lambda: map(reading_question, self.groups_to_read(setup, context.goal)),
+            lambda: map(reading_question, groups_to_read(setup, context.goal)),
             lambda read: FunctionReader(read, context.run.text),
         )
 
@@ -723,7 +343,7 @@ class RecallProbe(Probe):
     @override
     def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Why there are no forced, or no written, lines."""
-        return tuple(_missing_way_phrases(record))
+        return tuple(missing_way_phrases(record))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:

@@ -36,6 +36,7 @@ from codeneedle.probes.reading import (
     lay_out_chunk,
     questions_room,
 )
+from codeneedle.probes.recall.further_functions import FURTHER
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.passages import (
     group_functions_by_chunk,
@@ -43,7 +44,7 @@ from codeneedle.probes.recall.passages import (
     passage_of,
     question_and_answer_tokens,
 )
-from codeneedle.probes.recall.probe import FURTHER, PROBE
+from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.prompts import completion_prompt
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way

@@ -19,7 +19,8 @@ from codeneedle.engines.messages import BrokenOff, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.probes.probe import Question
 from codeneedle.probes.recall.asker import FunctionAsker
-from codeneedle.probes.recall.probe import FURTHER, PROBE
+from codeneedle.probes.recall.further_functions import FURTHER
+from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.settings import Way
 from codeneedle.records.record import CellRecord, Status
 

@@ -13,7 +13,8 @@ from codeneedle.corpora.registry import load
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import BadInput
 from codeneedle.probes.observations import Observed, observation_of
-from codeneedle.probes.recall.probe import FURTHER, PROBE
+from codeneedle.probes.recall.further_functions import FURTHER
+from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import Status

@@ -1,0 +1,106 @@
+"""
+Estimates, before the first cell, how many functions a cell is asked to write and how
+many are scored, and the price of that.
+"""
+
+import math
+from itertools import pairwise
+
+from msgspec import structs
+
+from codeneedle.corpora.corpus import Corpus
+from codeneedle.corpora.needles import WRITTEN_LINES, block_ends
+from codeneedle.engines.pace import Price
+from codeneedle.models.kv_cache import pad_context
+from codeneedle.probes.estimates import Bill, Estimates
+from codeneedle.probes.reading import chunk_lengths
+from codeneedle.probes.recall.passages import lines_per_question
+from codeneedle.probes.recall.settings import (
+    RecallLayout,
+    RecallSettings,
+    recall_layout,
+)
+from codeneedle.text import plural
+
+
+def bill_of_functions(settings: RecallSettings, estimates: Estimates) -> Bill:
+    """The corpus once, and lines of as many functions as are likely to fit."""
+    setup, corpus, chosen = estimates.setup, estimates.corpus, settings
+    there = recall_layout(setup) if setup else RecallLayout()
+    if estimates.functions is not None:
+        chosen = structs.replace(chosen, functions=estimates.functions)
+    a_line = estimates.tokens(len(corpus.text)) / corpus.line_count
+    if there.written or there.forced:
+        written = len(there.written)
+        scored = min(len(there.forced), chosen.function_count)
+    else:
+        least = _shortest_text_tokens(corpus, chosen, estimates)
+        if least > estimates.context:
+            return Bill(price=Price(), phrase=_context_note(least))
+        written, scored = _expected_function_counts(chosen, estimates)
+    if chosen.scores and not written:
+        chosen = chosen.without_writing
+    written *= chosen.writes
+    scored *= chosen.scores
+    tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
+    texts: tuple[int, ...] = (
+        (estimates.text_tokens,) if written or not chosen.reads else ()
+    )
+    if chosen.reads:
+        asked = lines_per_question(corpus, chosen.line_count) * a_line
+        text, context = estimates.text_tokens, estimates.context
+        # Those that are asked for later are read behind a text of their own.
+        ends = block_ends(min(settings.function_count, scored), scored)
+        for known, end in pairwise([0, *ends]):
+            count = end - known
+            texts += chunk_lengths(text, count * asked, count, context)
+    else:
+        tokens += scored * chosen.line_count * a_line
+    return Bill(
+        price=Price.of_cell(
+            texts, written=math.ceil(tokens), depth=estimates.text_tokens
+        ),
+        phrase=_asked_phrase(chosen, written, scored),
+    )
+
+
+def _asked_phrase(chosen: RecallSettings, written: int, scored: int) -> str:
+    """What is asked of so many functions."""
+    phrases = []
+    if chosen.writes:
+        functions, limit = plural(written, "function"), chosen.reply_tokens
+        until = f", up to {plural(limit, 'token')} each" if limit else ""
+        phrases.append(f"{WRITTEN_LINES} lines of {functions} written{until}")
+    if chosen.scores:
+        functions, lines = plural(scored, "function"), plural(chosen.line_count, "line")
+        phrases.append(f"{lines} of {functions} {chosen.read_or_forced_word}")
+    return "; ".join(phrases)
+
+
+def _shortest_text_tokens(
+    corpus: Corpus, chosen: RecallSettings, estimates: Estimates
+) -> int:
+    """About the tokens of the shortest part with a function, as it is asked for."""
+    if not corpus.long_enough_functions(chosen.line_count):
+        return 0
+    lines_before_and_right = WRITTEN_LINES / corpus.line_count * len(corpus.text)
+    shortest = len(corpus.shortest_beginning(chosen.line_count))
+    return estimates.tokens(shortest + lines_before_and_right)
+
+
+def _context_note(least: int) -> str:
+    """What a plan says where the sweep is likely to refuse the context."""
+    return (
+        f"the context is too small: one function takes about {least:,} tokens with "
+        f"question and answer; use --context {pad_context(least)} or more"
+    )
+
+
+def _expected_function_counts(
+    chosen: RecallSettings, estimates: Estimates
+) -> tuple[int, int]:
+    """About how many functions of the text as sent are written, and forced."""
+    corpus, share = estimates.corpus, estimates.sent_corpus_share
+    long = math.floor(share * len(corpus.long_enough_functions(WRITTEN_LINES)))
+    all_lines = math.floor(share * len(corpus.long_enough_functions(chosen.line_count)))
+    return min(long, corpus.sample_k), min(all_lines, chosen.function_count)
