@@ -1,4 +1,7 @@
-"""``python -m codeneedle``: what has to work before and after everything else."""
+"""
+``python -m codeneedle``: refuses too little memory or a broken installation before the
+command line is imported, and ends quietly at Ctrl-C.
+"""
 
 import os
 import resource

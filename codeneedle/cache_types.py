@@ -1,4 +1,7 @@
-"""Cache types, pairs of them, which is more precise, and the grid of a sweep."""
+"""
+Cache types and pairs: bits of each type, which pair is more precise (by the coarser of
+K and V), the usual six types, the first pairs of ``--decide``, a shuffled order.
+"""
 
 import hashlib
 import itertools

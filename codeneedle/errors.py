@@ -1,5 +1,6 @@
 """
-The errors of codeneedle: message, hint and exit code.
+The errors of codeneedle: message, hint and exit code; the nearest known name in place
+of an unknown one, and what to do where memory, files or disk run out.
 
 * CodeneedleError          exit 1   base; the user sees it without a traceback
   + RequestError           exit 2   the request is wrong

@@ -1,4 +1,7 @@
-"""The reference: the pair that all others are compared with."""
+"""
+Chooses the reference, with which all other pairs are compared: the most precise pair
+that was measured, of those with a kernel if there are any.
+"""
 
 from collections.abc import Iterable
 from typing import Protocol

@@ -1,5 +1,6 @@
 """
-What a score is: a finite number that can be.
+What counts as a score: the range of log-probabilities and of scores of samples, bounds
+for zero, contradictions that are refused, and NaN, which is a finding about the pair.
 
 Whatever reads log-probabilities, statistics or scores of evaluations asks here, of what
 a program says and of what is stored. What is none is an error of its answer, counted

@@ -1,4 +1,7 @@
-"""Formats numbers, durations and sizes, and escapes foreign text for output."""
+"""
+Formats numbers, durations and sizes; escapes foreign text for terminals and Markdown,
+and leaves out the folders of paths.
+"""
 
 import functools
 import math

@@ -1,5 +1,6 @@
 """
-Evaluations by the real tools, on a small language model, read back sample by sample.
+Evaluations by inspect_ai and lm-eval, on a small language model, read back sample by
+sample.
 
     python scripts/evaluations.py FOLDER    # with the programs of both tools
 

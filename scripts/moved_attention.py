@@ -1,5 +1,6 @@
 """
-How much attention moves when K of a model is rounded, and a model with a bias of K.
+Prints how much attention moves when K of a model is rounded, and makes a model with a
+bias of K.
 
     python scripts/moved_attention.py FILE ...                 # a row of each file
     python scripts/moved_attention.py FILE --plant 200 --out OTHER --layers 0,10,20

@@ -1,4 +1,4 @@
-"""The command line: a command reads its arguments, calls, shows and returns."""
+"""Every command: its arguments and help, what it calls and shows, its exit code."""
 
 import shlex
 import sys

@@ -1,4 +1,7 @@
-"""What is shown of several files of weights that are swept as one: one budget."""
+"""
+Sweeps several files of weights under one budget: what is said before each step, and the
+verdict at the end; which candidate is next, `sweep.joint` decides.
+"""
 
 import shlex
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """
-How a command line becomes a request: commands that take the options of a sweep, their
-help in groups, and what follows ``--``.
+How a command line becomes a request: options first, then sweep file and environment;
+what follows ``--``, unknown options, options of unused probes, and help in groups.
 """
 
 import dataclasses

@@ -1,5 +1,6 @@
 """
-The engines that a sweep can use, by name; the place where one is chosen.
+The engines by the name that ``--engine`` takes: what a request must say to each, which
+options exclude each other, how each reads ``--model`` and is asked for a pair.
 
 To add one is to add its folder in `engines/`, and a line to `ENGINES`.
 """

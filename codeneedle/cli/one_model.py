@@ -1,4 +1,7 @@
-"""Before several files of weights are swept: are their headers of one model?"""
+"""
+Decides whether files of weights are swept under one budget or each by itself; finds
+another file of the same model beside one, to compare losses with.
+"""
 
 import contextlib
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""The options of all commands, and how their values are read."""
+"""
+The options of commands, but for those of probes and engines, which their settings have:
+help texts, completion, and how values are read.
+"""
 
 from collections.abc import Callable, Iterable
 from itertools import chain

@@ -1,4 +1,7 @@
-"""Progress on stderr: a live grid, bars, plain lines."""
+"""
+Progress on stderr: a live grid, bars, plain lines; also while llama.cpp is built,
+models are fetched, and orphans are ended.
+"""
 
 import contextlib
 import itertools

@@ -15,10 +15,10 @@ from codeneedle.cli.progress import (
     say,
 )
 from codeneedle.cli.sweep import plans_of
+from codeneedle.engines.attention_place import with_attention
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started_servers import reporting_waits
-from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import parse_model_path
 from codeneedle.probes.metrics import caches_of

@@ -1,4 +1,7 @@
-"""The sweep command: plan, prepare, run and show until it is through."""
+"""
+The sweep command: checks all pages before the first server, has them measured, and says
+the next step, the answer so far, why it ended, and how to go on.
+"""
 
 import contextlib
 import functools

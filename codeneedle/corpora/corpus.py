@@ -1,6 +1,6 @@
 """
-A corpus: its text, its functions, the choice of those in questions, and the part of the
-text that fits a context.
+A corpus: its text and functions, how many of these recall asks for by default and at
+most, and the longest beginning of whole functions that fits a limit.
 """
 
 import bisect

@@ -1,4 +1,7 @@
-"""The part of a corpus that fits a context with what is asked of it."""
+"""
+Fits a corpus to the context with its longest question and the answer: what is too long,
+which ``--context`` would hold it, and whether a text fills its context.
+"""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence

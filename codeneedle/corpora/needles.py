@@ -1,4 +1,7 @@
-"""Needles: chooses the functions of a corpus, their depths, and their lines."""
+"""
+Which functions can be needles (long enough, with a signature of their own, no copies),
+how they are chosen by a seed over the whole text, and which of their lines are asked.
+"""
 
 import hashlib
 import re

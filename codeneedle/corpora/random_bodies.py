@@ -1,4 +1,7 @@
-"""Random bodies: generates incompressible Python functions."""
+"""
+Random bodies: generates incompressible Python functions by a seed and further knobs,
+also families of confusable twins.
+"""
 
 import hashlib
 import itertools

@@ -1,4 +1,7 @@
-"""Finds source files in folders, reads them as text, and joins these."""
+"""
+Finds source files in folders and joins them to one text; leaves out hidden, installed,
+binary and minified ones, and what is too large.
+"""
 
 import os
 import stat

@@ -1,4 +1,7 @@
-"""Finds and loads corpora by name or path: built-in ones, corpus and source files."""
+"""
+Loads corpora by name or path: built-in ones, corpus files and what they may say, source
+files and folders; refuses a text without a function to ask for.
+"""
 
 import contextlib
 import importlib.metadata

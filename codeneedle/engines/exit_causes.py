@@ -1,4 +1,7 @@
-"""How a server or a tool ended, by its exit code and the end of its log."""
+"""
+Why a server or a tool ended: by its signal or exit code (SIGKILL for lack of memory, a
+log that is too large), else by what its log says.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path

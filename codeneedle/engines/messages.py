@@ -1,4 +1,7 @@
-"""Questions to a server, its replies and its errors, whatever API it has."""
+"""
+Questions to a server, its replies with the scores of their tokens, and its errors,
+whatever API it has.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""What was asked of a server or a tool beside what runs, as its log or answers tell."""
+"""
+When a cell is mismatched: its cache types, context, flash attention, rotation or layers
+are not those asked for; and a quantized V without flash attention.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

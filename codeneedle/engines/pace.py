@@ -1,4 +1,7 @@
-"""What a cell takes: its price in tokens, and the pace of a model in seconds."""
+"""
+The formula of what a cell takes: its price (starts, tokens read and written, tokens
+before these) times the pace of a model, in seconds.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

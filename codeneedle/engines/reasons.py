@@ -1,4 +1,7 @@
-"""Why a program failed, by the lines of its log: what is common to all programs."""
+"""
+Which lines of a log say why a program failed, whatever program it is: lack of memory in
+the words of all backends, what Python raises, the first of the last errors.
+"""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,7 @@
-"""Servers that an engine starts: until they answer, while they are used, their end."""
+"""
+Starts a server on a free port and waits until it answers: ports that are taken, waits
+that are told, and errors that its end or a stopped process explains.
+"""
 
 import contextlib
 import time

@@ -1,6 +1,6 @@
 """
-Tools of an engine beside its servers: they compare distributions, score right tokens of
-a text that they read, or measure speed.
+What tools of an engine take and give, whichever engine it is (divergence, reading,
+speed), and which statistics of two distributions cannot be.
 
 An engine that has none needs nothing of this.
 """

@@ -1,4 +1,7 @@
-"""Parses the header of a GGUF file: metadata, tensors, and the length of the file."""
+"""
+Parses the header of a GGUF file: metadata, tensors, the length of the file, a hash of
+the tokenizer; and what a file looks like that is none.
+"""
 
 import functools
 import hashlib

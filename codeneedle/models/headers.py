@@ -1,4 +1,7 @@
-"""What the headers of stored models tell, kept from command to command."""
+"""
+What ``codeneedle weights`` tells of each stored model by its header: what a q8_0/q8_0
+cache saves at 32K, the coarsest K that it bears; kept from command to command.
+"""
 
 import math
 import statistics

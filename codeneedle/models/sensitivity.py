@@ -1,6 +1,6 @@
 """
-What in the weights is known to make a quantized KV cache cost more, from which limits
-on, and for models of which size.
+Which types of K the weights are predicted to bear, by the share of attention that
+moves, and for models of which size; warnings of K biases, sinks and unrotated heads.
 """
 
 import math

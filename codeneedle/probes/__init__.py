@@ -1,4 +1,7 @@
-"""Probes: each measures a served model in one way."""
+"""
+All probes by name; which of them are asked where none is named; and which parts of a
+run have no numbers, and why.
+"""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""An answer that a record holds, as reports show it, whichever probe asked for it."""
+"""
+An answer that a record holds, as reports show it, whichever probe asked for it; and
+below which share right of the reference a task tells nothing at a length.
+"""
 
 import math
 from collections.abc import Callable, Sequence

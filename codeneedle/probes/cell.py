@@ -1,4 +1,7 @@
-"""A run and one of its cells, as a probe is given them: servers, progress, phases."""
+"""
+A run and one of its cells, as a probe is given them: a server that is verified before
+it is asked, progress, log files, and the phases of its time.
+"""
 
 import contextlib
 import itertools
@@ -18,6 +21,7 @@ from msgspec import Struct
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.corpus import Corpus
+from codeneedle.engines.attention_place import with_attention
 from codeneedle.engines.engine import (
     CellSpec,
     Engine,
@@ -27,7 +31,7 @@ from codeneedle.engines.engine import (
 from codeneedle.engines.messages import Progress
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.silence_limits import SilenceLimit, silence_limit_of
-from codeneedle.engines.survey import Survey, with_attention
+from codeneedle.engines.survey import Survey
 from codeneedle.engines.tools import ToolRun
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import Prompts

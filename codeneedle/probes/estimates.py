@@ -1,4 +1,7 @@
-"""What is known of a run before its first cell, and what a cell takes by that."""
+"""
+What is known of a run before its first cell: about how many tokens its text has, by
+bytes per token, and about how much of the text is sent.
+"""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Right tokens that were forced: what each lost beside the reference, in colours."""
+"""
+Shows right tokens, forced or read, beside the reference's: what each lost, from which
+loss on it is coloured, and which lost most.
+"""
 
 import itertools
 import math

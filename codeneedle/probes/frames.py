@@ -1,4 +1,7 @@
-"""The cells of a grid, one per pair, most precise first; and their reference."""
+"""
+The cells of a grid: a metric's value for each pair, its standard error, differences
+over units that both have, mean and spread of all; and which speeds are not ranked.
+"""
 
 import itertools
 import math

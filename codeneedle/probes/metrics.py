@@ -1,4 +1,8 @@
-"""Metrics: what is measured, and those of memory and time of all probes."""
+"""
+What a metric is and how its loss is computed, unit by unit; the share that a reference
+must have right for a metric to have a say; how many samples show a loss; and the
+metrics of memory and time of all probes.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Reads what probes store in records and in the setup, and caches what follows."""
+"""
+The stored layout of all probes that ask a server: answers by question, with scores,
+errors and retries; reads it and settings from records and setups, and caches results.
+"""
 
 import functools
 from collections.abc import Callable, Iterable

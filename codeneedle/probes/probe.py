@@ -1,4 +1,7 @@
-"""The probe protocol, what asks a server, and the loop that does."""
+"""
+What a probe is, and how it asks a server: question by question, again when a connection
+breaks; and when a prompt counts as cut.
+"""
 
 import bisect
 import hashlib

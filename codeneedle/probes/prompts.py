@@ -1,5 +1,6 @@
 """
-The forms of prompts, and the request of a prompt in the form of a run.
+The forms of prompts, chat and completion, and the request in the form of a run; what a
+chat template puts around texts, with the date of the first day.
 
 A chat is rendered once for all cells, by what its template puts around texts: templates
 may name the date, and servers of two days would be asked two things.

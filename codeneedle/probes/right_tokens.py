@@ -1,6 +1,6 @@
 """
-Metrics of right tokens that were scored, forced or read, whichever probe asked for
-them.
+Metrics of right tokens, forced or read, for recall, retrieval and transcripts: mean
+log-probability, share of first choices; and the loss of their mean probability.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,7 @@
-"""Compares setups and records: fields that must match."""
+"""
+Compares setups: which fields must match, and the refusal that names the first that does
+not; which records are of another setup, and which answers were asked otherwise.
+"""
 
 import hashlib
 import itertools

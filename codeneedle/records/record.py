@@ -1,6 +1,6 @@
 """
-The stored data model: setups, cell records, rounds, phases and effective server
-settings.
+The stored data model and its version: setups, cell records, how a cell ended, phases of
+its time, and effective settings of its server.
 """
 
 from collections.abc import Iterable
@@ -503,7 +503,7 @@ class Setup:
     python: str = ""  # version of the Python that made it; not compared
     order: Json = field(default_factory=dict)
     """
-    `verdict.order.Order` of a sweep that decides, fixed before it compares a pair;
+    `verdict.asking_order.Order` of a sweep that decides, fixed before it compares a pair;
     empty of a grid. Not compared; it stands in `Settled`.
     """
 

@@ -1,6 +1,6 @@
 """
-Run folders: one file per cell and probe, written whole or not at all, and refused if
-damaged or of another version.
+Run folders: one file per cell and probe, written whole or not at all, moved aside if
+damaged, refused if of another version; one sweep at a time; runs found by their names.
 """
 
 import contextlib

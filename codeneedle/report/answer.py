@@ -1,4 +1,7 @@
-"""The answer of a verdict alone: for programs, model cards, and starts of servers."""
+"""
+The answer of a verdict alone, in the forms of ``verdict --form``: command, env, preset,
+json and badge; refused where no pair is set or kept.
+"""
 
 import math
 import shlex

@@ -1,4 +1,7 @@
-"""The answers of a pair: an overview of all, or one in full."""
+"""
+What ``show`` and ``ask`` print: answers of a pair behind what its log proved, or one in
+full; answers of several pairs to one prompt, from where they differ.
+"""
 
 import bisect
 import itertools

@@ -1,4 +1,4 @@
-"""A picture of one line for the card of a model: the pair, and what it loses."""
+"""Draws the badge for a model card as SVG: two texts, each fitted into its width."""
 
 from xml.sax.saxutils import escape, quoteattr
 

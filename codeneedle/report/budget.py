@@ -1,4 +1,7 @@
-"""The verdict on several files of weights: which of them with which pair to set."""
+"""
+The verdict on several files of weights, in words: what to set, or why nothing is; what
+the weights lose alone; and a row for each candidate.
+"""
 
 import itertools
 import math

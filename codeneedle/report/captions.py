@@ -1,4 +1,7 @@
-"""Captions: what a run was measured on, and what marks and words in a grid mean."""
+"""
+Captions of reports: what a run was measured on, its noise floor, cautions, missing
+answers, and the command that goes on where there is nothing to show.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""Which runs, probes and metrics a report is about."""
+"""
+Which runs a report is about by the names that are given, and which probe and metric
+where none is named.
+"""
 
 import functools
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Runs side by side with a first one: how setups differ, and what that costs."""
+"""
+Runs beside a first one: how setups differ, which metrics must not be compared and why,
+and how far each of the others changed, with its interval.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The survey of kernels, for people and programs: which pairs run where."""
+"""
+Shows the survey of kernels as a grid and as JSON: where attention of each pair runs,
+the memory of devices, and what a pair saves.
+"""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -7,7 +10,8 @@ from rich.text import Text
 
 from codeneedle.cache_types import Pair, most_precise
 from codeneedle.document import Block, Document, Facts, Grid, Heading, Lines
-from codeneedle.engines.survey import Gain, Survey
+from codeneedle.engines.memory_gain import Gain
+from codeneedle.engines.survey import Survey
 from codeneedle.records.record import DeviceMemory
 from codeneedle.report import data
 from codeneedle.report.shown import (

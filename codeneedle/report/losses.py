@@ -1,4 +1,7 @@
-"""The loss of every pair of a grid, by its worst metric, in the unit of the verdict."""
+"""
+Which loss reports show of each pair, of 100: by the metric that decides it, else by the
+worst, never a divergence beside losses; with the words of the verdict below it.
+"""
 
 import itertools
 import math

@@ -1,5 +1,6 @@
 """
-The table of models: receipts of many people, by model, then by pair.
+The table of models: receipts of many people, by model, then by pair, and which of their
+numbers can be compared.
 
 Rows stand beside each other as their receipts have them; none is averaged or tested.
 """

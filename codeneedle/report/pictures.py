@@ -1,4 +1,4 @@
-"""Which pictures answer to a metric."""
+"""Which pictures ``heatmap`` draws: of the loss, of a metric, of a speed by depth."""
 
 from pathlib import Path
 

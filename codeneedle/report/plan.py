@@ -1,4 +1,7 @@
-"""The plan of a sweep with the memory it takes, and that which was measured."""
+"""
+What ``plan`` and ``memory`` show: what a sweep would run and how long, predicted caches
+by context with the longest that fits, and memory as it was measured.
+"""
 
 import itertools
 import math

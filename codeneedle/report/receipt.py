@@ -1,5 +1,6 @@
 """
-Receipts: a run as a few lines of text to pass on, and several of them side by side.
+Receipts: a run as at most 20 KB of text to pass on, which is parsed, and refused if it
+was changed or cut; and several of them side by side.
 
 A receipt has a line of setup and a row for each pair: names, versions, numbers and
 words as reports show them, and no text, reply or path.

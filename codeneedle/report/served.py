@@ -1,5 +1,6 @@
 """
-What would be served: its model, its engine, where attention runs, and memory.
+Shows what would be served: its model, its engine, where attention runs, its memory, and
+what there is to gain.
 
 `plan`, `kernels` and `doctor` show it, in the same lines.
 """
@@ -8,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from codeneedle.cache_types import FULL_BITS, Pair, bits, most_precise
 from codeneedle.document import Document, Heading, Lines
-from codeneedle.engines.survey import Survey, gain_by_survey
+from codeneedle.engines.memory_gain import gain_by_survey
+from codeneedle.engines.survey import Survey
 from codeneedle.models.weights import Weights
 from codeneedle.report.captions import engine_name_and_version
 from codeneedle.report.kernels import gain_line, kernels_document, memory_document

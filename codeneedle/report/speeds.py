@@ -1,4 +1,4 @@
-"""Speeds by depth: each pair beside the reference, and where it is the faster one."""
+"""Speeds by depth, as a table and as JSON: each pair beside the reference."""
 
 import itertools
 import math
@@ -14,7 +14,7 @@ from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.probes.frames import CellValue, pairs_on_other_device
 from codeneedle.probes.metrics import facet_parts
-from codeneedle.probes.throughput.metrics import crossover_phrase
+from codeneedle.probes.throughput.crossover import crossover_phrase
 from codeneedle.probes.throughput.record import NAME
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report import captions

@@ -1,4 +1,4 @@
-"""Documents on a terminal."""
+"""Documents on a terminal: where it is narrow, columns fold or stand in blocks."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

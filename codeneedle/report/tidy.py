@@ -1,5 +1,6 @@
 """
-The one table: a row for each number of each pair, in the form that is called tidy.
+The one table: its columns, and a row for each number of each pair, in the form that is
+called tidy.
 
 CSV and JSON of every report, the data frames of the Python API, panels and speeds are
 filters of it.

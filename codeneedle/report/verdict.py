@@ -1,4 +1,7 @@
-"""The verdict on a run, for people: which pair to set, what it loses, what is open."""
+"""
+The verdict on a run, in words: its first lines, or why nothing is set and the command
+that goes on; and the table of pairs with loss, interval and decision.
+"""
 
 import math
 from collections import Counter

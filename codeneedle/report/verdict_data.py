@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from codeneedle.cache_types import PairFlags
-from codeneedle.engines.survey import Gain
+from codeneedle.engines.memory_gain import Gain
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Attention
 from codeneedle.report import captions

@@ -1,4 +1,7 @@
-"""Models that other programs keep on this machine, as a table and as JSON."""
+"""
+Shows the models that ``weights`` finds, as a table and as JSON: their caches, what q8_0
+saves, and down to which type K is predicted to lose little.
+"""
 
 from collections.abc import Iterator, Mapping
 

@@ -1,4 +1,7 @@
-"""The text and the context of a server, where the user names none."""
+"""
+The text and the context where the user names none, of a sweep that decides as much as
+five minutes hold; refuses a context that the weights were not trained for.
+"""
 
 import math
 from collections.abc import Callable, Sequence

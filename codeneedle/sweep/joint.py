@@ -1,4 +1,7 @@
-"""A sweep of several files of weights that decides: one schedule of candidates."""
+"""
+The loop over several files of weights: measures the reference of the finest, leaves out
+files that do not run, fixes which candidates fit, and takes task after task.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace

@@ -1,6 +1,6 @@
 """
-The loop of a sweep: takes the task that is next, measures it if its time allows, notes
-what became of it.
+The loop of a sweep: takes the task that is next, measures it if ``--budget`` leaves
+time, notes what became of it, and says whether all that was asked for has numbers.
 
 Nothing is shown here: an `Observer` is told.
 """

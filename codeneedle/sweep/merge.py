@@ -1,4 +1,7 @@
-"""Joins shares of a run by copying their records into one folder."""
+"""
+Copies the records of a run's shares into one folder: which sources belong together, and
+where they go.
+"""
 
 import os
 from collections.abc import Callable, Sequence

@@ -1,4 +1,7 @@
-"""The pairs of a page: usual types, the grid, and which of it have a kernel here."""
+"""
+The pairs of a page: usual types, f16 in the place of bf16, the grid, those with a
+kernel alone; refuses unknown types, no KV cache, and grids of which no pair can run.
+"""
 
 from collections.abc import Collection, Sequence
 

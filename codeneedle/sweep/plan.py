@@ -1,4 +1,8 @@
-"""From a request to a plan: everything that can fail cheaply fails here."""
+"""
+From a request to a plan, checked before anything starts: which probes are left out, the
+form of prompts, the running order (the reference first, pairs without a kernel last),
+the run folder, and notes.
+"""
 
 from collections.abc import (
     Callable,

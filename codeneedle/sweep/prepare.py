@@ -1,6 +1,6 @@
 """
-From a plan to a run: the corpus counted in tokens and fitted to the context, what
-probes ask chosen, the setup stored.
+From a plan to a run: the text counted and fitted, chats rendered, what probes ask
+chosen, the setup stored; what becomes of a run folder that has another setup.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Requests, which sweep files hold, and what one command uses to measure them."""
+"""
+Requests and sweep files: their keys, what is refused, how options replace them, the
+pages that several values make, and what is added to the file of a run folder.
+"""
 
 import itertools
 import math

@@ -1,6 +1,6 @@
 """
-Walks the cells of a run that are left, by one worker or several, turns whatever happens
-into records, and gives up where all cells fail.
+Measures the cells that are left, by one worker or several, and stores a record of each,
+whatever happens; ends where cells fail alike, or the reference has nothing to lose.
 """
 
 import functools

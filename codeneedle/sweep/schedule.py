@@ -1,5 +1,6 @@
 """
-What a sweep measures next: a task, by what was measured so far.
+Which task a sweep takes next: cells of a grid, or a step of one that decides; further
+functions for a third of the time, the check, and the reference once more at the end.
 
 Two orders of the same tasks: a grid asks for every pair; a sweep that decides asks for
 what would change the answer first. Both are pure, so that a sweep that was ended goes

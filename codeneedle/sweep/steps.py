@@ -1,4 +1,7 @@
-"""The steps of a sweep that decides: their order, the first one, and their plan."""
+"""
+For how many functions the first step of a sweep that decides asks, by five minutes; the
+order that is stored before it; and the steps that a plan tells.
+"""
 
 import functools
 import math

@@ -1,6 +1,6 @@
 """
-The machine: processor, cores, load, memory, system, time of day, and the memory of
-processes, on devices, too.
+The machine: processor, cores, load, memory, that of processes and on devices; which
+sweeps wait for each other, and whether the kernel killed for lack of memory.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """
-Notes of running servers and tools in the cache folder, by which processes that they
-leave behind are found and ended: after them, or by the next command if codeneedle was
-killed.
+Runs servers and tools with a note in the cache folder, by which what they leave behind
+is found and ended, also after codeneedle was killed; ends tools that are silent.
 """
 
 import contextlib

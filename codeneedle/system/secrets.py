@@ -1,7 +1,6 @@
 """
-The secrets that this process has handed to a program or a server, and what masks them;
-what looks like a secret in variables and command lines, which are neither inherited nor
-stored.
+Masks the secrets that programs and servers were handed, and tells what looks like one
+in variables and command lines: such are neither inherited nor stored.
 
 What such a program writes is masked before it is stored or shown: `mask_text` is the
 one function for that. Known secrets are kept as long as the process runs, as the runner

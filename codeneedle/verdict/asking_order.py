@@ -1,6 +1,6 @@
 """
-The order of a sweep that decides: which pairs it may measure, how the error is shared
-among them, and which pair is asked next.
+The order of a sweep that decides: which pair is asked next, which ones a finer pair
+beyond the limit rules out, and among how many pairs the error is shared.
 """
 
 import bisect

@@ -1,5 +1,6 @@
 """
-The border of a budget: the candidates that fit, of which none finer fits, too.
+The border of a memory budget: the candidates that fit where nothing finer in weights
+and cache does, which of them is measured next, and what they cover.
 
 What is coarser than one of them in weights and in cache is taken to lose no less: it is
 not asked, but for one as a check.

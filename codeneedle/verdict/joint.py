@@ -1,6 +1,6 @@
 """
-Runs of several files of weights are judged as one, if they are of one model and were
-asked alike: a candidate is a file of weights with a pair.
+Joins runs of several files of weights, if they are of one model and were asked alike;
+how precise each file is, and the memory of a candidate: a file of weights with a pair.
 """
 
 import math

@@ -1,6 +1,6 @@
 """
-The verdict: each pair is within the limit, beyond it, or open; which one is set, and
-which of them no other beats in memory and loss.
+The verdict by all metrics together: each pair is within the limit, beyond it, or open;
+which one with a kernel is set, else keep, nothing fits or no answer; the Pareto front.
 """
 
 import math
@@ -14,7 +14,7 @@ from codeneedle.cache_types import (
     finer_axes,
     most_precise_first,
 )
-from codeneedle.engines.survey import Gain, memory_gain
+from codeneedle.engines.memory_gain import Gain, memory_gain
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
 from codeneedle.probes.metrics import LossKind, caches_of, context_of

@@ -1,4 +1,7 @@
-"""What a metric says of a pair: its loss, its decision, and why it is open."""
+"""
+The words for what a metric says of a pair: its loss and what that is at most, its
+decision, and why it is open, or how many units would decide it.
+"""
 
 import math
 

@@ -1,7 +1,7 @@
 """
-What a metric says of each pair: its loss beside the reference, unit by unit, with the
-interval, the decision, and the doubts that leave it open: too few units, noise, or a
-reference that others beat.
+What one metric decides of each pair: losses beside the reference, unit by unit, with
+their interval; what leaves it open (too few units, missing answers, impossible gains, a
+reference in doubt); and why a metric has no say.
 """
 
 import math

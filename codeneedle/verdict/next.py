@@ -1,4 +1,7 @@
-"""What a verdict asks for next: pairs, further functions of open ones, their time."""
+"""
+Which open pairs are asked for further functions, and for how many; how long these and
+the next step take; and the command that would decide a pair.
+"""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

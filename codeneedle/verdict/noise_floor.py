@@ -1,6 +1,6 @@
 """
 The noise floor of a metric: how far the reference differs from itself, measured again
-or with its attention on the CPU.
+or with its attention on the CPU, and whether by more than the limit.
 """
 
 import math

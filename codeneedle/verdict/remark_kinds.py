@@ -1,4 +1,4 @@
-"""Remarks: sentences of a verdict, or doubts about a number, by what they are about."""
+"""The kinds of remarks: what a sentence of a verdict, or a doubt, is about."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

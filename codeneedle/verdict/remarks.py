@@ -1,4 +1,7 @@
-"""What a verdict says beside the answer: the sentences, and the pairs of each."""
+"""
+The sentences of a verdict beside its answer: on types, kernels, noise, wrong lines,
+gaps, what the numbers are about and may miss, and how to decide a smaller pair.
+"""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence

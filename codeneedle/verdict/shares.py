@@ -1,4 +1,7 @@
-"""Shares of a run, each in a folder of its own, are read as one run."""
+"""
+Shares of a run are read as one: of a cell that several have, the record with more
+answers; refused if setups differ, or answers to what both have measured.
+"""
 
 import functools
 import shlex

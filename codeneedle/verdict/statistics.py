@@ -1,4 +1,8 @@
-"""Intervals for mean losses and for shares of lost answers, over units."""
+"""
+Formulas of a verdict: intervals of mean losses and lost shares, the error allowed for
+each, within or beyond a limit, units that would decide, McNemar's test, and whether
+reading and forcing disagree.
+"""
 
 import bisect
 import math

@@ -1,6 +1,7 @@
 """
-How far cells may be trusted beside each other: where their attention ran by the numbers
-of others, and which have a cache that nothing shows to be the right one.
+How far cells may be trusted beside each other: attention on the CPU by their speed or
+graph, caches that nothing tells from finer ones, other layers offloaded, NaN, and
+answers to other questions.
 """
 
 import itertools

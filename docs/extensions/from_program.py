@@ -1,4 +1,7 @@
-"""Directives for tables of what the program knows: tasks, sweep files, rows."""
+"""
+Directives for tables of what the program knows: tasks, languages, sweep files and their
+keys, and the table of models.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from importlib import resources

@@ -1,7 +1,8 @@
 """What a survey says of a grid: what there is to gain, and whether there is a cache."""
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.survey import PairSurvey, Survey, gain_by_survey
+from codeneedle.engines.memory_gain import gain_by_survey
+from codeneedle.engines.survey import PairSurvey, Survey
 from codeneedle.records.record import DeviceMemory, KvBuffer
 
 MIB = 1 << 20

@@ -7,8 +7,8 @@ from fake_engine import FakeEngine, bf16_alone, made_survey, same_types_alone
 from made_plans import asking, made_world, measured, planned
 
 from codeneedle.cache_types import Pair
+from codeneedle.engines.attention_place import with_attention
 from codeneedle.engines.engine import CacheTypes
-from codeneedle.engines.survey import with_attention
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Attention, Effective, KvBuffer
 from codeneedle.sweep.plan import plan as make_plan

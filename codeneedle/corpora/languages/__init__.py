@@ -1,5 +1,6 @@
 """
-Finds the functions in source texts, with a module for each language.
+The languages of source files by suffix, each a module that finds the functions in a
+text.
 
 A module of this folder is a language, unless its name begins with an underscore. It
 has:

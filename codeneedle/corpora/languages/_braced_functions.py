@@ -1,4 +1,7 @@
-"""Functions with bodies between braces, found in the tree that tree-sitter builds."""
+"""
+Functions between braces in the tree that tree-sitter builds: their names, signatures
+and ends; those with a syntax error in them are left out.
+"""
 
 import functools
 import importlib

@@ -1,6 +1,7 @@
 """
-Command-line arguments of llama-server, and the commands that repeat a comparison by
-hand. What the user's further ones are to other programs, `tool_options` knows.
+The command line of llama-server: which arguments behind ``--`` are refused, which are
+ours (layers, threads, waiting), and the commands that repeat a comparison by hand. What
+the user's further ones are to other programs, `tool_options` knows.
 """
 
 import os

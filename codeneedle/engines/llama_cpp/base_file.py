@@ -1,6 +1,6 @@
 """
-Base files: a reference's distributions on disk, in llama-perplexity's format; and what
-is the same of all tools that compare with them.
+Base files: a reference's distributions on disk, in llama-perplexity's format; when one
+is used again, how many tokens are scored, and which texts are too short.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""Builds the pinned llama.cpp release into the cache folder."""
+"""
+Builds the pinned llama.cpp release into the cache folder: its source by hash, what
+build tools inherit, and as many compilers at once as memory allows.
+"""
 
 import datetime as dt
 import hashlib

@@ -1,6 +1,6 @@
 """
-llama.cpp as an engine: what it can do, how fast attention is on a processor, and a
-llama-server for each cell.
+llama.cpp as an engine: what it can do, its pace on a processor, from which build on it
+rotates caches, notes on unused accelerators, and a llama-server for each cell.
 """
 
 import contextlib

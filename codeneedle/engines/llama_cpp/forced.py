@@ -1,4 +1,7 @@
-"""Probabilities of the tokens of a given continuation, as llama-server tells them."""
+"""
+Forces right tokens at llama-server, by one request with a grammar or one for each
+token, and scores them; a token that is not listed gets a bound.
+"""
 
 import contextlib
 from collections.abc import Callable, Sequence

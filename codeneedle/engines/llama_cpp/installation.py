@@ -1,4 +1,7 @@
-"""llama.cpp's programs: their place, version, options, cache types and devices."""
+"""
+llama.cpp's programs: where they are looked for, which are too old, and what they say of
+themselves: version, options, cache types, devices, compiled pairs.
+"""
 
 import functools
 import os

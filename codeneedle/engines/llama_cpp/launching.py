@@ -1,4 +1,7 @@
-"""A pair in the words of what starts llama.cpp: its own, and those of launchers."""
+"""
+A pair in the words of what starts llama.cpp: command, variables, preset, and what
+Ollama, LM Studio and koboldcpp can say of it.
+"""
 
 import re
 import shlex

@@ -1,4 +1,7 @@
-"""The parsers of llama.cpp's logs: effective settings and causes of failures."""
+"""
+Parses llama.cpp's logs: which cache types, context, flash attention and devices run,
+and which lines mean unsupported, out of memory, or attention without a kernel.
+"""
 
 import os
 import re

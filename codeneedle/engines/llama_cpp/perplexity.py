@@ -1,4 +1,7 @@
-"""Compares pairs with llama-perplexity, on base files: the reference's logits."""
+"""
+Runs llama-perplexity, to compare pairs or to read: its command, when it runs again as
+its log or rows were cut (#22142), and contexts that old builds cannot hold.
+"""
 
 import contextlib
 from collections.abc import Callable

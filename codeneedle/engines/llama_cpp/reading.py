@@ -1,5 +1,6 @@
 """
-Rows of a base file that are read while llama-perplexity writes it, through a pipe.
+Reads rows of a base file through a pipe while llama-perplexity writes them: scores
+right tokens (bounds, ties), compares with the reference, refuses what cannot be a row.
 
 A row has the log-probabilities of the whole vocabulary at one place of a text. Only
 those in front of right tokens are kept, or each is compared with that of the reference,

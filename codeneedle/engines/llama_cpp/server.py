@@ -1,4 +1,7 @@
-"""A llama-server from its start to its stop, and why it failed."""
+"""
+A llama-server: its key and name, how long it may load and warm up, what memory it may
+take, why it failed, and a hash of what really runs.
+"""
 
 import hashlib
 import os

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from codeneedle.cache_types import FIRST, Pair, is_full_precision
+from codeneedle.engines.attention_place import WHOLE_SPLITS
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp import log as logs
@@ -41,7 +42,6 @@ from codeneedle.engines.llama_cpp.tool_options import (
 )
 from codeneedle.engines.survey import (
     NO_BUILD,
-    WHOLE_SPLITS,
     PairSurvey,
     Survey,
     report_survey_progress,

@@ -1,7 +1,6 @@
 """
-What the user's options for llama-server are to the programs beside it: each takes those
-that its own help lists; of the others some change nothing there, and with the rest it
-would measure something else than the server runs.
+Which of the user's options for llama-server the programs beside it get, by their help;
+a program that lacks one which would change what it tells is not used.
 """
 
 import contextlib

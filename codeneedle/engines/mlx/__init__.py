@@ -1,1 +1,1 @@
-"""MLX as an engine: quantized KV caches of our own, served by a child process."""
+"""The MLX engine."""

@@ -1,4 +1,7 @@
-"""MLX as an engine: what it can do, and a child process that serves each cell."""
+"""
+MLX as an engine: its cache types, which group sizes, devices and arguments are refused,
+notes before a sweep, and a child process for each cell or tool.
+"""
 
 import contextlib
 import secrets

@@ -1,4 +1,7 @@
-"""What the child gets by variables, and the lines of its log that the parent reads."""
+"""
+The log of the child process: lines that the parent reads, what its caches are beside
+those asked for, why it ended; and the variables that it gets.
+"""
 
 import contextlib
 import os

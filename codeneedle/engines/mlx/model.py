@@ -1,4 +1,7 @@
-"""The model in the child process: its caches, prompts read, tokens predicted."""
+"""
+The model in the child process: caches that are quantized at once or later, what of a
+prompt is read again, positions stretched by ``--rope-factor``, and speeds.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

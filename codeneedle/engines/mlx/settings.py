@@ -1,4 +1,7 @@
-"""What a user may choose of the MLX engine."""
+"""
+The options of the MLX engine: group size, first tokens that stay unquantized, bounded
+caches, rope factor, type of arithmetic.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal

@@ -1,1 +1,1 @@
-"""Servers with OpenAI's API: started by a command of the user's, or running already."""
+"""The engines of servers with OpenAI's API."""

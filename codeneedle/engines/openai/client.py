@@ -1,6 +1,6 @@
 """
-Requests to any server with OpenAI's API: streams, usage, log-probabilities, and what to
-do about those that refuse a field, are busy, or want a key.
+Requests to any server with OpenAI's API: scores by an echo of the prompt, fields that
+it refuses, prompts and replies that it cuts, and log-probabilities that cannot be.
 """
 
 import contextlib

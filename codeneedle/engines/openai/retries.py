@@ -1,6 +1,6 @@
 """
-Requests that are sent again: which refusals a server may take back, and when to ask
-next.
+Requests that are sent again while a server is busy, and when; what to do about other
+refusals: a key, a wrong URL, a redirect.
 """
 
 import contextlib

@@ -1,4 +1,7 @@
-"""What a user may choose of a server with OpenAI's API; the template of its command."""
+"""
+The options of the engines ``command`` and ``endpoint``: what commands, variables and
+addresses may be, that they hold no secret, and the template of a command.
+"""
 
 import re
 from collections.abc import Mapping

@@ -1,1 +1,4 @@
-"""Divergence: next-token distributions compared with those of the reference."""
+"""
+Divergence: ordinary text that is read, its right tokens and next-token distributions
+beside the reference's.
+"""

@@ -1,4 +1,7 @@
-"""Compares a cell with the reference on a text."""
+"""
+Compares distributions with the reference's, computed once for all pairs; refuses other
+ones than pairs had before, full disks, untrained contexts, and bad ``--text`` files.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,7 @@
-"""Metrics of the divergence probe."""
+"""
+Metrics of divergence: KLD, precision in percent, first choices, perplexity and why it
+is missing; and ``text-logp`` with the loss of ordinary text, chunk by chunk.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""The divergence probe: next-token distributions compared with the reference's."""
+"""
+The divergence probe: its options, contexts and numbers of chunks where none are chosen,
+refusals of more chunks than a text has, and of a text that has changed.
+"""
 
 import hashlib
 import itertools

@@ -1,4 +1,7 @@
-"""What the divergence probe stores of a cell."""
+"""
+The stored layout of divergence: a comparison for each context with its chunks, the pair
+that all are compared with, and why there is none; contradictions are refused.
+"""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence

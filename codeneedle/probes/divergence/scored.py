@@ -1,6 +1,6 @@
 """
-Scores the right tokens of a text by a server that scores its prompts, chunk by chunk:
-their log-probabilities, without the distributions that they are of.
+Ordinary text read by a server that echoes prompts: scores right tokens of the second
+half of each chunk, without distributions; refuses a cell with too many unscored chunks.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The text that is read where none is named: prose and code in turn, chunk by chunk."""
+"""
+The ordinary text that is read where none is named, prose and code in turn, and where
+its chunks end: by tokens, or at ends of lines where none are counted.
+"""
 
 import hashlib
 from collections.abc import Iterator, Sequence

@@ -1,5 +1,6 @@
 """
-The evaluation probe: runs a program that uses OpenAI's API against each cell.
+The evaluation probe: its options; runs a program against each cell, and a grader; each
+cell must have the samples and prompts of the first one.
 
 Each cell has a fresh server with one slot. Slots that share a cache damage tool calls
 without any quantization (llama.cpp issue 26356), and with quantization so do prompts

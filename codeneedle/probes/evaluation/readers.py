@@ -1,4 +1,7 @@
-"""Reads the results of evaluations: our own lines, or the files of a known tool."""
+"""
+Reads the results of evaluations, our own lines or files of lm-eval, inspect_ai and
+promptfoo: which samples have no score, as their grader failed, and which are repeats.
+"""
 
 import functools
 import hashlib

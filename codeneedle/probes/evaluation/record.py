@@ -1,4 +1,7 @@
-"""The stored layout of an evaluation: its samples with their scores."""
+"""
+The stored layout of an evaluation: samples with their scores and units, and with how
+many unscored ones a cell is a gap.
+"""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Answers that were written freely, beside those of the reference."""
+"""Shows answers beside the reference's, from the first difference on, and loops."""
 
 import functools
 import textwrap

@@ -1,5 +1,5 @@
 """
-Finds the stretch of an answer that one n-gram fills: ``idea idea idea``.
+Finds loops: the stretch of an answer that one n-gram fills, ``idea idea idea``.
 
 The rule: an n-gram of 1 to `LONGEST_NGRAM` tokens that follows itself without a break,
 for `LEAST_TOKENS` tokens and `LEAST_TIMES` times at least, anywhere in the answer.

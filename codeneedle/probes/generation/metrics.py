@@ -1,4 +1,7 @@
-"""Metrics of generation: first difference from the reference, loops, endings."""
+"""
+Metrics of generation: which answers are lost, as they loop, are empty or do not end;
+where they leave the reference's, which is no loss; how many prompts can show no loss.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

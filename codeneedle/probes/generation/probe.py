@@ -1,4 +1,7 @@
-"""The generation probe: long answers, written freely, beside the reference's."""
+"""
+The generation probe: how long answers may be, whether the model may think, which
+prompts are copies or refused; each begins with an empty cache; and its remarks.
+"""
 
 import hashlib
 import itertools

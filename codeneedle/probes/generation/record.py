@@ -1,4 +1,7 @@
-"""The stored layout of generations: answers in full, and of prompts their hashes."""
+"""
+Options of generation and its stored layout: answers in full, and of prompts their
+hashes; where an answer first differs from the reference's, and which prompts are out.
+"""
 
 import itertools
 import re

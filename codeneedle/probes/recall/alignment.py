@@ -1,4 +1,7 @@
-"""Finds the answer in a reply, and scores its lines by longest common subsequence."""
+"""
+Finds the answer in a reply, without thoughts and fences, and marks lines as matched,
+missing, hallucinated or running on, by longest common subsequence.
+"""
 
 import itertools
 import re

@@ -1,4 +1,7 @@
-"""The answers of a recall record, line by line and token by token."""
+"""
+Shows the answers of recall: written lines beside the right ones, a mark before each,
+and scores of forced or read lines.
+"""
 
 import functools
 import itertools

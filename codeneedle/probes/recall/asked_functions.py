@@ -1,6 +1,6 @@
 """
-What recall asks of a text: its functions, how long a reply may be, and the room that
-both take.
+How long a reply of recall may be, the room that a text must leave for the longest
+question, and what is asked of a text whose functions are too few or too short.
 """
 
 import math

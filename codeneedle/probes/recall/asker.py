@@ -1,4 +1,7 @@
-"""Asks a server for lines of a function: to write them, or scored token by token."""
+"""
+Asks a server for lines of a function, written or forced; when a written reply is ended
+early, and why one has no line to score.
+"""
 
 import functools
 from collections.abc import Callable

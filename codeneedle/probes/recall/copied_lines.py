@@ -1,4 +1,7 @@
-"""Where lines of an answer stand in the text that was sent: found, or only copied."""
+"""
+Tells misplaced lines of an answer, which stand elsewhere in the text that was sent,
+from hallucinated ones, by hashes of the text's lines.
+"""
 
 import base64
 import functools

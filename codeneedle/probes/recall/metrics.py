@@ -1,4 +1,7 @@
-"""Metrics of the recall probe."""
+"""
+Metrics of recall, written and forced: with how many lines a function passes or is lost,
+when right tokens are those that the form of code tells, and speeds of reading prompts.
+"""
 
 from collections.abc import Callable, Iterator
 from functools import partial

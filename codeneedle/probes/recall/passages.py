@@ -1,4 +1,7 @@
-"""Functions as passages that are read behind the text, and their chunks."""
+"""
+Which functions share a chunk where right lines are read behind a text, and about how
+many tokens their questions take.
+"""
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean

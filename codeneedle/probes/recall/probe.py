@@ -1,4 +1,7 @@
-"""The recall probe: asks for functions verbatim and stores the replies."""
+"""
+The recall probe: what is asked in which order, behind an unscored round; when written
+recall is at its ceiling or its floor; why runs are not compared.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""What the recall probe stores of a cell."""
+"""
+The stored layout of recall: lines that were written, forced or read, of which the last
+two are never mixed, and the unscored round before them.
+"""
 
 import math
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,7 @@
-"""Scores of stored recall rounds: counts of lines, and margins of tokens."""
+"""
+Scores of stored recall rounds: counts of lines, margins of tokens, right lines before
+greedy writing would leave them; and which empty answers are errors.
+"""
 
 import bisect
 import functools

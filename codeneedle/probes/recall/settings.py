@@ -1,4 +1,7 @@
-"""What a user may choose of recall, and what a setup stores of it."""
+"""
+Options of recall (``--way``, ``--functions``, ``--lines``, ``--reply-tokens``), with
+their defaults and limits, and what a setup stores of it.
+"""
 
 from enum import StrEnum
 from typing import Annotated

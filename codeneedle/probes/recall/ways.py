@@ -1,6 +1,6 @@
 """
-Decides whether functions are written, forced or read where ``--way`` is not given, and
-refuses ways that engine or corpus cannot do.
+Decides whether functions are written, forced or read where ``--way`` is not given,
+which ways are refused, and which pairs are not asked to write.
 
 Also how few functions a sweep that decides asks for, and why answers of a way are
 missing: a pair is not asked to write, or each answer is an error.

@@ -1,4 +1,4 @@
-"""The answers of a retrieval record: what was right, and how the others failed."""
+"""Shows answers of a retrieval record: a table of failures, or one question whole."""
 
 import functools
 import itertools

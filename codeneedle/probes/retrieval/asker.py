@@ -1,4 +1,7 @@
-"""Asks about texts: a server writes answers, or right ones are read behind a text."""
+"""
+Asks about texts, behind an unscored question for each: how long a reply may be, and
+when it is ended; right answers are forced, or read behind a text.
+"""
 
 import functools
 import hashlib

@@ -1,6 +1,6 @@
 """
-What the reference sets for all pairs: the level of each dial, found on unscored
-questions, and how many characters make a text of each length.
+Finds what the reference sets for all pairs: tries the levels of each dial on it, by
+unscored questions of their own.
 """
 
 from statistics import fmean

@@ -1,4 +1,7 @@
-"""How a task's dial turns until the reference is within the aim; a text's length."""
+"""
+Turns a task's dial until the reference is within the aim: which level is tried next,
+and which is taken; how many characters make a text of so many tokens.
+"""
 
 from collections.abc import Callable
 

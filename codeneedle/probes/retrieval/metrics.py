@@ -1,4 +1,7 @@
-"""Metrics of the retrieval probe, and its remarks."""
+"""
+Metrics of retrieval by task and length: right answers, their log-probability, failure
+modes; when a text is lost; remarks on dials and on how long answers stay right.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence

@@ -1,4 +1,7 @@
-"""What became of each question of a record, scored when it is read."""
+"""
+The questions of a retrieval record with their scores; a right answer that was read
+counts as right if all of its tokens are first choices.
+"""
 
 import math
 from collections.abc import Iterable

@@ -1,4 +1,7 @@
-"""The retrieval probe: questions on made texts, from a dial that the reference sets."""
+"""
+The retrieval probe: refuses unknown tasks, and lengths that do not fit the context with
+question and answer; runs of another difficulty are not compared.
+"""
 
 from collections.abc import Iterable, Iterator
 

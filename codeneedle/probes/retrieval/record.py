@@ -1,4 +1,7 @@
-"""What the retrieval probe stores of a cell."""
+"""
+The stored layout of retrieval: texts, answers, and what the reference has set; whether
+it has enough right at a length for a loss to show.
+"""
 
 import re
 from collections.abc import Sequence

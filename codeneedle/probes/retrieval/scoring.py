@@ -1,4 +1,7 @@
-"""Answers to questions of tasks, scored by rule on the payload, never on wording."""
+"""
+Scores answers to questions of tasks by rule on the payload, never on wording: right, or
+how they fail (intrusion, near miss, repetition, refusal, salad).
+"""
 
 import itertools
 import re

@@ -1,4 +1,7 @@
-"""What a user may choose of retrieval, and what a setup stores of it."""
+"""
+Options of retrieval with their defaults, the aim of its dials, and what a setup stores;
+the room of the longest question; refuses a chat template that changes the text.
+"""
 
 import math
 from typing import Annotated

@@ -1,4 +1,7 @@
-"""The tasks by name: what each writes and asks, with its words, from a seed."""
+"""
+The tasks by name (multikey, twins, ledger and so on): what each writes and asks, with
+its words, from a seed, and the levels of its dial.
+"""
 
 import itertools
 import math

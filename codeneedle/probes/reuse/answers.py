@@ -1,4 +1,4 @@
-"""Questions that were asked with a cold cache and again, beside each other."""
+"""Shows questions asked with a cold cache and with a reused one, side by side."""
 
 import functools
 import math

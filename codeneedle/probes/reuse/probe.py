@@ -1,4 +1,7 @@
-"""The reuse probe: asks the same questions with a cold and with a reused cache."""
+"""
+The reuse probe: brings the cache into each state, checks how much of a prompt came from
+it, and remarks on differences far above the reference's.
+"""
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping

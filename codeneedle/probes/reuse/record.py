@@ -1,4 +1,7 @@
-"""The stored layout of the reuse probe."""
+"""
+Options and stored layout of reuse; the states of a cache (cold, prefix, turn, restore),
+and how far an answer differs from the cold one.
+"""
 
 from dataclasses import dataclass
 from enum import StrEnum

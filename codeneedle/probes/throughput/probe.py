@@ -1,4 +1,7 @@
-"""The throughput probe: speed of prompt reading and writing by depth."""
+"""
+The throughput probe: depths and tokens of its tests by default, how long a tool may be
+silent, gaps behind a depth that fails, and remarks on speeds that are not compared.
+"""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,9 +23,9 @@ from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import merge_chosen_settings, settings_in
 from codeneedle.probes.probe import Probe, Question
+from codeneedle.probes.throughput.crossover import crossover_phrase
 from codeneedle.probes.throughput.metrics import (
     METRICS,
-    crossover_phrase,
     is_measured_once,
     metrics_at_depths,
 )

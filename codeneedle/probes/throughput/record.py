@@ -1,4 +1,7 @@
-"""The stored layout of the throughput probe: its settings and observations."""
+"""
+Options of throughput (depths, repetitions) and its stored layout: the speeds at each
+depth, or why there are none.
+"""
 
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,4 +1,7 @@
-"""Turns of recorded conversations: what would be measured, and what each token lost."""
+"""
+Shows turns of recorded conversations: what would be measured of a file; what each token
+lost, with its text if the file is unchanged.
+"""
 
 import functools
 import itertools

@@ -1,4 +1,7 @@
-"""Chooses the turns of a file that are forced: those that fit, within a limit."""
+"""
+Chooses the turns of a file that are forced: those that fit the context, no copies, and
+evenly spread within ``--transcript-tokens``; refuses a template that takes too few.
+"""
 
 import hashlib
 import itertools

@@ -1,5 +1,6 @@
 """
-Reads recorded conversations, the file that ``--transcript`` names.
+Reads recorded conversations, the file that ``--transcript`` names, in OpenAI's or
+ShareGPT's form; refuses one of which too many cannot be read.
 
 Two forms, as JSON or JSON lines: OpenAI's ``messages`` (with ``tools``, ``tool_calls``,
 replies of tools and ``reasoning_content``), and ShareGPT's ``conversations``; and the

@@ -1,5 +1,6 @@
 """
-Exports of chat programs, converted to OpenAI's messages.
+Converts exports of chat programs, such as ChatGPT and Claude, to OpenAI's messages: the
+branch that was shown at last; refuses a file that does not say which.
 
 Such a file may hold more than what was said at last: answers that were thrown away,
 branches that were left. The branch or answer that the program shows is taken; where the

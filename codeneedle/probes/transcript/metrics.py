@@ -1,4 +1,7 @@
-"""The metrics of transcripts: over all tokens, and by class of tokens."""
+"""
+Metrics of transcripts, over all tokens and by class of tokens, and how many units a
+class needs to enter the verdict.
+"""
 
 import itertools
 from collections.abc import Iterator

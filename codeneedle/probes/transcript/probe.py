@@ -1,4 +1,7 @@
-"""The transcript probe: forces the assistant's turns of recorded conversations."""
+"""
+The transcript probe: forces the assistant's turns of recorded conversations; refuses a
+file that has changed since the sweep began, and one of which no turn fits.
+"""
 
 import itertools
 import tomllib

@@ -1,4 +1,7 @@
-"""The stored layout of transcripts: numbers and hashes, none of their text."""
+"""
+Options and stored layout of transcripts, numbers and hashes and none of their text;
+which turns are copies, and whether turns or conversations are the units.
+"""
 
 import bisect
 import itertools

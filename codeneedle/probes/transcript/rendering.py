@@ -1,5 +1,6 @@
 r"""
-The turns of conversations as a model's chat template renders them.
+The turns of conversations as a model's chat template renders them: where each begins,
+the class of its tokens, and which fields the template drops.
 
 A turn is a prompt, which the template renders from all messages before it, and a text,
 which rendering the turn itself adds. The fields of the recording are searched in that

@@ -10,6 +10,7 @@ from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
 from codeneedle.cache_types import Pair, is_full_precision
+from codeneedle.engines.attention_place import with_attention
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import server
@@ -17,7 +18,6 @@ from codeneedle.engines.llama_cpp.installation import Program, server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import LlamaServer, load_limit_s, serving_llama
 from codeneedle.engines.messages import Completion, Readiness
-from codeneedle.engines.survey import with_attention
 from codeneedle.errors import CellError
 from codeneedle.records.record import Attention, Status
 from codeneedle.system import processes

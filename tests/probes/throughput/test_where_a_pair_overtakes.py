@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from made_records import made_setup
 from made_speeds import F16, Q8, measured, run_of
 
+from codeneedle.probes.throughput.crossover import crossover_phrase
 from codeneedle.probes.throughput.metrics import (
     METRICS,
-    crossover_phrase,
     metrics_at_depths,
 )
 from codeneedle.probes.throughput.record import NAME, throughput_of
