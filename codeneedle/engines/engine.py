@@ -3,7 +3,8 @@ What an engine is: its abilities, what it refuses, how a cell is served and a se
 model answers; whether memory suffices to read right tokens in batches.
 
 It knows no program: each engine has a folder, and `cli` is the only place that chooses
-one. `started_servers` has the servers that engines start, `tools` what some have beside them.
+one. `started_servers` has the servers that engines start, `tools` what some have beside
+them.
 """
 
 import contextlib

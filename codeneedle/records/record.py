@@ -503,8 +503,8 @@ class Setup:
     python: str = ""  # version of the Python that made it; not compared
     order: Json = field(default_factory=dict)
     """
-    `verdict.asking_order.Order` of a sweep that decides, fixed before it compares a pair;
-    empty of a grid. Not compared; it stands in `Settled`.
+    `verdict.asking_order.Order` of a sweep that decides, fixed before it compares a
+    pair; empty of a grid. Not compared; it stands in `Settled`.
     """
 
     calibrated: dict[str, Json] = field(default_factory=dict)

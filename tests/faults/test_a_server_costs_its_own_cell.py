@@ -20,7 +20,7 @@ from started_sweeps import impatient, problem, record
 FAULTS = {
     "exits at once": ("die=3", "crashed", "exit code 3"),
     "freezes at the start": ("signal=start/19", "timed-out", "does not answer"),
-    "is killed in a round": ("signal=round/9", "crashed", "SIGKILL; nothing"),
+    "is killed in a round": ("signal=round/9", "crashed", "SIGKILL: nothing"),
     "freezes between rounds": ("signal=between/19", "timed-out", "said nothing"),
     "logs without end": ("flood", "crashed", "limit of file sizes"),
     "resets every connection": ("reset", "crashed", "connection"),
@@ -31,9 +31,9 @@ FAULTS = {
     "exits while loading": ("die-loading=3", "crashed", "exit code 3"),
     "exits in a round": ("die-in-round=9", "crashed", "exit code 9"),
     "exits between rounds": ("die-between=4", "crashed", "exit code 4"),
-    "is killed at the start": ("signal=start/9", "crashed", "SIGKILL; nothing"),
-    "is killed while loading": ("signal=loading/9", "crashed", "SIGKILL; nothing"),
-    "is killed between rounds": ("signal=between/9", "crashed", "SIGKILL; nothing"),
+    "is killed at the start": ("signal=start/9", "crashed", "SIGKILL: nothing"),
+    "is killed while loading": ("signal=loading/9", "crashed", "SIGKILL: nothing"),
+    "is killed between rounds": ("signal=between/9", "crashed", "SIGKILL: nothing"),
     "crashes in a round": ("signal=round/11", "crashed", "SIGSEGV"),
     "freezes while loading": ("signal=loading/19", "timed-out", "does not answer"),
     "freezes in a round": ("signal=round/19", "timed-out", "said nothing"),
@@ -231,7 +231,7 @@ def test_a_server_that_ends_between_answers_costs_those_that_it_did_not_give(
 
 WRITING = {
     "exits in an answer": ("die-in-round=9", "crashed", "exit code 9"),
-    "is killed in an answer": ("signal=round/9", "crashed", "SIGKILL; nothing"),
+    "is killed in an answer": ("signal=round/9", "crashed", "SIGKILL: nothing"),
     "freezes in an answer": ("signal=round/19", "timed-out", "said nothing"),
     "breaks every answer": ("break-times=999", "crashed", "connection"),
     "ends an answer with an error": ("error-event", "crashed", "Compute error"),
