@@ -940,7 +940,7 @@ def memory(
 ) -> None:
     """Show the memory of each pair, as it was measured."""
     from codeneedle.report.chosen_runs import read_runs
-    from codeneedle.report.plan import measured_memory_document, memory_objects
+    from codeneedle.report.memory import measured_memory_document, memory_objects
 
     runs = read_runs(out, name)
     if json:

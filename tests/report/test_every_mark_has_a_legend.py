@@ -37,10 +37,11 @@ from codeneedle.report.heatmap import Picture, loss_picture, picture_of
 from codeneedle.report.kernels import kernels_document
 from codeneedle.report.losses import losses_of
 from codeneedle.report.losses_side_by_side import losses_side_by_side
+from codeneedle.report.memory import measured_memory_document
 from codeneedle.report.models import ModelRow, models_document
 from codeneedle.report.page import page
 from codeneedle.report.panels import panels_document
-from codeneedle.report.plan import measured_memory_document, plan_document
+from codeneedle.report.plan import plan_document
 from codeneedle.report.receipt import receipt_of, receipts_document
 from codeneedle.report.shown import (
     DECISIONS,

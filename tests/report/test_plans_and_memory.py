@@ -34,12 +34,14 @@ from codeneedle.records.record import (
     Phases,
     Status,
 )
-from codeneedle.report.plan import (
+from codeneedle.report.memory import (
     measured_memories,
     measured_memory_document,
+    predicted_memory_document,
+)
+from codeneedle.report.plan import (
     plan_document,
     plan_object,
-    predicted_memory_document,
     survey_plan_memory,
     sweep_time_phrase,
 )
