@@ -1,6 +1,7 @@
 """
-Cache types and pairs: bits of each type, which pair is more precise (by the coarser of
-K and V), the usual six types, the first pairs of ``--decide``, a shuffled order.
+Cache types and pairs: bits of each known type, which pair is more precise (by the
+coarser of K and V), the usual six types, the first pairs of ``--decide``, a shuffled
+order.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """
-The memory of KV caches at any context, from what an engine tells of them at one, and
-the longest context that fits; checks which types the head sizes allow.
+The memory of KV caches at any context, from what an engine tells of them at one; the
+bits of types that it alone knows; the longest context that fits; and which types the
+head sizes allow.
 """
 
 import bisect

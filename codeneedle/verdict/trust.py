@@ -1,7 +1,7 @@
 """
 How far cells may be trusted beside each other: attention on the CPU by their speed or
-graph, caches that nothing tells from finer ones, other layers offloaded, NaN, and
-answers to other questions.
+graph, caches that nothing tells from finer ones, other layers offloaded, NaN (such a
+pair is no reference), and answers to other questions.
 """
 
 import itertools

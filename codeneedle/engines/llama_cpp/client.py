@@ -1,4 +1,7 @@
-"""llama-server's API: its endpoints, the bodies of requests, the events of replies."""
+"""
+llama-server's API: its endpoints, when it is ready though it says so too early, the
+bodies of requests, the events of replies.
+"""
 
 import json
 import math

@@ -1,6 +1,7 @@
 """
-Asks llama-fit-params where attention of each pair would run and what memory it takes:
-it reserves the real graph of the real model, without its weights.
+Asks llama-fit-params where attention of each pair would run (in a kernel, on the CPU,
+or converted to f16, by the build and the head sizes) and what memory it takes: it
+reserves the real graph of the real model, without its weights.
 """
 
 import hashlib
