@@ -1,7 +1,4 @@
-"""
-An answer that a record holds, as reports show it, whichever probe asked for it; and
-below which share right of the reference a task tells nothing at a length.
-"""
+"""An answer that a record holds, as reports show it, whichever probe asked for it."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -9,13 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.document import Document
-
-USABLE = (0.2, 1.0)
-"""
-Shares of right answers of the reference, the second excluded, between which a setting
-tells most: below there is nothing left to lose, and at the ceiling a small loss may
-not show.
-"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,7 +136,13 @@ class Loss:
 
 
 ABLE = 0.2
-"""Share right with the reference below which a metric does not enter the verdict."""
+"""
+Share right with the reference below which there is little to lose: a metric, or a task
+at a length, does not enter the verdict.
+"""
+
+CEILING = 1.0
+"""Share right with the reference from which on a small loss may not show."""
 
 NOTABLE_LOSS = 0.05
 """Loss of the mean score for which plan and verdict count samples: five points."""

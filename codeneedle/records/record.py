@@ -385,6 +385,10 @@ class CorpusFacts:
         """Whether it was counted and fitted; it is if a probe sends it."""
         return self.tokens > 0
 
+    def tokens_of(self, characters: int) -> float:
+        """About the tokens of so many *characters*, if they are like the text."""
+        return characters * max(1, self.tokens) / max(1, self.characters)
+
     @property
     def is_trimmed(self) -> bool:
         """Whether the context was too short for the whole corpus."""

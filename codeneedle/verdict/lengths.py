@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES, answers_of_several_lengths
-from codeneedle.probes.answers import USABLE, ScoredAnswer
+from codeneedle.probes.answers import ScoredAnswer
+from codeneedle.probes.metrics import ABLE
 from codeneedle.records.record import Run
 from codeneedle.reference import reference_among
 from codeneedle.verdict.statistics import Decision, error_share, lost_share
@@ -43,7 +44,7 @@ def lost_lengths(run: Run, max_lost: float) -> list[LostFrom]:
     reference = shares.pop(chosen)
     answered: dict[str, list[int]] = {}
     for (task, length), texts in sorted(reference.items(), reverse=True):
-        if statistics.fmean(texts.values()) >= USABLE[0]:
+        if statistics.fmean(texts.values()) >= ABLE:
             answered.setdefault(task, []).append(length)
     not_asked = {
         (record.pair, each.task, each.length)

@@ -182,7 +182,7 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     assert golden == line
     assert "server's own counts" in " ".join(verdict.split())
     paragraphs = codeneedle("table", RUN).stdout.split("\n\n")
-    [note] = [x for x in paragraphs if "no forced recall" in x]
+    [note] = [x for x in paragraphs if "no lines forced" in x]
     assert golden == " ".join(note.split())
 
 
@@ -214,7 +214,7 @@ def test_lines_that_a_pair_was_asked_for_in_vain_have_their_reason_everywhere(
         "json": codeneedle("verdict", RUN, "--json").stdout,
     }
     for name, text in reports.items():
-        assert "o forced recall" in text, name
+        assert "o lines forced" in text, name
         assert "is not implemented" in text, name
 
 

@@ -126,7 +126,7 @@ def groups_to_read(setup: Setup, goal: int | None = None) -> Iterator[Group]:
 def _right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
     """About the tokens of the right lines of *needles*."""
     characters = sum(len(line) + 1 for needle in needles for line in needle.lines)
-    return characters * setup.corpus.tokens / max(setup.corpus.characters, 1)
+    return setup.corpus.tokens_of(characters)
 
 
 def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:

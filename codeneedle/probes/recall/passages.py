@@ -46,9 +46,8 @@ def question_and_answer_tokens(setup: Setup, passages: Sequence[Passage]) -> flo
 
     By the characters per token of the corpus.
     """
-    a_token = setup.corpus.characters / max(1, setup.corpus.tokens)
     characters = sum(len(passage.asked + passage.right) for passage in passages)
-    return characters / max(a_token, 1e-9)
+    return setup.corpus.tokens_of(characters)
 
 
 def group_functions_by_chunk(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:
@@ -64,13 +63,12 @@ def group_functions_by_chunk(setup: Setup, blocks: Sequence[int]) -> Iterator[Gr
     """
     begin = 0
     room = questions_room(setup.corpus.tokens, setup.context)
-    each = setup.corpus.characters / max(1, setup.corpus.tokens)
     for end in blocks:
         taken: list[Passage] = []
         length = 0.0
         for needle in recall_layout(setup).forced[begin:end]:
             asked = passage_of(needle)
-            more = ROOM * len(asked.asked + asked.right) / each
+            more = ROOM * question_and_answer_tokens(setup, [asked])
             if taken and length + more > room:
                 yield _group_of_passages(setup, taken)
                 taken, length = [], 0.0

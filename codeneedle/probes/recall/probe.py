@@ -344,9 +344,9 @@ class RecallProbe(Probe):
         return (*lines, *_why_no_margins(run))
 
     @override
-    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
-        """Why there are no forced, or no written, lines."""
-        return tuple(missing_way_phrases(record))
+    def gaps_in(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
+        """Why there are no lines that were forced or read, or none written."""
+        return tuple(missing_way_phrases(record, setup))
 
     @override
     def answers(self, run: Run, record: CellRecord) -> Iterable[ScoredAnswer]:

@@ -30,7 +30,7 @@ from codeneedle.probes.recall.settings import (
     Way,
     settings_of,
 )
-from codeneedle.records.record import CellRecord
+from codeneedle.records.record import CellRecord, Setup
 from codeneedle.text import number_text
 
 
@@ -178,16 +178,16 @@ def why_unwritten(context: ProbeContext) -> str:
     return f"{reference} wrote {lines} of {WRITTEN_LINES} lines back"
 
 
-def missing_way_phrases(record: CellRecord) -> Iterator[str]:
-    """Why *record* has no forced, or no written answer at all."""
+def missing_way_phrases(record: CellRecord, setup: Setup) -> Iterator[str]:
+    """Why *record* has no forced or read, or no written answer at all."""
     recall = recall_of(record)
-    for name, answers in (
-        ("forced", recall.scored_answers),
+    for done, answers in (
+        (settings_of(setup).read_or_forced_word, recall.scored_answers),
         ("written", recall.rounds),
     ):
         errors = {answer.error for answer in answers}
         if errors and "" not in errors:
-            yield f"no {name} recall: {min(errors)}"
+            yield f"no lines {done}: {min(errors)}"
     skipped = observation_of(record, Observed).skipped
     if skipped and not recall.rounds:
-        yield f"no written recall: {min(skipped.values())}"
+        yield f"no lines written: {min(skipped.values())}"

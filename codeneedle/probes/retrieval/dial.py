@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from codeneedle.engines.engine import Tokenizer
 from codeneedle.errors import BadInput
-from codeneedle.probes.answers import USABLE
+from codeneedle.probes.metrics import ABLE, CEILING
 from codeneedle.probes.retrieval.record import (
     Dialled,
     DialStep,
@@ -65,10 +65,10 @@ def turn_dial(task: str, tried: Callable[[int], DialStep]) -> Dialled:
 
 
 def _distance_to_aim(step: DialStep) -> float:
-    """How far its share is from `AIM`; 1 more where it is not in `USABLE`."""
+    """How far its share is from `AIM`; 1 more below `ABLE` and from `CEILING` on."""
     low, high = AIM
     away = max(low - step.right, step.right - high, 0.0)
-    return away if USABLE[0] <= step.right < USABLE[1] else away + 1
+    return away if ABLE <= step.right < CEILING else away + 1
 
 
 def fitted_character_count(

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-from codeneedle.probes.answers import USABLE, Skipped
+from codeneedle.probes.answers import Skipped
 from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.metrics import ABLE
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.retrieval.outcomes import is_unanswered, score_of
 from codeneedle.probes.retrieval.record import (
@@ -25,9 +26,6 @@ from codeneedle.probes.retrieval.record import (
 from codeneedle.probes.retrieval.settings import RetrievalLayout
 from codeneedle.probes.retrieval.texts import texts_per_length
 from codeneedle.records.record import CellRecord, Setup, as_json, from_json
-
-FAILS_BELOW = USABLE[0]
-"""Share of right answers under which the reference fails at a length and depth."""
 
 
 @dataclass(slots=True)
@@ -73,7 +71,7 @@ class Gate:
             return ""
         for shorter in self.chosen.lengths:
             theirs = self._calibration.right_share_at(key.task, shorter) or 0.0
-            if shorter >= key.length or theirs < FAILS_BELOW:
+            if shorter >= key.length or theirs < ABLE:
                 continue
             shares = self._right_shares(key.task, shorter)
             if shares and not any(map(any, shares.values())):
@@ -101,10 +99,10 @@ class Gate:
         others = (e for e in calibration.answered if (e.task, e.length) != place)
         told = Answered(*place, round(right, 4))
         calibration = replace(calibration, answered=(*others, told))
-        fails = all(fmean(share) < FAILS_BELOW for share in shares.values())
+        fails = all(fmean(share) < ABLE for share in shares.values())
         if fails and self.chosen.gate:
             reason = (
-                f"{calibration.reference} has less than {FAILS_BELOW:.0%} right at "
+                f"{calibration.reference} has less than {ABLE:.0%} right at "
                 f"{size.length:,} tokens at every depth"
             )
             left_out = (

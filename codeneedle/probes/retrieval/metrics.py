@@ -12,8 +12,14 @@ from typing import Any, TypeVar
 import msgspec
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.answers import USABLE
-from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
+from codeneedle.probes.metrics import (
+    CEILING,
+    Loss,
+    LossKind,
+    Metric,
+    UnitKind,
+    metric_by_unit,
+)
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
     answer_survival_share,
@@ -290,7 +296,7 @@ def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     path = ", ".join(f"{step.level}: {step.right:.0%}" for step in dial.path)
     how = "chosen by the user" if dial.is_fixed else f"found on {calibration.reference}"
     phrase = f"{dial.task}: level {dial.level}, {says}, {how} ({path} right)"
-    if dial.right_share >= USABLE[1]:
+    if dial.right_share >= CEILING:
         phrase += "; too easy for a small loss to show"
     silent = [
         f"{size.length:,}"

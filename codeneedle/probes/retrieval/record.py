@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from codeneedle.probes.answers import USABLE, Skipped
+from codeneedle.probes.answers import Skipped
+from codeneedle.probes.metrics import ABLE
 from codeneedle.probes.observations import (
     Answer,
     Observed,
@@ -178,7 +179,7 @@ class Calibration:
         if right is None:
             dials = (dial.right_share for dial in self.dials if dial.task == task)
             right = next(dials, 0.0)
-        return right >= USABLE[0]
+        return right >= ABLE
 
     def right_share_at(self, task: str, length: int) -> float | None:
         """Share that the reference has right there; None before it is known."""
