@@ -111,9 +111,9 @@ def test_the_published_question_is_a_greedy_chat_that_nothing_ends_early():
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ("sells", 2, "there are cells"),
+        ("sells", 2, ", ".join(bench.SECTIONS)),
         ("--pairs q8_0", 2, "--pairs"),
-        ("--calls 0", 2, "'0' is not a"),
+        ("--calls 0", 2, "a number from 1"),
         ("cells", 3, "codeneedle llama"),
     ],
 )

@@ -180,6 +180,7 @@ def test_a_sweep_by_a_command_finishes_resumes_and_says_how_lengths_came_about(
     assert (0, 0) == (first.returncode, second.returncode), first.stderr
     [line] = [x for x in second.stderr.splitlines() if "nothing to do" in x]
     assert golden == line
+    assert "estimated from the" in " ".join(verdict.split())
     assert "server's own counts" in " ".join(verdict.split())
     paragraphs = codeneedle("table", RUN).stdout.split("\n\n")
     [note] = [x for x in paragraphs if "no lines forced" in x]

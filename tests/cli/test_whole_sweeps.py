@@ -558,6 +558,7 @@ def test_deciding_follows_the_border_and_says_each_step(folder, golden):
     assert {"f16-f16", "q8_0-q8_0", "q8_0-q4_0", "q4_0-q4_0"} <= {
         name.partition(".")[0] for name in cells
     }
+    assert "next: the first" in told.stderr
     assert "first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
     [line] = [x for x in again.stderr.splitlines() if "nothing is" in x]
     assert golden == line.rpartition(":")[0]
@@ -589,6 +590,7 @@ def test_a_sweep_that_decides_goes_on_in_the_order_that_it_has_fixed(folder, gol
     assert (130, 0) == (told.returncode, ended.returncode), ended.stderr
     assert before == after
     assert ["pairs", "looks"] == [*after][:2]
+    assert "next: the first" in told.stderr
     assert "first answer: q8_0/q8_0, q8_0/q4_0, q4_0/q4_0" in told.stderr
     assert 3 == len(functions(folder, "q8_0-q8_0"))
     [line] = [x for x in ended.stderr.splitlines() if "nothing is" in x]

@@ -350,6 +350,7 @@ def test_a_request_to_end_is_heard_in_every_phase(series, ledger, times):
         fault = f"{ending} while {phase}"
         ledger.note(fault, told(said), of=series.folder)
         assert 130 == code, (fault, said)
+        assert "the same command" in said, (fault, said)
         assert "command to resume" in said, (fault, said)
         assert set(statuses(series.path)) <= {"finished", "interrupted"}, fault
         if "interrupted" in statuses(series.path) and ending == "SIGTERM":

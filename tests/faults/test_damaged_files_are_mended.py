@@ -305,6 +305,7 @@ def test_a_setup_that_is_lost_is_made_anew_by_the_same_command(
     assert 0 == grid.returncode, grid.stderr
     is_kept = fault != "setup gone"
     assert is_kept == ("setup could not" in swept.stderr)
+    assert is_kept == ("is kept as" in swept.stderr)
     ledger.note(fault, "note: the setup could not be read" if is_kept else "", of=done)
 
 
@@ -318,6 +319,7 @@ def test_a_lost_setup_is_not_made_from_another_request(done, ledger, codeneedle)
 
     assert 2 == swept.returncode
     assert "holds records" in swept.stderr
+    assert SETUP in swept.stderr
     assert before == {file: file.read_bytes() for file in before}
     ledger.note(
         "setup cut, and another context asked for", error_line(swept.stderr), of=done

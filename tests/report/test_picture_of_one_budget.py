@@ -1,5 +1,6 @@
 """Memory against loss, a line for each file of weights, on the page of several runs."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -62,10 +63,10 @@ def test_a_line_goes_through_what_no_smaller_pair_loses_as_little_as(verdict, dr
     assert of_file["loss"].min() == kept["loss"].min()
 
 
-def test_a_page_of_files_of_one_model_has_it():
+def test_a_page_of_files_of_one_model_has_it(golden):
     text = page(three_runs(), LIMITS, engine_pair_flags)
 
-    assert 'id="h-budget"' in text
+    assert golden == re.findall(r'id="h-budget">([^<]*)', text)
     assert "Set: -m made-q6_k" in text
     # The budget is of the whole, and says nothing about the cache of one file.
     assert "fits into" not in text

@@ -284,11 +284,12 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(tmp_path):
     assert str(first.folder) == comparison_object(compare(first, second))["first"]
 
 
-def test_runs_without_a_metric_in_common_say_so():
+def test_runs_without_a_metric_in_common_say_so(golden):
     run = made_run(setup=SETUP)
 
     said = printed(comparison_document(compare(run, replace(run, records=()))))
 
+    assert golden == NOTHING_SHARED
     assert NOTHING_SHARED in said
     assert "the second is" not in said
 

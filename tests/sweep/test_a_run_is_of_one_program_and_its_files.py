@@ -43,16 +43,17 @@ def differences(**changes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "named"),
+    "changes",
     [
-        ({"files": {"chat.jinja": "ab"}}, ["chat.jinja"]),
-        ({"variables": {"GGML_X": "1"}}, ["GGML_X"]),
-        ({"programs": {"llama-server": "ab"}}, []),
-        ({"refused": {"divergence": "it is"}}, []),
+        {"files": {"chat.jinja": "ab"}},
+        {"variables": {"GGML_X": "1"}},
+        {"programs": {"llama-server": "ab"}},
+        {"refused": {"divergence": "it is"}},
     ],
+    ids=["files", "variables", "programs", "refused"],
 )
-def test_setups_differ_by_what_arguments_name_and_variables_say(changes, named):
-    assert named == [key.split()[-1] for key in differences(**changes)]
+def test_setups_differ_by_what_arguments_name_and_variables_say(changes, golden):
+    assert golden == differences(**changes)
 
 
 def test_programs_are_compared_as_far_as_both_have_them():

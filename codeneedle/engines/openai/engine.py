@@ -488,7 +488,9 @@ def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
             raise BadInput(
                 source=f"--url {url}", reason=str(refused), hint=refused.hint
             ) from error
-        raise ToolFailed(tool=url, reason=str(refused), hint=refused.hint) from error
+        raise ToolFailed(
+            tool=url, reason=f"does not list models: {refused}", hint=refused.hint
+        ) from error
     except CellError as error:
         raise ToolFailed(
             tool=url, reason=f"does not answer: {error}", hint="Is it running?"

@@ -191,6 +191,7 @@ def test_a_conversation_that_cannot_be_read_is_left_out_and_counted(golden):
         sum(bool(e.turns) is kind for e in many) for kind in (True, False)
     ]
     assert golden == [*map(without_pythons_words, unread_part_phrases(many))]
+    assert any("is no JSON: " in each for each in unread_part_phrases(many))
     assert "3 of 21 conversations" in refusal_of("\n".join([*lines, bad]))
 
 
