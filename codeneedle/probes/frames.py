@@ -46,7 +46,7 @@ class CellValue:
     units: int = 0
     """Number of units behind the error: functions, chunks, texts, repetitions."""
 
-    by_unit: Mapping[str, float] = field(default_factory=dict, compare=False)
+    by_unit: Mapping[str, float] = field(default_factory=dict)
     """The value of each unit, by name; empty where units have no names."""
 
     against: str = ""  # the pair that the record was measured against; empty if none

@@ -287,8 +287,8 @@ class Verdict:
 
     def fits(self, result: PairResult) -> bool:
         """True unless it is known to be larger than the memory that is limited."""
-        most = self.limits.max_memory_bytes
-        return most is None or (result.memory_bytes or 0) <= most
+        most, size = self.limits.max_memory_bytes, result.memory_bytes
+        return most is None or size is None or size <= most
 
     @property
     def is_of_built_in_model(self) -> bool:

@@ -310,7 +310,9 @@ def _cells_with_more_graph_splits(
         for record in finished
         if record.effective.graph_splits is not None
     }
-    fewest = min(parts.values(), default=0)
+    if not parts:
+        return
+    fewest = min(parts.values())
     for pair, count in parts.items():
         if count > fewest:
             whole = most_precise(p for p in parts if parts[p] == fewest)

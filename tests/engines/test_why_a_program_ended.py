@@ -235,6 +235,15 @@ def test_a_signal_tells_more_than_a_complaint_and_less_than_a_lack_of_memory(tmp
     assert Status.OUT_OF_MEMORY is cause(log, -9).status
 
 
+def test_a_server_that_ended_well_was_stopped_whatever_it_complained_of():
+    ends = "cleaning up before exit...\n"
+    complains = f"error: a request was refused\n{ends}"
+    stopped = llama_log.cause(ends, 0)
+
+    assert stopped == llama_log.cause(complains, 0)
+    assert stopped != llama_log.cause(complains, 1)
+
+
 def test_a_complaint_of_long_ago_is_no_reason(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: a request was refused\n" + "ready\n" * 60)

@@ -10,6 +10,8 @@ from gguf_files import SHAPE, gguf_bytes
 from codeneedle.cache_types import Pair
 from codeneedle.models.gguf import parse
 from codeneedle.models.kv_cache import (
+    MOST_ROUNDED,
+    ROUNDING_BYTES,
     Caches,
     bits_by_cache_type,
     cache_bytes,
@@ -240,7 +242,11 @@ def test_of_sizes_that_a_log_rounds_alike_that_of_the_roundest_heads_counts(valu
     assert (16 * 1024, 0.02 * MIB) == cache_bytes(tiny)
 
 
-@pytest.mark.parametrize(("mib", "is_known"), [(2.49, False), (2.51, True)])
+@pytest.mark.parametrize(
+    ("mib", "is_known"),
+    [(2.49, False), (ROUNDING_BYTES / MOST_ROUNDED / MIB, True), (2.51, True)],
+    ids=["more", "as much", "less"],
+)
 def test_a_type_of_a_fork_is_measured_where_a_log_rounds_a_five_hundredth(
     mib, is_known
 ):

@@ -1,8 +1,10 @@
 """Run folders: whole files, one setup, one sweep at a time; files as bytes."""
 
+import contextlib
 import json
 import math
 import os
+import shutil
 import types
 from dataclasses import is_dataclass, replace
 from pathlib import Path
@@ -98,6 +100,27 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     assert "corpus/model" == found.name
     assert {"f16/f16", "q8_0/q4_0"} == {str(each.pair) for each in found.records}
     assert written_of(SETUP) == written_of(found.setup)
+
+
+def test_a_run_is_the_same_wherever_its_folder_lies(tmp_path):
+    here = Store(tmp_path / "here" / "corpus" / "model")
+    here.check_and_merge_setup(SETUP)
+    here.add(RECORD)
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    there = Store(tmp_path / "there" / "corpus" / "model")
+
+    assert here.read() == there.read()
+
+
+@pytest.mark.parametrize(
+    ("lacking", "refusal"),
+    [(0, contextlib.nullcontext()), (1, pytest.raises(FolderUnusable))],
+)
+def test_a_folder_is_used_from_64_mib_free_on(tmp_path, leave_free, lacking, refusal):
+    leave_free(64 * 1024 * 1024 - lacking)
+
+    with refusal:
+        stores.refuse_unusable_folder(tmp_path)
 
 
 def test_a_grid_may_grow_and_nothing_else_may_differ(store):
@@ -507,7 +530,8 @@ def test_what_is_no_record_is_refused_with_a_hint(data):
         assert caught.value.hint
 
 
-@given(schema=st.integers(SCHEMA + 1, 10**30))
+@given(schema=st.integers(1, SCHEMA - 1) | st.integers(SCHEMA + 1, 10**30))
+@example(schema=1)
 def test_every_other_schema_is_refused_with_what_to_do(schema):
     body = json.dumps({"schema": schema, "anything": 1}).encode()
 

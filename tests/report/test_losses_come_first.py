@@ -95,6 +95,20 @@ def test_what_divergence_alone_decides_is_said() -> None:
     assert "kld decides q8_0/q8_0" in " ".join(shown(run).split())
 
 
+def test_a_pair_whose_losses_failed_says_so_beside_its_divergence() -> None:
+    """Of several failures the first."""
+    run = losing_run(
+        {"q8_0/q8_0": WITHIN},
+        diverging("bf16/bf16", [0.0] * 8),
+        diverging("q5_0/q5_0", [0.001] * 8),
+        BROKEN,
+        replace(failed_record("q5_0/q5_0"), probe="retrieval"),
+    )
+    (cell,) = (each for each in losses(run).cells() if each.pair == BROKEN.pair)
+
+    assert (BROKEN.status, BROKEN.reason) == (cell.status, cell.reason)
+
+
 def test_scores_are_shown_where_no_right_tokens_were_measured(
     golden: SnapshotAssertion,
 ) -> None:

@@ -436,13 +436,14 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
     assert 0.0 == further_time_share(replace(run, records=()))
 
 
-def test_a_server_that_passed_over_a_look_has_read_the_text_once_more():
-    """32 functions of 0.5 s are 16 s, and each of two servers took 12 s."""
+@pytest.mark.parametrize("starts", [2, 3], ids=["a look passed over", "each look"])
+def test_each_further_server_has_read_the_text_once_more(starts):
+    """Of 56 s they share alike what 32 functions, two looks further, leave."""
     setup = losing_setup([REFERENCE], forced=64, functions=8)
-    record = timed(REFERENCE, starts=2, functions=32, total_s=56.0, setup=setup)
+    record = timed(REFERENCE, starts=starts, functions=32, total_s=56.0, setup=setup)
     functions_s = math.fsum(each.wall_s for each in recall_of(record).forced)
-    server_s = (56.0 - functions_s) / 2
-    further_s = functions_s * 24 / 32 + server_s
+    server_s = (56.0 - functions_s) / starts
+    further_s = functions_s * 24 / 32 + server_s * (starts - 1)
 
     found = further_time_share(Run(name="made", setup=setup, records=(record,)))
 

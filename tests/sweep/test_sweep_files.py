@@ -22,6 +22,7 @@ from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.records.store import Store
 from codeneedle.sweep.request import (
     MOST_PAGES,
+    TABLES,
     Request,
     decoded_request,
     encoded_request,
@@ -207,6 +208,13 @@ def test_an_unknown_key_is_refused_with_the_nearest(write, text, key, nearest):
 
     assert said.endswith(f"mine.toml: unknown key {key}")
     assert f"Did you mean {nearest}?" == hint
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_the_table_of_each_probe_and_engine_refuses_unknown_keys(write, table):
+    said, _ = refused(write(f"[{table}]\nx-y-z = 1"))
+
+    assert f"'x-y-z' in [{table}]" == said.rpartition(" key ")[2]
 
 
 CANNOT_BE = {

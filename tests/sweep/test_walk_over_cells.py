@@ -36,6 +36,7 @@ from codeneedle.probes.recall.metrics import METRICS
 from codeneedle.probes.recall.record import Recall
 from codeneedle.records import store as stores
 from codeneedle.records.record import (
+    AGAIN,
     Attention,
     CacheEvidence,
     Effective,
@@ -168,6 +169,18 @@ def test_a_record_is_on_disk_before_it_is_told(store):
         made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
 
     assert PAIRS[1:] == left(store)
+
+
+def test_a_repetition_that_was_asked_otherwise_is_told_when_it_ends(store):
+    """Beside the record of the first time."""
+    walk(store, Script(), pairs=[GOOD])
+    rounds = (replace(made_round(NEEDLE), prompt_sha256="ab" * 32),)
+    script, events = Script(lambda _cell: observed(Recall(rounds=rounds))), []
+    mine = made_runner(store)
+    queue = CellQueue(mine, script.probe, [GOOD], AGAIN)
+    mine.measure(queue, tell=events.append)
+
+    assert [(GOOD, "mismatched")] == ended(events)
 
 
 def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):

@@ -6,7 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
-from made_losses import BEYOND, OPEN, WITHIN, losing, losing_setup, repeated, text_read
+from made_losses import (
+    BEYOND,
+    OPEN,
+    WITHIN,
+    diverging,
+    losing,
+    losing_setup,
+    repeated,
+    text_read,
+)
 from made_records import asking_recall
 from made_verdicts import BELOW, without_kernel
 
@@ -180,24 +189,29 @@ def test_the_reference_is_measured_on_each_other_kind_of_device() -> None:
     assert ("on-a1", devices[1]) == (task.record_variant, task.device)
 
 
-def test_the_pair_to_set_and_the_reference_are_checked_where_lines_were_read() -> None:
-    setup = setup_of(way="read")
-    read = [
-        replace(
-            record,
-            observation={
-                **record.observation,
-                "answers": {
-                    key.replace("forced ", "read made "): answer
-                    for key, answer in record.observation["answers"].items()
-                },
-            },
-        )
-        for record in run_of(ALL, setup_of()).records
-    ]
-    task = next_of(run_of({}, setup, *read))
+def as_read(record: CellRecord, *, is_checked: bool) -> CellRecord:
+    """*record*, whose lines were forced, as if they had been read; or both."""
+    forced = (record.observation or {})["answers"]
+    read = {key.replace("forced ", "read made "): each for key, each in forced.items()}
+    answers = {**forced, **read} if is_checked else read
+    return replace(
+        record, observation={**(record.observation or {}), "answers": answers}
+    )
 
-    assert ("bf16/bf16 q8_0/q8_0", "check", None) == seen(task)
+
+@pytest.mark.parametrize(
+    ("is_checked", "expected"),
+    [(False, ("bf16/bf16 q8_0/q8_0", "check", None)), (True, None)],
+)
+def test_the_pair_to_set_and_the_reference_are_checked_once_where_lines_were_read(
+    is_checked: bool, expected: tuple[object, ...] | None
+) -> None:
+    """Whatever other probes have measured of them."""
+    forced = run_of(ALL, setup_of()).records
+    read = [as_read(record, is_checked=is_checked) for record in forced]
+    run = run_of({}, setup_of(way="read"), *read, diverging("bf16/bf16", [0.0] * 8))
+
+    assert expected == seen(next_of(run))
 
 
 def test_pairs_without_a_kernel_are_measured_last() -> None:

@@ -30,6 +30,7 @@ ANSWER = {
     ("changes", "phrase"),
     [
         ({"prompt_tokens": 1546}, "prompt_tokens 1,546, not 1,602"),
+        ({"prompt_tokens": "1546"}, "another prompt"),
         ({"prompt_sha256": "cd"}, "another prompt"),
         ({"ends": [2, 4]}, "tokens end elsewhere"),
         ({"logprobs": [-9.0, -0.1], "wall_s": 3.0}, ""),

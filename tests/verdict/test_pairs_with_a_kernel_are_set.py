@@ -90,6 +90,14 @@ def test_a_run_without_any_kernel_gives_no_advice():
     assert "within" == found.decision(Pair.parse(SMALL))
 
 
+def test_a_pair_as_large_as_the_reference_is_not_worth_compiling():
+    run = without_kernel(losing_run({"f16/f16": WITHIN, SAME: BEYOND}), "f16/f16")
+    found = judge(run)
+
+    assert ("within", None) == (found.decision(Pair.parse("f16/f16")), found.chosen)
+    assert () == found.worth_compiling
+
+
 def test_the_reference_is_of_those_in_a_kernel():
     run = without_kernel(losing_run(LOSSES), REFERENCE)
 

@@ -140,16 +140,16 @@ _REMOVED = "\ud800"
 
 def _answer_lines(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     """The answer's lines that are not blank, by the best of the readings."""
-    readings = list(_reply_readings(needle, reply))
-    if len(readings) == 1:
-        return readings[0]
+    usual, *others = _reply_readings(needle, reply)
+    if not others:
+        return usual
     asked = [line.strip() for line in _nonblank_lines(needle.lines)]
 
     def matched(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
         return len(_common_lines(asked, given, asked=len(asked)))
 
-    return max(readings, key=matched)
+    return max([usual, *others], key=matched)
 
 
 def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:

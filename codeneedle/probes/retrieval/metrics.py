@@ -292,10 +292,12 @@ def _lines_on_dials(calibration: Calibration) -> Iterator[str]:
 def _dial_phrase(dial: Dialled, calibration: Calibration) -> str:
     """The level of a dial, how it was found, and at which lengths too few are right."""
     levels = TASKS[dial.task].levels if dial.task in TASKS else ()
-    says = levels[dial.level].says if dial.level < len(levels) else ""
+    level = f"level {dial.level}"
+    if dial.level < len(levels):
+        level += f", {levels[dial.level].says}"
     path = ", ".join(f"{step.level}: {step.right:.0%}" for step in dial.path)
     how = "chosen by the user" if dial.is_fixed else f"found on {calibration.reference}"
-    phrase = f"{dial.task}: level {dial.level}, {says}, {how} ({path} right)"
+    phrase = f"{dial.task}: {level}, {how} ({path} right)"
     if dial.right_share >= CEILING:
         phrase += "; too easy for a small loss to show"
     silent = [

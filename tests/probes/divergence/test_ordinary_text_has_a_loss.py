@@ -52,6 +52,13 @@ def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more()
     assert Decision.WITHIN is row.decision
 
 
+def test_what_can_be_lost_of_a_text_is_the_share_of_first_choices():
+    record = text_read(REFERENCE, [0.0] * 2)
+    unread = replace(record, observation=None)
+
+    assert [0.6, 0.0] == [TEXT_LOGP.loss.able(each, SETUP) for each in (record, unread)]
+
+
 def test_each_part_of_a_text_is_a_facet():
     record = text_read(GOOD, [0.0, 0.2, 0.0])
     setup = with_parts("prose", "code")

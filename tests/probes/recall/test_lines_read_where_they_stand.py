@@ -212,12 +212,17 @@ def test_a_chunk_with_its_padding_is_no_longer_than_the_context():
 
 
 @pytest.mark.parametrize(
-    ("text", "room"), [(100, 256), (256, 256), (257, 255), (511, 1), (512, 0), (600, 0)]
+    ("text", "context", "room"),
+    [
+        *((100, 512, 256), (256, 512, 256), (257, 512, 255)),
+        *((511, 512, 1), (512, 512, 0), (600, 512, 0)),
+        (100, 513, 256),  # half of it, in whole tokens
+    ],
 )
 def test_questions_have_what_a_text_leaves_of_a_context_and_half_of_it_at_most(
-    text, room
+    text, context, room
 ):
-    assert room == questions_room(text, 512)
+    assert room == questions_room(text, context)
 
 
 def test_without_room_for_questions_each_function_has_a_chunk_of_its_own():

@@ -212,6 +212,11 @@ def test_a_first_token_that_completes_no_character_is_of_the_first_line():
     assert 0 == ForcedAnswer(found.needle, parts).lines_before_break
 
 
+def test_a_line_is_right_if_all_of_its_tokens_are_first_choices():
+    """A token as probable as another one is none."""
+    assert (False, True) == forced(0.0, lines=("ab", "cd")).right_lines
+
+
 def test_forced_lines_are_scored_by_token():
     """A token as probable as another one is no first choice."""
     found = forced(-1.0, 0.0, lines=("abcd",))

@@ -21,7 +21,8 @@ from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_r
 from codeneedle.probes.retrieval.outcomes import answer_survival_share, outcomes
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
-from codeneedle.records.record import AGAIN, BadRecord, Run
+from codeneedle.probes.retrieval.task_kinds import TASKS
+from codeneedle.records.record import AGAIN, BadRecord, Run, Status
 
 BY_NAME = {metric.name: metric for metric in METRICS}
 
@@ -235,6 +236,14 @@ def test_texts_that_a_pair_was_not_asked_are_missing_and_not_nothing():
     )
 
 
+def test_a_text_is_lost_that_has_fewer_right_answers_by_however_little():
+    loss = BY_NAME["retrieval"].loss
+
+    assert [0, 0, 1, 1] == [
+        loss.unit_loss(right, 0.75) for right in (1.0, 0.75, 0.74, 0.0)
+    ]
+
+
 def test_a_dial_whose_setting_was_never_tried_is_a_bad_setup(golden):
     calibration = made_calibration(replace(made_dial(), level=7))
 
@@ -293,6 +302,30 @@ def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average(golden)
     )
 
     assert golden == run_remarks(run)[:2]
+
+
+def test_a_level_that_this_version_does_not_have_is_told_by_its_number(golden):
+    """The run is of a later version."""
+    dial = made_dial(level=len(TASKS["multikey"].levels))
+    setup = with_calibration(setup_of(), made_calibration(dial))
+    run = Run(
+        name="x/y", setup=setup, records=(retrieval_record("f16/f16", made_texts()),)
+    )
+
+    assert golden == run_remarks(run)
+
+
+def test_a_cell_that_did_not_finish_tells_nothing_of_how_long_answers_stay_right():
+    texts = made_texts("ledger", dial=0, scored=lambda each: made_scored(each * 20))
+    finished = retrieval_record("f16/f16", texts)
+    stopped = replace(finished, status=Status.INTERRUPTED)
+
+    remarks = [
+        run_remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
+        for record in (finished, stopped)
+    ]
+
+    assert [1, 0] == [*map(len, remarks)]
 
 
 def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right(golden):

@@ -81,8 +81,9 @@ def test_lines_of_json_are_conversations_that_know_their_line():
     assert [1, 3] == [each.line for each in found]
 
 
-def test_conversations_of_a_list_know_the_line_on_which_they_begin():
-    text = json.dumps([{"messages": HELLO}, {"messages": HELLO}], indent=1)
+@pytest.mark.parametrize("before", ["", "\n"], ids=["at once", "behind an empty line"])
+def test_conversations_of_a_list_know_the_line_on_which_they_begin(before):
+    text = before + json.dumps([{"messages": HELLO}, {"messages": HELLO}], indent=1)
 
     found = conversations_of(text.encode(), FILE)
 
