@@ -46,7 +46,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
-from codeneedle.models.pretrained import built_in_model, parse_model_path
+from codeneedle.models.pretrained import built_in_model, path_unless_built_in
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.alignment import Mark
@@ -750,7 +750,7 @@ def main() -> int:
     stdout.width = max(stdout.width, WIDTH)
     say = functools.partial(screen.print, markup=False)
     # The folder of models is another one from here on.
-    settings["model"] = parse_model_path(READ_MODEL)
+    settings["model"] = path_unless_built_in(READ_MODEL)
     try:
         with unwinding_on_signals(), own_cache() as folder:
             say(machine_line())

@@ -1090,7 +1090,7 @@ def fetch(
 
     if name not in pretrained.NAMES:
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
-    path = pretrained.parse_model_path(name)
+    path = pretrained.path_unless_built_in(name)
     fetch_missing_models(stderr_console(), [path])
     write_escaped_on_terminal(f"{path or pretrained.built_in_model()}\n")
 

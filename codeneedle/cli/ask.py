@@ -17,7 +17,7 @@ from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.pretrained import parse_model_path
+from codeneedle.models.pretrained import path_unless_built_in
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.sweep.plan import Plan
@@ -58,7 +58,7 @@ def ask(
         CodeneedleError: If no server can be started for any of them.
     """
     request = structs.replace(request, pairs=tuple(map(str, pairs)), probes=())
-    fetch_missing_models(notes, map(parse_model_path, request.models))
+    fetch_missing_models(notes, map(path_unless_built_in, request.models))
     (plan,) = plans_of(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
     with unwinding_on_signals(), reporting_waits(partial(say, notes)):

@@ -140,7 +140,7 @@ def _launch_of_answer(answer: "Answer") -> launching.Launch:
 def _model_for_server(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
-        return str(pretrained.parse_model_path(word))
+        return str(pretrained.path_unless_built_in(word))
     if stores.is_model_name(word) and stores.is_asked_by_name(expand_home(word)):
         with contextlib.suppress(WeightsUnusable):
             located = stores.locate_model(word)

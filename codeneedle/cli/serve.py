@@ -20,7 +20,7 @@ from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.errors import BadInput, CellError
-from codeneedle.models.pretrained import parse_model_path
+from codeneedle.models.pretrained import path_unless_built_in
 from codeneedle.probes.metrics import caches_of
 from codeneedle.records.record import Attention, Effective
 from codeneedle.sweep.plan import Plan
@@ -65,7 +65,7 @@ def serve(
     """
     key = chosen_key(os.environ)
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
-    fetch_missing_models(notes, map(parse_model_path, request.models))
+    fetch_missing_models(notes, map(path_unless_built_in, request.models))
     (plan,) = plans_of(request, execution)
     _refuse_unable_engine(plan, port, key)
     end_and_report_orphans(notes)

@@ -46,7 +46,7 @@ from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.engines.survey import reporting_survey_progress
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
-from codeneedle.models.pretrained import parse_model_path
+from codeneedle.models.pretrained import path_unless_built_in
 from codeneedle.models.weights import sha256
 from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.cell import RunContext
@@ -330,7 +330,7 @@ def make_checked_plans(
     entry = prepare_engine_entry(request, execution)
     adapted = entry.adapted(request)
     entry.find(adapted, execution)
-    fetch_missing_models(console, map(parse_model_path, adapted.models))
+    fetch_missing_models(console, map(path_unless_built_in, adapted.models))
     with show_task_progress(
         console, f"checking {request.engine}, weights and corpus"
     ) as tell:

@@ -308,10 +308,12 @@ class _Attention:
 
 def _moved_shares(queries: Array, keys: Array) -> list[float]:
     """The share of attention of *queries* that moves if *keys* are rounded, by type."""
-    before = _attention_weights(queries, keys)
+    before = _unmasked_attention_weights(queries, keys)
     return [
         float(
-            np.abs(_attention_weights(queries, _round_trip(keys, name)) - before)
+            np.abs(
+                _unmasked_attention_weights(queries, _round_trip(keys, name)) - before
+            )
             .sum(1)
             .mean()
         )
@@ -320,7 +322,7 @@ def _moved_shares(queries: Array, keys: Array) -> list[float]:
     ]
 
 
-def _attention_weights(queries: Array, keys: Array) -> Array:
+def _unmasked_attention_weights(queries: Array, keys: Array) -> Array:
     """What each of *queries* pays to each of *keys*; a row sums to 1."""
     logits = queries @ keys.T / np.float32(math.sqrt(keys.shape[1]))
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))

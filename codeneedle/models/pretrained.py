@@ -128,7 +128,7 @@ def built_in_model() -> Path:
     return path
 
 
-def parse_model_path(text: str) -> Path | None:
+def path_unless_built_in(text: str) -> Path | None:
     """
     What *text*, a name of `NAMES` or a path, stands for; None is built in.
 

@@ -353,7 +353,7 @@ def weights_path(text: str, *, source: str = "--model") -> Path | None:
     Raises:
         BadInput: If it is no name, and neither is nor looks like a path.
     """
-    path = pretrained.parse_model_path(text)
+    path = pretrained.path_unless_built_in(text)
     is_path = path and (
         os.sep in text or path.suffix.lower() == ".gguf" or exists(path)
     )

@@ -59,7 +59,7 @@ MARK = "*"
 def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set of all candidates, and a row for each of them."""
     yield budget_headline_lines(verdict, pair_flags)
-    yield from candidate_blocks(verdict)
+    yield from table_of_all_candidates(verdict)
     yield Lines([budget_remark.text for budget_remark in budget_remarks(verdict)])
     yield Facts(weight_facts(verdict), is_quiet=True)
 
@@ -272,7 +272,7 @@ def _weights_as_named(run: Run) -> str:
 # --- the table
 
 
-def candidate_blocks(verdict: Verdict) -> Iterator[Table | Facts]:
+def table_of_all_candidates(verdict: Verdict) -> Iterator[Table | Facts]:
     """
     A row for each candidate, by weights, the largest cache first; and its legend.
 

@@ -21,7 +21,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
-from codeneedle.report.budget import budget_headline, candidate_blocks
+from codeneedle.report.budget import budget_headline, table_of_all_candidates
 from codeneedle.report.budget_chart import budget_chart
 from codeneedle.report.charts import front_chart, memory_chart
 from codeneedle.report.chosen_runs import LOSS
@@ -104,7 +104,7 @@ def page(
         answers=html([answers_table(verdicts)] if runs[1:] else []),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
-        budget=html(candidate_blocks(budget)) if budget else "",
+        budget=html(table_of_all_candidates(budget)) if budget else "",
         budget_lines=_budget_lines(budget, asks_for) if budget else (),
         budget_chart=budget_chart(budget) if budget else "",
         verdicts=[

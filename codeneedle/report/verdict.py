@@ -254,7 +254,7 @@ def _lines_without_reference(verdict: Verdict) -> list[str]:
 
 def _why_nothing_is_set(verdict: Verdict) -> Iterator[str]:
     """Why nothing that was measured may be set; nothing where something may be."""
-    if not verdict.has_pair_in_kernel:
+    if not verdict.may_have_pair_in_kernel:
         yield "No recommendation: no pair that was measured has a kernel here."
         yield "Its losses are below; what has a kernel: codeneedle kernels"
     elif verdict.reference_doubts_by_metric:

@@ -129,7 +129,7 @@ def _replace_kernelless_bf16(
     return types
 
 
-def grid_and_survey(
+def checked_grid_and_attention_survey(
     request: Request, execution: Execution, engine: Engine, context: int
 ) -> tuple[tuple[Pair, ...], Survey | None]:
     """

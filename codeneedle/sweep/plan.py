@@ -46,7 +46,7 @@ from codeneedle.sweep.contexts import (
 )
 from codeneedle.sweep.pairs import (
     REPLACED,
-    grid_and_survey,
+    checked_grid_and_attention_survey,
     refuse_cacheless,
     refuse_unknown_types,
     types_with_f16_for_bf16,
@@ -553,7 +553,9 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
         stored = draft.store.intact_setup()
         types = types_with_f16_for_bf16(request.types, engine, context, stored)
         request = structs.replace(request, types=types)
-    pairs, survey = grid_and_survey(request, draft.execution, engine, context)
+    pairs, survey = checked_grid_and_attention_survey(
+        request, draft.execution, engine, context
+    )
     return replace(
         draft,
         request=request,

@@ -376,7 +376,7 @@ def thinking_phrase(plan: Plan) -> str:
     return ", ".join(means)
 
 
-def machine_phrase(engine: Engine) -> str:
+def hardware_phrase(engine: Engine) -> str:
     """Processor, memory, system and devices: what does not change from day to day."""
     identity = engine.identity()
     if identity.machine:
@@ -518,7 +518,7 @@ def _make_setup(plan: Plan, sent: _SentCorpus) -> Setup:
         engine=plan.engine.name,
         lengths=identity.lengths,
         llama=identity.version,
-        machine=machine_phrase(plan.engine),
+        machine=hardware_phrase(plan.engine),
         cpu_features=identity.cpu_features,
         context=plan.context,
         server_args=(*identity.arguments, *plan.request.server_args),

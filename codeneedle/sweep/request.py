@@ -154,7 +154,7 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     @property
     def model(self) -> Path | None:
         """The weights of this page; None for the built-in model."""
-        return pretrained.parse_model_path(self.models[0]) if self.models else None
+        return pretrained.path_unless_built_in(self.models[0]) if self.models else None
 
     @property
     def context(self) -> int | None:

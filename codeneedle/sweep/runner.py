@@ -616,7 +616,7 @@ class CellQueue:
         self.tell = lambda _event: None
         self.changed = threading.Condition(threading.RLock())
         self.runner = runner
-        self._observed = self._stored_records()
+        self._observed = self._records_by_pair_and_variant()
         self.records = self._trusted_records()
         self._left = [pair for pair in pairs if self._is_pending(pair)]
         self._measuring: set[Pair] = set()
@@ -770,7 +770,7 @@ class CellQueue:
                 "another --out, or go on with --no-calibration.",
             )
 
-    def _stored_records(self) -> dict[tuple[Pair, str], CellRecord]:
+    def _records_by_pair_and_variant(self) -> dict[tuple[Pair, str], CellRecord]:
         """
         The records of the probe in the folder, of this grid and of earlier ones.
 

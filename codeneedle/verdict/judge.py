@@ -268,7 +268,7 @@ class Verdict:
             for result in self.compared_results
             for row in result.metric_results
         }
-        can_tell = kinds - {LossKind.CHANGE} and self.has_pair_in_kernel
+        can_tell = kinds - {LossKind.CHANGE} and self.may_have_pair_in_kernel
         can_tell = can_tell and not (
             self.pairs_finer_than_reference or self.reference_doubts_by_metric
         )
@@ -296,7 +296,7 @@ class Verdict:
         return self.run.setup.weights.name == BUILT_IN
 
     @property
-    def has_pair_in_kernel(self) -> bool:
+    def may_have_pair_in_kernel(self) -> bool:
         """False if attention of every pair with numbers ran in no kernel."""
         measured = [result for result in self.results if not result.trouble]
         return any(each.in_kernel for each in measured) or not measured
@@ -544,7 +544,7 @@ def judge_units(run: Run, measured: Sequence[MetricUnits], limits: Limits) -> Ve
     )
     best = _pair_to_set(verdict, verdict.results)
     here = [result for result in verdict.results if result.in_kernel]
-    chosen = best if verdict.has_pair_in_kernel else None
+    chosen = best if verdict.may_have_pair_in_kernel else None
     if best and not any(each.pair == best for each in here):
         chosen = _pair_to_set(verdict, here)
         return replace(verdict, chosen=chosen, elsewhere=best)

@@ -342,7 +342,9 @@ class MetricUnits:
         """Whether *pair* is measured better by more than it may be, maybe by chance."""
         return round(gain.mean, 9) < -self._allowed_gain(pair, limit)
 
-    def _seems_better_by_count(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+    def _is_counted_and_seems_better(
+        self, pair: Pair, gain: Bounds, limit: float
+    ) -> bool:
         """Whether *pair*, no finer one, seems better by units that are counted."""
         is_finer = self.reference and finer_axes(pair, self.reference)
         is_counted = self.loss.kind.is_counted and not is_finer
@@ -406,7 +408,7 @@ class MetricUnits:
         doubt, decision = self._first_doubt(pair, losses, by_bounds)
         if gain.is_gain_above(self._allowed_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
-        elif decision is not Decision.BEYOND and self._seems_better_by_count(
+        elif decision is not Decision.BEYOND and self._is_counted_and_seems_better(
             pair, gain, limit
         ):
             doubt, decision = doubt or self._remark_on_chance(pair), Decision.OPEN

@@ -230,7 +230,7 @@ def _remarks_on_kernels(
     Of those, on what is worth one, and on where attention of each ran.
     """
     best = verdict.result(verdict.elsewhere) if verdict.elsewhere else None
-    if best and best.leading_result and verdict.has_pair_in_kernel:
+    if best and best.leading_result and verdict.may_have_pair_in_kernel:
         loses = loss_clause(verdict.limits, best.leading_result)
         where = "is converted to f16 at each step"
         if best.attention is Attention.CPU:

@@ -62,10 +62,10 @@ def trusted_run(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return run.with_records(derive_statuses(run.every_record, run.setup))
+    return run.with_records(with_consequences_of_others(run.every_record, run.setup))
 
 
-def derive_statuses(
+def with_consequences_of_others(
     records: Sequence[CellRecord], setup: Setup
 ) -> tuple[CellRecord, ...]:
     """

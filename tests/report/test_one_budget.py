@@ -11,7 +11,7 @@ from codeneedle.records.record import ModelFacts
 from codeneedle.report.budget import (
     budget_headline,
     budget_remarks,
-    candidate_blocks,
+    table_of_all_candidates,
     weights_file_name,
     whole_budget_document,
 )
@@ -76,13 +76,13 @@ class TestFirstLines:
 
 class TestTable:
     def test_there_is_a_row_for_each_candidate_by_weights(self):
-        table, _ = candidate_blocks(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = table_of_all_candidates(judged(size_of("Q6_K q8_0/q8_0")))
 
         weights = ["Q8_0"] * 3 + ["Q6_K"] * 3 + ["Q4_K_M"] * 3
         assert weights == [row[0] for row in table.rows]
 
     def test_a_row_says_what_is_set_and_what_does_not_fit(self, golden):
-        table, _ = candidate_blocks(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = table_of_all_candidates(judged(size_of("Q6_K q8_0/q8_0")))
 
         words = {f"{row[0]} {row[1]}": row[-1] for row in table.rows}
         assert golden == words[f"Q8_0 {FULL}"]

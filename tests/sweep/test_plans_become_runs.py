@@ -37,7 +37,7 @@ from codeneedle.records.comparability import (
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
-    machine_phrase,
+    hardware_phrase,
     prepare,
     refuse_shared_folders,
     refuse_too_long_corpus,
@@ -634,8 +634,8 @@ def test_how_thinking_is_switched_off_is_told(golden):
 def test_devices_are_part_of_the_machine():
     gpu = FakeEngine(devices=("CUDA0 NVIDIA L4 (22563 MiB)",))
 
-    assert machine_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
-    assert not machine_phrase(FakeEngine()).endswith(";")
+    assert hardware_phrase(gpu).endswith("; CUDA0 NVIDIA L4 (22563 MiB)")
+    assert not hardware_phrase(FakeEngine()).endswith(";")
 
 
 @pytest.mark.parametrize(

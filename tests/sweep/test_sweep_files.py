@@ -14,7 +14,7 @@ from outcomes import outcome
 
 from codeneedle.corpora.registry import CorpusFile, read_corpus_file
 from codeneedle.errors import BadInput, RequestError, UnknownName
-from codeneedle.models.pretrained import SMOLLM2, parse_model_path
+from codeneedle.models.pretrained import SMOLLM2, path_unless_built_in
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import RecallSettings, Way
@@ -169,7 +169,7 @@ def test_every_key_reaches_the_request(write):
     assert expected == asked
     assert (("q8_0", "q4_0"), ("f16",)) == (asked.grid_k_types, asked.grid_v_types)
     weights = (Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None)
-    assert weights == tuple(map(parse_model_path, models))
+    assert weights == tuple(map(path_unless_built_in, models))
     assert asked == decoded_request(encoded_request(asked), source="again")
 
 

@@ -37,7 +37,7 @@ class Loop:
     ngram: int  # length of the n-gram, in tokens
 
 
-def find_loop(tokens: Sequence[str]) -> Loop | None:
+def first_loop_in(tokens: Sequence[str]) -> Loop | None:
     """
     The first stretch of *tokens* that one n-gram fills; None if none does.
 

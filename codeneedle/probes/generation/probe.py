@@ -21,7 +21,7 @@ from codeneedle.errors import BadInput, CellError
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.generation.loops import find_loop
+from codeneedle.probes.generation.loops import first_loop_in
 from codeneedle.probes.generation.metrics import (
     METRICS,
     comparisons,
@@ -631,7 +631,7 @@ def _left_out_remarks(setup: Setup) -> Iterator[str]:
         return
     by_reason: dict[str, list[str]] = {}
     for name, written in first.answers.items():
-        if loop := find_loop(written.token_texts):
+        if loop := first_loop_in(written.token_texts):
             place = f"{name} (from token {loop.start:,})"
             by_reason.setdefault("loops", []).append(place)
         elif written.is_empty:

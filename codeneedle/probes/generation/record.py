@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from codeneedle.engines.messages import Reply
-from codeneedle.probes.generation.loops import Loop, find_loop
+from codeneedle.probes.generation.loops import Loop, first_loop_in
 from codeneedle.probes.observations import (
     Observed,
     calibration_in,
@@ -308,8 +308,8 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
             ours=ours,
             theirs=first.answers[name],
             difference=first_difference(first.answers[name], ours),
-            loop=find_loop(ours.token_texts),
-            reference_loop=find_loop(first.answers[name].token_texts),
+            loop=first_loop_in(ours.token_texts),
+            reference_loop=first_loop_in(first.answers[name].token_texts),
         )
         for name, ours in written_of(record).items()
         if name in first.answers

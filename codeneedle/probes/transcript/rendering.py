@@ -156,7 +156,9 @@ def _render_prompt_and_text(
     )
     start = len(prompt)
     if not whole.startswith(prompt):
-        start = _diverging_start(whole, prompt, render_first_turns(at), turn)
+        start = _start_after_last_shared_mark(
+            whole, prompt, render_first_turns(at), turn
+        )
     return whole[:start], whole[start:].removesuffix(end)
 
 
@@ -219,7 +221,9 @@ def _restore_arguments(text: str, turns: Iterable[Turn]) -> str:
     return text
 
 
-def _diverging_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
+def _start_after_last_shared_mark(
+    whole: str, prompt: str, before: str, turn: Turn
+) -> int:
     """
     Where *turn* starts in *whole*, a rendering that does not begin with its *prompt*.
 
