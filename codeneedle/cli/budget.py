@@ -20,9 +20,10 @@ from codeneedle.sweep.schedule import JudgedTask, Task
 from codeneedle.system.signals import catching_stop_request
 from codeneedle.text import duration_text, escape_invisible
 from codeneedle.verdict.asking_order import StepTarget
+from codeneedle.verdict.commands import limit_options
 from codeneedle.verdict.joint import join_runs
 from codeneedle.verdict.judge import Verdict, judge
-from codeneedle.verdict.next import NextStep, limit_options
+from codeneedle.verdict.next import NextStep
 from codeneedle.verdict.trust import trusted_run
 
 

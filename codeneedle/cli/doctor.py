@@ -29,6 +29,7 @@ from codeneedle.report.plan import grid_document
 from codeneedle.report.served import model_lines, note_block, program_line
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import EngineFor, Plan
+from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system import machine, orphans
 from codeneedle.system.files import cache_folder, free_disk_bytes
@@ -231,7 +232,7 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "kept_models": diagnosis.kept,
         "models": [_registry_facts(model) for model in pretrained.MODELS.values()],
         "kernels": kernels_object(plan.survey) if plan and plan.survey else None,
-        "notes": plan.notes if plan else (),
+        "notes": notes_of_plan(plan) if plan else (),
         "left_out": diagnosis.left_out,
         "problems": diagnosis.problems,
     }
@@ -301,7 +302,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     )
     if diagnosis.plan:
         yield from grid_document(diagnosis.plan)
-        yield note_block(diagnosis.plan.notes)
+        yield note_block(notes_of_plan(diagnosis.plan))
     elif diagnosis.left_out:
         yield Lines([f"no plan of a sweep: {escape_invisible(diagnosis.left_out)}"])
     yield Lines(list(_problem_lines(diagnosis)))

@@ -68,6 +68,7 @@ from codeneedle.sweep.measure import (
     task_loop,
 )
 from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.prepare import (
     prepare,
     refuse_shared_folders,
@@ -85,6 +86,7 @@ from codeneedle.sweep.runner import (
     NothingToLose,
     Runner,
 )
+from codeneedle.sweep.running_order import measurable_pairs
 from codeneedle.sweep.schedule import (
     JudgedTask,
     Stage,
@@ -338,7 +340,7 @@ def make_checked_plans(
         for plan in plans:
             sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
         refuse_unstartable_plans(plans, options)
-    notes = (n for plan in plans for n in plan.notes)
+    notes = (n for plan in plans for n in notes_of_plan(plan))
     print_notes(
         console,
         dict.fromkeys(filter(None, (*notes, present_load().overload_warning()))),
@@ -606,7 +608,7 @@ class Page:
             self._say_time_is_up(step_phrase(task.step, verdict), task.step.time_s)
         elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
             self._say_time_is_up(
-                f"{self.plan.measurable_pairs[0]}, the reference", math.nan
+                f"{measurable_pairs(self.plan)[0]}, the reference", math.nan
             )
 
     def _say_so_far(self, verdict: Verdict) -> None:

@@ -38,7 +38,7 @@ from codeneedle.records.record import (
     Json,
     Status,
 )
-from codeneedle.system import machine
+from codeneedle.system import machine, process_memory
 from codeneedle.system.processes import Child, ends_within, process_tree
 from codeneedle.text import size_text
 
@@ -357,12 +357,14 @@ class Served:
 
     def _resident_bytes(self) -> int | None:
         """Resident size of its processes now; None if they are not ours, or unknown."""
-        return machine.tree_peak_rss_bytes(self.child.pid) if self.child else None
+        return (
+            process_memory.tree_peak_rss_bytes(self.child.pid) if self.child else None
+        )
 
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that is unknown."""
         return (
-            machine.nvidia_memory_bytes(*process_tree(self.child.pid))
+            process_memory.nvidia_memory_bytes(*process_tree(self.child.pid))
             if self.child
             else None
         )

@@ -12,9 +12,7 @@ from codeneedle.engines.engine import Engine
 from codeneedle.engines.pace import Pace, Price
 from codeneedle.models.weights import Weights
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import (
-    Setup,
-)
+from codeneedle.records.record import Setup
 
 BYTES_PER_TOKEN = {"incompressible": 1.4}
 """

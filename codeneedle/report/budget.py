@@ -40,6 +40,7 @@ from codeneedle.text import (
     sweep_command,
 )
 from codeneedle.verdict.asking_order import JointOrder, JointRun, order_of
+from codeneedle.verdict.commands import limit_options
 from codeneedle.verdict.joint import bits_per_weight, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, PairResult, Verdict
 from codeneedle.verdict.metric_phrases import (
@@ -48,7 +49,6 @@ from codeneedle.verdict.metric_phrases import (
     loss_phrase,
     mean_loss_phrase,
 )
-from codeneedle.verdict.next import limit_options
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
 

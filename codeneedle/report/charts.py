@@ -24,9 +24,8 @@ from codeneedle.document import Table
 from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
 from codeneedle.report.losses import PERCENT, Losses
-from codeneedle.report.verdict import pareto_front
 from codeneedle.text import escape_invisible, size_text
-from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.judge import Verdict, pareto_front
 from codeneedle.verdict.statistics import Decision
 
 

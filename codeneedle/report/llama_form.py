@@ -29,9 +29,8 @@ from codeneedle.probes.divergence.record import (
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.shown import value_and_error_text
-from codeneedle.report.verdict import pareto_front
 from codeneedle.text import NO_VALUE_WORD, number_text, plural
-from codeneedle.verdict.judge import Verdict
+from codeneedle.verdict.judge import Verdict, pareto_front
 from codeneedle.verdict.statistics import Decision
 
 HEADING = (

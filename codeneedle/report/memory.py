@@ -21,9 +21,7 @@ from codeneedle.models.kv_cache import (
 )
 from codeneedle.probes.metrics import METRICS, context_of
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.report.captions import (
-    names_of,
-)
+from codeneedle.report.captions import names_of
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.shown import (
     CANNOT_SIGN,

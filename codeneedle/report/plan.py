@@ -24,9 +24,7 @@ from codeneedle.models.kv_cache import (
 )
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Setup, Status
-from codeneedle.report.captions import (
-    corpus_line,
-)
+from codeneedle.report.captions import corpus_line
 from codeneedle.report.kernels import kernels_document, memory_document
 from codeneedle.report.memory import (
     lone_mark,
@@ -52,6 +50,12 @@ from codeneedle.report.shown import (
     status_mark,
 )
 from codeneedle.sweep.plan import Plan
+from codeneedle.sweep.plan_notes import notes_of_plan
+from codeneedle.sweep.running_order import (
+    measurable_pairs,
+    pair_to_repeat,
+    running_order,
+)
 from codeneedle.system import machine
 from codeneedle.text import (
     duration_text,
@@ -197,7 +201,7 @@ def plan_document(
     yield from predicted_memory_document(
         _shorten_to_one_type_pairs(survey_plan_memory(plan))
     )
-    yield note_block(plan.notes)
+    yield note_block(notes_of_plan(plan))
 
 
 def _sizes_document(plan: Plan, cells: _Cells) -> Document:
@@ -235,7 +239,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
         "prompt_form": plan.prompt_form.value,
         "engine": plan.engine.identity().name,
         "folder": str(plan.store.folder),
-        "order": list(map(str, plan.running_order(plan.probes[0]))),
+        "order": list(map(str, running_order(plan, plan.probes[0]))),
         "probes": [_cells_object(plan, cells) for cells in every],
         "left_s": _seconds_left_in_all(plan, every),
         "next": _next_task_object(plan),
@@ -255,7 +259,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
             }
             for needed in memory.pairs
         ],
-        "notes": list(plan.notes),
+        "notes": list(notes_of_plan(plan)),
     }
 
 
@@ -317,8 +321,8 @@ def _shorten_to_one_type_pairs(memory: MemoryPlan) -> MemoryPlan:
 def _cells_of(plan: Plan, probe: Probe) -> _Cells:
     """The cells of *probe* in the plan, with the records that there are."""
     stored = trusted_records(plan.store, probe.name)
-    repeated = plan.pair_to_repeat(probe)
-    pairs = len(plan.measurable_pairs if plan.request.decide else plan.possible_pairs)
+    repeated = pair_to_repeat(plan, probe)
+    pairs = len(measurable_pairs(plan) if plan.request.decide else plan.possible_pairs)
     return _Cells(
         probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
@@ -504,7 +508,7 @@ def _probe_time_phrase(plan: Plan, cells: _Cells) -> str:
 
 def _first_pairs(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     """``f16/f16, q8_0/q8_0, ...``: the first in running order that are not refused."""
-    wanted = plan.running_order(probe, tries_reference=tries_reference)
+    wanted = running_order(plan, probe, tries_reference=tries_reference)
     pairs = [pair for pair in wanted if not plan.refusal(pair)]
     first = ", ".join(map(str, pairs[:FIRST_PAIRS]))
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."

@@ -34,12 +34,17 @@ from codeneedle.text import (
     size_text,
     sweep_command,
 )
+from codeneedle.verdict.commands import (
+    how_to_decide_phrases,
+    limit_options,
+    new_run_command,
+)
 from codeneedle.verdict.judge import (
     Outcome,
     PairResult,
     Verdict,
+    pareto_front,
     relative_cache_size,
-    results_on_pareto_front,
 )
 from codeneedle.verdict.limits import CHANGE_BY_LOSS
 from codeneedle.verdict.metric_phrases import (
@@ -53,11 +58,6 @@ from codeneedle.verdict.metric_phrases import (
     units_to_decide_phrase,
 )
 from codeneedle.verdict.metric_results import FEWEST_UNITS, MetricResult
-from codeneedle.verdict.next import (
-    how_to_decide_phrases,
-    limit_options,
-    new_run_command,
-)
 from codeneedle.verdict.remarks import remarks
 from codeneedle.verdict.statistics import Decision
 
@@ -560,18 +560,6 @@ def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
 
 
 # --- the table
-
-
-def pareto_front(verdict: Verdict) -> list[PairResult]:
-    """The reference, what is set, and pairs of which none as small loses less."""
-    # What one probe has measured of all pairs tells less than all probes of a few.
-    measured = [result for result in verdict.compared_results if not result.lacking]
-    best = {
-        each.pair
-        for each in results_on_pareto_front(measured or verdict.compared_results)
-    }
-    named = {verdict.reference, verdict.chosen, *best}
-    return [result for result in verdict.results if result.pair in named]
 
 
 HEADING = ["K/V", "memory", "speed", "loss", "from", "to", "verdict", "by"]

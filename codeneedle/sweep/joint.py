@@ -10,6 +10,7 @@ from typing import Protocol
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.records.record import Run
 from codeneedle.sweep.measure import Ending, TaskLoop
+from codeneedle.sweep.running_order import measurable_pairs
 from codeneedle.sweep.schedule import JudgedTask, Taken, Task, Wanted, judged_task_of
 from codeneedle.sweep.steps import adopt_and_store_order
 from codeneedle.verdict.asking_order import stored_asking_order
@@ -135,7 +136,7 @@ class JointLoop:
         return [
             [
                 pair
-                for pair in loop.plan.measurable_pairs
+                for pair in measurable_pairs(loop.plan)
                 if most is None or of_file.of(pair).size <= most
             ]
             for of_file, loop in zip(

@@ -25,6 +25,12 @@ from codeneedle.sweep.runner import (
     Runner,
     is_left,
 )
+from codeneedle.sweep.running_order import (
+    measurable_pairs,
+    measures_reference_first,
+    pair_to_repeat,
+    running_order,
+)
 from codeneedle.sweep.schedule import (
     JudgedTask,
     Schedule,
@@ -312,7 +318,7 @@ class TaskLoop:
         *runner*, by default that of the run.
         """
         tries = self.options.calibration
-        ordered = self.plan.running_order(probe, (*pairs,), tries_reference=tries)
+        ordered = running_order(self.plan, probe, (*pairs,), tries_reference=tries)
         return CellQueue(runner or self.runner, probe, ordered, variant)
 
     def _extend_pair(self, task: Task) -> bool:
@@ -413,7 +419,7 @@ def _runner_of(
         retry_failed=options.retry_failed,
         asked_to_stop=asked_to_stop,
         may_wait=options.wait,
-        tries_reference=options.calibration and plan.measures_reference_first,
+        tries_reference=options.calibration and measures_reference_first(plan),
         workers=plan.workers,
         timing_worker=plan.timing_worker,
     )
@@ -424,14 +430,14 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
     decides, first = plan.request.decide, plan.workers[0].engine
     return Wanted(
         probes=plan.probes,
-        pairs=plan.measurable_pairs if decides else plan.pairs,
+        pairs=measurable_pairs(plan) if decides else plan.pairs,
         without_kernel=frozenset(plan.pairs_without_kernel),
         decides=decides,
         unborne=plan.unborne_types if decides else (),
         retries=options.retry_failed,
         may_extend=may_extend_pairs(plan, options),
         more=options.more,
-        repeats=frozenset(p.name for p in plan.probes if plan.pair_to_repeat(p)),
+        repeats=frozenset(p.name for p in plan.probes if pair_to_repeat(plan, p)),
         can_be_on_cpu=lambda pair: first.with_attention_on_cpu(pair) is not None,
         devices=tuple(worker.device for worker in plan.workers),
     )

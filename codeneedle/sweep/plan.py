@@ -1,31 +1,22 @@
 """
 From a request to a plan, checked before anything starts: which probes are left out, the
-form of prompts, the running order (the reference first, pairs without a kernel last),
-the run folder, and notes.
+context, the grid, what cells take, and which workers measure.
 """
 
 from collections.abc import (
     Callable,
-    Collection,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 
 from msgspec import structs
 
-from codeneedle.cache_types import FIRST, Pair, most_precise
+from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import (
-    filled_phrase,
-    is_context_filled,
-    unmeasured_beyond_phrase,
-)
 from codeneedle.engines.engine import Engine, ModelSpec
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.engines.survey import Survey, why_impossible
@@ -37,13 +28,14 @@ from codeneedle.probes import USUAL, probes_named, usual_probes_and_why
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.records.record import Attention, CellRecord
-from codeneedle.records.store import Store, refuse_unusable_folder, run_folder
+from codeneedle.records.record import CellRecord
+from codeneedle.records.store import Store
 from codeneedle.sweep.contexts import (
     chosen_context,
     chosen_corpus,
     context_of_deciding_sweep,
 )
+from codeneedle.sweep.folder_names import run_name_without_corpus, store_of_page
 from codeneedle.sweep.pairs import (
     REPLACED,
     checked_grid_and_attention_survey,
@@ -52,12 +44,10 @@ from codeneedle.sweep.pairs import (
     types_with_f16_for_bf16,
     with_usual_types,
 )
+from codeneedle.sweep.prompt_form import checked_prompt_form
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.workers import Place, Worker, device_kind, places
-from codeneedle.system import machine
 from codeneedle.system.files import exists, expand_home
-from codeneedle.system.inherited_variables import ARGUMENTS, withheld_variables
-from codeneedle.text import plural, size_text
 
 READ_AGAIN = 1.21
 """
@@ -66,9 +56,6 @@ Prompt tokens of a hybrid model, beside those of one that keeps K and V in every
 A state cannot go back to where a question began, so that llama-server reads on from its
 last checkpoint: 21 % more tokens were counted on models with random weights.
 """
-
-TRIED_FROM = 6
-"""Cells of a grid from which on its reference is measured before all others."""
 
 EngineFor = Callable[[ModelSpec], Engine]
 """Makes the engine that serves a model; `cli` chooses which."""
@@ -190,25 +177,6 @@ class Plan:
         )
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What a user should know before it starts."""
-        of_probes = (
-            probe.notes(self.request.settings_of(probe), self.estimates)
-            for probe in self.probes
-        )
-        ours = (
-            *(f"{name} is left out: {why}" for name, why in self.refused.items()),
-            *_withheld_variable_notes(),
-            *self.engine.notes(),
-            *self._text_notes(),
-            *self._corpus_notes(),
-            *self._type_notes(),
-            *self._kernel_notes(),
-            *self._memory_notes(),
-        )
-        return (*ours, *self.notes_of_weights, *chain(*of_probes))
-
-    @property
     def notes_of_weights(self) -> tuple[str, ...]:
         """What the weights alone tell of losses."""
         return (*sensitivity.warnings(self.weights, is_rotated=self.is_rotated),)
@@ -222,95 +190,6 @@ class Plan:
     def is_rotated(self) -> bool:
         """Whether quantized caches are rotated."""
         return self.request.rotates and self.engine.rotates_caches
-
-    def _text_notes(self) -> Iterator[str]:
-        """A note if ordinary text is not scored."""
-        if self.unread_text:
-            yield (
-                "recall alone is asked: what a pair loses of ordinary text stays "
-                f"unknown, as it is not scored here: {self.unread_text}"
-            )
-
-    def _type_notes(self) -> Iterator[str]:
-        """Usual types that this build of the engine has not; others are refused."""
-        known = self.engine.cache_types()
-        types = dict.fromkeys((*self.request.grid_k_types, *self.request.grid_v_types))
-        both = {*known.k} & {*known.v}
-        lacking = [name for name in types if both and name not in both]
-        if lacking:
-            rest = ",".join(name for name in types if name in both)
-            yield (
-                f"this {self.engine.name} has no {', '.join(lacking)} for the cache"
-                f"{f' (--types {rest} leaves them out)' if rest else ''}"
-            )
-
-    def _memory_notes(self) -> Iterator[str]:
-        """A note if a processor has less free memory than weights and largest cache."""
-        # An engine knows its pace on processors alone, which use this memory.
-        if self.engine.pace(self.pairs) is None:
-            return
-        caches = (self.kv_bytes(pair) or 0 for pair in self.possible_pairs)
-        needed = round(self.weights.size_bytes + max(caches, default=0))
-        free = machine.available_memory_bytes()
-        if needed > free:
-            yield (
-                f"weights and KV cache take {size_text(needed)}, but only "
-                f"{size_text(free)} of memory is free: choose a smaller --context, or "
-                "a smaller quantization of the weights"
-            )
-
-    def _kernel_notes(self) -> Iterator[str]:
-        """Notes on what is known of kernels, and on pairs that have none."""
-        if self.replaced:
-            yield self.replaced
-        if self.survey is None:
-            return
-        if self.survey.unknown:
-            yield f"where attention will run is not known: {self.survey.unknown}"
-        others = {
-            device_kind(worker.device)
-            for worker in self.workers
-            if not worker.is_surveyed
-        }
-        if others:
-            yield (
-                f"kernels were asked of {device_kind(self.workers[0].device)} alone: "
-                f"those of {', '.join(sorted(others))} are known from the cells there"
-            )
-        places = {self.survey.attention(pair) for pair in self.possible_pairs} - {None}
-        if places and not places & {Attention.KERNEL, Attention.PLAIN}:
-            on_cpu = Attention.CPU in places
-            where = "runs on the CPU" if on_cpu else "is converted to f16 at each step"
-            yield (
-                f"no pair has a kernel on this machine: attention {where}, and nothing "
-                "will be recommended"
-            )
-        elif self.pairs_without_kernel:
-            yield (
-                f"{plural(len(self.pairs_without_kernel), 'pair')} of "
-                f"{len(self.pairs)} without a kernel here: measured last "
-                "(--kernels-only leaves them out)"
-            )
-
-    def _corpus_notes(self) -> Iterator[str]:
-        """Notes on what is left of the corpus, and if it suits the model badly."""
-        request, corpus = self.request, self.corpus
-        yield from corpus.skipped_file_lines()
-        known = self.estimates
-        is_whole = (
-            self.reads_corpus and known.sent_corpus_share >= 1 and not self.is_built_in
-        )
-        if is_whole and not is_context_filled(known.text_tokens, self.context):
-            filled = filled_phrase(known.text_tokens, self.context)
-            yield unmeasured_beyond_phrase(corpus.name, f"about {filled}")
-        if not request.models:
-            chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"
-            yield f"no --model given: this is the built-in model{chosen}"
-        if self.is_built_in and corpus.kind != "incompressible":
-            yield (
-                "the built-in model is an instrument for incompressible text: what "
-                f"it misses of {corpus.name} says nothing about cache types"
-            )
 
     @property
     def estimates(self) -> Estimates:
@@ -381,65 +260,6 @@ class Plan:
         bill = self.bill(probe)
         return self.seconds_of_price(bill.price) if bill else None
 
-    @property
-    def measures_reference_first(self) -> bool:
-        """Whether the grid is long, so that its reference is measured first."""
-        return len(self.pairs) >= TRIED_FROM
-
-    def running_order(
-        self,
-        probe: Probe,
-        pairs: Collection[Pair] | None = None,
-        *,
-        tries_reference: bool = True,
-    ) -> tuple[Pair, ...]:
-        """
-        The running order of *probe*: shuffled, pairs without a kernel last.
-
-        That of a sweep that decides is the order of *pairs*: outcomes choose them.
-
-        Args:
-            probe: What measures; one that calibrates begins with the reference.
-            pairs: Of those of the plan; None for all.
-            tries_reference: Whether the reference of a long grid comes first.
-        """
-        if self.request.decide:
-            return self.measurable_pairs if pairs is None else tuple(pairs)
-        wanted = set(self.pairs if pairs is None else pairs)
-        last = wanted & {*self.pairs_without_kernel}
-        is_led = (tries_reference and self.measures_reference_first) or (
-            probe.calibrating is not None
-        )
-        first = most_precise(wanted - last or last) if wanted and is_led else None
-        ordered = (pair for pair in self.pairs if pair in wanted)
-        return tuple(sorted(ordered, key=lambda pair: (pair != first, pair in last)))
-
-    @property
-    def measurable_pairs(self) -> tuple[Pair, ...]:
-        """
-        The pairs that a sweep may decide on: the reference, the first pairs, all.
-
-        Those that are known to be refused are not among them.
-        """
-        possible = self.possible_pairs
-        if not possible:
-            return ()
-        reference = most_precise(set(possible) - {*self.pairs_without_kernel})
-        return tuple(
-            dict.fromkeys((reference, *(p for p in FIRST if p in possible), *possible))
-        )
-
-    def pair_to_repeat(self, probe: Probe) -> Pair | None:
-        """
-        The most precise pair, if *probe* measures it again after all others; else None.
-
-        None for the built-in model, and of a single pair.
-        """
-        # The built-in model is an instrument: its tests show that it repeats itself.
-        if self.is_built_in or not probe.repeats or not self.possible_pairs[1:]:
-            return None
-        return most_precise(set(self.possible_pairs) - {*self.pairs_without_kernel})
-
 
 def plan(
     page: Request,
@@ -472,7 +292,7 @@ def plan(
     request = adapted(page)
     header = weights_at(request.model or pretrained.built_in_model())
     refuse_cacheless(header, why_cacheless(header))
-    form = _checked_form(request, header)
+    form = checked_prompt_form(request, header)
     if request.corpus:
         registry.refuse_missing_corpus(request.corpus)
     spec = _model_spec(request, header, form)
@@ -485,7 +305,7 @@ def plan(
     workers, timing_worker = _workers_and_timing_worker(execution, spec, engine_for)
     context = chosen_context(request, header, stretched=engine.stretches_context)
     corpus = read(chosen_corpus(request))
-    name = _run_name_without_corpus(request, engine, probes) or corpus.name
+    name = run_name_without_corpus(request, engine, probes) or corpus.name
     draft = Plan(
         request=request,
         kept=page,
@@ -498,7 +318,7 @@ def plan(
         context=context,
         prompt_form=form,
         pairs=(),
-        store=_store_of_page(request, execution, name, spec.name),
+        store=store_of_page(request, execution, name, spec.name),
         workers=workers,
         timing_worker=timing_worker,
         pace=pace,
@@ -566,17 +386,6 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     )
 
 
-def _withheld_variable_notes() -> Iterator[str]:
-    """Variables by which a backend may compute otherwise, which no program gets."""
-    names = withheld_variables()
-    given = [name for name in names if name.startswith(ARGUMENTS)]
-    others = [name for name in names if name not in given]
-    if given:
-        yield f"not passed on: {', '.join(given)}; give arguments behind '--'"
-    if others:
-        yield f"not passed on: {', '.join(others)}; --env NAME passes one on"
-
-
 def _able_probes_and_refusals(
     engine: Engine, asked: Sequence[Probe]
 ) -> tuple[list[Probe], dict[str, str]]:
@@ -609,48 +418,6 @@ def _with_rereading(bill: Bill) -> Bill:
         read_back=READ_AGAIN * READ_AGAIN * price.read_back,
     )
     return replace(bill, price=more)
-
-
-def _run_name_without_corpus(
-    request: Request, engine: Engine, probes: Sequence[Probe]
-) -> str:
-    """What a run is called instead of a corpus; empty if that is read or named."""
-    texts = [
-        probe.own_text_name(request.settings_of(probe), engine) for probe in probes
-    ]
-    if request.corpus or None in texts:
-        return ""
-    return next(filter(None, texts), "")
-
-
-def default_form(request: Request, header: Weights) -> PromptForm:
-    """Chat, unless the weights have no template; the built-in model completes text."""
-    has_none = header.is_read and not header.chat_template
-    if request.model is None or has_none:
-        return PromptForm.COMPLETION
-    return PromptForm.CHAT
-
-
-def _checked_form(request: Request, header: Weights) -> PromptForm:
-    """
-    The prompt form of *request*, else the default.
-
-    Raises:
-        BadInput: If an empty thought is to be prefilled, and nothing thinks in it.
-    """
-    form = request.prompt_form or default_form(request, header)
-    what = ""
-    if request.model is None:
-        what = "the built-in model does not think"
-    elif form is PromptForm.COMPLETION:
-        what = "the completion form has no thinking"
-    if request.prefill_no_think and what:
-        raise BadInput(
-            source="--prefill-no-think",
-            reason=f"it has no effect here: {what}",
-            hint="Drop it, or use it with --model and the chat form.",
-        )
-    return form
 
 
 def _model_spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
@@ -748,40 +515,6 @@ def _name_or_absolute_path(word: str) -> str:
     return word if is_name else _absolute_path(word)
 
 
-def _context_page_name(context: int) -> str:
-    """What a page is called that differs by its *context* alone."""
-    return f"context-{context}"
-
-
-def _folder_of_context(
-    execution: Execution, corpus: str, model: str, context: int
-) -> Path:
-    """
-    The folder of *model* at *context*, in tokens.
-
-    If the run in the folder of the plain name has that context, that folder. Else the
-    one with the context in its name, where the plain name is taken or the request is a
-    page of several.
-    """
-    plain, named = (
-        run_folder(execution.out, corpus=corpus, model=name)
-        for name in (
-            f"{model}{_share_suffix(execution)}",
-            f"{model}+{_context_page_name(context)}{_share_suffix(execution)}",
-        )
-    )
-    setup = Store(plain).intact_setup()
-    if setup and setup.context == context:
-        return plain
-    is_taken = setup is not None or named.exists()
-    return named if is_taken or execution.page else plain
-
-
-def _share_suffix(execution: Execution) -> str:
-    """``+share-3-of-8``, which ends the name of a folder; empty for all of a grid."""
-    return execution.shard.suffix if execution.shard else ""
-
-
 def _absolute_path(path: str) -> str:
     """*path* as an absolute one, the home folder written out; links stay."""
     return str(expand_home(path).absolute())
@@ -795,28 +528,3 @@ def _cell_prices(
     adapted = _adapt_settings(request, probes, replace(estimates, unread=""))
     bills = (probe.bill(adapted.settings_of(probe), estimates) for probe in probes)
     return [bill.price for bill in bills if bill]
-
-
-def _store_of_page(
-    request: Request, execution: Execution, corpus: str, model: str
-) -> Store:
-    """
-    The store of the page.
-
-    A context that the user names has a folder of its own beside that of another one,
-    so that a second context needs no other ``--out``, and nothing is measured twice.
-
-    Raises:
-        FolderUnusable: See `store.refuse_unusable_folder`.
-    """
-    name = f"{model}+{execution.page}" if execution.page else model
-    name += _share_suffix(execution)
-    below = run_folder(execution.out, corpus=corpus, model=name)
-    if request.context and execution.page in {"", _context_page_name(request.context)}:
-        below = _folder_of_context(execution, corpus, model, request.context)
-    folder = below
-    if execution.folder:
-        named = execution.folder
-        folder = named.with_name(f"{named.name}{_share_suffix(execution)}")
-    refuse_unusable_folder(folder)
-    return Store(folder)

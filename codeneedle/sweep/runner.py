@@ -27,7 +27,8 @@ from codeneedle.records.record import (
 from codeneedle.records.store import Store
 from codeneedle.sweep.workers import Worker
 from codeneedle.system.files import free_disk_bytes, nap
-from codeneedle.system.machine import now, occupying_machine
+from codeneedle.system.machine import now
+from codeneedle.system.machine_lock import occupying_machine
 from codeneedle.system.processes import ending_all_children
 from codeneedle.system.secrets import mask_text
 from codeneedle.text import one_line, plural, size_text

@@ -15,6 +15,7 @@ from codeneedle.records.record import Run, as_json
 from codeneedle.sweep.contexts import FIRST_ANSWER_S
 from codeneedle.sweep.plan import Plan, PlannedStep
 from codeneedle.sweep.runner import Runner
+from codeneedle.sweep.running_order import measurable_pairs, pair_to_repeat
 from codeneedle.text import plural
 from codeneedle.verdict.asking_order import Order, stored_asking_order
 from codeneedle.verdict.next import (
@@ -172,7 +173,7 @@ def with_steps(plan: Plan) -> Plan:
 
 def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     """The steps that `with_steps` says, in the order in which they come."""
-    reference, *others = plan.measurable_pairs
+    reference, *others = measurable_pairs(plan)
     order = Order(pairs=tuple(map(str, others)), unborne=plan.unborne_types)
     ends = planned_looks(plan)
     at = _planned_first_look_index(plan, ends, cells=1 + len(order.first_step_pairs))
@@ -195,7 +196,7 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     if PROBE in plan.probes and (check := plan.bill_of_check(PROBE)):
         what = f"the reference and the pair to set, {check.phrase} for a check"
         yield PlannedStep(what=what, price=check.price * 2)
-    if plan.pair_to_repeat(plan.probes[0]):
+    if pair_to_repeat(plan, plan.probes[0]):
         yield _planned_step(
             plan, f"{reference} once more", 1, initial_function_count(ends)
         )

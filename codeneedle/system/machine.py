@@ -1,17 +1,13 @@
 """
-The machine: processor, cores, load, memory, that of processes and on devices; which
-sweeps wait for each other, and whether the kernel killed for lack of memory.
+The machine: processor, cores, load, free memory, and whether the kernel killed for lack
+of memory.
 """
 
 import contextlib
 import datetime as dt
-import functools
 import os
 import platform
-import shutil
 import sys
-import threading
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,8 +16,7 @@ from typing_extensions import override
 
 from codeneedle.errors import MachineError
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, holding_lock, read_regular
-from codeneedle.text import MIB, escape_invisible, one_line, plural
+from codeneedle.text import one_line, plural
 
 ASK_TIMEOUT_S = 10.0
 """For nvidia-smi and sysctl; without its daemon, the driver takes seconds to load."""
@@ -32,12 +27,6 @@ CGROUP = Path("/sys/fs/cgroup")
 
 VMSTAT = Path("/proc/vmstat")
 """Linux: what its memory management has counted since the machine started."""
-
-NVIDIA_SMI = "nvidia-smi"
-_QUESTION = (
-    "--query-compute-apps=pid,used_gpu_memory",
-    "--format=csv,noheader,nounits",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,56 +139,6 @@ def present_load() -> Load:
     return Load(programs, usable_cores())
 
 
-@contextlib.contextmanager
-def occupying_machine(
-    what: str, *, exclusive: bool, waiting: Callable[[str], object] | None
-) -> Iterator[None]:
-    """
-    Compute in the block, beside other sweeps of this user, or without them.
-
-    Where the cache folder has no locks, others are not noticed.
-
-    Args:
-        what: Run that computes, shown to sweeps that wait.
-        exclusive: Whether no other sweep may compute meanwhile, as times are measured.
-        waiting: Called with process and run of another sweep while it computes; sleeps
-            for a moment. None does not wait.
-    """
-    # The cache folder may be shared with other hosts.
-    path = cache_folder() / f"measuring-{platform.node() or 'here'}.lock"
-
-    def wait() -> None:
-        if waiting:
-            waiting(_who_computes(path))
-
-    # Not every system names the holders of a shared lock.
-    note = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-    with contextlib.ExitStack() as stack:
-        with contextlib.suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = holding_lock(path, waiting=waiting and wait, is_shared=not exclusive)
-            stack.enter_context(lock)
-        with contextlib.suppress(OSError):
-            note.write_text(what, encoding="utf-8")
-            stack.callback(note.unlink, missing_ok=True)
-        yield
-
-
-def _who_computes(path: Path) -> str:
-    """Process and run of another sweep that computes; empty if unknown."""
-    who = ""
-    for note in path.parent.glob(f"{path.stem}.*-*"):
-        pid = note.suffix[1:].partition("-")[0]
-        if not pid.isdecimal() or int(pid) == os.getpid():
-            continue
-        with contextlib.suppress(OSError):
-            if not psutil.pid_exists(int(pid)):  # it was killed
-                note.unlink()
-            elif run := read_regular(note):
-                who = f"pid {pid}, {escape_invisible(run.decode(errors='replace'))}"
-    return who
-
-
 def _system_name() -> str:
     """Name and version of the system, without what updates change."""
     if sys.platform == "darwin":
@@ -287,88 +226,3 @@ def _number_in(path: Path) -> int | None:
     except OSError:
         return None
     return int(text) if text.isdecimal() else None
-
-
-def peak_rss_bytes(pid: int) -> int | None:
-    """
-    Largest resident size of *pid* so far, in bytes; None if it is gone.
-
-    ``VmHWM`` of proc(5) on Linux, the present size elsewhere.
-    """
-    peak = status_bytes(pid, "VmHWM")
-    return _rss_bytes(pid) if peak is None else peak
-
-
-def tree_peak_rss_bytes(pid: int) -> int | None:
-    """
-    Largest resident size of *pid* and of what it has started, in bytes; None if gone.
-
-    Of several processes it is the sum of what each had at most.
-    """
-    sizes = [peak_rss_bytes(process) for process in processes.process_tree(pid)]
-    present = [size for size in sizes if size is not None]
-    return sum(present) if present else None
-
-
-def status_bytes(pid: int, key: str) -> int | None:
-    """The size *key* of ``/proc/PID/status`` in bytes; None where there is none."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-        return int(status.partition(f"{key}:")[2].split()[0]) << 10
-    return None
-
-
-def group_rss_bytes(group: int) -> int | None:
-    """
-    Resident memory of all processes of a process group, in bytes; None if it is gone.
-
-    Memory that they share is counted for all of them.
-    """
-    sizes = [_rss_bytes(pid) for pid in processes.group_members(group)]
-    present = [size for size in sizes if size is not None]
-    return sum(present) if present else None
-
-
-def _rss_bytes(pid: int) -> int | None:
-    """Present resident size of *pid*, in bytes; None if it is gone."""
-    try:
-        return int(psutil.Process(pid).memory_info().rss)
-    except psutil.Error:
-        return None
-
-
-def nvidia_memory_bytes(*pids: int) -> int | None:
-    """
-    Memory that the processes *pids* hold on all NVIDIA devices together, in bytes.
-
-    Takes up to some seconds. None if unknown: without nvidia-smi, on macOS (where
-    resident size includes it), and in containers with pids of their own.
-    """
-    program = nvidia_smi_path()
-    if program is None:
-        return None
-    try:
-        answer = processes.run_for_output(
-            [program, *_QUESTION], timeout_s=ASK_TIMEOUT_S
-        )
-    except MachineError:
-        return None
-    if answer.returncode:
-        return None
-    # One line per process and device.
-    sizes = [size for owner, size in _pids_and_mib(answer.stdout) if owner in pids]
-    return sum(sizes) * MIB if sizes else None
-
-
-@functools.cache
-def nvidia_smi_path() -> str | None:
-    """Path of nvidia-smi; None if there is none."""
-    return None if sys.platform == "darwin" else shutil.which(NVIDIA_SMI)
-
-
-def _pids_and_mib(answer: str) -> Iterator[tuple[int, int]]:
-    """Pid and MiB of each line that has both."""
-    for line in answer.splitlines():
-        pid, _, used = (part.strip() for part in line.partition(","))
-        if pid.isdecimal() and used.isdecimal():
-            yield int(pid), int(used)

@@ -1,6 +1,6 @@
 """
 Runs servers and tools with a note in the cache folder, by which what they leave behind
-is found and ended, also after codeneedle was killed; ends tools that are silent.
+is found and ended, also after codeneedle was killed.
 """
 
 import contextlib
@@ -9,8 +9,7 @@ import os
 import platform
 import re
 import secrets
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -22,14 +21,12 @@ from codeneedle.system.files import (
     cache_folder,
     read_note,
     remove_private_folders,
-    size_of,
     write_note,
 )
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
     end_group,
-    ends_within,
     running,
 )
 
@@ -175,50 +172,6 @@ def _program_name(argv: Sequence[str]) -> str:
     name = Path(argv[0]).name or "child"
     subcommands = filter(_SUBCOMMAND.fullmatch, argv[1:2])
     return " ".join((name, *subcommands))
-
-
-def run_watched(
-    argv: Sequence[str],
-    *,
-    env: Mapping[str, str],
-    log: Path,
-    grown: Callable[[], None],
-    silence_s: float,
-    file_limit_bytes: int | None = FILE_LIMIT_BYTES,
-    written: Callable[[], int] = lambda: 0,
-) -> int | None:
-    """
-    Run a program to its end, as `running_with_note` does; end it if nothing comes.
-
-    Args:
-        argv: See `running_with_note`.
-        env: See `running_with_note`.
-        log: Receives its output; replaced.
-        grown: Called after something has come; an exception ends the program.
-        silence_s: Limit of the time in which nothing does, in seconds.
-        file_limit_bytes: See `running`.
-        written: Bytes that it has written elsewhere, so far.
-
-    Returns:
-        Its exit code; None if it was ended for taking too long.
-
-    Raises:
-        MachineError: As `running_with_note` does.
-    """
-    with running_with_note(
-        argv, env=env, log=log, file_limit_bytes=file_limit_bytes
-    ) as child:
-        last_s = time.monotonic()
-        size = 0
-        while not ends_within(child, POLL_S):
-            now_s, before = time.monotonic(), size
-            size = size_of(log) + written()
-            if size != before:
-                last_s = now_s
-                grown()
-            if now_s - last_s > silence_s:
-                return None
-        return child.returncode
 
 
 def orphans() -> list[Orphan]:

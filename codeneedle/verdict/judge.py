@@ -808,7 +808,17 @@ def relative_cache_size(result: PairResult) -> float:
     return result.pair.size_by_types
 
 
-def results_on_pareto_front(results: Sequence[PairResult]) -> list[PairResult]:
+def pareto_front(verdict: Verdict) -> list[PairResult]:
+    """The reference, what is set, and pairs of which none as small loses less."""
+    # What one probe has measured of all pairs tells less than all probes of a few.
+    compared = verdict.compared_results
+    complete = [result for result in compared if not result.lacking]
+    best = _unbeaten_results(complete or compared)
+    named = {verdict.reference, verdict.chosen, *(each.pair for each in best)}
+    return [result for result in verdict.results if result.pair in named]
+
+
+def _unbeaten_results(results: Sequence[PairResult]) -> list[PairResult]:
     """
     The pairs that no other beats in both size and loss, the smallest first.
 

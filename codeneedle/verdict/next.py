@@ -1,21 +1,16 @@
 """
-Which open pairs are asked for further functions, and for how many; how long these and
-the next step take; and the command that would decide a pair.
+Which open pairs are asked for further functions, and for how many; and how long these
+and the next step take.
 """
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.cache_types import Pair
-from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes import PROBES
-from codeneedle.probes.metrics import FUNCTIONS, UnitKind
 from codeneedle.probes.observations import Observed, observation_of
-from codeneedle.quantities import memory_size_text
 from codeneedle.records.record import CellRecord, Run, Setup, Status
-from codeneedle.records.store import SWEEP
-from codeneedle.text import duration_text, sweep_command
 from codeneedle.verdict.asking_order import (
     JointOrder,
     PairState,
@@ -24,8 +19,7 @@ from codeneedle.verdict.asking_order import (
     order_of,
 )
 from codeneedle.verdict.budget_border import next_budget_target
-from codeneedle.verdict.judge import PairResult, Verdict, relative_cache_size
-from codeneedle.verdict.limits import MAX_EVAL_LOST, MAX_LOSS, MAX_LOST
+from codeneedle.verdict.judge import Verdict, relative_cache_size
 from codeneedle.verdict.statistics import Decision
 
 MOST_PAIRS = 4
@@ -256,68 +250,3 @@ def _states_of_pairs(verdict: Verdict, probes: Sequence[str]) -> dict[Pair, Pair
             ),
         )
     return seen
-
-
-# --- commands
-
-
-_ELSEWHERE = ("--out", "longer")
-"""Where a new run goes that asks for more than a run folder can take."""
-
-
-def how_to_decide_phrases(
-    verdict: Verdict, result: PairResult, needed: int, kind: UnitKind
-) -> Iterator[str]:
-    """The command that asks further units, or what would make that possible."""
-    setup = verdict.run.setup
-    if kind.noun == "chunks":
-        yield (
-            "a new run: "
-            f"{new_run_command(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
-        )
-        return
-    if kind != FUNCTIONS:
-        yield f"a new run with more {kind.more}."
-        return
-    goals = pairs_to_extend(verdict)
-    if result.pair in goals:
-        time = seconds_for_goals(verdict.run, goals)
-        about = f" (about {duration_text(time)})" if math.isfinite(time) else ""
-        options = limit_options(verdict)
-        yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
-        return
-    functions = max(FURTHER.units_at_looks(setup), default=0)
-    whole = setup.corpus.functions_before
-    context = pad_context(-(-setup.context * needed // max(functions, 1)))
-    asked = ("--functions", str(needed), "--context", str(context))
-    if setup.corpus.is_trimmed and functions < needed <= whole:
-        command = new_run_command(verdict, *asked)
-        yield f"the context holds {functions} functions; a new run: {command}"
-    else:
-        command = new_run_command(verdict, *asked, "--corpus", "FILE", *_ELSEWHERE)
-        yield (
-            "this text has no further functions; a new run on a longer one like it: "
-            f"{command}"
-        )
-
-
-def new_run_command(verdict: Verdict, *options: str) -> str:
-    """The command for another run like that of *verdict*, with other *options*."""
-    return sweep_command(verdict.run.folder / SWEEP, *options)
-
-
-def limit_options(verdict: Verdict) -> list[str]:
-    """Options of the limits that a verdict holds losses against, if not the default."""
-    options, limits = [], verdict.limits
-    for flag, limit, default in (
-        ("--max-loss", limits.max_loss, MAX_LOSS),
-        ("--max-lost", limits.max_lost, MAX_LOST),
-        ("--max-eval-lost", limits.max_eval_lost, MAX_EVAL_LOST),
-    ):
-        if limit != default:
-            options += [flag, f"{100 * limit:.6g}%"]
-    if limits.max_memory_bytes is not None:
-        options += ["--max-memory", memory_size_text(limits.max_memory_bytes)]
-    if limits.at is not None:
-        options += ["--at", str(limits.at)]
-    return options

@@ -32,9 +32,9 @@ from codeneedle.records.record import Attention, Run
 from codeneedle.system.inherited_variables import ROTATION
 from codeneedle.text import escape_invisible, number_text, plural, sweep_command
 from codeneedle.verdict.asking_order import JointRun
+from codeneedle.verdict.commands import how_to_decide_phrases
 from codeneedle.verdict.judge import Verdict, relative_cache_size
 from codeneedle.verdict.metric_phrases import loss_clause, p_value_phrase
-from codeneedle.verdict.next import how_to_decide_phrases
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
     ALPHA,

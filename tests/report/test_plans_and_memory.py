@@ -49,6 +49,7 @@ from codeneedle.report.served import smallest_pair
 from codeneedle.sweep.measure import Options, with_next_task
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution
+from codeneedle.sweep.running_order import running_order
 from codeneedle.sweep.steps import with_steps
 from codeneedle.verdict.limits import Limits
 
@@ -82,7 +83,7 @@ def test_a_plan_of_a_run_that_goes_on_names_what_is_measured_next():
     going_on = with_next_task(planned(**asked), options)
     task = plan_object(going_on)["next"]
 
-    left = [str(pair) for pair in going_on.running_order(PROBES["recall"])]
+    left = [str(pair) for pair in running_order(going_on, PROBES["recall"])]
     assert ("recall", "", None) == (task["probe"], task["how"], task["units"])
     assert [pair for pair in left if pair != "f16/f16"] == task["pairs"]
     assert f"recall of {', '.join(task['pairs'])}" in shown(going_on)

@@ -7,6 +7,7 @@ from made_plans import made_world, planned
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import CodeneedleError
 from codeneedle.probes.divergence.probe import DivergenceSettings
+from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.request import Request, asked_probes, read_sweep
 
 BOTH = ["divergence", "recall"]
@@ -20,7 +21,7 @@ def world(tmp_path, monkeypatch):
 def asked(**changes):
     """Names of what a plan asks, and what it says of ordinary text."""
     plan = planned(**{"probes": (), **changes})
-    said = [note for note in plan.notes if "ordinary text" in note]
+    said = [note for note in notes_of_plan(plan) if "ordinary text" in note]
     return [probe.name for probe in plan.probes], said
 
 

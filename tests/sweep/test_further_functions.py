@@ -63,6 +63,7 @@ from codeneedle.verdict.asking_order import (
     Why,
     stored_asking_order,
 )
+from codeneedle.verdict.commands import how_to_decide_phrases, limit_options
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
@@ -70,8 +71,6 @@ from codeneedle.verdict.next import (
     NextStep,
     cell_s,
     further_time_share,
-    how_to_decide_phrases,
-    limit_options,
     next_step,
     pairs_to_extend,
     seconds_for_goals,

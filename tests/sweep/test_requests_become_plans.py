@@ -29,9 +29,11 @@ from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.store import Store, run_folder
-from codeneedle.sweep import plan
-from codeneedle.sweep.plan import _folder_of_context
+from codeneedle.sweep import plan, prompt_form
+from codeneedle.sweep.folder_names import _folder_of_context
+from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.request import Execution, Request, pages
+from codeneedle.sweep.running_order import measures_reference_first, running_order
 
 
 @pytest.fixture(autouse=True)
@@ -153,7 +155,7 @@ def test_a_template_makes_a_chat_but_for_the_built_in_model(
     request = Request(models=() if built_in else ("model.gguf",))
     header = SimpleNamespace(chat_template=template, is_read=True)
 
-    assert expected == plan.default_form(request, header)
+    assert expected == prompt_form.default_prompt_form(request, header)
     assert PromptForm.CHAT == planned(prompt_form=PromptForm.CHAT).prompt_form
 
 
@@ -292,14 +294,14 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path, 
     (tmp_path / "src" / "good.py").write_text(f"def first():\n{body}")
     (tmp_path / "src" / "bad.py").write_text("def (:\n")
     mini = planned(models=(), corpus=None, contexts=(8192,))
-    (chosen,) = mini.notes
-    memorised = planned(models=(), corpus="http_server").notes
+    (chosen,) = notes_of_plan(mini)
+    memorised = notes_of_plan(planned(models=(), corpus="http_server"))
 
     named = planned(models=("needle-nano",), corpus=mini.corpus.name, contexts=(8192,))
-    assert () == named.notes
+    assert () == notes_of_plan(named)
     assert golden == (chosen, memorised[-1])
     assert "random-bodies" == plan.chosen_corpus(Request(models=("m.gguf",)))
-    assert "bad.py" in planned(corpus="./src").notes[0]
+    assert "bad.py" in notes_of_plan(planned(corpus="./src"))[0]
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,7 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path, 
 def test_a_text_that_ends_before_its_context_is_told_before_it_is_read(
     corpus, is_short, golden
 ):
-    notes = planned(corpus=corpus, contexts=(8192,)).notes
+    notes = notes_of_plan(planned(corpus=corpus, contexts=(8192,)))
 
     assert is_short == bool(notes)
     assert golden == notes
@@ -334,11 +336,11 @@ def test_a_task_whose_answer_fills_the_context_is_named_and_no_length():
 def test_the_reference_of_a_long_grid_is_tried_first(types, probes, tries):
     plan = planned(types=types, probes=probes)
 
-    assert tries == plan.measures_reference_first
+    assert tries == measures_reference_first(plan)
     for probe in plan.probes:
         order, without = (
-            plan.running_order(probe),
-            plan.running_order(probe, tries_reference=False),
+            running_order(plan, probe),
+            running_order(plan, probe, tries_reference=False),
         )
         assert tries == (order != without)
         assert {*plan.pairs} == {*order}
@@ -352,7 +354,7 @@ def test_a_probe_that_calibrates_begins_with_the_reference_and_shuffles_the_rest
     plan = planned(types=types, probes=("divergence",))
     (probe,) = plan.probes
 
-    first, *rest = plan.running_order(probe, tries_reference=False)
+    first, *rest = running_order(plan, probe, tries_reference=False)
 
     assert Pair("f16", "f16") == first
     assert [pair for pair in plan.pairs if pair != first] == rest

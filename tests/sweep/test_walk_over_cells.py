@@ -56,7 +56,7 @@ from codeneedle.sweep.runner import (
     Runner,
 )
 from codeneedle.sweep.workers import Worker
-from codeneedle.system import machine
+from codeneedle.system import machine_lock
 
 TYPES = ("q8_0", "q4_0")
 PAIRS = shuffle_pairs(whole_grid(TYPES, TYPES), seed=42)
@@ -342,7 +342,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
             asked.append(True)
 
     mine = made_runner(store, asked_to_stop=lambda: bool(asked))
-    with machine.occupying_machine("a/b", exclusive=False, waiting=None):
+    with machine_lock.occupying_machine("a/b", exclusive=False, waiting=None):
         mine.sweep(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
@@ -356,7 +356,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     script = Script()
     mine = made_runner(store, may_wait=False)
 
-    with machine.occupying_machine("a/b", exclusive=False, waiting=None):
+    with machine_lock.occupying_machine("a/b", exclusive=False, waiting=None):
         mine.sweep(replace(script.probe, is_timed=True), PAIRS)
 
     assert PAIRS == script.measured

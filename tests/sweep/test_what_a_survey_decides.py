@@ -12,6 +12,7 @@ from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Attention, Effective, KvBuffer
 from codeneedle.sweep.plan import plan as make_plan
+from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.request import Execution
 
 
@@ -42,7 +43,7 @@ def test_pairs_without_a_kernel_are_measured_last(golden):
     assert {pair for pair in plan.pairs if pair.k != pair.v} == {
         *plan.pairs_without_kernel
     }
-    assert golden == [note for note in plan.notes if "kernel" in note]
+    assert golden == [note for note in notes_of_plan(plan) if "kernel" in note]
 
 
 def test_only_pairs_with_a_kernel_are_left_where_these_alone_are_wanted():
@@ -69,7 +70,7 @@ def test_kernels_alone_are_refused_where_the_engine_cannot_say():
 )
 def test_a_machine_without_any_kernel_is_told_before_the_first_cell(attention, where):
     plan = plan_on(lambda _pair: attention)
-    (told,) = [note for note in plan.notes if "no pair has a kernel" in note]
+    (told,) = [note for note in notes_of_plan(plan) if "no pair has a kernel" in note]
 
     assert () == plan.pairs_without_kernel
     assert where in told
@@ -149,10 +150,16 @@ def test_the_survey_is_asked_of_the_device_that_cells_run_on():
 
 
 def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed():
-    (told,) = [note for note in plan_on_devices(*TWO_KINDS).notes if "asked of" in note]
+    (told,) = [
+        note
+        for note in notes_of_plan(plan_on_devices(*TWO_KINDS))
+        if "asked of" in note
+    ]
 
     assert told.index("a fast GPU") < told.index("alone") < told.index("a slow GPU")
-    assert not any("asked of" in n for n in plan_on_devices(*TWO_KINDS[:1] * 2).notes)
+    assert not any(
+        "asked of" in n for n in notes_of_plan(plan_on_devices(*TWO_KINDS[:1] * 2))
+    )
 
 
 # What the splits of a real cell say beside the survey

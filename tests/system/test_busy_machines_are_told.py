@@ -4,7 +4,7 @@ import contextlib
 import os
 import platform
 
-from codeneedle.system import machine
+from codeneedle.system import machine, machine_lock
 from codeneedle.system.files import holding_lock
 from codeneedle.system.machine import Load
 
@@ -25,7 +25,7 @@ def test_a_sweep_that_waits_tells_for_whom(tmp_path, monkeypatch):
             told.append(who)
             held.close()
 
-        with machine.occupying_machine("c/d", exclusive=True, waiting=wait):
+        with machine_lock.occupying_machine("c/d", exclusive=True, waiting=wait):
             mine = [each.read_text() for each in tmp_path.glob(f"*.{os.getpid()}-*")]
 
     assert [f"pid {other}, random-bodies-mini/needle-nano"] == told
@@ -38,8 +38,8 @@ def test_a_sweep_that_must_not_wait_computes_beside_others(tmp_path, monkeypatch
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with (
-        machine.occupying_machine("a/b", exclusive=True, waiting=None),
-        machine.occupying_machine("c/d", exclusive=True, waiting=None),
+        machine_lock.occupying_machine("a/b", exclusive=True, waiting=None),
+        machine_lock.occupying_machine("c/d", exclusive=True, waiting=None),
     ):
         pass
 

@@ -7,8 +7,9 @@ import psutil
 import pytest
 from programs import script
 
-from codeneedle.system import machine
-from codeneedle.system.machine import MachineFacts, facts, now, nvidia_memory_bytes
+from codeneedle.system import machine, process_memory
+from codeneedle.system.machine import MachineFacts, facts, now
+from codeneedle.system.process_memory import nvidia_memory_bytes
 
 MIB = 1 << 20
 
@@ -94,15 +95,15 @@ def test_a_processor_is_named_as_linux_names_it(text, name):
 @pytest.fixture(autouse=True)
 def forgetful():
     """The program is looked for anew in each test."""
-    machine.nvidia_smi_path.cache_clear()
+    process_memory.nvidia_smi_path.cache_clear()
     yield
-    machine.nvidia_smi_path.cache_clear()
+    process_memory.nvidia_smi_path.cache_clear()
 
 
 @pytest.fixture
 def driver(tmp_path, monkeypatch):
     """Puts a program with the driver's name, and a body of one's own, on the path."""
-    monkeypatch.setattr(machine.sys, "platform", "linux")
+    monkeypatch.setattr(process_memory.sys, "platform", "linux")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
     def installed(body):
@@ -115,7 +116,7 @@ def test_a_process_has_what_it_holds_on_all_devices(driver, tmp_path):
     driver(f"echo \"$@\" > {tmp_path}/asked; printf '41, 9\\n42, 5120\\n42, 1024\\n'")
 
     assert 6144 * MIB == nvidia_memory_bytes(42)
-    assert list(machine._QUESTION) == (tmp_path / "asked").read_text().split()
+    assert list(process_memory._QUESTION) == (tmp_path / "asked").read_text().split()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +152,7 @@ def test_a_driver_that_hangs_is_given_up_and_macos_is_not_asked(
     """Accelerators of macOS share the memory of the machine."""
     monkeypatch.setattr(machine, "ASK_TIMEOUT_S", 0.05)
     driver(body)
-    monkeypatch.setattr(machine.sys, "platform", platform)
+    monkeypatch.setattr(process_memory.sys, "platform", platform)
 
     assert None is nvidia_memory_bytes(42)
 

@@ -22,11 +22,11 @@ from codeneedle.system.orphans import (
     Process,
     end_orphans,
     host_identity,
-    run_watched,
     running_with_note,
     started_at,
 )
 from codeneedle.system.processes import free_port
+from codeneedle.system.watched import run_watched
 
 pytestmark = pytest.mark.slow
 

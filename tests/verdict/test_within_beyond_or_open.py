@@ -33,7 +33,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
-from codeneedle.verdict.judge import judge, results_on_pareto_front
+from codeneedle.verdict.judge import judge, pareto_front
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import metrics_by_unit
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
@@ -878,10 +878,11 @@ def test_of_pairs_of_one_size_the_best_is_that_which_loses_least():
         }
     )
 
-    best = results_on_pareto_front(judge(run).compared_results)
+    verdict = judge(run)
 
-    assert [COARSE, "q8_0/q4_0"] == [str(each.pair) for each in best]
-    assert [] == results_on_pareto_front([])
+    front = {str(each.pair) for each in pareto_front(verdict)}
+
+    assert {str(verdict.reference), str(verdict.chosen), COARSE, "q8_0/q4_0"} == front
 
 
 def test_the_built_in_model_is_an_instrument_and_sets_nothing():

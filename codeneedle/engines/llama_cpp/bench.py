@@ -35,7 +35,7 @@ from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
 from codeneedle.system.files import tail
 from codeneedle.system.inherited_variables import inherited_variables
-from codeneedle.system.orphans import run_watched
+from codeneedle.system.watched import run_watched
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""

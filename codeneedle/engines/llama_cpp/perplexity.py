@@ -73,8 +73,8 @@ from codeneedle.records.record import Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import processes
 from codeneedle.system.inherited_variables import inherited_variables
-from codeneedle.system.orphans import run_watched
 from codeneedle.system.processes import FILE_LIMIT_BYTES
+from codeneedle.system.watched import run_watched
 
 if TYPE_CHECKING:
     from codeneedle.engines.llama_cpp.reading import ReadJob, RowStream

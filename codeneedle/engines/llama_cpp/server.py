@@ -61,7 +61,7 @@ from codeneedle.engines.started_servers import StartedServer, nap_seconds
 from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
-from codeneedle.system import machine
+from codeneedle.system import process_memory
 from codeneedle.system.contents import content_hash, joint_hash
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
@@ -244,7 +244,11 @@ class LlamaServer(StartedServer):
             port = urlsplit(self.address.url).port or 0
             is_known = port_is_listened_on(process_tree(self.child.pid), port)
             self._is_here = is_known is not False or self.child.poll() is not None
-        return machine.tree_peak_rss_bytes(self.child.pid) if self._is_here else None
+        return (
+            process_memory.tree_peak_rss_bytes(self.child.pid)
+            if self._is_here
+            else None
+        )
 
     def has_exceeded_memory(self) -> bool:
         """Whether it was ever seen with more memory of its own than it may take."""
@@ -394,5 +398,5 @@ def _process_memory_bytes(pid: int) -> int:
 
     0 if unknown.
     """
-    anonymous = machine.status_bytes(pid, "RssAnon")
-    return (machine.peak_rss_bytes(pid) or 0) if anonymous is None else anonymous
+    anonymous = process_memory.status_bytes(pid, "RssAnon")
+    return (process_memory.peak_rss_bytes(pid) or 0) if anonymous is None else anonymous

@@ -75,8 +75,9 @@ from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
 from codeneedle.system.contents import joint_hash
 from codeneedle.system.files import size_of
-from codeneedle.system.orphans import run_watched, running_with_note
+from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
+from codeneedle.system.watched import run_watched
 
 TYPES = ("f16", "bf16", "kv8", "kv6", "kv5", "kv4", "kv3", "kv2")
 """Those of K and of V: values as they are, or with so many bits."""

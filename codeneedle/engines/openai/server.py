@@ -23,7 +23,7 @@ from codeneedle.engines.openai.client import OpenAi
 from codeneedle.engines.started_servers import StartedServer
 from codeneedle.errors import CellError
 from codeneedle.records.record import CacheEvidence, Effective, Fingerprint, Status
-from codeneedle.system import machine
+from codeneedle.system import process_memory
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
@@ -223,19 +223,19 @@ class CommandServer(OpenAiServer, StartedServer):
     @override
     def _resident_bytes(self) -> int | None:
         """Resident bytes of its process group; None if it is gone."""
-        return machine.group_rss_bytes(self.child.pid)
+        return process_memory.group_rss_bytes(self.child.pid)
 
     @override
     def device_bytes(self) -> int | None:
         """Bytes of its process group on devices; None if unknown."""
-        return machine.nvidia_memory_bytes(*group_members(self.child.pid))
+        return process_memory.nvidia_memory_bytes(*group_members(self.child.pid))
 
     def memory_bytes(self) -> int | None:
         """What its process group holds, on the host and on devices; None if unknown."""
         return held_bytes(
             self.peak_rss_bytes(),
             self.device_bytes(),
-            has_devices=machine.nvidia_smi_path() is not None,
+            has_devices=process_memory.nvidia_smi_path() is not None,
         )
 
     @override

@@ -8,13 +8,9 @@ from rich.text import Text
 
 from codeneedle.document import Document, Lines, ShownText, Table
 from codeneedle.probes.answers import ScoredAnswer, View
+from codeneedle.probes.generation.comparing import AnswerComparison, compared_answers
 from codeneedle.probes.generation.loops import Loop
-from codeneedle.probes.generation.record import (
-    AnswerComparison,
-    Written,
-    compared_answers,
-    first_answers,
-)
+from codeneedle.probes.generation.record import Written, first_answers
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import escape_invisible_in_lines, number_text, one_line, plural
 

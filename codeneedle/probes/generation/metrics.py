@@ -8,12 +8,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
-from codeneedle.probes.generation.record import (
-    NAME,
-    AnswerComparison,
-    compared_answers,
-    written_of,
-)
+from codeneedle.probes.generation.comparing import AnswerComparison, compared_answers
+from codeneedle.probes.generation.record import NAME, written_of
 from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import (
     Loss,

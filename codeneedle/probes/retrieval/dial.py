@@ -12,9 +12,7 @@ from codeneedle.probes.retrieval.record import (
     Dialled,
     DialStep,
 )
-from codeneedle.probes.retrieval.settings import (
-    AIM,
-)
+from codeneedle.probes.retrieval.settings import AIM
 from codeneedle.probes.retrieval.task_kinds import TASKS
 
 DIAL_QUESTIONS = 10

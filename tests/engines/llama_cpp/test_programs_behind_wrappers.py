@@ -9,7 +9,7 @@ from programs import script
 
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.server import serving_llama
-from codeneedle.system import machine
+from codeneedle.system import process_memory
 from codeneedle.system.processes import port_is_listened_on, process_tree
 
 pytestmark = pytest.mark.slow
@@ -30,7 +30,7 @@ def program(folder, body):
 
 def test_memory_of_a_wrapper_is_that_of_all_that_it_started(tmp_path):
     with started(tmp_path, f'nice -n 0 {PYTHON} "$@"\nexit') as served:
-        shell = machine.peak_rss_bytes(served.child.pid)
+        shell = process_memory.peak_rss_bytes(served.child.pid)
         whole = served.peak_rss_bytes()
 
         assert 1 < len(process_tree(served.child.pid))

@@ -10,14 +10,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.answers import View
+from codeneedle.probes.generation.comparing import FirstDifference, first_difference
 from codeneedle.probes.generation.metrics import METRICS, least_prompts_without_loss
 from codeneedle.probes.generation.probe import PROBE
-from codeneedle.probes.generation.record import (
-    NAME,
-    FirstDifference,
-    first_difference,
-    written_from,
-)
+from codeneedle.probes.generation.record import NAME, written_from
 from codeneedle.probes.metrics import cell_value
 from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
