@@ -3,7 +3,7 @@ Chooses the reference, with which all other pairs are compared: the most precise
 that was measured, of those with a kernel if there are any.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from codeneedle.cache_types import Pair, most_precise
@@ -32,3 +32,23 @@ def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     pairs = {candidate.pair for candidate in every if candidate.in_kernel}
     pairs = pairs or {candidate.pair for candidate in every}
     return most_precise(pairs) if pairs else None
+
+
+def chosen_reference(
+    candidates: Sequence[ReferenceCandidate], against: Iterable[str]
+) -> Pair | None:
+    """
+    The pair that records name, else `reference_among` *candidates*.
+
+    None if they name several, or one that is no candidate.
+
+    Args:
+        candidates: Those with a value.
+        against: Names of the pairs that records were measured against; empty for none.
+    """
+    names = {*against} - {""}
+    if not names:
+        return reference_among(candidates)
+    named = Pair.parse(min(names))
+    has_value = any(candidate.pair == named for candidate in candidates)
+    return named if len(names) == 1 and has_value else None

@@ -62,7 +62,7 @@ MODULES = (
     "probes/recall/rounds",
     "probes/retrieval/metrics",
     "probes/retrieval/scoring",
-    "probes/right_tokens",
+    "probes/cell_metrics",
     "probes/transcript/choice",
     "probes/transcript/conversations",
     "probes/transcript/metrics",

@@ -37,7 +37,7 @@ from codeneedle.probes.divergence.record import divergence_of, stored_chunks_by_
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
 from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.rounds import forced_answers
+from codeneedle.probes.recall.record import forced_answers
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
@@ -1117,7 +1117,10 @@ def take(folder: Path) -> None:
     if run is None:
         raise SystemExit(f"{folder} is no run folder")
     records = {r.pair: r for r in run.records if r.probe == "recall"}
-    answers = [forced_answers(records[pair], run.setup) for pair in PAIRS]
+    answers = [
+        [answer for _, answer in forced_answers(records[pair], run.setup) if answer]
+        for pair in PAIRS
+    ]
     places = [
         (number, line)
         for number, answer in enumerate(answers[0])

@@ -119,7 +119,7 @@ class _Steps:
                 self.execution,
                 engine_for=engine_for,
                 weights_at=entry.weights,
-                adapted=entry.adapted,
+                with_model_and_types=entry.with_model_and_types,
             )
         )
 
@@ -179,7 +179,7 @@ def diagnose(
 def _lacking_settings_phrase(entry: EngineEntry, request: Request) -> str:
     """What the engine must be told by options of a sweep, as a phrase; empty if all."""
     try:
-        entry.adapted(request)
+        entry.with_model_and_types(request)
     except RequestError as error:
         return f"{error}. {error.hint}"
     return ""

@@ -100,7 +100,7 @@ class EngineEntry:
     engine_for: Callable[["Request", "Execution"], "EngineFor"]
     """Makes what makes engines of models; may ask its programs what they can do."""
 
-    adapted: Callable[["Request"], "Request"] = _unchanged_request
+    with_model_and_types: Callable[["Request"], "Request"] = _unchanged_request
     """
     The request, with what follows from the engine's settings. Raises a `RequestError`
     if they do not go together.
@@ -306,19 +306,19 @@ ENGINES: Mapping[str, EngineEntry] = {
     MLX: EngineEntry(
         find=_find_mlx,
         engine_for=_mlx_engine_factory,
-        adapted=_check_mlx_request,
+        with_model_and_types=_check_mlx_request,
         weights=_read_mlx_folder,
     ),
     COMMAND: EngineEntry(
         find=_find_command,
         engine_for=_command_engine_factory,
-        adapted=_adapt_command_request,
+        with_model_and_types=_adapt_command_request,
         weights=_read_or_name_weights,
     ),
     ENDPOINT: EngineEntry(
         find=lambda _request, _execution: None,
         engine_for=_endpoint_engine_factory,
-        adapted=_adapt_endpoint_request,
+        with_model_and_types=_adapt_endpoint_request,
         weights=weights_of_name_alone,
     ),
 }

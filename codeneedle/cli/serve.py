@@ -21,7 +21,7 @@ from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started_servers import reporting_waits
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.pretrained import path_unless_built_in
-from codeneedle.probes.metrics import caches_of
+from codeneedle.probes.cell_metrics import caches_of
 from codeneedle.records.record import Attention, Effective
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request

@@ -276,7 +276,7 @@ def plans_of(
         CodeneedleError: If the engine is not there, or as `planning.plan`.
     """
     entry = prepare_engine_entry(request, execution)
-    engine_for = entry.engine_for(entry.adapted(request), execution)
+    engine_for = entry.engine_for(entry.with_model_and_types(request), execution)
     # A corpus that several pages share is read once.
     read = functools.cache(load)
     by_name = pages(request)
@@ -297,7 +297,7 @@ def plans_of(
                 engine_for=engine_for,
                 read=read,
                 weights_at=entry.weights,
-                adapted=entry.adapted,
+                with_model_and_types=entry.with_model_and_types,
                 pace=pace,
             )
         plans.append(plan)
@@ -330,9 +330,9 @@ def make_checked_plans(
     """
     # Before a download: a missing program would end the sweep, too.
     entry = prepare_engine_entry(request, execution)
-    adapted = entry.adapted(request)
-    entry.find(adapted, execution)
-    fetch_missing_models(console, map(path_unless_built_in, adapted.models))
+    request_of_engine = entry.with_model_and_types(request)
+    entry.find(request_of_engine, execution)
+    fetch_missing_models(console, map(path_unless_built_in, request_of_engine.models))
     with show_task_progress(
         console, f"checking {request.engine}, weights and corpus"
     ) as tell:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.cache_types import Pair, by_precision
-from codeneedle.probes.metrics import Metric, cell_value, context_of
+from codeneedle.probes.cell_metrics import context_of
+from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -19,7 +20,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.reference import ReferenceCandidate, reference_among
+from codeneedle.reference import chosen_reference, reference_among
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -191,26 +192,6 @@ def reference(cells: Cells) -> Pair | None:
     """
     with_value = [cell for cell in cells if cell.has_value and cell.is_ranked]
     return chosen_reference(with_value, [cell.against for cell in cells])
-
-
-def chosen_reference(
-    candidates: Sequence[ReferenceCandidate], against: Iterable[str]
-) -> Pair | None:
-    """
-    The pair that records name, else `reference_among` *candidates*.
-
-    None if they name several, or one that is no candidate.
-
-    Args:
-        candidates: Those with a value.
-        against: Names of the pairs that records were measured against; empty for none.
-    """
-    names = {*against} - {""}
-    if not names:
-        return reference_among(candidates)
-    named = Pair.parse(min(names))
-    has_value = any(candidate.pair == named for candidate in candidates)
-    return named if len(names) == 1 and has_value else None
 
 
 def noise_floor_of_reference(

@@ -1,7 +1,8 @@
 """
-What a metric is and how its loss is computed, unit by unit; the share that a reference
-must have right for a metric to have a say; how many samples show a loss; and the
-metrics of memory and time of all probes.
+What a metric is and how its loss is computed, unit by unit; metrics of right tokens
+(mean log-probability, share of first choices) and the loss of their mean probability;
+the share that a reference must have right for a metric to have a say; and how many
+samples show a loss.
 """
 
 import math
@@ -9,13 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from operator import itemgetter
 from statistics import NormalDist, fmean
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-from codeneedle.models.kv_cache import Caches, cache_bytes
-from codeneedle.records.record import CellRecord, Effective, Setup
-from codeneedle.text import mib_of_bytes
+from codeneedle.engines.messages import Forced
+from codeneedle.records.record import CellRecord, Setup
 
 Values = Callable[[CellRecord, Setup], Sequence[float]]
 """Returns the observations of a metric in a finished record."""
@@ -403,116 +402,72 @@ def values_from_number(number: Callable[[CellRecord], float | None]) -> Values:
     return values
 
 
-def _kv_mib(record: CellRecord) -> float | None:
-    """Size of K and V of all caches; None if the log has none."""
-    return _cache_part_mib(record, sum)
+@dataclass(frozen=True, slots=True)
+class RightTokens:
+    """The right tokens of the records of a probe."""
 
+    found: Found[Forced]
+    """The scores of each unit; None for what was asked for and has none."""
 
-def _k_mib(record: CellRecord) -> float | None:
-    """Size of K of all caches; None if the log has none."""
-    return _cache_part_mib(record, itemgetter(0))
+    def log_probability_metric(self, **facts: Any) -> partial[Metric]:
+        """The metric of their mean log-probability, with further *facts* of it."""
+        metric = metric_by_unit(self.found, lambda scores: scores.mean_logprob)
+        return partial(metric, unit="nats", better="higher", **facts)
 
-
-def _v_mib(record: CellRecord) -> float | None:
-    """Size of V of all caches; None if the log has none."""
-    return _cache_part_mib(record, itemgetter(1))
-
-
-def _cache_part_mib(
-    record: CellRecord, part: Callable[[tuple[float, float]], float]
-) -> float | None:
-    """
-    The *part* of all caches, K, V or both, in MiB, by the types of their values.
-
-    None if the log has none.
-    """
-    sizes = [part(cache_bytes(buffer)) for buffer in record.effective.kv]
-    return mib_of_bytes(math.fsum(sizes)) if sizes else None
-
-
-def _mib_per_1k(record: CellRecord) -> float | None:
-    """MiB that 1,000 further tokens take; a sliding window does not grow."""
-    caches = caches_of(record.effective)
-    return mib_of_bytes(1000 * caches.added_bytes_per_token) if caches.buffers else None
-
-
-def caches_of(effective: Effective) -> Caches:
-    """The caches that a log tells."""
-    return Caches(effective.kv, context_of(effective))
-
-
-def context_of(effective: Effective) -> int:
-    """The context in tokens; that of the longest cache if none is told, else 0."""
-    longest = max((buffer.cells for buffer in effective.kv), default=0)
-    return effective.context or longest
-
-
-def _rss_mib(record: CellRecord) -> float | None:
-    """Largest resident size of the server; None if it was not measured."""
-    peak = record.peak_rss_bytes
-    return None if peak is None else mib_of_bytes(peak)
-
-
-def _device_mib(record: CellRecord) -> float | None:
-    """Memory on devices by their driver, else by the log; None if neither tells."""
-    held = record.device_bytes
-    if held is None:
-        held = sum(
-            each.weights + each.context + each.compute
-            for each in record.effective.memory
-            if not each.is_host
+    def first_choices_metric(self, **facts: Any) -> partial[Metric]:
+        """The metric of the percentage of first choices, with further *facts* of it."""
+        metric = metric_by_unit(
+            self.found, lambda scores: 100 * scores.first_choice_share
         )
-    return mib_of_bytes(held) if held else None
+        return partial(metric, unit="%", better="higher", **facts)
+
+    def kept_tokens_metric(self, **facts: Any) -> partial[Metric]:
+        """The metric of tokens before the first that is no first choice."""
+        metric = metric_by_unit(self.found, lambda scores: scores.leading_first_choices)
+        return partial(metric, unit="tokens", better="higher", **facts)
+
+    def loss(
+        self, every: Callable[[CellRecord], Iterable[Forced | None]], **facts: Any
+    ) -> Loss:
+        """
+        What a pair loses of their mean probability, unit by unit.
+
+        Args:
+            every: All scores of a record: some may be bounds alone.
+            facts: Further ones; see `Loss`.
+        """
+        return Loss(
+            kind=LossKind.PROBABILITY,
+            by_unit=self._unit_probabilities,
+            units=self._unit_names,
+            able=self._first_choice_share,
+            bounded=lambda record: bounded_token_share(every(record)),
+            **facts,
+        )
+
+    def _unit_probabilities(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+        """Mean probability of the right tokens of each unit that has scores."""
+        found = self.found(record, setup)
+        return {name: scores.mean_probability for name, scores in found if scores}
+
+    def _unit_names(self, record: CellRecord, setup: Setup) -> list[str]:
+        """The names of all units, those without scores among them."""
+        return [name for name, _ in self.found(record, setup)]
+
+    def _first_choice_share(self, record: CellRecord, setup: Setup) -> float:
+        """Mean share of first choices of units with scores; 0 without any."""
+        found = self.found(record, setup)
+        return fmean(
+            [scores.first_choice_share for _, scores in found if scores] or [0]
+        )
 
 
-def _device_peak_mib(record: CellRecord) -> float | None:
-    """The most memory on devices; None if the engine does not tell."""
-    peak = record.device_peak_bytes
-    return None if peak is None else mib_of_bytes(peak)
+def bounded_token_share(scores: Iterable[Forced | None]) -> float:
+    """
+    Share of the tokens of *scores* whose log-probability is only an upper bound.
 
-
-_memory = partial(Metric, unit="MiB", better="lower", quantity="memory")
-
-_seconds = partial(Metric, unit="s", better="lower", quantity="speed")
-
-METRICS: tuple[Metric, ...] = (
-    _memory(
-        name="kv",
-        values=values_from_number(_kv_mib),
-    ),
-    _memory(name="kv-k", values=values_from_number(_k_mib)),
-    _memory(name="kv-v", values=values_from_number(_v_mib)),
-    _memory(
-        name="kv-per-1k",
-        values=values_from_number(_mib_per_1k),
-    ),
-    _memory(
-        name="compute",
-        values=values_from_number(lambda record: record.effective.compute_mib),
-    ),
-    _memory(
-        name="state",
-        values=values_from_number(
-            lambda record: mib_of_bytes(record.effective.recurrent_bytes) or None
-        ),
-    ),
-    _memory(name="rss", values=values_from_number(_rss_mib)),
-    _memory(name="device", values=values_from_number(_device_mib)),
-    _memory(name="device-peak", values=values_from_number(_device_peak_mib)),
-    _seconds(
-        name="ready",
-        values=values_from_number(lambda record: record.phases.ready_s),
-    ),
-    _seconds(
-        name="time",
-        values=values_from_number(lambda record: record.phases.total_s or None),
-    ),
-    _seconds(
-        name="waiting",
-        values=values_from_number(lambda record: record.phases.waiting_s or None),
-    ),
-)
-"""
-They compare only between cells of the same context, so a table takes each from the
-records of one probe.
-"""
+    0 without tokens.
+    """
+    every = [score for score in scores if score]
+    tokens = sum(len(score.logprobs) for score in every)
+    return sum(len(score.bounds) for score in every) / tokens if tokens else 0.0

@@ -453,8 +453,15 @@ class Store:
             BadSetup: If its setup cannot be read.
         """
         setup = self.setup()
-        if setup is None:
-            return None
+        return None if setup is None else self.run_under_setup(setup)
+
+    def run_under_setup(self, setup: Setup) -> Run:
+        """
+        The run of the folder, whose *setup* is known.
+
+        Raises:
+            BadInput: See `read`.
+        """
         run = Run(
             name=self.name,
             setup=setup,

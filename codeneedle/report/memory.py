@@ -19,7 +19,7 @@ from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
 )
-from codeneedle.probes.metrics import METRICS, context_of
+from codeneedle.probes.cell_metrics import OF_CELL, context_of
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report.captions import names_of
 from codeneedle.report.data import RunTable, run_tables
@@ -155,7 +155,7 @@ def measured_memories(run: Run) -> list[Measured]:
                 metric.name: next(
                     iter(metric.values(chosen[pair], run.setup)), math.nan
                 )
-                for metric in METRICS
+                for metric in OF_CELL
                 if metric.quantity == "memory"
             },
         )

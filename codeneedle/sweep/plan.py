@@ -268,7 +268,7 @@ def plan(
     engine_for: EngineFor,
     read: Callable[[str], Corpus] = registry.load,
     weights_at: Callable[[Path], Weights] = weights.read_header,
-    adapted: Callable[[Request], Request] = lambda request: request,
+    with_model_and_types: Callable[[Request], Request] = lambda request: request,
     pace: Pace | None = None,
 ) -> Plan:
     """
@@ -282,14 +282,15 @@ def plan(
         engine_for: Makes the engine.
         read: Makes a corpus of its name or path.
         weights_at: Reads the weights at a path.
-        adapted: Adds what follows from the settings of the engine.
+        with_model_and_types: Adds the model and the types that settings of the engine
+            name.
         pace: See `Plan`.
 
     Raises:
         RequestError: If another request would work.
         MachineError: If this machine cannot run it.
     """
-    request = adapted(page)
+    request = with_model_and_types(page)
     header = weights_at(request.model or pretrained.built_in_model())
     refuse_cacheless(header, why_cacheless(header))
     form = checked_prompt_form(request, header)

@@ -169,9 +169,7 @@ class Runner:
         """The run as it is stored by now, with derived statuses and what is settled."""
         # By tasks before: each has a runner of its own.
         self.add_calibration(self.store.calibrated())
-        setup = self.run.setup
-        run = Run(name=self.store.name, setup=setup, records=())
-        return trusted_run(run.with_records(self.store.records()))
+        return trusted_run(self.store.run_under_setup(self.run.setup))
 
     def measure_further_units(
         self,

@@ -145,7 +145,7 @@ def order_of(run: Run) -> Order | None:
     return run.order if isinstance(run, JointRun) else stored_asking_order(run.setup)
 
 
-def error_sharing_order(run: Run) -> Order | None:
+def order_of_deciding_sweep(run: Run) -> Order | None:
     """
     The order of *run*, by which pairs share the error.
 

@@ -12,7 +12,7 @@ from itertools import combinations
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import Caches
-from codeneedle.probes.metrics import caches_of, context_of
+from codeneedle.probes.cell_metrics import caches_of, context_of
 from codeneedle.records.comparability import PROGRAM, setup_differences
 from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
 from codeneedle.text import escape_invisible, json_value_phrase

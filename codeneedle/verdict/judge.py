@@ -17,7 +17,8 @@ from codeneedle.cache_types import (
 from codeneedle.engines.memory_gain import Gain, memory_gain
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.metrics import LossKind, caches_of, context_of
+from codeneedle.probes.cell_metrics import caches_of, context_of
+from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import (
     Attention,
     CellRecord,

@@ -13,7 +13,7 @@ from typing import cast
 
 from codeneedle.cache_types import Pair, finer_axes, most_precise
 from codeneedle.corpora.corpus import LIMIT
-from codeneedle.probes import PROBES, frames
+from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import (
     ABLE,
     Loss,
@@ -30,8 +30,9 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
+from codeneedle.reference import chosen_reference
 from codeneedle.text import plural
-from codeneedle.verdict.asking_order import JointRun, Order, error_sharing_order
+from codeneedle.verdict.asking_order import JointRun, Order, order_of_deciding_sweep
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.noise_floor import NoiseFloor, noise_floor
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind, joined_texts
@@ -615,7 +616,7 @@ def _too_few_phrase(flips: int, units: int, needed: int | None) -> str:
 def metrics_by_unit(run: Run) -> list[MetricUnits]:
     """The metrics that have a loss and values; graded ones first."""
     measured = []
-    order, is_joint = error_sharing_order(run), isinstance(run, JointRun)
+    order, is_joint = order_of_deciding_sweep(run), isinstance(run, JointRun)
     for probe in PROBES.values():
         of_probe = run.of_probe(probe.name)
         records = {r.pair: r for r in of_probe.records if r.has_numbers}
@@ -630,7 +631,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
                 continue
             if not _is_on_one_scale(run, probe, metric.loss):
                 continue
-            reference = frames.chosen_reference(
+            reference = chosen_reference(
                 [records[pair] for pair in units],
                 []
                 if is_joint

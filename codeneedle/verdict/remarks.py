@@ -27,7 +27,6 @@ from codeneedle.probes.metrics import (
     UnitKind,
     samples_needed,
 )
-from codeneedle.records.comparability import ASKED_OTHERWISE
 from codeneedle.records.record import Attention, Run
 from codeneedle.system.inherited_variables import ROTATION
 from codeneedle.text import escape_invisible, number_text, plural, sweep_command
@@ -41,6 +40,7 @@ from codeneedle.verdict.statistics import (
     Decision,
     error_share,
 )
+from codeneedle.verdict.trust import ASKED_OTHERWISE
 
 
 def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remark]:

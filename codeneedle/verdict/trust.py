@@ -9,15 +9,11 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from codeneedle.cache_types import Pair, most_precise
 from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.metrics import Metric
-from codeneedle.records.comparability import (
-    ASKED,
-    ASKED_OTHERWISE,
-    question_difference_phrase,
-)
 from codeneedle.records.record import (
     AGAIN,
     ON_CPU,
@@ -25,6 +21,7 @@ from codeneedle.records.record import (
     CacheEvidence,
     CellRecord,
     Fingerprint,
+    Json,
     Run,
     Setup,
     Status,
@@ -34,6 +31,16 @@ from codeneedle.records.record import (
 from codeneedle.records.store import Store
 from codeneedle.reference import reference_among
 from codeneedle.text import plural
+
+ASKED = frozenset({"prompt_tokens", "prompt_sha256", "sha256", "ends"})
+"""
+Names of what an answer of any probe tells of its question: how long the prompt was, a
+hash of it, and where the tokens of a right answer end.
+"""
+
+
+ASKED_OTHERWISE = "asked otherwise than"
+"""Begins the reason of a finished record that lacks answers for that."""
 
 SLOWEST_SHARE = 0.25
 """
@@ -484,3 +491,47 @@ def _evidence_phrase(evidence: CacheEvidence) -> str:
         phrase += f", which vary {by} from one asking to the next"
     slope = evidence.bytes_per_token
     return phrase if slope is None else f"{phrase}, {slope:,.0f} bytes a token"
+
+
+def question_difference_phrase(
+    ours: Json, theirs: Json, *, names: frozenset[str] = ASKED
+) -> str:
+    """
+    In what two answers to one question were asked another thing; empty if in nothing.
+
+    What one of them does not tell is no difference.
+
+    Args:
+        ours: An answer, as it is stored.
+        theirs: That of another pair, or of a repetition.
+        names: What is compared, wherever it stands in the answers.
+
+    Returns:
+        A phrase: ``prompt_tokens 1,546, not 1,602``.
+    """
+    for key, mine in ours.items():
+        other = theirs.get(key)
+        if key in names:
+            if mine and other and mine != other:
+                return _difference_phrase(key, mine, other)
+            continue
+        for one, two in _objects_at_same_place(mine, other):
+            if phrase := question_difference_phrase(one, two, names=names):
+                return phrase
+    return ""
+
+
+def _objects_at_same_place(ours: object, theirs: object) -> Iterator[tuple[Json, Json]]:
+    """Pairs of objects at the same place of two values; lists go as far as both do."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        yield ours, theirs
+    elif isinstance(ours, list) and isinstance(theirs, list):
+        for one, two in zip(ours, theirs, strict=False):
+            yield from _objects_at_same_place(one, two)
+
+
+def _difference_phrase(key: str, ours: Any, theirs: Any) -> str:
+    """The phrase for a difference under *key*: numbers are told, nothing else is."""
+    if isinstance(ours, int) and isinstance(theirs, int):
+        return f"{key} {ours:,}, not {theirs:,}"
+    return "tokens end elsewhere" if key == "ends" else "another prompt"

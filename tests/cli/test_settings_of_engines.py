@@ -80,7 +80,7 @@ def test_mlx_is_refused_a_model_that_is_no_folder_before_it_is_fetched(models):
     request = Request(engine="mlx", models=models)
 
     with pytest.raises(BadInput) as caught:
-        ENGINES["mlx"].adapted(request)
+        ENGINES["mlx"].with_model_and_types(request)
 
     assert "--engine mlx" == caught.value.source
 
@@ -113,13 +113,13 @@ def test_a_command_may_fix_the_type_of_one_side(placeholder, k_types, v_types):
     both = replace(asked, k_types=("f16", "q8_0"), v_types=("f16", "q4_0"))
     model = ModelSpec(weights=made_weights(), name="made")
 
-    adapted = ENGINES["command"].adapted(asked)
+    adapted = ENGINES["command"].with_model_and_types(asked)
     made = ENGINES["command"].engine_for(adapted, Execution())(model)
 
     assert made.cache_types().pairs is None
     assert not any("K = V" in note for note in made.notes())
     with pytest.raises(BadInput, match="one placeholder"):
-        ENGINES["command"].adapted(both)
+        ENGINES["command"].with_model_and_types(both)
 
 
 # Whole sweeps of servers that do not tell

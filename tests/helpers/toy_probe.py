@@ -10,12 +10,11 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.messages import Completion, Forced
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.forced import scored_answers
-from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import UnitKind
+from codeneedle.probes.metrics import RightTokens, UnitKind
 from codeneedle.probes.observations import Answer, Observed, answers_of, settings_in
 from codeneedle.probes.probe import Asker, Probe, Question
-from codeneedle.probes.right_tokens import RightTokens
 from codeneedle.records.record import CellRecord, Run, Setup
 
 NAME = "toy"

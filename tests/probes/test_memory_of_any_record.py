@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 from made_records import failed_record, made_record, made_setup
 
-from codeneedle.probes.metrics import METRICS, metric_by_unit, samples_needed
+from codeneedle.probes.cell_metrics import OF_CELL
+from codeneedle.probes.metrics import metric_by_unit, samples_needed
 from codeneedle.records.record import CellRecord, DeviceMemory, Effective, KvBuffer
 
-METRIC = {metric.name: metric for metric in METRICS}
+METRIC = {metric.name: metric for metric in OF_CELL}
 SETUP = made_setup()
 
 

@@ -24,8 +24,8 @@ from made_retrieval import (
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes import PROBES
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.divergence import probe as divergence
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.throughput.record import ThroughputLayout
 from codeneedle.records.record import Run, as_json
 from codeneedle.records.store import Store, run_folder

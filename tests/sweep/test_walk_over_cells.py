@@ -44,7 +44,7 @@ from codeneedle.records.record import (
     Phases,
     Status,
 )
-from codeneedle.records.store import Store
+from codeneedle.records.store import SWEEP, Store
 from codeneedle.scores import ComputesNan
 from codeneedle.sweep import runner
 from codeneedle.sweep.runner import (
@@ -169,6 +169,16 @@ def test_a_record_is_on_disk_before_it_is_told(store):
         made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
 
     assert PAIRS[1:] == left(store)
+
+
+def test_a_run_is_read_as_that_of_its_folder_while_it_is_measured(store):
+    """Commands of its verdict name the folder; its request says whether it decides."""
+    text = "decide = true\n"
+    (store.folder / SWEEP).write_text(text, encoding="utf-8")
+
+    run = made_runner(store).read()
+
+    assert (store.folder, text) == (run.folder, run.sweep)
 
 
 def test_a_repetition_that_was_asked_otherwise_is_told_when_it_ends(store):

@@ -7,14 +7,14 @@ from made_records import made_record, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.comparability import (
-    first_difference_path,
-    question_difference_phrase,
-)
+from codeneedle.records.comparability import first_difference_path
 from codeneedle.records.record import AGAIN, Run, Status
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import asked_otherwise_remarks
-from codeneedle.verdict.trust import with_consequences_of_others
+from codeneedle.verdict.trust import (
+    question_difference_phrase,
+    with_consequences_of_others,
+)
 
 F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
 ANSWER = {

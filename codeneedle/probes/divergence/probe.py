@@ -16,6 +16,7 @@ from codeneedle.engines.engine import Ability, Engine
 from codeneedle.engines.pace import Price
 from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
@@ -40,7 +41,6 @@ from codeneedle.probes.divergence.record import (
 )
 from codeneedle.probes.divergence.scored import BY_SERVER, score_chunks_by_server
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import settings_in
 from codeneedle.probes.probe import Calibrating, Probe, Question

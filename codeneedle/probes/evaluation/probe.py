@@ -24,6 +24,7 @@ from codeneedle.engines.engine import Ability, Engine, Served
 from codeneedle.engines.exit_causes import last_log_lines
 from codeneedle.errors import BadInput, CellError, UnknownName
 from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.evaluation.contract import (
     OFFLINE,
@@ -48,7 +49,6 @@ from codeneedle.probes.evaluation.record import (
     has_too_many_unscored,
     phrase_of_unscored,
 )
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.quantities import parse_seconds

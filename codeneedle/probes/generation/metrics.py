@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median
 
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.generation.comparing import AnswerComparison, compared_answers
 from codeneedle.probes.generation.record import NAME, written_of
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import (
     Loss,
     LossKind,

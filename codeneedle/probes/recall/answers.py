@@ -18,10 +18,10 @@ from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
+from codeneedle.probes.recall.record import ForcedAnswer, forced_answers
 from codeneedle.probes.recall.rounds import (
-    ForcedAnswer,
     ScoredRound,
-    forced_answers,
+    margins,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import NAME, recall_layout, settings_of
@@ -50,7 +50,11 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     yield from forced.scored_answers(
         run,
         record,
-        lambda of: {e.needle.name: e.scores for e in forced_answers(of, run.setup)},
+        lambda of: {
+            name: answer.scores
+            for name, answer in forced_answers(of, run.setup)
+            if answer
+        },
         right.__getitem__,
     )
 
@@ -82,7 +86,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     Then one per forced function.
     """
     rounds = scored_rounds(record, run.setup)
-    scored = forced_answers(record, run.setup)
+    scored = [answer for _, answer in forced_answers(record, run.setup) if answer]
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         yield Lines([f"{answered} of {plural(len(rounds), 'round')} answered"])
@@ -96,12 +100,17 @@ def overview(run: Run, record: CellRecord) -> Document:
         how = "read" if is_read else "scored token by token"
         told = f"right lines of {of} {how}"
         yield Lines([f"{told}{unlisted if bounds else ''}"])
-        yield Table(FORCED_HEADINGS, list(map(_forced_row, scored)), words={"needle"})
+        yield Table(
+            FORCED_HEADINGS,
+            [_forced_row(answer) for answer in scored],
+            words={"needle"},
+        )
 
 
 def _forced_row(answer: ForcedAnswer) -> list[str]:
     """The cells of `FORCED_HEADINGS` for one function."""
-    least = answer.margins.least if answer.margins else math.nan
+    of_leads = margins(answer.scores.leads)
+    least = of_leads.least if of_leads else math.nan
     return [
         *_place_cells(answer.needle),
         str(answer.lines_before_break),

@@ -10,20 +10,25 @@ from typing import TypeVar
 
 from codeneedle.corpora.needles import WRITTEN_LINES
 from codeneedle.engines.messages import Forced, Reply
-from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Found, Loss, LossKind, Metric, metric_by_unit
+from codeneedle.probes.cell_metrics import OF_CELL
+from codeneedle.probes.metrics import (
+    Found,
+    Loss,
+    LossKind,
+    Metric,
+    RightTokens,
+    metric_by_unit,
+)
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import recall_of, scores_by_function
+from codeneedle.probes.recall.record import ForcedAnswer, forced_answers, recall_of
 from codeneedle.probes.recall.rounds import (
-    ForcedAnswer,
     Margins,
     ScoredRound,
     answered_rounds,
-    forced_answers,
+    margins,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import settings_of
-from codeneedle.probes.right_tokens import RightTokens
 from codeneedle.records.record import CellRecord, Setup
 
 WHOLE_READING = 0.9
@@ -43,6 +48,8 @@ Servers count the first token, though it fell out of reading the prompt: with 16
 of them the speed is at most 7 % too high.
 """
 
+
+_Answered = TypeVar("_Answered")
 
 PASS_LINES = 8
 """Matched lines from which a round passes, as in the published sweeps."""
@@ -78,16 +85,12 @@ def _written_functions(
         yield scored_round.needle.name, None if scored_round.error else scored_round
 
 
-def _forced_functions(
+def _forced_scores(
     record: CellRecord, setup: Setup
-) -> Iterator[tuple[str, ForcedAnswer | None]]:
-    """The functions of `scores_by_function`; None for those without scores."""
-    scored = {
-        forced_answer.needle.name: forced_answer
-        for forced_answer in forced_answers(record, setup)
-    }
-    for name, _ in scores_by_function(record, setup):
-        yield name, scored.get(name)
+) -> Iterator[tuple[str, Forced | None]]:
+    """The scores of `forced_answers`; None for a function without."""
+    for name, answer in forced_answers(record, setup):
+        yield name, answer.scores if answer else None
 
 
 def _why_guessed(record: CellRecord, setup: Setup) -> str:
@@ -96,7 +99,7 @@ def _why_guessed(record: CellRecord, setup: Setup) -> str:
 
     Form takes no look-up, and gives hardly a whole line.
     """
-    answers = forced_answers(record, setup)
+    answers = [answer for _, answer in forced_answers(record, setup) if answer]
     lines = [is_right for answer in answers for is_right in answer.right_lines]
     tokens = fmean([answer.scores.first_choice_share for answer in answers] or [0])
     is_form = tokens < FORM and sum(lines) < FORM_LINES * len(lines)
@@ -190,20 +193,32 @@ def _line_metric(number: Callable[[ScoredRound], float | None]) -> partial[Metri
     return partial(metric_by_unit(_written_functions, number), unit="lines")
 
 
-_Answered = TypeVar("_Answered", ScoredRound, ForcedAnswer)
-
-
 def _margin_metric(
-    found: Found[_Answered], number: Callable[[Margins], float]
+    found: Found[_Answered],
+    margins_of: Callable[[_Answered], Margins | None],
+    number: Callable[[Margins], float],
 ) -> partial[Metric]:
     """A metric of the margins of what is *found*; what has none has no value."""
 
     def margin(answer: _Answered) -> float | None:
-        return number(answer.margins) if answer.margins else None
+        found_margins = margins_of(answer)
+        return number(found_margins) if found_margins else None
 
     metric = metric_by_unit(found, margin)
     return partial(metric, unit="nats", better="higher")
 
+
+def _margins_written(answer: ScoredRound) -> Margins | None:
+    return answer.margins
+
+
+def _margins_forced(answer: ForcedAnswer) -> Margins | None:
+    return margins(answer.scores.leads)
+
+
+_written_margin = partial(_margin_metric, _written_functions, _margins_written)
+
+_forced_margin = partial(_margin_metric, forced_answers, _margins_forced)
 
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
@@ -241,11 +256,9 @@ METRICS: tuple[Metric, ...] = (
     _line_metric(lambda each: each.lines_matched_with_indent)(
         name="matched-strict", better="higher"
     ),
-    _margin_metric(_written_functions, lambda margins: margins.least)(name="margin"),
-    _margin_metric(_written_functions, lambda margins: margins.fifth)(name="margin5"),
-    _margin_metric(_written_functions, lambda margins: margins.mean)(
-        name="margin-mean"
-    ),
+    _written_margin(lambda found: found.least)(name="margin"),
+    _written_margin(lambda found: found.fifth)(name="margin5"),
+    _written_margin(lambda found: found.mean)(name="margin-mean"),
     _speed(name="prefill", values=_reading_speeds, is_prompt_speed=True),
     _speed(name="decode", values=_writing_speeds),
     Metric(
@@ -263,7 +276,7 @@ METRICS: tuple[Metric, ...] = (
 """All of them; the first is the headline."""
 
 
-_RIGHT = RightTokens(scores_by_function)
+_RIGHT = RightTokens(_forced_scores)
 
 FORCED: tuple[Metric, ...] = (
     _RIGHT.log_probability_metric()(
@@ -276,11 +289,11 @@ FORCED: tuple[Metric, ...] = (
         ),
     ),
     _RIGHT.first_choices_metric()(name="recall-right"),
-    metric_by_unit(_forced_functions, lambda each: each.lines_before_break)(
+    metric_by_unit(forced_answers, lambda each: each.lines_before_break)(
         name="breaks-at", unit="lines", better="higher"
     ),
-    _margin_metric(_forced_functions, lambda margins: margins.mean)(name="lead"),
-    _margin_metric(_forced_functions, lambda margins: margins.fifth)(name="lead5"),
+    _forced_margin(lambda found: found.mean)(name="lead"),
+    _forced_margin(lambda found: found.fifth)(name="lead5"),
 )
 """Those of forced recall, in runs that asked for it; the first is their headline."""
 

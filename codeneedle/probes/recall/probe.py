@@ -53,8 +53,8 @@ from codeneedle.probes.recall.settings import (
     settings_of,
 )
 from codeneedle.probes.recall.ways import (
-    check_and_order_ways,
     missing_way_phrases,
+    refuse_impossible_ways,
     refuse_short_functions,
     settings_for_deciding,
     usual_way,
@@ -153,7 +153,8 @@ class RecallProbe(Probe):
             BadInput: With a setting that works.
             ToolMissing: If the engine cannot score right lines, and is to.
         """
-        chosen = check_and_order_ways(settings, estimates.engine)
+        chosen = settings
+        refuse_impossible_ways(chosen, estimates.engine)
         refuse_short_functions(chosen, estimates.corpus)
         if estimates.setup:
             chosen = merge_chosen_settings(settings_of(estimates.setup), chosen)
@@ -184,8 +185,14 @@ class RecallProbe(Probe):
         if functions.forced:
             most = min(chosen.function_count, len(functions.forced))
             chosen = structs.replace(chosen, functions=most)
-        asked = structs.asdict(chosen.with_defaults)
-        return as_json(structs.replace(functions, wording=WORDING, **asked))
+        stored = RecallLayout(
+            wording=WORDING,
+            written=functions.written,
+            forced=functions.forced,
+            text=functions.text,
+            **structs.asdict(chosen.with_defaults),
+        )
+        return as_json(stored)
 
     @override
     def bill(self, settings: RecallSettings, estimates: Estimates) -> Bill:

@@ -1,13 +1,14 @@
 """
-The stored layout of recall: lines that were written, forced or read, of which the last
-two are never mixed, and the unscored round before them.
+The stored layout of recall: the unscored round, lines that were written, and right
+lines by function, forced or read, which are never mixed.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 
+from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.observations import (
     Answer,
@@ -18,8 +19,8 @@ from codeneedle.probes.observations import (
     keep_results,
     observation_of,
 )
-from codeneedle.probes.recall.settings import settings_of
-from codeneedle.records.record import CellRecord, Setup, from_json
+from codeneedle.probes.recall.settings import recall_layout, settings_of
+from codeneedle.records.record import BadRecord, CellRecord, Setup, from_json
 
 WRITTEN, FORCED, READ = "written", "forced", "read"
 """
@@ -74,6 +75,44 @@ class Recall:
         return self.read or self.forced
 
 
+@dataclass(frozen=True)
+class ForcedAnswer:
+    """The right lines of a needle, as a pair scored their tokens."""
+
+    needle: NeedleFacts  # what they are of
+    scores: Forced  # of their tokens
+
+    @property
+    def lines_before_break(self) -> int:
+        """
+        Lines, blank ones not counted, before the first token that was no first choice.
+
+        All of them where there is none. Until then greedy writing gives the same
+        tokens: it would leave the truth in the line after these.
+        """
+        kept, lines = self.scores.leading_first_choices, self.needle.lines
+        if kept < len(self.scores.ends):
+            # A line break belongs to the line that it ends.
+            before = "\n".join(lines)[: max(0, self.scores.ends[kept] - 1)]
+            lines = lines[: before.count("\n")]
+        return sum(bool(line.strip()) for line in lines)
+
+    @property
+    def right_lines(self) -> tuple[bool, ...]:
+        """
+        Whether all tokens of each line that has some were first choices.
+
+        Right tokens stand before each of them, so that a line is right by itself.
+        """
+        text = "\n".join(self.needle.lines)
+        by_line: dict[int, bool] = {}
+        for end, lead in zip(self.scores.ends, self.scores.leads, strict=True):
+            # A line break belongs to the line that it ends.
+            line = text[: max(0, end - 1)].count("\n")
+            by_line[line] = by_line.get(line, True) and lead > 0
+        return tuple(by_line.values())
+
+
 @keep_results()
 def recall_of(record: CellRecord) -> Recall:
     """
@@ -95,18 +134,36 @@ def recall_of(record: CellRecord) -> Recall:
     )
 
 
-def scores_by_function(
+def forced_answers(
     record: CellRecord, setup: Setup
-) -> Iterator[tuple[str, Forced | None]]:
+) -> Iterator[tuple[str, ForcedAnswer | None]]:
     """
-    The scores of right lines by function, further ones of open pairs included.
+    The right lines by function, further ones of open pairs included, in asking order.
 
-    Of those that were read if *setup* reads, else forced, never both; None for a
-    function without scores.
+    Those that were read if *setup* reads, else forced, never both; None for a function
+    without scores.
+
+    Raises:
+        BadRecord: If it asks for a needle that *setup* does not have.
     """
+    by_name = {needle.name: needle for needle in recall_layout(setup).forced}
     recall = recall_of(record)
     for answer in recall.read if settings_of(setup).reads else recall.forced:
-        yield answer.name, answer.scores
+        needle = needle_named(by_name, answer.name, record)
+        yield (
+            answer.name,
+            ForcedAnswer(needle, answer.scores) if answer.scores else None,
+        )
+
+
+def needle_named(
+    by_name: Mapping[str, NeedleFacts], name: str, record: CellRecord
+) -> NeedleFacts:
+    """The needle of that *name*; a record of another one is refused."""
+    if name not in by_name:
+        reason = f"its setup has no needle '{name}'"
+        raise BadRecord(file=file_name_of(record), reason=reason)
+    return by_name[name]
 
 
 def _groups_by_part(record: CellRecord, part: str) -> Iterator[AnswerGroup]:

@@ -7,22 +7,22 @@ import bisect
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, quantiles
 
 from codeneedle.corpora.needles import NeedleFacts
-from codeneedle.engines.messages import Forced, Reply
-from codeneedle.probes.observations import Answer, file_name_of, keep_results
+from codeneedle.engines.messages import Reply
+from codeneedle.probes.observations import Answer, keep_results
 from codeneedle.probes.recall.alignment import Alignment, Mark, align_reply, answer_end
 from codeneedle.probes.recall.copied_lines import (
     NO_LINES,
     TextLines,
     mark_misplaced_lines,
 )
-from codeneedle.probes.recall.record import recall_of, scores_by_function
+from codeneedle.probes.recall.record import needle_named, recall_of
 from codeneedle.probes.recall.settings import recall_layout
-from codeneedle.records.record import BadRecord, CellRecord, Setup
+from codeneedle.records.record import CellRecord, Setup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,49 +105,6 @@ class ScoredRound:
         return reply.gaps[: bisect.bisect_left(begins, end)]
 
 
-@dataclass(frozen=True)
-class ForcedAnswer:
-    """The right lines of a needle, as a pair scored their tokens."""
-
-    needle: NeedleFacts  # what they are of
-    scores: Forced  # of their tokens
-
-    @property
-    def lines_before_break(self) -> int:
-        """
-        Lines, blank ones not counted, before the first token that was no first choice.
-
-        All of them where there is none. Until then greedy writing gives the same
-        tokens: it would leave the truth in the line after these.
-        """
-        kept, lines = self.scores.leading_first_choices, self.needle.lines
-        if kept < len(self.scores.ends):
-            # A line break belongs to the line that it ends.
-            before = "\n".join(lines)[: max(0, self.scores.ends[kept] - 1)]
-            lines = lines[: before.count("\n")]
-        return sum(bool(line.strip()) for line in lines)
-
-    @property
-    def right_lines(self) -> tuple[bool, ...]:
-        """
-        Whether all tokens of each line that has some were first choices.
-
-        Right tokens stand before each of them, so that a line is right by itself.
-        """
-        text = "\n".join(self.needle.lines)
-        by_line: dict[int, bool] = {}
-        for end, lead in zip(self.scores.ends, self.scores.leads, strict=True):
-            # A line break belongs to the line that it ends.
-            line = text[: max(0, end - 1)].count("\n")
-            by_line[line] = by_line.get(line, True) and lead > 0
-        return tuple(by_line.values())
-
-    @functools.cached_property
-    def margins(self) -> Margins | None:
-        """Margins of all right tokens, negative where another led; None without any."""
-        return margins(self.scores.leads)
-
-
 def margins(gaps: Sequence[float]) -> Margins | None:
     """The margins of an answer whose tokens have *gaps*; None if there are none."""
     if not gaps:
@@ -173,7 +130,7 @@ def scored_rounds(record: CellRecord, setup: Setup) -> tuple[ScoredRound, ...]:
     by_name = {needle.name: needle for needle in functions.written}
     rounds = recall_of(record).rounds
     return tuple(
-        ScoredRound(_needle_named(by_name, stored.name, record), stored, functions.text)
+        ScoredRound(needle_named(by_name, stored.name, record), stored, functions.text)
         for stored in rounds
     )
 
@@ -190,31 +147,6 @@ def answered_rounds(record: CellRecord, setup: Setup) -> list[ScoredRound]:
         for scored_round in scored_rounds(record, setup)
         if not scored_round.error
     ]
-
-
-def forced_answers(record: CellRecord, setup: Setup) -> tuple[ForcedAnswer, ...]:
-    """
-    The right lines of *record* that have scores, read or forced, in asking order.
-
-    Raises:
-        BadRecord: See `scored_rounds`.
-    """
-    by_name = {needle.name: needle for needle in recall_layout(setup).forced}
-    return tuple(
-        ForcedAnswer(_needle_named(by_name, name, record), scores)
-        for name, scores in scores_by_function(record, setup)
-        if scores
-    )
-
-
-def _needle_named(
-    by_name: Mapping[str, NeedleFacts], name: str, record: CellRecord
-) -> NeedleFacts:
-    """The needle of that *name*; a record of another one is refused."""
-    if name not in by_name:
-        reason = f"its setup has no needle '{name}'"
-        raise BadRecord(file=file_name_of(record), reason=reason)
-    return by_name[name]
 
 
 # Large: an entry is five numbers, and the cells of a good grid give equal replies.

@@ -55,17 +55,16 @@ def would_read(estimates: Estimates) -> bool:
     return is_fast and estimates.text_tokens <= MOST_READ
 
 
-def check_and_order_ways(settings: RecallSettings, engine: Engine) -> RecallSettings:
+def refuse_impossible_ways(settings: RecallSettings, engine: Engine) -> None:
     """
-    *settings* as *engine* can ask them, their ways in asking order.
+    Stop at *settings* that *engine* cannot ask, or that contradict each other.
 
     Raises:
         CodeneedleError: If it cannot score right lines, and is to; if these are to be
             both forced and read; if settings of scored lines are given where lines are
             written alone, or a limit of replies where none is written.
     """
-    way = tuple(way for way in Way if way in settings.way)
-    settings = structs.replace(settings, way=way)
+    way = settings.ways if settings.way else ()
     if {Way.FORCE, Way.READ} <= {*way}:
         raise BadInput(
             source=f"--way {','.join(settings.way)}",
@@ -84,7 +83,6 @@ def check_and_order_ways(settings: RecallSettings, engine: Engine) -> RecallSett
         _require_forcing(engine)
     elif way == (Way.WRITE,) or not (way or can_force):
         _refuse_forcing_settings(settings, engine)
-    return settings
 
 
 def _require_forcing(engine: Engine) -> None:
@@ -132,7 +130,7 @@ def refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
             f"to write; the longest has {longest} that are not blank",
             # Whoever is asked for both can score.
             hint="Use another --corpus"
-            f"{f', or --way {chosen.way[-1]}' if chosen.scores else ''}.",
+            f"{f', or --way {chosen.ways[-1]}' if chosen.scores else ''}.",
         )
     if chosen.lines and longest < chosen.lines:
         raise BadInput(

@@ -17,7 +17,9 @@ from codeneedle.probes.metrics import (
     Loss,
     LossKind,
     Metric,
+    RightTokens,
     UnitKind,
+    bounded_token_share,
     metric_by_unit,
 )
 from codeneedle.probes.retrieval.outcomes import (
@@ -36,7 +38,6 @@ from codeneedle.probes.retrieval.record import (
 )
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.probes.right_tokens import RightTokens, bounded_token_share
 from codeneedle.records.record import BadRecord, CellRecord, Run, Setup
 
 TEXTS = UnitKind(

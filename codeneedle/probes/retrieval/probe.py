@@ -19,8 +19,8 @@ from codeneedle.engines.pace import CELL, Price
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import Observed
 from codeneedle.probes.probe import (

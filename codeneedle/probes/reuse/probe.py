@@ -19,8 +19,8 @@ from codeneedle.engines.pace import Price
 from codeneedle.errors import CellError
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.cell import ProbeContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.observations import (
     Answer,
     Observed,

@@ -18,8 +18,8 @@ from codeneedle.engines.tools import Speeds, SpeedTask, SpeedTool
 from codeneedle.errors import BadInput, CellError
 from codeneedle.models.weights import Weights
 from codeneedle.probes.cell import ProbeContext, RunContext
+from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.estimates import Bill, Estimates
-from codeneedle.probes.metrics import METRICS as OF_CELL
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.observations import merge_chosen_settings, settings_in
 from codeneedle.probes.probe import Probe, Question

@@ -10,9 +10,8 @@ from functools import partial
 from typing import Any
 
 from codeneedle.engines.messages import Forced
-from codeneedle.probes.metrics import METRICS as OF_CELL
-from codeneedle.probes.metrics import Metric, UnitKind
-from codeneedle.probes.right_tokens import RightTokens
+from codeneedle.probes.cell_metrics import OF_CELL
+from codeneedle.probes.metrics import Metric, RightTokens, UnitKind
 from codeneedle.probes.transcript.record import (
     NAME,
     scored_turns,

@@ -69,7 +69,7 @@ def test_short_texts_are_read_on_an_accelerator_where_they_can_be_and_else_force
 def test_a_way_that_is_named_is_taken(way, decides):
     named = RecallSettings(way=way[::-1])
 
-    assert way == adapted(named, decides=decides, corpus=load("random-bodies")).way
+    assert way == adapted(named, decides=decides, corpus=load("random-bodies")).ways
 
 
 def test_a_run_goes_on_the_way_that_it_was_begun(tmp_path):

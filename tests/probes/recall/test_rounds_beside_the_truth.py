@@ -20,9 +20,8 @@ from made_records import (
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.recall import rounds
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import recall_of
+from codeneedle.probes.recall.record import ForcedAnswer, recall_of
 from codeneedle.probes.recall.rounds import (
-    ForcedAnswer,
     Margins,
     ScoredRound,
     answered_rounds,
@@ -222,5 +221,7 @@ def test_forced_lines_are_scored_by_token():
     found = forced(-1.0, 0.0, lines=("abcd",))
 
     assert (-0.5, 0.5) == (found.scores.mean_logprob, found.scores.first_choice_share)
-    assert -1.0 == found.margins.least
-    assert 0.25 == found.margins.mean
+    assert (-1.0, 0.25) == (
+        margins(found.scores.leads).least,
+        margins(found.scores.leads).mean,
+    )
