@@ -23,7 +23,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import cells_frame, k_and_v_types
 from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report.chosen_runs import (
-    default_metric,
+    default_metric_name,
     probe_and_metric,
     read_single_run,
 )
@@ -119,12 +119,14 @@ class LoadedRun:
         import pandas as pd
 
         probe, chosen = probe_and_metric(
-            metric or default_metric([self.run]), [self.run]
+            metric or default_metric_name([self.run]), [self.run]
         )
         run = self.run.of_probe(probe.name)
         if units:
-            frame = _unit_frame(run, chosen.unit_values)
-            answers = _unit_frame(run, chosen.values_of_each_unit)["value"].map(len)
+            frame = _frame_by_pair_and_unit(run, chosen.mean_value_by_unit)
+            answers = _frame_by_pair_and_unit(run, chosen.values_by_unit)["value"].map(
+                len
+            )
             return frame.assign(answers=answers.astype(int))
         down, across = k_and_v_types(run)
         values = [cell.value for cell in cells_frame(run, chosen)]
@@ -172,10 +174,10 @@ class LoadedRun:
             UnknownName: If there is no such metric.
         """
         probe, chosen = probe_and_metric(
-            metric or default_metric([self.run]), [self.run]
+            metric or default_metric_name([self.run]), [self.run]
         )
         run = self.run.of_probe(probe.name)
-        return _unit_frame(
+        return _frame_by_pair_and_unit(
             run if chosen.loss else replace(run, records=()), chosen.loss_values_by_unit
         )
 
@@ -211,7 +213,7 @@ class LoadedRun:
         )
 
 
-def _unit_frame(
+def _frame_by_pair_and_unit(
     run: Run, of_record: Callable[[CellRecord, Setup], Mapping[str, object]]
 ) -> "pd.DataFrame":
     """A row for each pair and unit of *run*, as *of_record* has them; finished ones."""

@@ -132,7 +132,7 @@ class Pair:
         Infinite if these are unknown. For a candidate it is that of all its memory, in
         bytes.
         """
-        k, v = bits(self.k), bits(self.v)
+        k, v = bits_per_value(self.k), bits_per_value(self.v)
         return math.inf if k is None or v is None else (k + v) / (2 * FULL_BITS)
 
     def memory_bytes(self, kv_bytes: Callable[[], float | None]) -> float | None:
@@ -212,10 +212,10 @@ def _slug(cache_type: str) -> str:
 
 def is_full_precision(cache_type: str) -> bool:
     """Whether *cache_type* is known not to be quantized."""
-    return (bits(cache_type) or 0.0) >= FULL_BITS
+    return (bits_per_value(cache_type) or 0.0) >= FULL_BITS
 
 
-def bits(cache_type: str) -> float | None:
+def bits_per_value(cache_type: str) -> float | None:
     """
     Storage per cached value, in bits; None if unknown.
 
@@ -233,16 +233,16 @@ def bits(cache_type: str) -> float | None:
 
 def precision_key(cache_type: str) -> tuple[float, int]:
     """
-    Sort key of a cache type, most precise first; types of unknown `bits` come last.
+    Sort key of a cache type, most precise first; types of unknown size come last.
 
     Types of equal size keep the order of `BITS_PER_ELEMENT`; others come after those.
     """
-    known, size = list(BITS_PER_ELEMENT), bits(cache_type)
+    known, size = list(BITS_PER_ELEMENT), bits_per_value(cache_type)
     place = known.index(cache_type) if cache_type in known else len(known)
     return (0.0 if size is None else -size, place)
 
 
-def by_precision(types: Iterable[str]) -> list[str]:
+def distinct_most_precise_first(types: Iterable[str]) -> list[str]:
     """The distinct *types*, most precise first."""
     return sorted(dict.fromkeys(types), key=precision_key)
 
@@ -289,7 +289,7 @@ def finer_axes(pair: Pair, reference: Pair) -> list[str]:
 
 def _capped_bits(cache_type: str) -> float:
     """Bits of a type, at most `FULL_BITS`; 0 if unknown."""
-    return min(bits(cache_type) or 0.0, FULL_BITS)
+    return min(bits_per_value(cache_type) or 0.0, FULL_BITS)
 
 
 def whole_grid(k_types: Iterable[str], v_types: Iterable[str]) -> list[Pair]:

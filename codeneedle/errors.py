@@ -192,7 +192,7 @@ def bad_value_error(option: str, text: str, kind: str, *examples: str) -> BadInp
     )
 
 
-def reason_and_hint(reason: str, *, otherwise: str) -> tuple[str, str]:
+def msgspec_reason_and_hint(reason: str, *, otherwise: str) -> tuple[str, str]:
     """
     Reason and hint for an invalid value, in words.
 
@@ -289,7 +289,7 @@ def system_refusal(error: BaseException) -> SystemRefuses | None:
     return None
 
 
-def hint_for(error: BaseException) -> str:
+def hint_of_system_error(error: BaseException) -> str:
     """The hint for an error that the system caused; empty for others."""
     refused = system_refusal(error)
     return refused.hint if refused else ""

@@ -34,7 +34,7 @@ def reference_among(candidates: Iterable[ReferenceCandidate]) -> Pair | None:
     return most_precise(pairs) if pairs else None
 
 
-def chosen_reference(
+def choose_reference_pair(
     candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """

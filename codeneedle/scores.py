@@ -130,7 +130,7 @@ def why_contradictory(logprob: float, lead: float, *, is_bound: bool) -> str:
     return ""
 
 
-def first_contradiction(
+def why_first_contradictory(
     logprobs: Sequence[float], leads: Sequence[float], bounds: Collection[int] = ()
 ) -> str:
     """

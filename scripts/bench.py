@@ -46,7 +46,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.corpora import registry
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import CodeneedleError, MachineError
-from codeneedle.models.pretrained import built_in_model, path_unless_built_in
+from codeneedle.models.pretrained import checked_built_in_path, path_unless_built_in
 from codeneedle.probes.cell import ProbeContext, RunContext
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.recall.alignment import Mark
@@ -54,13 +54,13 @@ from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.rounds import answered_rounds
 from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import Json
-from codeneedle.records.store import Store, encode
+from codeneedle.records.store import Store, encode_masked_and_sealed
 from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
 from codeneedle.sweep.workers import Worker
 from codeneedle.system import files, machine
 from codeneedle.system.processes import running
-from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.signals import interrupting_on_end_signals
 from codeneedle.text import duration_text, mib_of_bytes
 
 INTERRUPTED = 130
@@ -244,7 +244,7 @@ def cells(bench: Bench) -> Section:
     k_types = ",".join(dict.fromkeys(Pair.parse(pair).k for pair in bench.pairs))
     _, store = _sweep(bench, path, k_types, Pair.parse(bench.pairs[-1]).v)
     # Only cells after the first have a cell before them.
-    _, *later = sorted(store.records(), key=lambda record: record.position)
+    _, *later = sorted(store.read_records(), key=lambda record: record.position)
     overheads = [record.phases.waiting_s for record in later]
     return cells_section(turns, overheads, where=where)
 
@@ -292,7 +292,7 @@ def _row(pair: str, turns: Sequence[Turn]) -> tuple[str, ...]:
 
 def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     command_s, store = _sweep(bench, path, pair.k, pair.v)
-    (record,), setup = store.records(), store.setup()
+    (record,), setup = store.read_records(), store.read_setup()
     assert setup is not None  # noqa: S101 - it has just been written
     questions = Questions(
         text=registry.load(str(path)).text,
@@ -304,15 +304,16 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
         pair,
         questions,
         server=installation.find_tools().server.path,
-        weights=built_in_model(),
+        weights=checked_built_in_path(),
         log=bench.fresh("published") / "server.log",
     )
     return Turn(
         command_s=command_s,
-        cell_s=record.phases.total_s + (record.phases.between_s or 0.0),
+        cell_s=record.phases.total_from_launch_s + (record.phases.between_s or 0.0),
         overhead_s=record.phases.waiting_s,
         matched=tuple(
-            each.counts[Mark.MATCHED] for each in answered_rounds(record, setup)
+            each.line_counts_by_mark[Mark.MATCHED]
+            for each in answered_rounds(record, setup)
         ),
         published=published,
     )
@@ -332,7 +333,7 @@ def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float,
 
 def _served_by(weights: str = "the built-in model") -> str:
     """What the cells were measured on."""
-    server = installation.server_facts(installation.find_tools().server)
+    server = installation.ask_server_facts(installation.find_tools().server)
     return f"{machine_line()}; llama.cpp {server.version}; weights of {weights}"
 
 
@@ -445,7 +446,7 @@ def _scored(bench: Bench, context: int, way: str) -> Scored:
     )
     (setup_path,) = out.rglob("setup.json")
     store = Store(setup_path.parent)
-    (record,), setup = store.records(), store.setup()
+    (record,), setup = store.read_records(), store.read_setup()
     assert setup is not None  # noqa: S101 - it has just been written
     chunks, right = {}, 0
     for answer in recall_of(record).scored_answers:
@@ -456,7 +457,7 @@ def _scored(bench: Bench, context: int, way: str) -> Scored:
             chunks[answer.prompt_sha256] = end
     is_read = way == "read"
     return Scored(
-        cell_s=record.phases.total_s,
+        cell_s=record.phases.total_from_launch_s,
         core_s=whole.core_s,
         read=sum(chunks.values()) if is_read else setup.corpus.tokens,
         right=right,
@@ -533,7 +534,7 @@ def _waiting(made: Store, cells: int) -> tuple[Runner, Probe, list[Pair]]:
         engine=ENGINES.FakeEngine(),
         weights=ENGINES.made_weights(),
         is_built_in=True,
-        setup=made.check_and_merge_setup(setup),
+        setup=made.check_and_store_setup(setup),
         text="",
         settings={},
         folder=made.folder,
@@ -593,8 +594,8 @@ def _seconds_by(bench: Bench, number: int) -> float:
     several = [Worker(engine=runner.run.engine) for _ in range(number)]
     runner = replace(runner, workers=several)
     began = time.perf_counter()
-    with runner.store.lock():
-        runner.sweep(probe, pairs)
+    with runner.store.make_and_lock_folder():
+        runner.measure_pairs(probe, pairs)
     return time.perf_counter() - began
 
 
@@ -604,17 +605,17 @@ def _merge_s(bench: Bench) -> float:
     one = [sys.executable, str(MADE_RUNS), str(made / "one"), "--cells", "1"]
     timed(one, log=made / "made.log")
     template = Store(made / "one" / MADE / "made-model")
-    (record,), setup = template.records(), template.setup()
+    (record,), setup = template.read_records(), template.read_setup()
     assert setup is not None  # noqa: S101 - it has just been written
     types = [record.pair.k, *(f"t{at}" for at in range(bench.merged - 1))]
     for at, name in enumerate("ab"):
         half = Store(made / name / MADE / "made-model")
-        half.check_and_merge_setup(replace(setup, types_k=tuple(types)))
+        half.check_and_store_setup(replace(setup, types_k=tuple(types)))
         (half.folder / "cells").mkdir()
         for k in {types[0], *types[at::2]}:
             pair = Pair(k, record.pair.v)
             path = half.folder / "cells" / f"{pair.slug}.{record.probe}.json"
-            path.write_bytes(encode(replace(record, pair=pair)))
+            path.write_bytes(encode_masked_and_sealed(replace(record, pair=pair)))
     began = time.perf_counter()
     ((_, found),) = merge([made / "a", made / "b"], made / "all")
     assert len(found.cells) == bench.merged  # noqa: S101 - none is lost
@@ -652,7 +653,7 @@ def own_cache() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="codeneedle-bench-") as name:
         cache = Path(name) / "cache"
         cache.mkdir()
-        shutil.copy(built_in_model(), cache)
+        shutil.copy(checked_built_in_path(), cache)
         ours = {files.CACHE_VARIABLE: str(cache)}
         with contextlib.suppress(CodeneedleError):  # told by the section that needs it
             ours[installation.VARIABLE] = str(installation.find_tools().server.path)
@@ -752,7 +753,7 @@ def main() -> int:
     # The folder of models is another one from here on.
     settings["model"] = path_unless_built_in(READ_MODEL)
     try:
-        with unwinding_on_signals(), own_cache() as folder:
+        with interrupting_on_end_signals(), own_cache() as folder:
             say(machine_line())
             if busy := busy_line(machine.present_load()):
                 say(busy)

@@ -29,11 +29,11 @@ from pathlib import Path
 import psutil
 
 from codeneedle.errors import CodeneedleError, MachineError, ToolFailed, ToolMissing
-from codeneedle.records.comparability import first_difference_path
+from codeneedle.records.comparability import first_observation_difference_path
 from codeneedle.records.store import Store
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.processes import free_port, run_for_output, running
-from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.signals import interrupting_on_end_signals
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scontrol", "sinfo")
 PATHS = ("/usr/sbin", "/sbin")
@@ -247,15 +247,15 @@ def _tasks(state: str = "pending,running,completing") -> list[str]:
 
 def differences(plain: Store, merged: Store) -> list[str]:
     """In what the records of two runs differ, but for times; a line each."""
-    ours = {(record.pair, record.probe): record for record in plain.records()}
-    theirs = {(record.pair, record.probe): record for record in merged.records()}
+    ours = {(record.pair, record.probe): record for record in plain.read_records()}
+    theirs = {(record.pair, record.probe): record for record in merged.read_records()}
     found = [
         f"{pair}, {probe}: only one has it" for pair, probe in ours.keys() ^ theirs
     ]
     for key in ours.keys() & theirs.keys():
         if not (ours[key].has_numbers and theirs[key].has_numbers):
             found.append(f"{key[0]}: {ours[key].status}, {theirs[key].status}")
-        elif place := first_difference_path(
+        elif place := first_observation_difference_path(
             ours[key].observation, theirs[key].observation
         ):
             found.append(f"{key[0]}: differs from {place} on")
@@ -275,7 +275,7 @@ def main() -> int:
             os.chdir(folder / "work")
             Path("corpora/tiny.toml").write_text(CORPUS)
             try:
-                with unwinding_on_signals():
+                with interrupting_on_end_signals():
                     return _compared(folder)
             finally:
                 os.chdir("/")

@@ -91,7 +91,7 @@ def _swept(name: str, tool: Tool, programs: Path, folder: Path) -> int:
     asked = [*SWEEP.split(), name, "--eval", command, "--out", str(out)]
     code = _codeneedle(*asked)
     for store in (Store(path.parent) for path in out.glob(f"*/*/{SETUP}")):
-        for record in store.records():
+        for record in store.read_records():
             if not record.has_numbers:
                 continue
             samples = evaluation_of(record).samples

@@ -22,20 +22,20 @@ from codeneedle.engines.llama_cpp import log
 from codeneedle.engines.llama_cpp.base_file import BaseFile, Identity
 from codeneedle.engines.llama_cpp.bench import (
     differences,
-    is_unknown_type,
+    has_refused_cache_type,
     last_phase,
 )
 from codeneedle.engines.llama_cpp.bench import read_result as read_bench
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.llama_cpp.installation import read_help
 from codeneedle.engines.llama_cpp.perplexity_log import (
-    announced_size,
+    announced_chunks_and_context,
     chunks_done,
-    ends_early,
-    failure,
     final_perplexity,
-    first_nan_in_log,
-    short_text_lengths,
+    find_error_line,
+    first_nan_token_in_log,
+    is_log_cut_off,
+    lengths_if_text_too_short,
 )
 from codeneedle.engines.llama_cpp.reading import LOWEST, Rows
 from codeneedle.engines.messages import Chat, Completion, Forced, Message, Reply
@@ -48,28 +48,32 @@ from codeneedle.models.kv_cache import (
     predict_memory,
     why_misfit,
 )
-from codeneedle.models.moved_attention import compute_moved_shares
-from codeneedle.models.weights import read_header
+from codeneedle.models.moved_attention import moved_attention_by_k_type
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.probes import PROBES
 from codeneedle.probes.evaluation.readers import find_reader_and_samples as read_results
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_hash_and_prompts
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.reading import Chunk, lay_out_chunk
-from codeneedle.probes.recall.alignment import align_reply, answer_end, answer_lines
-from codeneedle.probes.recall.asker import enough_for_needle
+from codeneedle.probes.recall.alignment import (
+    align_reply,
+    answer_end_offset,
+    answer_lines,
+)
+from codeneedle.probes.recall.asker import stop_test_for_needle
 from codeneedle.probes.recall.passages import passage_of
 from codeneedle.probes.recall.record import recall_of
-from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.conversations import parse_and_check_conversations
 from codeneedle.probes.transcript.rendering import parts_and_dropped_fields
 from codeneedle.records.record import CellRecord, Run, Setup, Status, as_json, from_json
 from codeneedle.records.store import (
     append_checksum,
     decode_record,
     decode_setup,
-    encode,
+    encode_masked_and_sealed,
 )
-from codeneedle.report.models import models_document, rows_in
+from codeneedle.report.models import models_document, read_rows_from
 from codeneedle.report.receipt import (
     MOST_RECEIPTS,
     parse_receipts,
@@ -80,12 +84,12 @@ from codeneedle.report.tidy import table_rows
 from codeneedle.sweep import request
 from codeneedle.system.secrets import (
     has_known_secret,
-    know_secrets,
     mask_text,
     masked_values,
+    register_secrets_to_mask,
     secret_name_in,
 )
-from codeneedle.verdict.trust import attention_on_cpu, suspect_cells
+from codeneedle.verdict.trust import cpu_attention_evidence, suspect_cells
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -135,7 +139,7 @@ def read_gguf(data: bytes) -> None:
     """A model's header, and what is predicted from it and from its weights."""
     path = _FOLDER / "model.gguf"
     path.write_bytes(data)
-    weights = read_header(path)
+    weights = read_weights_from_headers(path)
     pairs = [Pair("f16", "f16"), PAIR]
     predict_memory(
         weights,
@@ -144,7 +148,7 @@ def read_gguf(data: bytes) -> None:
         AvailableMemory(1 << 30, "memory"),
         refusal=lambda pair: why_misfit(weights, pair) or "",
     )
-    moved = compute_moved_shares(weights).values()
+    moved = moved_attention_by_k_type(weights).values()
     claim(all(0 <= share <= 1 for share in moved), "a share is between 0 and 1")
 
 
@@ -162,7 +166,7 @@ def read_secrets(data: bytes) -> None:
     at, cut = place % (len(text) + 1), cut % len(KEY)
     broken = f"{KEY[:cut]}{WHITE[white % len(WHITE)]}{KEY[cut:]}"
     told = f"{text[:at]}{broken}{text[at:]}"
-    know_secrets(KEY)
+    register_secrets_to_mask(KEY)
     secret_name_in(text)
     shown, stored = mask_text(told), msgspec.json.encode({told: [told]})
     claim(len(shown) == len(told), "places in a masked text are no longer valid")
@@ -176,7 +180,7 @@ def read_sweep(data: bytes) -> None:
     """A sweep file."""
     (_FOLDER / "x.toml").write_bytes(data)
     found = request.read_sweep("x", folder=_FOLDER)
-    request.decoded_request(request.encoded_request(found), source="again")
+    request.parse_request_toml(request.request_toml_text(found), source="again")
 
 
 RESULTS = ("results.jsonl", "samples_task.jsonl", "log.json")
@@ -197,7 +201,7 @@ def read_evaluation(data: bytes) -> None:
 
 def read_transcript(data: bytes) -> None:
     """Recorded conversations, each turn as it stands and as one text."""
-    for conversation in conversations_of(data, _FOLDER / "said.json"):
+    for conversation in parse_and_check_conversations(data, _FOLDER / "said.json"):
         for turn in conversation.turns:
             calls = "".join(f"{call.name} {call.arguments}" for call in turn.calls)
             text = f"{turn.reasoning}{turn.content}{calls}"
@@ -212,11 +216,11 @@ def read_rows(data: bytes) -> None:
     size = 1 + 97 * (data[0] if data else 0)
     rows = Rows(ids=seeds.ROW_IDS, wanted=(3, 4, 5), vocabulary=3)
     for at in range(1, len(data), size):
-        rows.take(data[at : at + size])
+        rows.feed_bytes(data[at : at + size])
     claim(rows.taken == max(0, len(data) - 1), "all bytes are taken")
     claim(bool(rows.final_fault) != rows.is_whole, "what is not whole has a fault")
     if rows.is_whole:
-        found = rows.tokens()
+        found = rows.wanted_token_scores()
         claim(all(LOWEST < each <= 0 for each in found.logprobs), "of a probability")
         claim(all(map(math.isfinite, found.leads)), "leads are numbers")
 
@@ -228,7 +232,10 @@ def read_prompts_file(data: bytes) -> None:
     _, prompts = read_hash_and_prompts(path)
     claim(len({each.name for each in prompts}) == len(prompts), "names are distinct")
     for each in prompts:
-        claim(each.text.encode(errors="replace") and each.sha256, "a prompt is a text")
+        claim(
+            each.completion_text.encode(errors="replace") and each.sha256,
+            "a prompt is a text",
+        )
 
 
 def read_receipts(data: bytes) -> None:
@@ -239,7 +246,7 @@ def read_receipts(data: bytes) -> None:
     list(receipts_document(found[:MOST_RECEIPTS]))
     path = _FOLDER / "row.md"
     path.write_bytes(data)
-    list(models_document(rows_in(path)))
+    list(models_document(read_rows_from(path)))
 
 
 def read_chunk(data: bytes) -> None:
@@ -258,7 +265,7 @@ def read_corpus(data: bytes) -> None:
     """A corpus file; what it names is not looked for."""
     path = _FOLDER / "c.toml"
     path.write_bytes(data)
-    registry.read_corpus_file(path).origin(path)
+    registry.read_corpus_file(path).origin_phrase(path)
 
 
 def read_record(data: bytes) -> None:
@@ -272,13 +279,18 @@ def read_record(data: bytes) -> None:
 
 def _read_record(data: bytes) -> None:
     record = decode_record(data, file="x")
-    claim(decode_record(encode(record), file="x") == record, "records stay")
+    claim(
+        decode_record(encode_masked_and_sealed(record), file="x") == record,
+        "records stay",
+    )
     _measured(record, _SETUP)
 
 
 def _read_setup(data: bytes) -> None:
     setup = decode_setup(data, file="x")
-    claim(decode_setup(encode(setup), file="x") == setup, "setups stay")
+    claim(
+        decode_setup(encode_masked_and_sealed(setup), file="x") == setup, "setups stay"
+    )
     for record in _RECORDS:
         with contextlib.suppress(RequestError):
             _measured(record, setup)
@@ -319,17 +331,23 @@ def read_reply(data: bytes) -> None:
     for strict in (False, True):
         scored = align_reply(needle, reply, strict_indent=strict)
         content = sum(bool(line.strip()) for line in needle.lines)
-        claim(0 <= scored.matched <= content, "no more is matched than was asked")
-    claim(0 <= answer_end(needle, reply) <= len(reply), "an answer ends in its reply")
+        claim(
+            0 <= scored.matched_line_count <= content,
+            "no more is matched than was asked",
+        )
+    claim(
+        0 <= answer_end_offset(needle, reply) <= len(reply),
+        "an answer ends in its reply",
+    )
     answer_lines(needle, reply)
-    enough_for_needle(needle)(reply)
+    stop_test_for_needle(needle)(reply)
 
 
 def source_reader(suffix: str) -> Callable[[bytes], None]:
     """Reads source text in the language whose files end with *suffix*."""
 
     def read(data: bytes) -> None:
-        text = reading.decoded_text(data, label="x")
+        text = reading.decode_source_text(data, label="x")
         language = languages.language_of_suffix(suffix, source="x")
         try:
             found = language.functions(text)
@@ -342,9 +360,9 @@ def source_reader(suffix: str) -> Callable[[bytes], None]:
             _stands(function, lines)
         asked = needles.eligible_functions(text, found)
         for function in needles.choose_functions(asked, line_count=len(lines)):
-            forced = min(function.content_line_count, needles.FORCED_LINES)
+            forced = min(function.nonblank_line_count, needles.FORCED_LINES)
             needles.forced_needle(function, depth=0.0, lines=forced, seed=42)
-        cuts = needles.cut_points(found)
+        cuts = needles.cut_line_numbers(found)
         claim(cuts == sorted(set(cuts)), "cuts ascend")
 
     return read
@@ -410,10 +428,12 @@ def _scores(found: Forced) -> None:
 _ENDPOINT = OpenAi("http://127.0.0.1:9/v1", api_key="sk-secret", transport=_SERVER)
 _ENDPOINT.sleep = lambda _s: None
 _ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
-    lambda: _keeps(_ENDPOINT.complete(_COMPLETION, enough=enough_for_needle(_NEEDLE))),
+    lambda: _keeps(
+        _ENDPOINT.complete(_COMPLETION, enough=stop_test_for_needle(_NEEDLE))
+    ),
     lambda: _keeps(_ENDPOINT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _scores(_ENDPOINT.force(_COMPLETION, "right")),
-    lambda: _ENDPOINT.prompt_tokens("a"),
+    lambda: _ENDPOINT.ask_prompt_token_count("a"),
     lambda: _ENDPOINT.readiness(health="/health"),
 )
 
@@ -425,7 +445,7 @@ def _lay_out() -> None:
 
 
 _QUESTIONS: tuple[Callable[[], object], ...] = (
-    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=enough_for_needle(_NEEDLE))),
+    lambda: _keeps(_CLIENT.complete(_COMPLETION, enough=stop_test_for_needle(_NEEDLE))),
     lambda: _keeps(_CLIENT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _CLIENT.count_tokens(""),
     lambda: _CLIENT.render(_SAID),
@@ -459,7 +479,7 @@ def _stored(observation: dict[str, Any] | None = None, **facts: Any) -> CellReco
         observation=observation,
         **facts,
     )
-    read = decode_record(encode(record), file="x")
+    read = decode_record(encode_masked_and_sealed(record), file="x")
     claim(read == record, "a record is read back as it was")
     return read
 
@@ -470,7 +490,7 @@ def read_server_log(data: bytes) -> None:
     effective = log.effective_settings(text)
     asked = mismatch.RequestedSettings(pair=PAIR, context=4096, all_layers=True)
     phrases = mismatch.differences(asked, effective)
-    troubles = [log.trouble(text)]
+    troubles = [log.find_trouble(text)]
     lines = (*phrases, *log.setting_lines(text), *log.last_lines(text))
     lines = (*lines, effective.attention_evidence)
     lines = (*lines, *(each.reason for each in troubles if each))
@@ -478,20 +498,20 @@ def read_server_log(data: bytes) -> None:
     record = _stored(effective=effective, log_excerpt=lines)
     other = replace(record, pair=Pair("f16", "f16"))
     suspect_cells([record, other])
-    attention_on_cpu([record, other], speed=lambda _: 1.0)
+    cpu_attention_evidence([record, other], speed=lambda _: 1.0)
 
 
 def read_perplexity(data: bytes) -> None:
     """The log of llama-perplexity."""
     text = data.decode(errors="replace")
     found = final_perplexity(text)
-    claim(found is None or failure(text) is None, "failures have no perplexity")
+    claim(found is None or find_error_line(text) is None, "failures have no perplexity")
     for read in (
         chunks_done,
-        ends_early,
-        first_nan_in_log,
-        announced_size,
-        short_text_lengths,
+        is_log_cut_off,
+        first_nan_token_in_log,
+        announced_chunks_and_context,
+        lengths_if_text_too_short,
     ):
         read(text)
 
@@ -500,7 +520,7 @@ def read_bench_lines(data: bytes) -> None:
     """The output of llama-bench, and of ``--help``."""
     text = data.decode(errors="replace")
     last_phase(text)
-    is_unknown_type(text)
+    has_refused_cache_type(text)
     version, _, options = text.partition("\0")
     read_help(version, options)
     asked = SpeedTask(

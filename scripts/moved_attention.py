@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
-from codeneedle.models.moved_attention import K_TYPES, compute_moved_shares
-from codeneedle.models.weights import Weights, read_header
+from codeneedle.models.moved_attention import K_TYPES, moved_attention_by_k_type
+from codeneedle.models.weights import Weights, read_weights_from_headers
 
 UNTAKEN = ("GGUF.", "general.architecture")
 """Beginnings of keys that a writer adds itself."""
@@ -67,12 +67,17 @@ def main() -> None:
     if asked.plant is not None:
         if asked.out is None:
             sys.exit("--plant needs --out FILE")
-        plant(read_header(asked.files[0]), asked.out, asked.plant, asked.layers)
+        plant(
+            read_weights_from_headers(asked.files[0]),
+            asked.out,
+            asked.plant,
+            asked.layers,
+        )
         return
     print(f"| model | {' | '.join(K_TYPES)} |")
     print(f"| --- |{' --: |' * len(K_TYPES)}")
     for path in asked.files:
-        moved = compute_moved_shares(read_header(path))
+        moved = moved_attention_by_k_type(read_weights_from_headers(path))
         shares = (f"{moved[name]:.4f}" if moved else "unknown" for name in K_TYPES)
         print(f"| {path.stem} | {' | '.join(shares)} |")
 

@@ -154,9 +154,10 @@ def draw_readme(run: Path, folder: Path = ROOT / ".github") -> list[Path]:
 def front(colours: Mapping[str, str]) -> str:
     """Memory against loss."""
     losses = losses_of_run(SMOLLM2)
-    frame = charts.front_frame(losses)
+    frame = charts.loss_by_memory_frame(losses)
     return chart(
-        lambda axes, theme: charts.paint_front(axes, frame, losses, theme), colours
+        lambda axes, theme: charts.paint_loss_by_memory(axes, frame, losses, theme),
+        colours,
     )
 
 

@@ -99,7 +99,9 @@ def measure(
         wall_s=wall_s,
         tokens=sum(reply["timings"]["predicted_n"] for reply in replies),
         prompt_tokens=sum(reply["timings"]["prompt_n"] for reply in replies),
-        matched=tuple(align_reply(needle, text).matched for needle, text in scored),
+        matched=tuple(
+            align_reply(needle, text).matched_line_count for needle, text in scored
+        ),
     )
 
 

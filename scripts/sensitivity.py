@@ -115,7 +115,7 @@ def main() -> None:
     """Print a table of each run folder."""
     chosen = parsed()
     for folder in chosen.folders:
-        run = Store(folder).read()
+        run = Store(folder).read_run()
         if run is None:
             sys.exit(f"{folder} is no run folder")
         table = pair_table(run, list(PROBES.values()))

@@ -5,7 +5,7 @@ Train the built-in model's matcher from nothing: minutes on two cores.
     python scripts/train_matcher.py --out scripts/matcher.npz
 
 With the same seed, versions and threads it makes the same numbers. A new matcher
-makes another model: see `built_in_model`.
+makes another model: see `checked_built_in_path`.
 
 What is trained is in `built_in_model.Matcher`: codes of bytes, hashes of what
 lies farther back, and the two projections whose products say how alike two windows

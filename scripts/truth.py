@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 from fuzz_seeds import made
 
-from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Candidate, Pair, bits
+from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Candidate, Pair, bits_per_value
 from codeneedle.corpora.needles import block_ends
 from codeneedle.engines.pace import Pace, Price
 from codeneedle.probes import PROBES
@@ -55,10 +55,13 @@ from codeneedle.verdict.asking_order import (
     Order,
     PairState,
     next_target,
-    pairs_ruled_out,
+    pairs_ruled_out_by_finer,
 )
-from codeneedle.verdict.budget_border import best_of as best_on_border
-from codeneedle.verdict.budget_border import dominated_pairs, next_budget_target
+from codeneedle.verdict.budget_border import (
+    next_budget_target,
+    unmeasured_dominated_pairs,
+)
+from codeneedle.verdict.budget_border import pair_of_least_upper_loss as best_on_border
 from codeneedle.verdict.judge import Verdict, judge_units
 from codeneedle.verdict.limits import MAX_LOSS, Limits
 from codeneedle.verdict.metric_results import MetricUnits
@@ -68,7 +71,7 @@ from codeneedle.verdict.statistics import (
     Bounds,
     Decision,
     error_share,
-    interval,
+    mean_loss_interval,
     units_needed,
 )
 
@@ -274,7 +277,7 @@ def _share(k: str, v: str) -> float:
 
 
 def _size(pair: Pair) -> float:
-    return (bits(pair.k) or 0.0) + (bits(pair.v) or 0.0)
+    return (bits_per_value(pair.k) or 0.0) + (bits_per_value(pair.v) or 0.0)
 
 
 def simulate(
@@ -288,7 +291,9 @@ def simulate(
         truth = np.full(35, COLLAPSING * COLLAPSE)
     for _ in range(grids):
         losses = drawn(lines, scenario, design, chance)
-        words = [interval(row.tolist(), share).decision(MAX_LOSS) for row in losses]
+        words = [
+            mean_loss_interval(row.tolist(), share).decision(MAX_LOSS) for row in losses
+        ]
         found.add(words, truth)
     return found
 
@@ -481,7 +486,7 @@ def decided(
             before = seen[pair].units if pair in seen else 0
             look, pairs = looks.index(asked.goal), order.error_sharing_count(pair)
             values = losses[OTHERS.index(pair), : asked.goal].tolist()
-            bounds = interval(values, error_share(look, pairs))
+            bounds = mean_loss_interval(values, error_share(look, pairs))
             seen[pair] = PairState(
                 decision=bounds.decision(MAX_LOSS),
                 units=asked.goal,
@@ -541,7 +546,7 @@ def simulate_deciding(lines: Lines, scenario: Scenario, grids: int) -> Decided:
         words = {pair: each.decision for pair, each in seen.items() if each.decision}
         every = dict.fromkeys(OTHERS, Decision.OPEN) | words
         found.outcomes.add([every[pair] for pair in OTHERS], truth)
-        out = pairs_ruled_out(words, OTHERS)
+        out = pairs_ruled_out_by_finer(words, OTHERS)
         found.inferred_wrong += any(not is_beyond[pair] for pair in out)
         found.turns.append(len(cells) + 2)
     return found
@@ -668,7 +673,7 @@ class OneBudget:
         found: dict[Pair, Bounds] = {
             pair: each for pair, each in bounds.items() if pair in fitting
         }
-        out = dominated_pairs(fitting, found)
+        out = unmeasured_dominated_pairs(fitting, found)
         self.inferred_wrong += any(truth[p] < truth[f] for p, f in out.items())
         best = best_on_border(found)
         if best is None:
@@ -703,7 +708,7 @@ def asked_on_border(
         (pair,) = asked.pairs
         look, pairs = looks.index(asked.goal), order.error_sharing_count(pair)
         values = losses[pair][: asked.goal]
-        bounds[pair] = interval(values, error_share(look, pairs))
+        bounds[pair] = mean_loss_interval(values, error_share(look, pairs))
         seen[pair] = PairState(
             decision=bounds[pair].decision(MAX_LOSS),
             units=asked.goal,
@@ -729,7 +734,7 @@ def table_of_files(lines: Lines, grids: int) -> None:
         for _ in range(grids):
             losses = losses_of_files(lines, scenario, FILE_LOOKS[-1], chance)
             whole: dict[Pair, Bounds] = {
-                candidate: interval(values[: FILE_LOOKS[0]], share)
+                candidate: mean_loss_interval(values[: FILE_LOOKS[0]], share)
                 for candidate, values in losses.items()
             }
             most = float(chance.choice(BUDGETS))
@@ -952,7 +957,7 @@ def coverage(folder: Path) -> None:
     Of functions that were forced, and of chunks of ordinary text; of these also how
     much the losses of neighbours vary together.
     """
-    run = Store(folder).read()
+    run = Store(folder).read_run()
     if run is None:
         raise SystemExit(f"{folder} is no run folder")
     for probe, metric, counts in (
@@ -966,7 +971,7 @@ def coverage(folder: Path) -> None:
             if (by_unit := metric.loss_values_by_unit(record, run.setup))
         }
         if len(units) > 1:
-            _coverage_of(f"{folder}: {metric.noun}", units, counts)
+            _coverage_of(f"{folder}: {metric.unit_noun}", units, counts)
     texts = {
         record.pair: record
         for record in run.records
@@ -1015,7 +1020,7 @@ def _missed(
     """In how many of 100 draws the interval is below the *mean*, and above it."""
     above = below = 0
     for _ in range(draws):
-        bounds = interval(draw().tolist(), share)
+        bounds = mean_loss_interval(draw().tolist(), share)
         above += mean > bounds.high
         below += mean < bounds.low
     return 100 * above / draws, 100 * below / draws
@@ -1101,7 +1106,7 @@ def _by_chunk(record: CellRecord, setup: Setup) -> Numbers:
     """Probabilities of right tokens: (chunks, tokens of each)."""
     answer = divergence_of(record)
     compared = (
-        answer.at(None, stored_chunks_by_context(setup.probes["divergence"]))
+        answer.comparison_at(None, stored_chunks_by_context(setup.probes["divergence"]))
         if answer
         else None
     )
@@ -1113,7 +1118,7 @@ def _by_chunk(record: CellRecord, setup: Setup) -> Numbers:
 
 def take(folder: Path) -> None:
     """Store the log-probabilities of the right tokens of a real grid as `DATA`."""
-    run = Store(folder).read()
+    run = Store(folder).read_run()
     if run is None:
         raise SystemExit(f"{folder} is no run folder")
     records = {r.pair: r for r in run.records if r.probe == "recall"}
@@ -1157,7 +1162,7 @@ def half_widths(lines: Lines, designs: Sequence[tuple[int, int]]) -> None:
         for _ in range(200):
             losses = drawn(lines, scenario, design, chance)
             for row, pair in zip(widths, pairs, strict=True):
-                bounds: Bounds = interval(
+                bounds: Bounds = mean_loss_interval(
                     losses[OTHERS.index(pair)], error_share(0, len(OTHERS))
                 )
                 row.append(bounds.high - bounds.mean)

@@ -29,10 +29,10 @@ from codeneedle.api import LoadedRun, load
 from codeneedle.cache_types import Pair, whole_grid
 from codeneedle.engines.llama_cpp.arguments import comparison_command
 from codeneedle.engines.llama_cpp.backends import backend_named
-from codeneedle.engines.llama_cpp.build import build
+from codeneedle.engines.llama_cpp.build import ensure_built
 from codeneedle.engines.llama_cpp.installation import SERVER, VARIABLE
 from codeneedle.errors import MachineError
-from codeneedle.models.pretrained import SMOLLM2, built_in_model
+from codeneedle.models.pretrained import SMOLLM2, checked_built_in_path
 from codeneedle.records.record import ON_CPU, Attention
 from codeneedle.verdict.statistics import Decision
 
@@ -177,7 +177,7 @@ def _built() -> Path:
         last = phase
 
     try:
-        return build(report, backend_named("vulkan"), patches=PATCHES) / SERVER
+        return ensure_built(report, backend_named("vulkan"), patches=PATCHES) / SERVER
     except MachineError as error:
         sys.exit(f"{error}\n{error.hint}\n{INSTALL}")
 
@@ -297,7 +297,7 @@ class Bench:
         alone.
         """
         model = self.folder / "nano.gguf"
-        shutil.copyfile(built_in_model(), model)
+        shutil.copyfile(checked_built_in_path(), model)
         corpus = self.folder / "short.toml"
         corpus.write_text(CORPUS, encoding="utf-8")
         grid = ("--pairs", "bf16/bf16,q8_0/q8_0,q8_0/q4_0,q4_0/q8_0")

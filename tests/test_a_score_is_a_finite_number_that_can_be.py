@@ -25,9 +25,14 @@ from made_reuse import made_question, reuse_record
 from made_transcripts import forced_turn, transcript_record
 
 from codeneedle.cli.engines import ENGINES
-from codeneedle.engines.llama_cpp.client import completion_event
+from codeneedle.engines.llama_cpp.client import parse_completion_event
 from codeneedle.engines.llama_cpp.forced import score_of
-from codeneedle.engines.messages import BadReply, Token, check_shape, reply_of
+from codeneedle.engines.messages import (
+    BadReply,
+    Token,
+    check_and_convert_answer,
+    read_reply_stream,
+)
 from codeneedle.engines.openai.client import _StatedEvent, read_echo, read_event
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.record import divergence_of
@@ -48,8 +53,8 @@ from codeneedle.scores import (
     ComputesNan,
     NoScore,
     checked_log_probability,
-    first_contradiction,
     why_contradictory,
+    why_first_contradictory,
 )
 
 IMPOSSIBLE = {
@@ -94,13 +99,13 @@ def forced_by_openai(own, other):
         "top_logprobs": [None, {"a": own, "b": other}],
     }
     answer = {"choices": [{"text": "xa", "logprobs": told}]}
-    stated = check_shape(answer, _StatedEvent, expected="an echo")
+    stated = check_and_convert_answer(answer, _StatedEvent, expected="an echo")
     return read_echo(stated, "xa", [(1, 2)], wall_s=0.0)
 
 
 LLAMA_LAST = {"content": "", "stop": True, "stop_type": "eos"}
 OPENAI_LAST = {"choices": [{"delta": {"content": ""}, "finish_reason": "stop"}]}
-OF_LLAMA = (llama_event, completion_event, LLAMA_LAST, forced_by_llama)
+OF_LLAMA = (llama_event, parse_completion_event, LLAMA_LAST, forced_by_llama)
 OF_OPENAI = (openai_event, read_event, OPENAI_LAST, forced_by_openai)
 SAYING = {
     "llama.cpp": OF_LLAMA,
@@ -121,7 +126,7 @@ def test_what_no_token_can_have_is_in_no_reply_of_an_engine(engine, numbers):
     """NaN ends its cell; all else leaves the reply without numbers."""
     event, reader, last, _ = SAYING[engine]
     try:
-        reply = reply_of(
+        reply = read_reply_stream(
             [event(-0.1, -3.0), event(*numbers), last],
             read=reader,
             enough=lambda _text: False,
@@ -172,7 +177,7 @@ def test_many_tokens_are_refused_as_one_after_the_other_is(tokens):
     bounds = [at for at, (_, _, is_bound) in enumerate(tokens) if is_bound]
     faults = [why_contradictory(a, b, is_bound=bound) for a, b, bound in tokens]
 
-    first = first_contradiction(logprobs, leads, bounds)
+    first = why_first_contradictory(logprobs, leads, bounds)
 
     assert next(filter(None, faults), "") == first
 
@@ -185,7 +190,7 @@ def test_sums_near_the_most_that_can_be_are_refused_alike(logprob, beside):
 
     one = why_contradictory(logprob, lead, is_bound=False)
 
-    assert one == first_contradiction([logprob], [lead])
+    assert one == why_first_contradictory([logprob], [lead])
 
 
 # Readers of evaluations

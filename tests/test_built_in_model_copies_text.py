@@ -169,7 +169,7 @@ def test_carriers_are_orthonormal_to_the_last_bit(columns):
 def test_the_script_makes_the_bytes_that_the_package_ships(tmp_path):
     write_gguf(tmp_path / "again.gguf")
 
-    shipped = pretrained.built_in_model()
+    shipped = pretrained.checked_built_in_path()
     assert shipped.read_bytes() == (tmp_path / "again.gguf").read_bytes()
 
 
@@ -181,7 +181,7 @@ def test_an_installation_without_the_whole_file_is_named(tmp_path, monkeypatch, 
     monkeypatch.setattr(pretrained, "built_in_path", lambda: path)
 
     with pytest.raises(WeightsUnusable) as caught:
-        pretrained.built_in_model.__wrapped__()
+        pretrained.checked_built_in_path.__wrapped__()
 
     assert str(path) in str(caught.value)
 
@@ -225,7 +225,7 @@ def test_sixteen_thousand_tokens_are_recalled_all_but_perfectly(client):
     asked = [replace(needle, lines=needle.lines[:10]) for needle in whole]
 
     matched = [
-        align_reply(needle, recalled(client, corpus, needle)).matched
+        align_reply(needle, recalled(client, corpus, needle)).matched_line_count
         for needle in asked
     ]
 

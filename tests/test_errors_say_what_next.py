@@ -12,7 +12,7 @@ from codeneedle.errors import (
     CodeneedleError,
     UnknownName,
     did_you_mean,
-    hint_for,
+    hint_of_system_error,
     nearest_name,
     system_refusal,
 )
@@ -67,11 +67,13 @@ def test_each_refusal_has_a_sentence_and_a_hint(number):
     assert str(refused).startswith("the system refuses: ")
     assert str(refused).endswith(": records/file")
     assert 3 == refused.exit_code
-    assert refused.hint == hint_for(OSError(number, "words"))
+    assert refused.hint == hint_of_system_error(OSError(number, "words"))
 
 
 def test_who_has_no_right_is_sent_to_the_owner():
-    assert "ask its owner" in hint_for(PermissionError(errno.EACCES, "words"))
+    assert "ask its owner" in hint_of_system_error(
+        PermissionError(errno.EACCES, "words")
+    )
 
 
 def wrapped(cause):
@@ -97,4 +99,4 @@ def test_errors_of_other_classes_are_known_too(error, number):
 @pytest.mark.parametrize("error", [KeyError("x"), FileNotFoundError(2, "x"), OSError()])
 def test_mistakes_of_ours_keep_their_traceback(error):
     assert system_refusal(error) is None
-    assert "" == hint_for(error)
+    assert "" == hint_of_system_error(error)

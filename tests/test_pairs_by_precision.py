@@ -9,8 +9,8 @@ from codeneedle.cache_types import (
     BITS_PER_ELEMENT,
     DEFAULT_TYPES,
     Pair,
-    bits,
-    by_precision,
+    bits_per_value,
+    distinct_most_precise_first,
     finer_axes,
     most_precise,
     most_precise_first,
@@ -51,7 +51,7 @@ def test_anything_else_is_no_pair(text):
 
 
 def test_types_are_ordered_by_precision_and_unknown_ones_come_last():
-    assert ["f32", "bf16", "q8_0", "q4_0", "turbo"] == by_precision(
+    assert ["f32", "bf16", "q8_0", "q4_0", "turbo"] == distinct_most_precise_first(
         ["turbo", "q4_0", "bf16", "q8_0", "f32", "q4_0"]
     )
 
@@ -63,7 +63,7 @@ def test_a_type_of_mlx_takes_half_a_bit_for_scale_and_bias():
 
 
 def test_a_cache_that_is_not_quantized_has_16_bits_whatever_it_is_called():
-    assert [16.0, 16.0] == [bits(name) for name in ("auto", "BFloat16")]
+    assert [16.0, 16.0] == [bits_per_value(name) for name in ("auto", "BFloat16")]
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_a_cache_that_is_not_quantized_has_16_bits_whatever_it_is_called():
     ],
 )
 def test_types_of_other_engines_are_ordered_by_the_bits_in_their_names(types):
-    assert list(types) == by_precision(reversed(types))
+    assert list(types) == distinct_most_precise_first(reversed(types))
     assert Pair(types[0], types[0]) == most_precise(Pair(t, t) for t in types[::-1])
 
 
@@ -205,10 +205,10 @@ def test_a_pair_of_any_names_has_a_file_name_of_its_own():
     [("x0", None), ("x1", 1.0), ("x16", 16.0), ("x17", None), ("turbo", None)],
 )
 def test_a_number_in_the_name_of_a_type_is_its_bits_from_1_to_16(name, expected):
-    assert expected == bits(name)
+    assert expected == bits_per_value(name)
 
 
 def test_types_of_unknown_size_are_finer_than_none_and_come_behind_all():
-    assert ["kv2", "x1", "turbo"] == by_precision(["turbo", "x1", "kv2"])
+    assert ["kv2", "x1", "turbo"] == distinct_most_precise_first(["turbo", "x1", "kv2"])
     assert [] == finer_axes(Pair("turbo", "turbo"), Pair("x1", "x1"))
     assert ["K", "V"] == finer_axes(Pair("x1", "x1"), Pair("turbo", "turbo"))

@@ -13,7 +13,7 @@ from codeneedle.quantities import (
     parse_seconds,
     parse_token_count,
 )
-from codeneedle.sweep.request import Request, decoded_request, with_options
+from codeneedle.sweep.request import Request, parse_request_toml, with_options
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_every_number_of_tokens_takes_thousands_in_options_and_files(key):
     header = f"[{table}]\n" if table else ""
 
     asked = with_options(Request(), nested(key, ("4K", "8192")))
-    stored = decoded_request(f'{header}{name} = ["4K", 8192]', source="a.toml")
+    stored = parse_request_toml(f'{header}{name} = ["4K", 8192]', source="a.toml")
 
     assert asked == stored
     chosen = getattr(asked, table) if table else asked
@@ -146,4 +146,4 @@ def test_what_is_no_number_of_tokens_is_refused_by_the_name_of_its_option(option
         with_options(Request(), nested(key, ("4KB",)))
     assert f"{option} 32K" in caught.value.hint
     with pytest.raises(BadInput, match=f"a.toml, key '{key}': 'many'"):
-        decoded_request(tomli_w.dumps(nested(key, ["many"])), source="a.toml")
+        parse_request_toml(tomli_w.dumps(nested(key, ["many"])), source="a.toml")

@@ -20,7 +20,7 @@ from codeneedle.engines.tools import SpeedTask
 from codeneedle.errors import CellError, WeightsUnusable
 from codeneedle.models import gguf
 from codeneedle.models.gguf import BadHeader
-from codeneedle.models.weights import read_header, weights_of
+from codeneedle.models.weights import read_weights_from_headers, weights_of
 from codeneedle.records.record import KvBuffer
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
@@ -61,8 +61,8 @@ def test_a_number_without_end_in_a_log_of_perplexity_is_no_number():
     short = f"you need at least {DIGITS} tokens\ntokenizes to only {DIGITS} tokens"
 
     assert 1 == perplexity.chunks_done(log)
-    assert perplexity.announced_size(log) is None
-    assert perplexity.short_text_lengths(short) is None
+    assert perplexity.announced_chunks_and_context(log) is None
+    assert perplexity.lengths_if_text_too_short(short) is None
 
 
 def test_a_result_line_that_is_nested_without_end_is_no_result():
@@ -131,7 +131,7 @@ def test_a_part_of_a_model_in_no_parts_is_a_file(tmp_path):
     path.write_bytes(b"no model")
 
     with pytest.raises(WeightsUnusable, match="not a GGUF"):
-        read_header(path)
+        read_weights_from_headers(path)
 
 
 # --- how they are fuzzed

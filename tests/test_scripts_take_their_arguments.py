@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from named_commands import accepted
 
-from codeneedle.records.store import SWEEP, run_folder
+from codeneedle.records.store import SWEEP, checked_run_folder
 from codeneedle.sweep.request import Execution
 from codeneedle.sweep.slurm import SlurmArray
 
@@ -224,7 +224,7 @@ def test_the_commands_of_a_cluster_are_accepted_and_merge_every_share(
     def start(*words):
         asked.append((accepted(words), words))
         out = Path(words[words.index("--out") + 1])
-        folder = run_folder(out, corpus="tiny", model="needle-nano")
+        folder = checked_run_folder(out, corpus="tiny", model="needle-nano")
         folder.mkdir(parents=True)
         (folder / SWEEP).write_text("")
         if words[0] != "submit":

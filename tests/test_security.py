@@ -50,7 +50,7 @@ from codeneedle.engines.openai.client import (
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.models import weights
 from codeneedle.records.record import Status
-from codeneedle.records.store import Store, find_runs, run_folder
+from codeneedle.records.store import Store, checked_run_folder, find_stores_or_refuse
 from codeneedle.sweep.request import read_sweep
 from codeneedle.system import orphans
 from codeneedle.system.files import cache_folder
@@ -226,7 +226,7 @@ def _words_in(text, words):
 
 @pytest.mark.real
 def test_a_server_wants_its_key(llama_server, nano, tmp_path):
-    options = installation.server_facts(installation.Program(llama_server)).options
+    options = installation.ask_server_facts(installation.Program(llama_server)).options
     launch = made_launch(llama_server, nano, context=512, threads=1, options=options)
     with serving_llama(launch, log=tmp_path / "log") as served:
         url = str(served.client._http.base_url).rstrip("/")
@@ -329,14 +329,14 @@ def test_the_name_of_a_sweep_or_a_run_is_no_path(name, tmp_path):
     assert caught.value.hint
     if name != "a/b":
         with pytest.raises(BadInput):
-            find_runs(tmp_path / "sweeps", name)
+            find_stores_or_refuse(tmp_path / "sweeps", name)
 
 
 @given(name=st.text() | st.sampled_from(HOSTILE))
 def test_whatever_weights_and_corpora_are_called_their_folder_is_in_the_root(name):
     root = Path("/root-of-runs")
-    safe = weights.short_name(Path(f"{name.replace(chr(0), '')}x.gguf"))
-    folder = run_folder(root, corpus=registry.slug(name), model=safe)
+    safe = weights.slug_from_path(Path(f"{name.replace(chr(0), '')}x.gguf"))
+    folder = checked_run_folder(root, corpus=registry.slug(name), model=safe)
 
     assert folder.parent.parent == root
     assert re.fullmatch(r"[a-z0-9_][a-z0-9._-]*", folder.name)
@@ -469,7 +469,7 @@ def test_of_an_archive_only_files_below_its_tree_are_unpacked(tmp_path, kind):
         tar.addfile(good, io.BytesIO(b"text"))
     (tmp_path / "outside").mkdir()
 
-    tree = build.unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
+    tree = build.unpack_llama_cpp(tmp_path / "a.tar.gz", into=tmp_path / "into")
 
     made = [path for path in (tmp_path / "into").rglob("*") if not path.is_dir()]
     assert [] == list((tmp_path / "outside").iterdir())
@@ -509,9 +509,11 @@ def hostile(tmp_path):
     setup = asking_recall(setup, {HOSTILE_TEXT: HOSTILE_TEXT})
     setup = asking_for(setup, written=needles)
     store = Store(tmp_path / "sweeps" / setup.corpus.name / setup.weights.name)
-    store.check_and_merge_setup(setup)
+    store.check_and_store_setup(setup)
     for record in run.records:
-        store.add(replace(record, command=(HOSTILE_TEXT,), log_excerpt=(HOSTILE_TEXT,)))
+        store.write_record(
+            replace(record, command=(HOSTILE_TEXT,), log_excerpt=(HOSTILE_TEXT,))
+        )
 
     def said(*arguments):
         done = calls.called(tmp_path, *arguments, COLUMNS="200")

@@ -40,7 +40,7 @@ def script(name, *words, folder, **variables):
 
 
 def test_a_receipt_in_an_issue_is_answered_with_its_row(tmp_path):
-    body = f"### Receipt\n\nBy ada.\n\n{receipt_markdown(Store(GOLDEN).read())}"
+    body = f"### Receipt\n\nBy ada.\n\n{receipt_markdown(Store(GOLDEN).read_run())}"
     (tmp_path / "issue.md").write_text(body, encoding="utf-8")
 
     done = script("answer_row.sh", "issue.md", folder=tmp_path)
@@ -68,7 +68,7 @@ def test_what_is_no_receipt_is_answered_with_what_is_wrong(tmp_path, body, golde
 
 
 def test_an_answer_fits_into_a_comment(tmp_path):
-    run = Store(GOLDEN).read()
+    run = Store(GOLDEN).read_run()
     machine = "x" * 1500 + run.setup.machine
     setups = [replace(run.setup, seed=at, machine=machine) for at in range(30)]
     body = "".join(receipt_markdown(replace(run, setup=setup)) for setup in setups)

@@ -17,7 +17,7 @@ from codeneedle.cli.command_line import (
     SweepCommand,
     TranscriptCommand,
     refuse_deleted_working_folder,
-    request_of_cell,
+    resolve_cell_request,
 )
 from codeneedle.cli.options import (
     AnswerFormOption,
@@ -47,7 +47,7 @@ from codeneedle.cli.options import (
     VerdictNames,
     argument,
     chosen_report_form,
-    limits_of,
+    limits_with_defaults,
     option,
     parse_path,
     parse_word,
@@ -57,13 +57,13 @@ from codeneedle.cli.options import (
 from codeneedle.cli.streams import (
     BestEffort,
     answers_width,
+    print_csv,
+    print_escaped_on_terminal,
+    print_json,
+    print_text,
     show_document,
     stderr_console,
     stdout_console,
-    write_csv,
-    write_escaped_on_terminal,
-    write_json,
-    write_text,
 )
 from codeneedle.errors import BadInput, UnknownName
 from codeneedle.exit_codes import BAD_REQUEST
@@ -113,7 +113,7 @@ def show_version_or_help(
             hint="Run: codeneedle --version",
         )
     if version:
-        write_text(f"codeneedle {codeneedle.__version__}\n")
+        print_text(f"codeneedle {codeneedle.__version__}\n")
     else:
         show_help(context)
 
@@ -123,7 +123,7 @@ def show_version_or_help(
 def show_help(context: typer.Context) -> None:
     """Show the commands of a group if none is named, as a usage error."""
     if context.invoked_subcommand is None:
-        write_text(f"{context.get_help()}\n")
+        print_text(f"{context.get_help()}\n")
         raise typer.Exit(BAD_REQUEST)
 
 
@@ -173,25 +173,28 @@ def plan(
     from codeneedle.cli.progress import show_task_progress
     from codeneedle.report.plan import plan_document, plan_object
     from codeneedle.sweep.measure import with_next_task
-    from codeneedle.sweep.prepare import refuse_too_long_corpus, refuse_unfit_folder
+    from codeneedle.sweep.prepare import (
+        count_and_refuse_long_corpus,
+        refuse_or_void_unfit_folder,
+    )
     from codeneedle.sweep.request import refuse_decided_share
     from codeneedle.sweep.steps import with_steps
-    from codeneedle.system.signals import unwinding_on_signals
+    from codeneedle.system.signals import interrupting_on_end_signals
 
     request, execution, options = context.obj
     refuse_decided_share(request, execution)
     with show_task_progress(stderr_console(), "reading the corpus") as tell:
         pace = stated_pace(pp, tg)
-        plans = sweep_module.plans_of(request, execution, tell, pace)
+        plans = sweep_module.make_plans(request, execution, tell, pace)
         sweep_module.refuse_unstartable_plans(plans, options)
         for each in plans:
-            refuse_unfit_folder(each)
-        with unwinding_on_signals():
+            refuse_or_void_unfit_folder(each)
+        with interrupting_on_end_signals():
             for each in plans:
-                refuse_too_long_corpus(each)
+                count_and_refuse_long_corpus(each)
     plans = [with_next_task(with_steps(each), options) for each in plans]
     if json:
-        write_json(list(map(plan_object, plans)))
+        print_json(list(map(plan_object, plans)))
         return
     for planned in plans:
         document = plan_document(
@@ -212,7 +215,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
 
     request, execution = context.obj
     with show_task_progress(stderr_console(), "asking the engine") as tell:
-        plans = sweep_module.plans_of(request, execution, tell)
+        plans = sweep_module.make_plans(request, execution, tell)
     surveyed = [(plan, plan.survey) for plan in plans if plan.survey]
     if not surveyed:
         raise BadInput(
@@ -221,7 +224,7 @@ def kernels(context: typer.Context, *, json: JsonOption = False) -> None:
             hint="Start a sweep: its cells tell.",
         )
     if json:
-        write_json([kernels_object(survey) for _, survey in surveyed])
+        print_json([kernels_object(survey) for _, survey in surveyed])
         return
     for plan, survey in surveyed:
         show_document(plan_survey_document(plan, survey))
@@ -237,21 +240,24 @@ def transcript(context: typer.Context) -> None:
     from msgspec.structs import replace
 
     from codeneedle.cli.progress import end_and_report_orphans
-    from codeneedle.cli.sweep import plans_of
+    from codeneedle.cli.sweep import make_plans
     from codeneedle.probes.transcript.answers import turn_choice_document
     from codeneedle.probes.transcript.probe import (
         PROBE,
-        turns_in_file,
-        unread_transcript_lines,
+        read_and_count_turns,
+        read_unread_part_lines,
     )
-    from codeneedle.system.signals import unwinding_on_signals
+    from codeneedle.system.signals import interrupting_on_end_signals
 
     request, execution = context.obj
     end_and_report_orphans(stderr_console())
-    with unwinding_on_signals(), stderr_console().status("rendering conversations"):
-        plan = plans_of(replace(request, probes=(PROBE.name,)), execution)[0]
+    with (
+        interrupting_on_end_signals(),
+        stderr_console().status("rendering conversations"),
+    ):
+        plan = make_plans(replace(request, probes=(PROBE.name,)), execution)[0]
         settings = request.transcript
-        counted = turns_in_file(settings, plan.engine, plan.context)
+        counted = read_and_count_turns(settings, plan.engine, plan.context)
     command = shlex.join(["codeneedle", "sweep", *context.meta[SWEEP_WORDS]])
     show_document(
         turn_choice_document(
@@ -259,7 +265,7 @@ def transcript(context: typer.Context) -> None:
             counted,
             context=plan.context,
             command=command,
-            unread=unread_transcript_lines(settings),
+            unread=read_unread_part_lines(settings),
         )
     )
 
@@ -302,12 +308,12 @@ def slurm(
     from codeneedle.sweep.slurm import SlurmArray
 
     array = SlurmArray(tasks=tasks, gpus=gpus, cpus=cpus, more=sbatch)
-    array.write_script_and_sweeps(script, sweep_module.plans_of(*context.obj))
+    array.write_script_and_sweeps(script, sweep_module.make_plans(*context.obj))
     if not send:
         print_notes(
             stderr_console(), [f"send it with: sbatch {shlex.quote(str(script))}"]
         )
-    write_escaped_on_terminal(f"{array.submit_script(script) if send else script}\n")
+    print_escaped_on_terminal(f"{array.submit_script(script) if send else script}\n")
 
 
 @app.command(cls=ServeCommand)
@@ -329,9 +335,9 @@ def serve(
     to llama-server: -- -ngl 99
     """
     from codeneedle.cache_types import Pair
-    from codeneedle.cli.serve import serve as serve_pair
+    from codeneedle.cli.serve import serve_until_stopped as serve_pair
 
-    request, execution = request_of_cell(
+    request, execution = resolve_cell_request(
         model, context, engine, llama_server, arguments.obj, env=env
     )
     chosen = Pair.parse(pair)
@@ -360,12 +366,12 @@ def ask(
     What follows -- goes to llama-server: -- -ngl 99
     """
     from codeneedle.cache_types import Pair
-    from codeneedle.cli.ask import ask as ask_pairs
+    from codeneedle.cli.ask import ask_fresh_servers as ask_pairs
     from codeneedle.cli.ask import read_prompt
     from codeneedle.cli.options import parse_distinct_words
     from codeneedle.report.answers import replies_document
 
-    request, execution = request_of_cell(
+    request, execution = resolve_cell_request(
         model, context, engine, llama_server, arguments.obj, env=env
     )
     chosen = [Pair.parse(each) for each in parse_distinct_words("PAIRS", pairs)]
@@ -397,20 +403,20 @@ def grid(
     """
     from codeneedle.cli.engines import engine_pair_flags
     from codeneedle.report import captions
-    from codeneedle.report.chosen_runs import select_runs
+    from codeneedle.report.chosen_runs import read_selection
     from codeneedle.report.data import run_tables
     from codeneedle.report.grid import grid_report, loss_report
-    from codeneedle.report.tidy import cell_rows
+    from codeneedle.report.tidy import loss_and_metric_rows
 
     form = chosen_report_form(csv=csv, json=json, markdown=markdown)
-    limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select_runs(out, *(names or ()), metric=metric, limits=limits)
+    limits = limits_with_defaults(max_loss, max_lost, max_eval_lost)
+    chosen = read_selection(out, *(names or ()), metric=metric, limits=limits)
     if form in {"csv", "json"}:
-        rows = cell_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
+        rows = loss_and_metric_rows(chosen.whole, chosen.verdicts, chosen.probe.name)
         if form == "csv":
-            write_csv(rows)
+            print_csv(rows)
         else:
-            write_json(run_tables(chosen.whole, rows))
+            print_json(run_tables(chosen.whole, rows))
     elif chosen.asks_loss:
         losses = (
             chosen.runs,
@@ -462,14 +468,14 @@ def heatmap(
     """
     from codeneedle.cli.engines import engine_pair_flags
     from codeneedle.errors import NothingToShow
-    from codeneedle.report.chosen_runs import select_runs
+    from codeneedle.report.chosen_runs import read_selection
     from codeneedle.report.heatmap import Files
     from codeneedle.report.panel_pictures import draw_panels
-    from codeneedle.report.pictures import draw_metric
+    from codeneedle.report.pictures import draw_loss_or_metric
 
     wanted = metric or ("retrieval" if panels else None)
-    limits = limits_of(max_loss, max_lost, max_eval_lost)
-    chosen = select_runs(out, name, metric=wanted, limits=limits)
+    limits = limits_with_defaults(max_loss, max_lost, max_eval_lost)
+    chosen = read_selection(out, name, metric=wanted, limits=limits)
     empty: NothingToShow | None = None
     for run, verdict in zip(chosen.runs, chosen.verdicts, strict=True):
         files = Files(
@@ -480,7 +486,7 @@ def heatmap(
             pictures = (
                 draw_panels(run, chosen.metric, difference=difference, files=files)
                 if panels
-                else draw_metric(
+                else draw_loss_or_metric(
                     run, chosen, verdict, pair_flags, files, difference=difference
                 )
             )
@@ -488,7 +494,7 @@ def heatmap(
             empty = error
             continue
         for picture in pictures:
-            write_escaped_on_terminal(f"{picture}\n")
+            print_escaped_on_terminal(f"{picture}\n")
     if empty:
         raise empty
 
@@ -507,15 +513,15 @@ def panels(
     out: OutOption = RUNS,
 ) -> None:
     """Show answers to tasks by length and depth."""
-    from codeneedle.report.chosen_runs import select_runs
+    from codeneedle.report.chosen_runs import read_selection
     from codeneedle.report.panels import panel_objects, panel_rows, panels_document
 
     chosen_report_form(csv=csv, json=json, difference=difference)
-    chosen = select_runs(out, name, metric=metric)
+    chosen = read_selection(out, name, metric=metric)
     if csv:
-        write_csv(panel_rows(chosen.runs, chosen.metric))
+        print_csv(panel_rows(chosen.runs, chosen.metric))
     elif json:
-        write_json(panel_objects(chosen.runs, chosen.metric))
+        print_json(panel_objects(chosen.runs, chosen.metric))
     else:
         show_document(
             panels_document(chosen.runs, chosen.metric, difference=difference)
@@ -552,7 +558,7 @@ def table(
 ) -> None:
     """Show one row per pair with the metrics of all probes."""
     from codeneedle.cli.engines import engine_pair_flags
-    from codeneedle.report.chosen_runs import pair_tables
+    from codeneedle.report.chosen_runs import read_and_judge_pair_tables
     from codeneedle.report.table import pair_table_rows, table_objects, tables_document
 
     chosen = chosen_report_form(
@@ -564,19 +570,19 @@ def table(
             reason="a speed by depth is listed by precision",
             hint="Leave one out.",
         )
-    limits = limits_of(max_loss, max_lost, max_eval_lost)
+    limits = limits_with_defaults(max_loss, max_lost, max_eval_lost)
     if form:
-        for document in _documents_in_form(form, out, name, limits):
+        for document in _documents_in_foreign_form(form, out, name, limits):
             show_document(document, "markdown")
         return
     if metric:
         _show_speeds(out, name, metric, chosen)
         return
-    tables = pair_tables(out, name, sort=sort, limits=limits)
+    tables = read_and_judge_pair_tables(out, name, sort=sort, limits=limits)
     if csv:
-        write_csv(pair_table_rows(tables))
+        print_csv(pair_table_rows(tables))
     elif json:
-        write_json(table_objects(tables))
+        print_json(table_objects(tables))
     else:
         show_document(
             tables_document(tables, engine_pair_flags if markdown else None), chosen
@@ -587,22 +593,22 @@ def _show_speeds(out: Path, name: str | None, test: str, form: str) -> None:
     """Print the speeds of *test* by depth, for the runs that have any."""
     from codeneedle.report.chosen_runs import read_runs
     from codeneedle.report.speeds import (
+        nonempty_speed_tables,
         speed_objects,
         speed_rows,
-        speed_tables,
         speeds_document,
     )
 
-    tables = speed_tables(read_runs(out, name), test)
+    tables = nonempty_speed_tables(read_runs(out, name), test)
     if form == "csv":
-        write_csv(speed_rows(tables))
+        print_csv(speed_rows(tables))
     elif form == "json":
-        write_json(speed_objects(tables))
+        print_json(speed_objects(tables))
     else:
         show_document(speeds_document(tables), form)
 
 
-def _documents_in_form(
+def _documents_in_foreign_form(
     form: str, out: Path, name: str | None, limits: "Limits | None"
 ) -> "list[Document]":
     """
@@ -645,20 +651,20 @@ def receipt(name: OnlyRunName = None, *, out: OutOption = RUNS) -> None:
     from codeneedle.report.chosen_runs import read_single_run
     from codeneedle.report.receipt import receipt_markdown
 
-    write_text(receipt_markdown(read_single_run(out, name)))
+    print_text(receipt_markdown(read_single_run(out, name)))
 
 
 @app.command()
 def weights(*, json: JsonOption = False) -> None:
     """Show models that Hugging Face, LM Studio and Ollama keep here."""
-    from codeneedle.cli.engines import stored_headers
+    from codeneedle.cli.engines import read_headers_of_stored_models
     from codeneedle.cli.progress import show_task_progress
     from codeneedle.report.weights import weights_document, weights_rows
 
     with show_task_progress(stderr_console(), "reading headers") as tell:
-        rows = weights_rows(stored_headers(tell))
+        rows = weights_rows(read_headers_of_stored_models(tell))
     if json:
-        write_json(rows)
+        print_json(rows)
     else:
         show_document(weights_document(rows))
 
@@ -681,12 +687,12 @@ def models(
     from codeneedle.report import models as rows_of_models
 
     form = chosen_report_form(json=json, markdown=markdown)
-    rows = rows_of_models.shipped_rows()
+    rows = rows_of_models.read_shipped_rows()
     if named:
-        own = [r for name in named for r in rows_of_models.rows_in(Path(name))]
+        own = [r for name in named for r in rows_of_models.read_rows_from(Path(name))]
         rows = rows_of_models.with_rows_of_same_weights(own, rows)
     if json:
-        write_json(rows_of_models.model_objects(rows))
+        print_json(rows_of_models.model_objects(rows))
     else:
         show_document(rows_of_models.models_document(rows), form)
 
@@ -722,7 +728,7 @@ def verdict(
     which pair.
     """
     from codeneedle.cache_types import Pair
-    from codeneedle.report.check import check_pair
+    from codeneedle.report.check import exit_code_and_reason
     from codeneedle.report.chosen_runs import read_runs, read_single_run
     from codeneedle.verdict.judge import judge
 
@@ -732,15 +738,17 @@ def verdict(
         check=check is not None,
         form=answer is not None,
     )
-    limits = limits_of(max_loss, max_lost, max_eval_lost, max_memory, at)
+    limits = limits_with_defaults(max_loss, max_lost, max_eval_lost, max_memory, at)
     if names and names[1:]:
         _refuse_several_runs(names, check=check, answer=answer)
         return _show_joint_verdict(read_runs(out, *names), limits, form)
     name = names[0] if names else None
     if check:
         pair = Pair.parse(check)
-        code, line = check_pair(judge(read_single_run(out, name), limits), pair)
-        write_text(f"{line}\n")
+        code, line = exit_code_and_reason(
+            judge(read_single_run(out, name), limits), pair
+        )
+        print_text(f"{line}\n")
         return code
     every = [judge(run, limits) for run in read_runs(out, name)]
     if answer:
@@ -769,7 +777,7 @@ def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
 
     if form == "json":
         objects = verdict_objects(every, engine_pair_flags)
-        write_json(objects if objects[1:] else objects[0])
+        print_json(objects if objects[1:] else objects[0])
     else:
         show_document(
             verdicts_document(every, engine_pair_flags),
@@ -784,7 +792,10 @@ def _show_verdicts(every: "Sequence[Verdict]", form: str) -> int:
 def _show_joint_verdict(runs: "Sequence[Run]", limits: "Limits", form: str) -> int:
     """Print which of several files to set with which pair; 1 without a reference."""
     from codeneedle.cli.engines import engine_pair_flags
-    from codeneedle.report.budget import budget_closing_line, whole_budget_document
+    from codeneedle.report.budget import (
+        budget_closing_line,
+        budget_document_with_run_facts,
+    )
     from codeneedle.report.verdict_data import verdict_objects
     from codeneedle.verdict.joint import join_runs
     from codeneedle.verdict.judge import judge
@@ -792,10 +803,10 @@ def _show_joint_verdict(runs: "Sequence[Run]", limits: "Limits", form: str) -> i
     found = judge(join_runs(runs, limits.at), limits)
     flags = engine_pair_flags(found.run.setup.engine)
     if form == "json":
-        write_json(verdict_objects([found], engine_pair_flags)[0])
+        print_json(verdict_objects([found], engine_pair_flags)[0])
     else:
         document, closing = (
-            whole_budget_document(found, flags),
+            budget_document_with_run_facts(found, flags),
             budget_closing_line(found, flags),
         )
         show_document(document, form, closing)
@@ -804,21 +815,21 @@ def _show_joint_verdict(runs: "Sequence[Run]", limits: "Limits", form: str) -> i
 
 def _show_answers(form: str, verdicts: "Sequence[Verdict]") -> None:
     """Print what each of *verdicts* sets, in a *form* of `report.answer`."""
-    from codeneedle.cli.engines import launch_words
+    from codeneedle.cli.engines import find_launch_words
     from codeneedle.report import answer as report
 
-    answers = [report.answer_of(verdict) for verdict in verdicts]
+    answers = [report.answer_or_refuse(verdict) for verdict in verdicts]
     if form == "json":
         of_engines = [
-            (answer, launch_words(answer.run.setup.engine)) for answer in answers
+            (answer, find_launch_words(answer.run.setup.engine)) for answer in answers
         ]
         objects = [report.answer_object(answer, words) for answer, words in of_engines]
-        write_json(objects if objects[1:] else objects[0])
+        print_json(objects if objects[1:] else objects[0])
     elif form == "badge":
-        write_escaped_on_terminal("".join(map(report.answer_badge_svg, answers)))
+        print_escaped_on_terminal("".join(map(report.answer_badge_svg, answers)))
     else:
-        lines = report.answer_lines(answers, form, launch_words)
-        write_escaped_on_terminal("".join(f"{line}\n" for line in lines))
+        lines = report.answer_lines(answers, form, find_launch_words)
+        print_escaped_on_terminal("".join(f"{line}\n" for line in lines))
 
 
 @app.command()
@@ -834,20 +845,20 @@ def page(
 ) -> None:
     """Write one HTML file of one or more runs, and print its path."""
     from codeneedle.cli.engines import engine_pair_flags
-    from codeneedle.report.chosen_runs import runs_and_output_folder
+    from codeneedle.report.chosen_runs import read_runs_and_output_folder
     from codeneedle.report.page import page as html_page
     from codeneedle.system.files import write_atomically
 
-    runs, folder = runs_and_output_folder(out, names or ())
+    runs, folder = read_runs_and_output_folder(out, names or ())
     html = html_page(
         runs,
-        limits_of(max_loss, max_lost, max_eval_lost, max_memory, at),
+        limits_with_defaults(max_loss, max_lost, max_eval_lost, max_memory, at),
         engine_pair_flags,
     )
     file = folder / "page.html"
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, html.encode())
-    write_escaped_on_terminal(f"{file}\n")
+    print_escaped_on_terminal(f"{file}\n")
 
 
 @app.command()
@@ -869,10 +880,10 @@ def compare(
     """
     from codeneedle.report import compare as comparison
     from codeneedle.report.chosen_runs import read_single_run
-    from codeneedle.report.receipt import is_text_source
+    from codeneedle.report.receipt import is_file_or_stdin
 
     names = [first, *(others or ())]
-    if any(map(is_text_source, names)):
+    if any(map(is_file_or_stdin, names)):
         _show_receipts(names, out, json=json)
         return
     if not others:
@@ -886,7 +897,7 @@ def compare(
         comparison.compare(base, read_single_run(out, other)) for other in others
     ]
     if json:
-        write_json([*map(comparison.comparison_object, compared)])
+        print_json([*map(comparison.comparison_object, compared)])
     else:
         show_document(comparison.comparisons_document(compared))
 
@@ -896,9 +907,11 @@ def _show_receipts(names: list[str], out: Path, *, json: bool) -> None:
     from codeneedle.report import receipt
     from codeneedle.report.chosen_runs import read_single_run
 
-    found = receipt.receipts_from_names(names, lambda name: read_single_run(out, name))
+    found = receipt.read_or_make_receipts(
+        names, lambda name: read_single_run(out, name)
+    )
     if json:
-        write_json(receipt.receipt_objects(found))
+        print_json(receipt.receipt_objects(found))
     else:
         show_document(receipt.receipts_document(found))
 
@@ -931,7 +944,7 @@ def merge(
         alike = plural(len(run.compared), "cell")
         taken = f"{plural(len(run.cells), 'record')} of {len(run.stores)} folders"
         print_notes(stderr_console(), [f"{taken}; {alike} of several, the same in all"])
-        write_escaped_on_terminal(f"{folder}\n")
+        print_escaped_on_terminal(f"{folder}\n")
 
 
 @app.command()
@@ -940,11 +953,14 @@ def memory(
 ) -> None:
     """Show the memory of each pair, as it was measured."""
     from codeneedle.report.chosen_runs import read_runs
-    from codeneedle.report.memory import measured_memory_document, memory_objects
+    from codeneedle.report.memory import (
+        measured_memory_document,
+        measured_memory_objects,
+    )
 
     runs = read_runs(out, name)
     if json:
-        write_json(memory_objects(runs))
+        print_json(measured_memory_objects(runs))
         return
     for run in runs:
         show_document(measured_memory_document(run))
@@ -991,7 +1007,7 @@ def list_corpora(*, json: JsonOption = False) -> None:
     from codeneedle.report.corpus import corpora_objects, corpora_table
 
     if json:
-        write_json(corpora_objects(registry.named_corpora()))
+        print_json(corpora_objects(registry.named_corpora()))
     else:
         show_document([corpora_table(registry.named_corpora())])
 
@@ -1003,14 +1019,14 @@ def show_corpus(
 ) -> None:
     """Show the functions of a corpus, or the body of one."""
     from codeneedle.corpora import registry
-    from codeneedle.report.corpus import corpus_overview, truth_lines
+    from codeneedle.report.corpus import corpus_overview, right_answer_lines
 
     with stderr_console().status("reading the corpus"):
         loaded = registry.load(name)
     if function is None:
         show_document(corpus_overview(loaded))
     else:
-        write_escaped_on_terminal(f"{truth_lines(loaded, function)}\n")
+        print_escaped_on_terminal(f"{right_answer_lines(loaded, function)}\n")
 
 
 @app.command("gen-corpus")
@@ -1036,8 +1052,8 @@ def gen_corpus(
 ) -> None:
     """Write a seeded corpus that nothing can compress."""
     refuse_deleted_working_folder()
-    from codeneedle.corpora.random_bodies import Knobs, write_generated_corpus
-    from codeneedle.corpora.registry import generated_path
+    from codeneedle.corpora.random_bodies import Knobs, write_and_describe_corpus
+    from codeneedle.corpora.registry import checked_generated_path
 
     knobs = Knobs(
         functions=functions,
@@ -1047,8 +1063,8 @@ def gen_corpus(
         twins=twins,
         differ=differ,
     )
-    write_escaped_on_terminal(
-        f"{write_generated_corpus(knobs, generated_path(knobs, out))}\n"
+    print_escaped_on_terminal(
+        f"{write_and_describe_corpus(knobs, checked_generated_path(knobs, out))}\n"
     )
 
 
@@ -1074,7 +1090,7 @@ def doctor(
             engine=engine, llama_server=llama_server, model=model, env=env or ()
         )
     if json:
-        write_json(doctor_object(diagnosis))
+        print_json(doctor_object(diagnosis))
     else:
         show_document(doctor_document(diagnosis))
     return 0 if diagnosis.is_ready else 3
@@ -1092,7 +1108,7 @@ def fetch(
         raise UnknownName(kind="model", name=name, known=pretrained.NAMES)
     path = pretrained.path_unless_built_in(name)
     fetch_missing_models(stderr_console(), [path])
-    write_escaped_on_terminal(f"{path or pretrained.built_in_model()}\n")
+    print_escaped_on_terminal(f"{path or pretrained.checked_built_in_path()}\n")
 
 
 @app.command()
@@ -1117,4 +1133,4 @@ def llama(
     from codeneedle.cli.progress import build_llama_if_missing
 
     where = build_llama_if_missing(stderr_console(), anyway=anyway, backend=backend)
-    write_escaped_on_terminal(f"{where}\n")
+    print_escaped_on_terminal(f"{where}\n")

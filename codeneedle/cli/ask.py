@@ -11,7 +11,7 @@ from rich.console import Console
 
 from codeneedle.cache_types import Pair
 from codeneedle.cli.progress import end_and_report_orphans, fetch_missing_models, say
-from codeneedle.cli.sweep import plans_of
+from codeneedle.cli.sweep import make_plans
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.messages import Chat, Completion, Message, Reply
 from codeneedle.engines.mismatch import mismatch_error
@@ -25,13 +25,13 @@ from codeneedle.sweep.request import Execution, Request
 from codeneedle.sweep.runner import refuse_impossible_pair
 from codeneedle.system.files import cache_folder, reason_of
 from codeneedle.system.secrets import SHORTEST_IN_ANSWERS, mask_text
-from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.signals import interrupting_on_end_signals
 
 MOST_PROMPT_BYTES = 16 << 20
 """More than the text of any context."""
 
 
-def ask(
+def ask_fresh_servers(
     pairs: Sequence[Pair],
     prompt: str,
     request: Request,
@@ -59,9 +59,9 @@ def ask(
     """
     request = structs.replace(request, pairs=tuple(map(str, pairs)), probes=())
     fetch_missing_models(notes, map(path_unless_built_in, request.models))
-    (plan,) = plans_of(request, execution)
+    (plan,) = make_plans(request, execution)
     answers: list[tuple[Pair, Reply | str]] = []
-    with unwinding_on_signals(), reporting_waits(partial(say, notes)):
+    with interrupting_on_end_signals(), reporting_waits(partial(say, notes)):
         end_and_report_orphans(notes)
         for pair in pairs:
             say(notes, f"asking {pair}")

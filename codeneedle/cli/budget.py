@@ -11,7 +11,7 @@ from rich.console import Console
 
 from codeneedle.cli.engines import engine_pair_flags
 from codeneedle.cli.progress import print_notes, say
-from codeneedle.cli.sweep import Page, duration_phrase, step_phrase
+from codeneedle.cli.sweep import Page, about_duration_phrase, step_phrase
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.probes.cell import RunContext
 from codeneedle.sweep.joint import JointLoop
@@ -59,9 +59,9 @@ class JointSweep:
             if ending.missing:
                 self._say_time_is_up(ending.missing.task)
             alone = self._only_running_page(joint)
-            ended = alone.measure() if alone else None
+            ended = alone.measure_and_say_why_ended() if alone else None
         if alone and ended:
-            return max(alone.show_ending(ended), UNFINISHED)
+            return max(alone.show_verdict_at_end(ended), UNFINISHED)
         self._show_verdict(joint.loops)
         return 0 if ending.is_whole else UNFINISHED
 
@@ -91,7 +91,7 @@ class JointSweep:
         step = judged.task.step
         if step and step.asked != self.stepped:
             self.stepped = step.asked
-            self._say_step(step, judged.verdict)
+            self._say_answer_and_next_step(step, judged.verdict)
 
     def report_weights_left_out(self, loop: TaskLoop, reason: str) -> None:
         """Say that the weights of *loop* are measured no further."""
@@ -99,7 +99,7 @@ class JointSweep:
             self._console, [f"{escape_invisible(loop.plan.model)}: {reason}: left out"]
         )
 
-    def _say_step(self, step: NextStep, verdict: Verdict) -> None:
+    def _say_answer_and_next_step(self, step: NextStep, verdict: Verdict) -> None:
         """Say the answer so far, once there is one, and what *step* measures."""
         from codeneedle.report.budget import budget_headline
 
@@ -108,7 +108,7 @@ class JointSweep:
             spent = duration_text(self._first_page.loop.limit.spent_s)
             so_far = budget_headline(verdict, flags)[0]
             say(self._console, f"so far, after {spent}: {so_far}")
-        about = duration_phrase(step.time_s)
+        about = about_duration_phrase(step.time_s)
         say(self._console, f"next: {step_phrase(step, verdict)}{about}")
 
     # --- what is said at the end
@@ -126,9 +126,9 @@ class JointSweep:
         Nothing is shown of a single run.
         """
         from codeneedle.report.budget import budget_closing_line, budget_document
-        from codeneedle.report.terminal import print_report
+        from codeneedle.report.terminal import print_with_end_if_long
 
-        stored = [loop.plan.store.read() for loop in loops]
+        stored = [loop.plan.store.read_run() for loop in loops]
         runs = [trusted_run(run) for run in stored if run]
         if len(runs) < 2:  # noqa: PLR2004 - several
             return
@@ -136,7 +136,7 @@ class JointSweep:
         verdict = judge(join_runs(runs, limits.at), limits)
         flags = engine_pair_flags(verdict.run.setup.engine)
         document = budget_document(verdict, flags)
-        print_report(
+        print_with_end_if_long(
             self._first_page.shown, document, budget_closing_line(verdict, flags)
         )
         words = ["codeneedle", "verdict", *(str(run.folder) for run in runs)]

@@ -22,11 +22,11 @@ from codeneedle.cli.options import (
     SWEEP_OPTIONS,
     USAGE_ERROR,
     argument,
-    limits_of,
+    limits_with_defaults,
+    optional_text_option,
     parse_distinct_words,
     parse_word,
     parse_words,
-    valued_option,
 )
 from codeneedle.errors import BadInput, nearest_name
 
@@ -108,7 +108,9 @@ class SweepCommand(TyperCommand):
             rest = super().parse_args(ctx, [*ours])  # it takes words out
         except USAGE_ERROR as error:
             if unknown := getattr(error, "option_name", ""):
-                _refuse_unknown_option(unknown, ours, options_of(self.get_params(ctx)))
+                _refuse_unknown_option(
+                    unknown, ours, long_option_names(self.get_params(ctx))
+                )
             raise
         of_command = {"help", *(param.name for param in self.params)}
         given = {name: ctx.params.pop(name) for name in ctx.params.keys() - of_command}
@@ -128,7 +130,7 @@ class SweepCommand(TyperCommand):
             given: Of `SWEEP_OPTIONS` and the settings, by name.
             own: Of `own`, by name.
         """
-        return request_of(given, decide=own.get("decide"))
+        return resolve_request(given, decide=own.get("decide"))
 
     @override
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -167,7 +169,7 @@ class RunCommand(SweepCommand):
         from codeneedle.sweep.measure import Options
 
         names = ("max_loss", "max_lost", "max_eval_lost", "max_memory", "at")
-        limits = limits_of(*map(own.get, names))
+        limits = limits_with_defaults(*map(own.get, names))
         renamed = {"budget": "budget_s"}
         others = {
             renamed.get(name, name): value
@@ -268,10 +270,10 @@ def _help_rows_by_group(
 
 def _group_title(table: str) -> str:
     """The title of the group of a probe or an engine, with the option for it."""
-    return f"{TITLES.get(table, table.capitalize())} ({_choosing_option(table)})"
+    return f"{TITLES.get(table, table.capitalize())} ({_probe_or_engine_option(table)})"
 
 
-def _choosing_option(table: str) -> str:
+def _probe_or_engine_option(table: str) -> str:
     """The option that chooses a probe or an engine: ``--probe recall``."""
     from codeneedle.probes import PROBES
 
@@ -348,7 +350,7 @@ def _option_of_settings(described: Sequence[Any]) -> Any:
     read = {"LIST": parse_distinct_words, "NUMBERS": parse_words}.get(
         metavar, parse_word
     )
-    return valued_option(flag, metavar, read, text, default)
+    return optional_text_option(flag, metavar, read, text, default)
 
 
 def _join_distinct(glue: str, texts: Iterable[str | None]) -> str:
@@ -356,7 +358,7 @@ def _join_distinct(glue: str, texts: Iterable[str | None]) -> str:
     return glue.join(dict.fromkeys(text for text in texts if text))
 
 
-def options_of(params: Iterable[Any]) -> list[str]:
+def long_option_names(params: Iterable[Any]) -> list[str]:
     """The long options of *params*."""
     options = chain.from_iterable(param.opts for param in params)
     return [option for option in options if option.startswith("--")]
@@ -433,7 +435,7 @@ def split_server_args(given: Sequence[str]) -> tuple[list[str], tuple[str, ...]]
     return list(ours), theirs
 
 
-def request_of(
+def resolve_request(
     given: Mapping[str, Any], *, decide: bool | None = None
 ) -> "tuple[Request, Execution]":
     """
@@ -456,9 +458,9 @@ def request_of(
     from codeneedle.sweep.request import (
         Execution,
         Request,
-        asked_probes,
+        find_run_folder,
+        named_and_implied_probes,
         read_sweep,
-        run_folder_at,
         with_options,
     )
 
@@ -466,7 +468,7 @@ def request_of(
     execution = Execution(**{k: v for k, v in given.items() if k in of_command})
     sweep = given.get("sweep")
     if sweep and "out" not in given:
-        execution = dataclasses.replace(execution, folder=run_folder_at(sweep))
+        execution = dataclasses.replace(execution, folder=find_run_folder(sweep))
     stored = read_sweep(sweep) if sweep else Request()
     lasting = given.keys() - of_command - {"sweep"}
     options = {name: given[name] for name in lasting if "__" not in name}
@@ -474,21 +476,21 @@ def request_of(
     used = (
         *(options.get("probes", stored.probes) or USUAL),
         options.get("engine", stored.engine),
-        *((_probe_that_decides(),) if decides else ()),
+        *((_deciding_probe_name(),) if decides else ()),
         *(name for name, p in PROBES.items() if f"{name}__{p.asked_by}" in given),
     )
     for name in sorted(lasting - options.keys()):
-        table, field = _owner_of_option(name, used)
+        table, field = _table_and_field_of_option(name, used)
         options.setdefault(table, {})[field] = given[name]
     request = replace(with_options(stored, options), decide=decides)
     return replace(
         request,
         corpus=request.corpus or os.environ.get(CORPUS) or None,
-        probes=asked_probes(request, is_named="probes" in options),
+        probes=named_and_implied_probes(request, is_named="probes" in options),
     ), execution
 
 
-def request_of_cell(
+def resolve_cell_request(
     model: Any,
     context: int | None,
     engine: str,
@@ -519,10 +521,10 @@ def request_of_cell(
         "env": env,
         "server_args": args,
     }
-    return request_of({name: given for name, given in options.items() if given})
+    return resolve_request({name: given for name, given in options.items() if given})
 
 
-def _probe_that_decides() -> str:
+def _deciding_probe_name() -> str:
     """Name of the probe that a sweep that decides asks; imported when it is."""
     from codeneedle.verdict.next import (
         PROBE,
@@ -531,7 +533,7 @@ def _probe_that_decides() -> str:
     return PROBE.name
 
 
-def _owner_of_option(name: str, used: Sequence[str]) -> tuple[str, str]:
+def _table_and_field_of_option(name: str, used: Sequence[str]) -> tuple[str, str]:
     """
     The probe or engine, and the field, that an option of `_settings_metadata` sets.
 
@@ -551,7 +553,7 @@ def _owner_of_option(name: str, used: Sequence[str]) -> tuple[str, str]:
             hint="Sweep one after the other, or write a sweep file with a table for "
             "each.",
         )
-    ways = [_choosing_option(table) for table, _ in owners]
+    ways = [_probe_or_engine_option(table) for table, _ in owners]
     raise BadInput(
         source=flag,
         reason=f"belongs to {' or '.join(ways)}",

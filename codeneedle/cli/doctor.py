@@ -21,12 +21,12 @@ from codeneedle.errors import CodeneedleError, RequestError
 from codeneedle.models import pretrained
 from codeneedle.models.pretrained import Pretrained
 from codeneedle.models.stores import stored_models
-from codeneedle.models.weights import Weights, read_header
+from codeneedle.models.weights import Weights, read_weights_from_headers
 from codeneedle.records.store import refuse_unusable_folder
 from codeneedle.report.data import attributes
 from codeneedle.report.kernels import kernels_object
-from codeneedle.report.plan import grid_document
-from codeneedle.report.served import model_lines, note_block, program_line
+from codeneedle.report.plan import grid_and_survey_document
+from codeneedle.report.served import model_facts, note_block, program_fact
 from codeneedle.sweep import plan as planning
 from codeneedle.sweep.plan import EngineFor, Plan
 from codeneedle.sweep.plan_notes import notes_of_plan
@@ -76,7 +76,7 @@ class Diagnosis:
     """How many models that can be used each store keeps here."""
 
     @property
-    def tools(self) -> Tools | None:
+    def llama_cpp_tools(self) -> Tools | None:
         """The programs of llama.cpp; None if there are none."""
         return self.programs if isinstance(self.programs, Tools) else None
 
@@ -94,7 +94,7 @@ class _Steps:
     execution: Execution
     problems: list[Problem] = field(default_factory=list)
 
-    def value_or_problem(
+    def run_step_or_note_problem(
         self, step: Callable[[], _Value], *, stops: bool = True
     ) -> _Value | None:
         """The value of *step*; None if it raises: then that is one more problem."""
@@ -105,15 +105,17 @@ class _Steps:
             self.problems.append(Problem(what=what, hint=error.hint, stops=stops))
             return None
 
-    def engine_factory(self, entry: EngineEntry) -> EngineFor | None:
+    def engine_factory_or_note_problem(self, entry: EngineEntry) -> EngineFor | None:
         """What makes engines; None if their programs do not answer."""
-        return self.value_or_problem(
+        return self.run_step_or_note_problem(
             lambda: entry.engine_for(self.request, self.execution)
         )
 
-    def plan(self, entry: EngineEntry, engine_for: EngineFor) -> Plan | None:
+    def plan_or_note_problem(
+        self, entry: EngineEntry, engine_for: EngineFor
+    ) -> Plan | None:
         """The plan; None if a step of it fails."""
-        return self.value_or_problem(
+        return self.run_step_or_note_problem(
             lambda: planning.plan(
                 self.request,
                 self.execution,
@@ -148,15 +150,25 @@ def diagnose(
     request = Request(engine=engine, env=env, models=models)
     steps = _Steps(request, Execution(llama_server=llama_server))
     entry = prepare_engine_entry(request, steps.execution)
-    programs = steps.value_or_problem(lambda: entry.find(request, steps.execution))
+    programs = steps.run_step_or_note_problem(
+        lambda: entry.find(request, steps.execution)
+    )
     has_programs = not steps.problems
     unset = _lacking_settings_phrase(entry, request)
-    engine_for = steps.engine_factory(entry) if has_programs and not unset else None
-    header = steps.value_or_problem(lambda: _read_weights_header(entry, model))
-    steps.value_or_problem(lambda: refuse_unusable_folder(steps.execution.out))
+    engine_for = (
+        steps.engine_factory_or_note_problem(entry)
+        if has_programs and not unset
+        else None
+    )
+    header = steps.run_step_or_note_problem(lambda: _read_weights_header(entry, model))
+    steps.run_step_or_note_problem(lambda: refuse_unusable_folder(steps.execution.out))
     served = _engine_of(engine_for, header)
     is_whole = engine_for is not None and not steps.problems
-    plan = steps.plan(entry, engine_for) if engine_for and is_whole else None
+    plan = (
+        steps.plan_or_note_problem(entry, engine_for)
+        if engine_for and is_whole
+        else None
+    )
     if served:
         steps.problems += _absent_tool_problems(served)
     steps.problems += _orphan_problems()
@@ -186,14 +198,18 @@ def _lacking_settings_phrase(entry: EngineEntry, request: Request) -> str:
 
 
 def _read_weights_header(entry: EngineEntry, model: Path | None) -> Weights:
-    return entry.weights(model) if model else read_header(pretrained.built_in_model())
+    return (
+        entry.weights(model)
+        if model
+        else read_weights_from_headers(pretrained.checked_built_in_path())
+    )
 
 
 def _engine_of(engine_for: EngineFor | None, header: Weights | None) -> Engine | None:
     """The engine of *header*, else of the built-in model; None without a maker."""
     if engine_for is None:
         return None
-    weights = header or read_header(pretrained.built_in_model())
+    weights = header or read_weights_from_headers(pretrained.checked_built_in_path())
     return engine_for(ModelSpec(weights=weights, name=pretrained.BUILT_IN))
 
 
@@ -227,10 +243,12 @@ def doctor_object(diagnosis: Diagnosis) -> Any:
         "cache": diagnosis.cache,
         "cache_free_bytes": diagnosis.cache_free_bytes,
         "engine": diagnosis.engine,
-        "programs": _programs_object(diagnosis.tools, diagnosis.served),
-        "model": _model_facts(diagnosis),
+        "programs": _programs_object(diagnosis.llama_cpp_tools, diagnosis.served),
+        "model": _model_object(diagnosis),
         "kept_models": diagnosis.kept,
-        "models": [_registry_facts(model) for model in pretrained.MODELS.values()],
+        "models": [
+            _pretrained_model_object(model) for model in pretrained.MODELS.values()
+        ],
         "kernels": kernels_object(plan.survey) if plan and plan.survey else None,
         "notes": notes_of_plan(plan) if plan else (),
         "left_out": diagnosis.left_out,
@@ -256,7 +274,7 @@ def _programs_object(
     }
 
 
-def _model_facts(diagnosis: Diagnosis) -> dict[str, Any] | None:
+def _model_object(diagnosis: Diagnosis) -> dict[str, Any] | None:
     header, plan = diagnosis.weights, diagnosis.plan
     if header is None:
         return None
@@ -276,7 +294,7 @@ def _model_facts(diagnosis: Diagnosis) -> dict[str, Any] | None:
     }
 
 
-def _registry_facts(model: Pretrained) -> dict[str, Any]:
+def _pretrained_model_object(model: Pretrained) -> dict[str, Any]:
     return {
         **attributes(model, "name", "title", "licence", "path", "size_bytes"),
         "download_bytes": model.package_bytes,
@@ -301,7 +319,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
         is_quiet=True,
     )
     if diagnosis.plan:
-        yield from grid_document(diagnosis.plan)
+        yield from grid_and_survey_document(diagnosis.plan)
         yield note_block(notes_of_plan(diagnosis.plan))
     elif diagnosis.left_out:
         yield Lines([f"no plan of a sweep: {escape_invisible(diagnosis.left_out)}"])
@@ -309,13 +327,13 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
 
 
 def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    engine, tools = diagnosis.served, diagnosis.tools
+    engine, tools = diagnosis.served, diagnosis.llama_cpp_tools
     if engine:
         known = engine.identity()
         found = f" (from {tools.source})" if tools else ""
-        yield program_line(known.name, known.version, f"{known.program}{found}")
+        yield program_fact(known.name, known.version, f"{known.program}{found}")
     elif tools:
-        yield program_line(ENGINE, "", f"{tools.server} (from {tools.source})")
+        yield program_fact(ENGINE, "", f"{tools.server} (from {tools.source})")
     elif diagnosis.engine == ENGINE:
         yield installation.SERVER, MISSING
     else:
@@ -362,7 +380,7 @@ def _model_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         return
     if diagnosis.is_built_in:
         yield "--model", "not given: what follows is of the built-in test fixture"
-    yield from model_lines(str(header.path), header)
+    yield from model_facts(str(header.path), header)
     if header.is_read:
         yield "chat template", "no" if header.chat_template is None else "yes"
 
@@ -372,7 +390,7 @@ def _known_model_lines() -> Iterator[tuple[str, str]]:
         state = "not fetched yet"
         if model.is_fetched:
             state = "in the cache folder"
-        yield f"--model {model.name}", f"{state}: {model.offer}"
+        yield f"--model {model.name}", f"{state}: {model.offer_phrase}"
 
 
 def _stored_model_lines(kept: Mapping[str, int]) -> Iterator[tuple[str, str]]:

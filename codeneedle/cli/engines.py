@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from codeneedle.cache_types import ENGINE, Pair, PairFlags, by_precision
+from codeneedle.cache_types import ENGINE, Pair, PairFlags, distinct_most_precise_first
 from codeneedle.engines.llama_cpp import installation, launching
 from codeneedle.engines.llama_cpp.arguments import cache_flags, cuda_kernels_option
 from codeneedle.engines.llama_cpp.installation import Tools
 from codeneedle.engines.mlx import launching as mlx_launching
-from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
+from codeneedle.engines.mlx.folder import is_mlx_folder_or_config, read_folder
 from codeneedle.engines.mlx.settings import NAME as MLX
 from codeneedle.engines.mlx.settings import MlxSettings
 from codeneedle.engines.openai.settings import (
@@ -37,11 +37,15 @@ from codeneedle.errors import (
     WeightsUnusable,
 )
 from codeneedle.models import pretrained, stores
-from codeneedle.models.headers import HeaderFacts, read_facts_of_models
+from codeneedle.models.headers import HeaderFacts, read_and_keep_facts
 from codeneedle.models.stores import StoredModel
-from codeneedle.models.weights import Weights, read_header, weights_of_name_alone
+from codeneedle.models.weights import (
+    Weights,
+    read_weights_from_headers,
+    weights_of_name_alone,
+)
 from codeneedle.system.files import expand_home
-from codeneedle.system.inherited_variables import UNROTATED, pass_on
+from codeneedle.system.inherited_variables import UNROTATED, set_passed_on_variables
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
@@ -63,24 +67,24 @@ def _read_gguf(path: Path) -> Weights:
         WeightsUnusable: If it is none; of a folder for MLX, with that as a hint.
     """
     try:
-        return read_header(_resolve_model_path(path))
+        return read_weights_from_headers(_resolve_model_path(path))
     except WeightsUnusable as error:
-        if is_folder_of_mlx(expand_home(path)):
+        if is_mlx_folder_or_config(expand_home(path)):
             error.hint = "It looks like a model for MLX: serve it with --engine mlx."
         raise
 
 
 def _resolve_model_path(path: Path, *, folder: bool = False) -> Path:
     """*path*, or where the model is kept of which it is the name."""
-    if not stores.is_asked_by_name(path):
+    if not stores.is_model_name_without_file(path):
         return path
     return stores.locate_model(str(path), folder=folder)
 
 
-def stored_headers(tell: "Tell") -> dict[StoredModel, HeaderFacts]:
+def read_headers_of_stored_models(tell: "Tell") -> dict[StoredModel, HeaderFacts]:
     """What is known of all models that other programs keep here."""
     models = list(stores.stored_models())
-    return read_facts_of_models(
+    return read_and_keep_facts(
         models,
         lambda model: read_folder(model.path),
         lambda at: tell("headers", at, len(models)),
@@ -123,7 +127,7 @@ def _llama_engine_factory(request: "Request", execution: "Execution") -> "Engine
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
     tools = _find_llama_cpp(request, execution)
-    facts = installation.server_facts(tools.server)
+    facts = installation.ask_server_facts(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
 
@@ -131,17 +135,19 @@ def _launch_of_answer(answer: "Answer") -> launching.Launch:
     return launching.Launch(
         pair=answer.pair,
         name=answer.run.setup.weights.name,
-        model=_model_for_server(answer.model),
+        model=_model_argument_for_server(answer.model_as_named),
         arguments=answer.run.setup.server_args,
         environment={} if answer.run.setup.rotation else UNROTATED,
     )
 
 
-def _model_for_server(word: str) -> str:
+def _model_argument_for_server(word: str) -> str:
     """*word* as llama-server takes it: a path, or a repository of Hugging Face."""
     if word in pretrained.MODELS:
         return str(pretrained.path_unless_built_in(word))
-    if stores.is_model_name(word) and stores.is_asked_by_name(expand_home(word)):
+    if stores.is_model_name(word) and stores.is_model_name_without_file(
+        expand_home(word)
+    ):
         with contextlib.suppress(WeightsUnusable):
             located = stores.locate_model(word)
             is_cached = "snapshots" in located.parts and word.count("/") == 1
@@ -198,7 +204,7 @@ def _read_mlx_folder(path: Path) -> Weights:
 def _read_or_name_weights(path: Path) -> Weights:
     """A GGUF file is read; anything else is a name that the server understands."""
     is_gguf = path.suffix.lower() == ".gguf" or path.is_file()
-    return read_header(path) if is_gguf else weights_of_name_alone(path)
+    return read_weights_from_headers(path) if is_gguf else weights_of_name_alone(path)
 
 
 def _adapt_command_request(request: "Request") -> "Request":
@@ -250,7 +256,7 @@ def _find_command(request: "Request", _execution: "Execution") -> object:
 def _command_engine_factory(request: "Request", _execution: "Execution") -> "EngineFor":
     from codeneedle.engines.openai.engine import command_engine_factory
 
-    types = by_precision((*request.grid_k_types, *request.grid_v_types))
+    types = distinct_most_precise_first((*request.grid_k_types, *request.grid_v_types))
     return command_engine_factory(
         request.settings_by_name(COMMAND, CommandSettings),
         types=types,
@@ -331,16 +337,16 @@ def engine_pair_flags(engine: str) -> PairFlags:
 
 
 def _mlx_launch_arguments(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]:
-    return answer.pair, answer.model, answer.run.setup.server_args
+    return answer.pair, answer.model_as_named, answer.run.setup.server_args
 
 
-def launch_words(engine: str) -> "Words | None":
+def find_launch_words(engine: str) -> "Words | None":
     """The answer in the words of what starts *engine*; None without any."""
     from codeneedle.report.answer import Words
 
     if engine == MLX:
         return Words(
-            arguments=lambda answer: mlx_launching.mlx_lm_options(
+            arguments=lambda answer: mlx_launching.mlx_lm_arguments_or_empty(
                 *_mlx_launch_arguments(answer)
             ),
             environment=lambda _answer: {},
@@ -352,7 +358,7 @@ def launch_words(engine: str) -> "Words | None":
     if engine != ENGINE:
         return None
     return Words(
-        arguments=lambda answer: launching.options(_launch_of_answer(answer)),
+        arguments=lambda answer: launching.server_arguments(_launch_of_answer(answer)),
         environment=lambda answer: launching.environment_variables(
             _launch_of_answer(answer)
         ),
@@ -371,7 +377,7 @@ def prepare_engine_entry(request: "Request", execution: "Execution") -> EngineEn
         BadInput: If the settings of another engine are given, which would be ignored.
     """
     # Before a program of the engine is asked anything.
-    pass_on(request.env)
+    set_passed_on_variables(request.env)
     if request.engine not in ENGINES:
         raise UnknownName(kind="engine", name=request.engine, known=list(ENGINES))
     if execution.llama_server and request.engine != ENGINE:

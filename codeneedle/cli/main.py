@@ -8,9 +8,9 @@ import typer
 from typer.main import get_command
 
 from codeneedle.cli.app import app
-from codeneedle.cli.command_line import near_option, options_of
+from codeneedle.cli.command_line import long_option_names, near_option
 from codeneedle.cli.options import USAGE_ERROR
-from codeneedle.cli.streams import refuse_closed_stdout, tolerate_stderr_errors
+from codeneedle.cli.streams import refuse_closed_stdout, tolerate_stderr_flush_stdout
 from codeneedle.errors import BadInput, CodeneedleError, system_refusal
 from codeneedle.exit_codes import INTERRUPTED, UNFINISHED
 from codeneedle.system.secrets import mask_error
@@ -20,7 +20,7 @@ from codeneedle.text import escape_invisible
 def main() -> None:
     """Run the command of ``sys.argv``, and end the program with its exit code."""
     try:
-        with tolerate_stderr_errors():
+        with tolerate_stderr_flush_stdout():
             if sys.argv[1:2] != ["sweep"]:  # it goes on without
                 refuse_closed_stdout()
             command = get_command(app)
@@ -59,7 +59,7 @@ def _usage_error(error: Any) -> BadInput:
     unknown = getattr(error, "option_name", "")
     if unknown and error.ctx and hasattr(error, "possibilities"):
         reason = f"No such option: {unknown}"
-        near = near_option(unknown, options_of(error.ctx.command.params))
+        near = near_option(unknown, long_option_names(error.ctx.command.params))
         hint = f"Did you mean '{near}'?" if near else hint
     word = reason.removeprefix("No such command '").rstrip("'")
     if meant := ELSEWHERE.get(word):

@@ -13,14 +13,18 @@ from rich.console import Console
 from codeneedle.cache_types import ENGINE
 from codeneedle.cli.progress import print_notes
 from codeneedle.errors import BadInput, CodeneedleError
-from codeneedle.models.weights import Weights, read_header, sha256
+from codeneedle.models.weights import (
+    Weights,
+    load_or_compute_sha256,
+    read_weights_from_headers,
+)
 from codeneedle.records.store import SWEEP
 from codeneedle.report.captions import root_options
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.prepare import facts_of_model
 from codeneedle.sweep.request import Request
 from codeneedle.text import escape_invisible, sweep_command
-from codeneedle.verdict.joint import why_other_model
+from codeneedle.verdict.joint import why_not_one_model
 from codeneedle.verdict.next import PROBE
 
 
@@ -35,7 +39,7 @@ def restrict_to_deciding_probe(request: Request) -> Request:
     return structs.replace(request, probes=(PROBE.name,))
 
 
-def can_share_budget(plans: Sequence[Plan], console: Console) -> bool:
+def can_share_budget_or_report(plans: Sequence[Plan], console: Console) -> bool:
     """
     Whether *plans* are of several files of weights that stand on one scale.
 
@@ -64,7 +68,7 @@ def refuse_same_file(plans: Sequence[Plan]) -> None:
     """
     by_hash: dict[str, Plan] = {}
     for plan in plans:
-        same = by_hash.setdefault(sha256(plan.weights), plan)
+        same = by_hash.setdefault(load_or_compute_sha256(plan.weights), plan)
         if same is not plan and same.model != plan.model:
             raise BadInput(
                 source=f"--model {plan.weights.path}",
@@ -88,7 +92,9 @@ def _why_not_one_model(ours: Weights, theirs: Weights) -> str:
     if not (ours.tokenizer and theirs.tokenizer):
         return "do not both say what their tokenizer is"
     architectures = (ours.architecture, theirs.architecture)
-    return why_other_model(facts_of_model(ours), facts_of_model(theirs), architectures)
+    return why_not_one_model(
+        facts_of_model(ours), facts_of_model(theirs), architectures
+    )
 
 
 def _request_without_models(plan: Plan) -> Request:
@@ -113,13 +119,13 @@ def find_sibling_weights(weights: Weights) -> Path | None:
         if path.name in own:
             continue
         with contextlib.suppress(CodeneedleError):
-            other = read_header(path)
+            other = read_weights_from_headers(path)
             if not _why_not_one_model(weights, other):
                 return other.path
     return None
 
 
-def weights_comparison_line(plan: Plan) -> str:
+def weights_comparison_hint_line(plan: Plan) -> str:
     """
     What would tell how large the loss of a cache is beside that of weights.
 

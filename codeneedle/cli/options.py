@@ -113,7 +113,7 @@ PICTURE_FORMS = ("png", "svg", "pdf")
 """Endings of the pictures that can be drawn."""
 
 
-def _parse_share(_name: str, text: str) -> Any:
+def _parse_grid_share(_name: str, text: str) -> Any:
     """The share that *text* names: ``3/8``."""
     from codeneedle.sweep.grid_shares import Share
 
@@ -137,20 +137,20 @@ def _parse_answer_form(name: str, text: str) -> str:
     return text
 
 
-def _parse_model(name: str, text: str) -> Path | None:
+def _parse_model_path(name: str, text: str) -> Path | None:
     """The path of the weights that *text* names; None of the built-in model."""
     from codeneedle.models import stores
 
-    return stores.weights_path(parse_word(name, text), source=name)
+    return stores.weights_path_unless_built_in(parse_word(name, text), source=name)
 
 
-def _parse_models(name: str, text: str) -> tuple[str]:
-    return (_parse_model_word(name, text),)
+def _parse_model_as_tuple(name: str, text: str) -> tuple[str]:
+    return (_parse_existing_model_word(name, text),)
 
 
-def _parse_model_word(name: str, text: str) -> str:
+def _parse_existing_model_word(name: str, text: str) -> str:
     """*text*, if there are such weights."""
-    _parse_model(name, text)
+    _parse_model_path(name, text)
     return text
 
 
@@ -191,7 +191,7 @@ def metric_names(incomplete: str) -> list[str]:
     from codeneedle.probes import PROBES
     from codeneedle.records.store import Store
 
-    setups = [Store(RUNS / name).intact_setup() for name in run_names("")]
+    setups = [Store(RUNS / name).read_intact_setup() for name in run_names("")]
     every = (
         metric.name
         for probe in PROBES.values()
@@ -418,8 +418,8 @@ def _model_option(read: Reader, more: str = "") -> Any:
 
 _ENGINE_HELP = "The engine that serves the model: llama.cpp, mlx, command, endpoint."
 EngineOption = Annotated[str, option("--engine", "NAME", parse_word, _ENGINE_HELP)]
-ModelOption = Annotated[Path | None, _model_option(_parse_model)]
-ModelsOption = Annotated[str | None, _model_option(_parse_models)]
+ModelOption = Annotated[Path | None, _model_option(_parse_model_path)]
+ModelsOption = Annotated[str | None, _model_option(_parse_model_as_tuple)]
 ContextOption = Annotated[
     int | None,
     option(
@@ -484,7 +484,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 MarkdownOption = Annotated[bool, typer.Option("--markdown", help="Print Markdown.")]
 
 
-def limits_of(
+def limits_with_defaults(
     max_loss: float | None = None,
     max_lost: float | None = None,
     max_eval_lost: float | None = None,
@@ -540,12 +540,12 @@ def chosen_report_form(**flags: bool) -> str:
 # --- options of sweeps
 
 
-def valued_option(*of_option: Any) -> Any:
+def optional_text_option(*of_option: Any) -> Any:
     """The annotation of an `option` that may be left out; takes what that takes."""
     return Annotated[str | None, option(*of_option)]
 
 
-def _switch_option(text: str, default: str) -> Any:
+def _optional_switch_option(text: str, default: str) -> Any:
     """
     The annotation of a flag that may be left out.
 
@@ -563,7 +563,7 @@ SWEEP_OPTIONS = {
             complete=sweep_names,
         ),
     ],
-    "corpus": valued_option(
+    "corpus": optional_text_option(
         "--corpus",
         "NAME|PATH",
         parse_word,
@@ -572,63 +572,69 @@ SWEEP_OPTIONS = {
         f"the environment's {CORPUS}, or what suits the model",
         corpus_names,
     ),
-    "models": Annotated[list[str] | None, _model_option(_parse_model_word, _SEVERAL)],
-    "engine": valued_option("--engine", "NAME", parse_word, _ENGINE_HELP, ENGINE),
-    "types": valued_option(
+    "models": Annotated[
+        list[str] | None, _model_option(_parse_existing_model_word, _SEVERAL)
+    ],
+    "engine": optional_text_option(
+        "--engine", "NAME", parse_word, _ENGINE_HELP, ENGINE
+    ),
+    "types": optional_text_option(
         "--types",
         "LIST",
         parse_distinct_words,
         "Cache types of K and V, separated by commas.",
         f"{','.join(DEFAULT_TYPES)}, or what suits the engine",
     ),
-    "pairs": valued_option(
+    "pairs": optional_text_option(
         "--pairs",
         "LIST",
         parse_distinct_words,
         "Pairs instead of a grid: f16/f16,q8_0/q8_0,q8_0/q4_0.",
     ),
-    "same": _switch_option("K and V have the same type in every pair.", "no-same"),
-    "k_types": valued_option(
+    "same": _optional_switch_option(
+        "K and V have the same type in every pair.", "no-same"
+    ),
+    "k_types": optional_text_option(
         "--k-types", "LIST", parse_distinct_words, "Cache types of K alone."
     ),
-    "v_types": valued_option(
+    "v_types": optional_text_option(
         "--v-types", "LIST", parse_distinct_words, "Cache types of V alone."
     ),
-    "probes": valued_option(
+    "probes": optional_text_option(
         "--probe",
         "LIST",
         parse_distinct_words,
         "Probes, separated by commas: {probes}.",
         "divergence,recall, or recall where no text is scored",
     ),
-    "contexts": valued_option(
+    "contexts": optional_text_option(
         "--context",
         "LIST",
         parse_distinct_words,
         "Context sizes, 16384 or 16K; a grid for each.",
         "16384, or what the weights were trained for",
     ),
-    "rotation": valued_option(
+    "rotation": optional_text_option(
         "--rotation",
         "LIST",
         parse_distinct_words,
         "Hadamard rotation of quantized values: on, off, or both.",
         "on",
     ),
-    "prompt_form": valued_option(
+    "prompt_form": optional_text_option(
         "--prompt-form",
         "FORM",
         _parse_prompt_form,
         "Form of the prompts: chat or completion.",
         "chat where the weights have a template",
     ),
-    "prefill_no_think": _switch_option(
+    "prefill_no_think": _optional_switch_option(
         "Begin answers with an empty thought, for models that always think.", "no"
     ),
-    "kernels_only": _switch_option(
+    "kernels_only": _optional_switch_option(
         "Leave out pairs that have no kernel on this machine.", "no"
     ),
-    "fit": _switch_option(
+    "fit": _optional_switch_option(
         "Trim a corpus that is longer than the context, instead of refusing it.",
         "fit",
     ),
@@ -640,30 +646,30 @@ SWEEP_OPTIONS = {
             show_default="42",
         ),
     ],
-    "devices": valued_option(
+    "devices": optional_text_option(
         "--devices",
         "LIST",
         parse_distinct_words,
         "Accelerators by number, 0,1,2,3, each with a cell at the same time.",
         "one cell at a time, on all",
     ),
-    "workers": valued_option(
+    "workers": optional_text_option(
         "--workers",
         "N",
         parse_whole_number,
         "Number of cells at the same time on the CPU, which divide its cores.",
         "1",
     ),
-    "shard": valued_option(
+    "shard": optional_text_option(
         "--shard",
         "I/N",
-        _parse_share,
+        _parse_grid_share,
         "Measure share I of N, in a folder of its own; reports join shares.",
         "that of the SLURM array task, else all",
     ),
     "llama_server": ServerOption,
     "env": EnvOption,
-    "out": valued_option(
+    "out": optional_text_option(
         "--out", "FOLDER", parse_path, "Folder of all run folders.", str(RUNS)
     ),
 }

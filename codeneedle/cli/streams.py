@@ -50,7 +50,7 @@ class BestEffort:
 
 
 @contextlib.contextmanager
-def tolerate_stderr_errors() -> Iterator[None]:
+def tolerate_stderr_flush_stdout() -> Iterator[None]:
     """
     Ignore write errors on stderr; report them on stdout.
 
@@ -63,7 +63,7 @@ def tolerate_stderr_errors() -> Iterator[None]:
         yield
     finally:
         if sys.stdout is not None:
-            _flush(sys.stdout)
+            _flush_or_redirect_to_null(sys.stdout)
 
 
 def refuse_closed_stdout() -> None:
@@ -81,7 +81,7 @@ def refuse_closed_stdout() -> None:
         )
 
 
-def _flush(stream: TextIO) -> None:
+def _flush_or_redirect_to_null(stream: TextIO) -> None:
     """
     Flush *stream*.
 
@@ -105,34 +105,34 @@ def show_document(document: "Document", form: str = "", end: "Document" = ()) ->
     if form == "markdown":
         from codeneedle.report.markdown import markdown
 
-        write_text(markdown(document))
+        print_text(markdown(document))
     else:
-        from codeneedle.report.terminal import print_report
+        from codeneedle.report.terminal import print_with_end_if_long
 
-        print_report(stdout_console(), document, end)
+        print_with_end_if_long(stdout_console(), document, end)
 
 
-def write_csv(rows: "Iterable[TableRow]") -> None:
+def print_csv(rows: "Iterable[TableRow]") -> None:
     """Print *rows* as CSV."""
     from codeneedle.report.data import csv_text
 
-    write_text(csv_text(rows))
+    print_text(csv_text(rows))
 
 
-def write_json(value: object) -> None:
+def print_json(value: object) -> None:
     """Print *value* as JSON."""
     from codeneedle.report.data import json_text
 
-    write_text(json_text(value))
+    print_text(json_text(value))
 
 
-def write_text(text: str) -> None:
+def print_text(text: str) -> None:
     """Print *text* as it is."""
     # Not by typer.echo, which drops escape sequences where there is no terminal.
     sys.stdout.write(text)
 
 
-def write_escaped_on_terminal(text: str) -> None:
+def print_escaped_on_terminal(text: str) -> None:
     """Write *text* unchanged; to a terminal, with control characters as escapes."""
     if sys.stdout.isatty():
         sys.stdout.write(escape_invisible_in_lines(text))
@@ -152,7 +152,7 @@ def stdout_console(file: object = None) -> "Console":
     console = Console(file=cast("TextIO | None", file), highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = PIPED_WIDTH
-    return _with_least_width(console)
+    return _widen_to_least_width(console)
 
 
 PIPED_ANSWERS = 120
@@ -169,10 +169,10 @@ def stderr_console() -> "Console":
     """What is drawn to stderr, progress and notes."""
     from rich.console import Console
 
-    return _with_least_width(Console(stderr=True, highlight=False, soft_wrap=True))
+    return _widen_to_least_width(Console(stderr=True, highlight=False, soft_wrap=True))
 
 
-def _with_least_width(console: "Console") -> "Console":
+def _widen_to_least_width(console: "Console") -> "Console":
     """*console* with `LEAST_WIDTH` columns or more, as terminals may report none."""
     console.width = max(console.width, LEAST_WIDTH)
     return console

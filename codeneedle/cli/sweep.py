@@ -24,9 +24,9 @@ from rich.text import Text
 from codeneedle.cache_types import Pair
 from codeneedle.cli.engines import engine_pair_flags, prepare_engine_entry
 from codeneedle.cli.one_model import (
-    can_share_budget,
+    can_share_budget_or_report,
     restrict_to_deciding_probe,
-    weights_comparison_line,
+    weights_comparison_hint_line,
 )
 from codeneedle.cli.progress import (
     SweepDisplay,
@@ -47,13 +47,13 @@ from codeneedle.engines.survey import reporting_survey_progress
 from codeneedle.errors import BadInput, CodeneedleError
 from codeneedle.exit_codes import UNFINISHED
 from codeneedle.models.pretrained import path_unless_built_in
-from codeneedle.models.weights import sha256
+from codeneedle.models.weights import load_or_compute_sha256
 from codeneedle.probes import PROBES, refuse_impossible_settings
 from codeneedle.probes.cell import RunContext
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.report.captions import root_options
-from codeneedle.report.chosen_runs import default_metric
+from codeneedle.report.chosen_runs import default_metric_name
 from codeneedle.report.plan import sweep_time_phrase
 from codeneedle.report.verdict import headline_sentences
 from codeneedle.sweep import plan as planning
@@ -70,7 +70,7 @@ from codeneedle.sweep.measure import (
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.prepare import (
-    prepare,
+    prepare_run_and_store_setup,
     refuse_shared_folders,
 )
 from codeneedle.sweep.request import (
@@ -98,7 +98,7 @@ from codeneedle.system.machine import present_load
 from codeneedle.system.signals import (
     StopRequest,
     catching_stop_request,
-    unwinding_on_signals,
+    interrupting_on_end_signals,
 )
 from codeneedle.text import duration_text, escape_invisible, plural, sweep_command
 from codeneedle.verdict.asking_order import StepTarget, Why
@@ -147,23 +147,33 @@ def sweep(
         request = restrict_to_deciding_probe(request)
     began = time.monotonic()
     try:
-        with unwinding_on_signals():
+        with interrupting_on_end_signals():
             if options.budget_s is not None:
-                ends = end_time(TimeLimit(began, options.budget_s))
+                ends = end_time_text(TimeLimit(began, options.budget_s))
                 budget = f"budget {duration_text(options.budget_s)}"
                 say(console, f"{budget}: no cell starts after {ends}")
-            plans = make_checked_plans(request, execution, console, options)
+            plans = fetch_and_make_checked_plans(request, execution, console, options)
             with contextlib.ExitStack() as stack:
-                if together and request.decide and can_share_budget(plans, console):
+                if (
+                    together
+                    and request.decide
+                    and can_share_budget_or_report(plans, console)
+                ):
                     runs = [*_set_up_possible_plans(plans, console, stack)]
                     code = together(
-                        _pages_of_runs(runs, plans, console, shown, options, began)
+                        _say_time_and_make_pages(
+                            runs, plans, console, shown, options, began
+                        )
                     )
                     return code or int(len(runs) < len(plans))
                 if request != asked:  # each by itself after all, by all of its probes
-                    plans = make_checked_plans(asked, execution, console, options)
+                    plans = fetch_and_make_checked_plans(
+                        asked, execution, console, options
+                    )
                 runs = [(plan, _set_up_run(plan, console, stack)) for plan in plans]
-                pages = _pages_of_runs(runs, plans, console, shown, options, began)
+                pages = _say_time_and_make_pages(
+                    runs, plans, console, shown, options, began
+                )
                 return max(page.sweep(run) for page, run in pages)
     except KeyboardInterrupt:
         say(
@@ -173,7 +183,7 @@ def sweep(
         raise
 
 
-def _pages_of_runs(
+def _say_time_and_make_pages(
     runs: Iterable[tuple[Plan, RunContext]],
     plans: Sequence[Plan],
     console: Console,
@@ -228,16 +238,16 @@ def _set_up_run(
     What was left running is ended, and a setup that cannot be read moved aside; both
     are told.
     """
-    stack.enter_context(plan.store.lock())
+    stack.enter_context(plan.store.make_and_lock_folder())
     end_and_report_orphans(console)
     if damaged := plan.store.set_damaged_setup_aside():
         kept = f"it is kept as {damaged}, and made anew"
         print_notes(console, [f"the setup could not be read: {kept}"])
-    if stored := plan.store.setup():
+    if stored := plan.store.read_setup():
         refuse_impossible_settings(stored)
     waits = reporting_waits(lambda what: print_notes(console, [what]))
     with show_task_progress(console, "fitting the corpus to the context"), waits:
-        run = prepare(plan)
+        run = prepare_run_and_store_setup(plan)
     print_notes(console, run.notes)
     return run
 
@@ -250,7 +260,7 @@ def _refuse_new_runs(plans: Sequence[Plan]) -> None:
         BadInput: With the way to name a run.
     """
     for plan in plans:
-        if plan.store.intact_setup() is None:
+        if plan.store.read_intact_setup() is None:
             raise BadInput(
                 source="--more",
                 reason=f"adds functions to a run, and {plan.store.folder} holds none",
@@ -258,7 +268,7 @@ def _refuse_new_runs(plans: Sequence[Plan]) -> None:
             )
 
 
-def plans_of(
+def make_plans(
     request: Request,
     execution: Execution,
     tell: Tell = lambda _what, _done, _total: None,
@@ -317,7 +327,7 @@ def refuse_unstartable_plans(plans: Sequence[Plan], options: Options) -> None:
     refuse_shared_folders(plans)
 
 
-def make_checked_plans(
+def fetch_and_make_checked_plans(
     request: Request, execution: Execution, console: Console, options: Options
 ) -> list[Plan]:
     """
@@ -336,9 +346,11 @@ def make_checked_plans(
     with show_task_progress(
         console, f"checking {request.engine}, weights and corpus"
     ) as tell:
-        plans = plans_of(request, execution, tell)
+        plans = make_plans(request, execution, tell)
         for plan in plans:
-            sha256(plan.weights, progress=functools.partial(tell, "hashing weights"))
+            load_or_compute_sha256(
+                plan.weights, progress=functools.partial(tell, "hashing weights")
+            )
         refuse_unstartable_plans(plans, options)
     notes = (n for plan in plans for n in notes_of_plan(plan))
     print_notes(
@@ -394,8 +406,8 @@ class Page:
             print_notes(self.console, [f"share {shard} of the grid: {cells}"])
         with catching_stop_request() as stop:
             self.set_up_loop(run, stop)
-            ending = self.measure()
-        return self.show_ending(ending)
+            ending = self.measure_and_say_why_ended()
+        return self.show_verdict_at_end(ending)
 
     def set_up_loop(self, run: RunContext, stop: StopRequest) -> None:
         """
@@ -413,16 +425,16 @@ class Page:
             stops=lambda: stop.asked_to_stop,
         )
 
-    def measure(self) -> Ending:
+    def measure_and_say_why_ended(self) -> Ending:
         """Measure all tasks, and say how that has ended."""
         ending = self.loop.measure()
         if self.plan.request.decide and ending.missing:
-            self._say_task_is_left_out(ending.missing)
+            self._say_time_up_before_task(ending.missing)
         elif self.plan.request.decide and not self.runner.asked_to_stop():
             self._say_why_it_ended(ending)
         return ending
 
-    def show_ending(self, ending: Ending) -> int:
+    def show_verdict_at_end(self, ending: Ending) -> int:
         """
         Show the verdict, and what follows from *ending*; the exit code.
 
@@ -433,12 +445,12 @@ class Page:
         if self.stop.asked_to_stop and not self.is_last:
             raise KeyboardInterrupt
         is_over = self.loop.limit.is_over and not plan.request.decide
-        if is_over and (code or self._has_open_pairs()):
+        if is_over and (code or self._has_pairs_to_extend()):
             self._say_cells_are_left()
         self._show_verdict()
         if plan.request.receipt:
             self._show_receipt()
-        if self.is_alone and (line := weights_comparison_line(plan)):
+        if self.is_alone and (line := weights_comparison_hint_line(plan)):
             say(self.console, line)
         return code
 
@@ -447,14 +459,14 @@ class Page:
         """What measures its cells."""
         return self.loop.runner
 
-    def _read_run(self) -> Run | None:
+    def _read_run_if_stored(self) -> Run | None:
         """The run as it is stored, with derived statuses; None before a setup is."""
-        stored = self.plan.store.read()
+        stored = self.plan.store.read_run()
         return trusted_run(stored) if stored else None
 
-    def _has_open_pairs(self) -> bool:
+    def _has_pairs_to_extend(self) -> bool:
         """Whether the same command would measure pairs with further functions."""
-        run = self._read_run()
+        run = self._read_run_if_stored()
         return bool(
             may_extend_pairs(self.plan, self.options)
             and run
@@ -468,8 +480,8 @@ class Page:
         task, stage = judged.task, judged.task.stage
         if task.step and task.step.asked != self.stepped:
             self.stepped = task.step.asked
-            self._say_so_far(judged.verdict)
-            about = duration_phrase(task.step.time_s)
+            self._say_verdict_so_far(judged.verdict)
+            about = about_duration_phrase(task.step.time_s)
             phrase = step_phrase(task.step, judged.verdict)
             say(self.console, f"next: {phrase}{about}")
             self.has_stepped = True
@@ -508,13 +520,15 @@ class Page:
             names = escape_invisible(", ".join(map(str, task.pairs)))
             say(self.console, f"checking what was read: {names}, forced token by token")
         progress = self._sweep_progress(queue)
-        if task.asks_more:
+        if task.is_extension_or_check:
             progress.records.clear()
         else:
             self.is_described = True
         with SweepDisplay(self.console, progress) as display:
             yield (
-                display.show if task.asks_more else self._event_handler(queue, display)
+                display.note_and_show_event
+                if task.is_extension_or_check
+                else self._event_handler(queue, display)
             )
 
     def _event_handler(
@@ -524,16 +538,16 @@ class Page:
         calibrating, runner = queue.probe.calibrating or Calibrating(), queue.runner
         known = {*calibrating.calibration_lines(runner.run.setup)}
 
-        def show(event: Event) -> None:
+        def show_event_and_calibration(event: Event) -> None:
             display.progress.setup = runner.run.setup
-            display.show(event)
+            display.note_and_show_event(event)
             if isinstance(event, CellEnded):
                 told = calibrating.calibration_lines(runner.run.setup)
                 if {*told} - known:
                     known.update(told)
                     print_notes(self.console, told)
 
-        return show
+        return show_event_and_calibration
 
     def report_cells_ended(
         self, queue: CellQueue, tally: CellTally, *, is_old: bool
@@ -544,7 +558,7 @@ class Page:
         cells = plural(len(tally.pairs), "cell")
         result = f"{cells} done already: nothing to do"
         if not is_old:
-            finished = tally.done - tally.failures
+            finished = tally.ended_count - tally.failure_count
             result = f"{finished} of {len(tally.pairs)} cells finished"
         self._say_probe_summary(queue, tally, result)
 
@@ -582,11 +596,11 @@ class Page:
             none = "No answer yet: no pair that could be the reference has numbers."
             say(self.shown, f"{none} Mend what failed, then:\n  {again}")
             return
-        run, taken = self.runner.read(), self.loop.schedule.taken
+        run, taken = self.runner.read_run_and_calibration(), self.loop.schedule.taken
         telling = [
             probe
             for probe in self.plan.probes
-            if probe.tells_loss and probe.name not in taken.silent
+            if probe.has_loss_metric and probe.name not in taken.silent
         ]
         names = {probe.name for probe in telling}
         tried = {r.pair for r in run.records if r.probe in names}
@@ -600,18 +614,18 @@ class Page:
             queue, self.loop.tally_of(queue), f"{over}: {cells} asked"
         )
 
-    def _say_task_is_left_out(self, judged: JudgedTask) -> None:
+    def _say_time_up_before_task(self, judged: JudgedTask) -> None:
         """Say that the time is up before the task of *turn*."""
         task, verdict = judged.task, judged.verdict
         if task.step:
-            self._say_so_far(verdict)
+            self._say_verdict_so_far(verdict)
             self._say_time_is_up(step_phrase(task.step, verdict), task.step.time_s)
         elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
             self._say_time_is_up(
                 f"{measurable_pairs(self.plan)[0]}, the reference", math.nan
             )
 
-    def _say_so_far(self, verdict: Verdict) -> None:
+    def _say_verdict_so_far(self, verdict: Verdict) -> None:
         """Show the verdict so far in a line or two, once a loss was measured."""
         if not verdict.compared_results:
             return
@@ -627,7 +641,7 @@ class Page:
     @property
     def _has_answer(self) -> bool:
         """Whether a pair was compared with the reference."""
-        run = self._read_run()
+        run = self._read_run_if_stored()
         return run is not None and bool(
             judge(run, self.options.limits).compared_results
         )
@@ -646,7 +660,7 @@ class Page:
         has_answer = self._has_answer
         start = "The time is up" if has_answer else "No answer yet: the time is up"
         console = self.console if has_answer else self.shown
-        missing = f"{start}. Missing: {what}{duration_phrase(time_s)}."
+        missing = f"{start}. Missing: {what}{about_duration_phrase(time_s)}."
         say(console, f"{missing} To go on:\n  {again}")
 
     def _sweep_progress(self, queue: CellQueue) -> SweepProgress:
@@ -663,7 +677,7 @@ class Page:
             cell_s=self.plan.cell_s(probe),
             impossible=frozenset(filter(self.plan.refusal, queue.pairs)),
             asked_to_stop=lambda: self.stop.asked_to_stop,
-            until=end_time(self.loop.limit),
+            until=end_time_text(self.loop.limit),
         )
 
     def _say_probe_summary(
@@ -673,22 +687,22 @@ class Page:
         folder = self.plan.store.folder
         phrase = probe_phrase(queue.probe.name, queue.variant)
         lines = [f"{phrase}: {result}", "look at them:"]
-        metric = self._metric_for_commands(queue.probe)
+        metric = self._metric_unless_default(queue.probe)
         lines += next_commands(self.plan.store.name, metric, folder.parent.parent)
-        if tally.failures:
+        if tally.failure_count:
             again = sweep_command(folder, "--retry-failed")
             lines += ["measure those without numbers again:", f"  {again}"]
         say(self.console, "\n".join(lines))
 
-    def _metric_for_commands(self, probe: Probe) -> str:
+    def _metric_unless_default(self, probe: Probe) -> str:
         """The headline; empty if reports show it by default, also once all is done."""
         metric = probe.metrics_of(self.runner.run.setup)[0].name
         names = {probe.name for probe in self.plan.probes}
         first = next(name for name in PROBES if name in names)
         if probe.name != first:
             return metric
-        run = self._read_run()
-        is_default = run is not None and metric == default_metric([run])
+        run = self._read_run_if_stored()
+        is_default = run is not None and metric == default_metric_name([run])
         return "" if is_default else metric
 
     def _show_verdict(self, *, apart: Collection[Pair] = ()) -> None:
@@ -697,13 +711,13 @@ class Page:
 
         Pairs that are set *apart* have no kernel: they are no choice here.
         """
-        run = self._read_run()
+        run = self._read_run_if_stored()
         if run is None or not _has_several_measured_pairs(run):
             return
         if apart:
             choices = [str(pair) for pair in run.setup.grid if pair not in apart]
             run = replace(run, setup=replace(run.setup, pairs=tuple(choices)))
-        from codeneedle.report.terminal import print_report
+        from codeneedle.report.terminal import print_with_end_if_long
         from codeneedle.report.verdict import brief_document, first_lines_document
 
         try:
@@ -713,13 +727,13 @@ class Page:
             say(self.console, f"no verdict: {error}")
             return
         answer = brief_document(verdict, engine_pair_flags(run.setup.engine))
-        print_report(
+        print_with_end_if_long(
             self.shown, answer, first_lines_document([verdict], engine_pair_flags)
         )
 
     def _show_receipt(self) -> None:
         """Print the receipt of the run so far, for the table of models."""
-        run = self._read_run()
+        run = self._read_run_if_stored()
         if run is None:
             return
         from codeneedle.report.receipt import receipt_markdown
@@ -755,14 +769,14 @@ def step_phrase(step: NextStep, verdict: Verdict) -> str:
     return f"{asked}, {'smaller than what is' if has_within else 'which may be'} within"
 
 
-def end_time(limit: TimeLimit) -> str:
+def end_time_text(limit: TimeLimit) -> str:
     """The time of day from which on no cell starts; empty without a limit."""
     if limit.budget_s is None:
         return ""
     return time.strftime("%H:%M:%S", time.localtime(time.time() + limit.left_s))
 
 
-def duration_phrase(seconds: float) -> str:
+def about_duration_phrase(seconds: float) -> str:
     """``, about 1:20``; empty if nothing is known."""
     return f", about {duration_text(seconds)}" if math.isfinite(seconds) else ""
 

@@ -69,7 +69,7 @@ class Corpus:
         """Lines on the first files in `skipped`, and one on all others."""
         return _unread_file_lines(self.skipped)
 
-    def doubtful_file_lines(self) -> list[str]:
+    def second_parser_doubt_lines(self) -> list[str]:
         """Lines on the files in which a second parser does not find the functions."""
         doubts = [(file, check()) for file, check in self.checks]
         return _unread_file_lines([(file, doubt) for file, doubt in doubts if doubt])
@@ -79,7 +79,7 @@ class Corpus:
         return [
             function
             for function in self.functions
-            if function.content_line_count >= lines
+            if function.nonblank_line_count >= lines
         ]
 
     def shortest_beginning(self, lines: int, functions: int = 1) -> str:
@@ -159,7 +159,7 @@ def longest_beginning(
         for function in corpus.functions
         if cuts and function.last_line_number <= cuts[-1]
     ]
-    if not any(function.content_line_count >= lines for function in functions):
+    if not any(function.nonblank_line_count >= lines for function in functions):
         return None
     text = corpus.text[: ends[fitting - 1]]
     return replace(corpus, text=text, functions=tuple(functions), cuts=cuts)

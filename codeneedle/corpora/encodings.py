@@ -43,7 +43,7 @@ class Undecodable(ValueError):  # noqa: N818 - named after the fact
     """Bytes that are no text in their encoding; the message says in which."""
 
 
-def text_in(data: bytes) -> str:
+def decode_bytes(data: bytes) -> str:
     """
     The text of *data*, without a byte order mark.
 
@@ -57,7 +57,7 @@ def text_in(data: bytes) -> str:
         raise Undecodable("binary, or UTF-16 without a byte order mark")
     try:
         return _check_decoded_text(
-            data.decode(encoding or _known_encoding(declared) or "utf-8"), declared
+            data.decode(encoding or _encoding_if_known(declared) or "utf-8"), declared
         )
     except UnicodeError as error:
         what = encoding.removesuffix("-sig").upper() or declared
@@ -84,7 +84,7 @@ def _declared_encoding(head: bytes) -> str:
     return _ENDS.sub("", found[1].decode().lower()) if found else ""
 
 
-def _known_encoding(declared: str) -> str:
+def _encoding_if_known(declared: str) -> str:
     """*declared* if Python has such an encoding of texts, else empty."""
     try:
         # Only encodings of texts can do this; rot13 and base64 are known, too.

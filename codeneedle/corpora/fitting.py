@@ -37,7 +37,7 @@ class Fit:
     """What the text of a corpus leaves room for, the preferred first."""
 
 
-def fit_text(fit: Fit) -> tuple[Corpus, Room]:
+def fit_corpus_to_context(fit: Fit) -> tuple[Corpus, Room]:
     """
     What fits the context, the corpus or its first whole functions, and its room.
 
@@ -54,14 +54,14 @@ def fit_text(fit: Fit) -> tuple[Corpus, Room]:
             if needed > fit.context:
                 raise _too_long_error(fit, needed)
             return fit.corpus, room
-        shorter = _longest_fitting(fit, room)
+        shorter = _longest_fitting_beginning(fit, room)
         if shorter is not None:
             return shorter, room
         tried.append(room)
     raise _nothing_fits_error(fit, tried[-1])
 
 
-def _longest_fitting(fit: Fit, room: Room) -> Corpus | None:
+def _longest_fitting_beginning(fit: Fit, room: Room) -> Corpus | None:
     """The longest beginning of the corpus that *room* lets fit; None if none does."""
 
     def fits(text: str) -> bool:
@@ -70,7 +70,7 @@ def _longest_fitting(fit: Fit, room: Room) -> Corpus | None:
     return longest_beginning(fit.corpus, fits, lines=room.lines)
 
 
-def facts_of(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
+def corpus_facts(sent: Corpus, whole: Corpus, *, tokens: int = 0) -> CorpusFacts:
     """What is *sent* of the *whole* corpus; without *tokens*, it is not counted."""
     return CorpusFacts(
         name=sent.name,
@@ -105,7 +105,7 @@ def cut_to_text(corpus: Corpus, text: str) -> Corpus:
     )
 
 
-def larger_context(tokens: int, trained: int | None) -> int | None:
+def context_holding_tokens(tokens: int, trained: int | None) -> int | None:
     """
     The context that holds *tokens*: padded, or what weights were *trained* for.
 
@@ -136,7 +136,7 @@ class TooLong(BadInput):
         ways: Sequence[str] = (),
     ) -> None:
         self.needed, self.context, self.ways = needed, context, tuple(ways)
-        self.larger = larger_context(needed, trained)
+        self.larger = context_holding_tokens(needed, trained)
         super().__init__(
             source=source,
             reason=f"it needs {needed:,} tokens with {beside}, the context has "
@@ -191,7 +191,7 @@ def _nothing_fits_error(fit: Fit, room: Room) -> TooLong:
     needed = room.tokens(fit.corpus.shortest_beginning(room.lines))
     smaller = (name for name in SMALL_CORPORA if _fits_whole(fit, load(name)))
     ways = [f"--corpus {name}" for name in itertools.islice(smaller, 1)]
-    if not ways and larger_context(needed, fit.trained) is None:
+    if not ways and context_holding_tokens(needed, fit.trained) is None:
         ways = ["a --corpus with shorter functions"]
     return TooLong(
         source=f"corpus {fit.corpus.name}, its shortest part with a function",
@@ -219,7 +219,7 @@ def is_context_filled(tokens: int, context: int) -> bool:
     return not 0 < tokens < MOSTLY_FILLED * context
 
 
-def filled_phrase(tokens: int, context: int) -> str:
+def filled_context_phrase(tokens: int, context: int) -> str:
     """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
     phrase = plural(context, "token")
     return phrase if is_context_filled(tokens, context) else f"{tokens:,} of {phrase}"

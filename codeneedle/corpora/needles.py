@@ -70,14 +70,14 @@ class Function:
     closing_lines: int = 0  # number of lines of only the closing brace: 1 or 0
 
     @property
-    def content_indices(self) -> list[int]:
+    def nonblank_indices(self) -> list[int]:
         """Indices in `body` of the lines that are not blank."""
         return [at for at, line in enumerate(self.body) if line.strip()]
 
     @property
-    def content_line_count(self) -> int:
+    def nonblank_line_count(self) -> int:
         """Number of body lines that are not blank."""
-        return len(self.content_indices)
+        return len(self.nonblank_indices)
 
     @property
     def last_line_number(self) -> int:
@@ -115,7 +115,7 @@ def _without_repeated_bodies(functions: Iterable[Function]) -> list[Function]:
 
 def stripped_body_lines(function: Function) -> tuple[str, ...]:
     """The lines of its body that are not blank, without white space around them."""
-    return tuple(function.body[at].strip() for at in function.content_indices)
+    return tuple(function.body[at].strip() for at in function.nonblank_indices)
 
 
 def _long_outermost_functions(functions: Iterable[Function]) -> list[Function]:
@@ -126,7 +126,7 @@ def _long_outermost_functions(functions: Iterable[Function]) -> list[Function]:
     """
     by_line: dict[int, Function] = {}
     for function in functions:
-        if function.content_line_count >= FORCED_LINES:
+        if function.nonblank_line_count >= FORCED_LINES:
             known = by_line.setdefault(function.line, function)
             if function.last_line_number > known.last_line_number:
                 by_line[function.line] = function
@@ -251,7 +251,7 @@ def written_needle(function: Function, *, depth: float) -> NeedleFacts:
         function: It has at least 20 such lines.
         depth: Its place in the corpus, from 0 to 1; see `depth_of`.
     """
-    end = function.content_indices[WRITTEN_LINES - 1] + 1
+    end = function.nonblank_indices[WRITTEN_LINES - 1] + 1
     return NeedleFacts(
         name=function.name,
         signature=function.signature,
@@ -277,7 +277,7 @@ def forced_needle(
         lines: Number of lines that are not blank.
         seed: Determines the first line.
     """
-    content = function.content_indices[:WRITTEN_LINES]
+    content = function.nonblank_indices[:WRITTEN_LINES]
     places = len(content) - lines + 1
     at = int.from_bytes(_random_key(function, seed)) % places
     begin, end = content[at], content[at + lines - 1] + 1
@@ -296,7 +296,7 @@ def depth_of(function: Function, *, line_count: int) -> float:
     return (function.line - 1) / max(line_count - 1, 1)
 
 
-def cut_points(functions: Iterable[Function]) -> list[int]:
+def cut_line_numbers(functions: Iterable[Function]) -> list[int]:
     """
     Line numbers after which the text may be cut, ascending.
 

@@ -206,7 +206,10 @@ def _unrelated_functions(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Funct
     names = _draw_names(stream, length=knobs.name_length)
     while True:
         name = next(names)
-        yield name, [_draw_line(knobs, names, stream) for _ in range(knobs.lines)]
+        yield (
+            name,
+            [_draw_name_and_literal(knobs, names, stream) for _ in range(knobs.lines)],
+        )
 
 
 def _twin_functions(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
@@ -220,18 +223,22 @@ def _twin_functions(knobs: Knobs, stream: Iterator[int]) -> Iterator[_Function]:
     differing = {(2 * n + 1) * lines // (2 * differ) for n in range(differ)}
     while True:
         stem = next(stems)
-        shared = [_draw_line(knobs, names, stream) for _ in range(knobs.lines)]
+        shared = [
+            _draw_name_and_literal(knobs, names, stream) for _ in range(knobs.lines)
+        ]
         for ending in endings[: knobs.twins]:
             yield (
                 f"{stem}{ending}",
                 [
-                    _draw_line(knobs, names, stream) if n in differing else line
+                    _draw_name_and_literal(knobs, names, stream)
+                    if n in differing
+                    else line
                     for n, line in enumerate(shared)
                 ],
             )
 
 
-def _draw_line(
+def _draw_name_and_literal(
     knobs: Knobs, names: Iterator[str], stream: Iterator[int]
 ) -> tuple[str, str]:
     """Name and literal of the next line."""
@@ -264,7 +271,7 @@ def _draw_names(stream: Iterator[int], *, length: int) -> Iterator[str]:
             yield name
 
 
-def write_generated_corpus(knobs: Knobs, path: Path) -> str:
+def write_and_describe_corpus(knobs: Knobs, path: Path) -> str:
     """
     Write the text of *knobs* to *path*, replacing an earlier generated text.
 
@@ -291,7 +298,7 @@ def write_generated_corpus(knobs: Knobs, path: Path) -> str:
 
 
 def is_generated(path: Path) -> bool:
-    """Whether *path* is a file that begins as those of `write_generated_corpus` do."""
+    """Whether *path* is a file that begins as those that are generated do."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

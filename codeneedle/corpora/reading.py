@@ -62,7 +62,7 @@ class JoinedText:
     """
 
 
-def joined_sources(
+def join_and_parse_sources(
     sources: Sequence[Source], left_out: Iterable[tuple[str, str]] = ()
 ) -> JoinedText:
     """
@@ -108,7 +108,7 @@ def joined_sources(
     )
 
 
-def read_files(
+def read_and_join_files(
     paths: Iterable[Path],
     *,
     root: Path,
@@ -138,7 +138,7 @@ def read_files(
         label = escape_invisible(Path(os.path.relpath(path, root)).as_posix())
         if size <= MAX_BYTES:
             try:
-                text = read_text(path, label=label)
+                text = read_source_text(path, label=label)
             except BadInput as error:
                 if error.reason != BLANK:
                     left_out.append((label, error.reason))
@@ -150,7 +150,7 @@ def read_files(
         read.append(Source(label=label, suffix=suffix or path.suffix, text=text))
         if limit_bytes and size > limit_bytes:
             break
-    return joined_sources(read, left_out)
+    return join_and_parse_sources(read, left_out)
 
 
 _LIMIT = f"{MAX_BYTES // 1_000_000} MB"
@@ -232,9 +232,9 @@ _KINDS = {"p": "a named pipe", "c": "a device", "b": "a device", "s": "a socket"
 # --- reading files
 
 
-def read_text(path: Path, *, label: str) -> str:
+def read_source_text(path: Path, *, label: str) -> str:
     """
-    The text of a file, as an editor shows it; see `decoded_text`.
+    The text of a file, as an editor shows it; see `decode_source_text`.
 
     Raises:
         BadInput: If it cannot be read, is not a regular file, is larger than
@@ -254,10 +254,10 @@ def read_text(path: Path, *, label: str) -> str:
             reason=f"larger than {_LIMIT}",
             hint="Choose shorter files, or divide it.",
         )
-    return decoded_text(data, label=label)
+    return decode_source_text(data, label=label)
 
 
-def decoded_text(data: bytes, *, label: str) -> str:
+def decode_source_text(data: bytes, *, label: str) -> str:
     """
     The text of *data*, the contents of a file.
 
@@ -269,7 +269,7 @@ def decoded_text(data: bytes, *, label: str) -> str:
     if not data.strip():
         raise _not_text_error(label, BLANK)
     try:
-        text = encodings.text_in(data)
+        text = encodings.decode_bytes(data)
     except encodings.Undecodable as error:
         raise BadInput(source=label, reason=str(error), hint=encodings.HINT) from error
     if not text.strip():

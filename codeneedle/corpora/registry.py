@@ -34,7 +34,7 @@ from codeneedle.errors import (
     BadInput,
     RequestError,
     UnknownName,
-    reason_and_hint,
+    msgspec_reason_and_hint,
     refuse_unknown_keys,
 )
 from codeneedle.system.files import expand_home
@@ -74,11 +74,11 @@ class CorpusFile:
     generate: Knobs | None = None  # knobs of random bodies, instead of files
 
     @property
-    def known_kind(self) -> Kind:
+    def kind_or_default(self) -> Kind:
         """The stated kind, or the one that follows from the source of the text."""
         return self.kind or ("incompressible" if self.generate else "unseen")
 
-    def origin(self, path: Path) -> str:
+    def origin_phrase(self, path: Path) -> str:
         """The source of the text, given the *path* of the corpus file."""
         if self.generate is not None:
             return f"generated, {self.generate}"
@@ -94,7 +94,7 @@ def read_corpus_file(path: Path) -> CorpusFile:
             out of range.
         UnknownName: If it names an unknown language.
     """
-    table = _read_table(path)
+    table = _read_toml_table(path)
     refuse_unknown_keys(table, _layout_keys(CorpusFile), source=path)
     if isinstance(table.get("generate"), dict):
         refuse_unknown_keys(table["generate"], _layout_keys(Knobs), source=path)
@@ -103,15 +103,15 @@ def read_corpus_file(path: Path) -> CorpusFile:
     try:
         read = msgspec.convert(table, type=CorpusFile)
     except msgspec.ValidationError as error:
-        reason, hint = reason_and_hint(
+        reason, hint = msgspec_reason_and_hint(
             str(error), otherwise="Give that key another value."
         )
         raise BadInput(source=path, reason=reason, hint=hint) from error
-    _refuse_contradiction(read, file=path)
+    _refuse_bad_sources_or_language(read, file=path)
     return read
 
 
-def read_named_files(read: CorpusFile, *, file: Path) -> JoinedText:
+def read_or_generate_text(read: CorpusFile, *, file: Path) -> JoinedText:
     """
     The text of the files that corpus file *file* names, in its order, each file once.
 
@@ -123,13 +123,13 @@ def read_named_files(read: CorpusFile, *, file: Path) -> JoinedText:
             matches nothing.
     """
     if read.generate is not None:
-        return reading.joined_sources([_random_bodies(read.generate)])
+        return reading.join_and_parse_sources([_random_bodies_source(read.generate)])
     paths: dict[str, Path] = {}
     for path in _named_paths(read, file):
         paths.setdefault(os.path.realpath(path), path)
     above = {os.path.abspath(path.parent) for path in paths.values()}  # noqa: PTH100 - keeps links
     language = languages.all_languages()[read.language] if read.language else None
-    return reading.read_files(
+    return reading.read_and_join_files(
         paths.values(),
         root=Path(os.path.commonpath(above or {"/"})),
         suffix=language.suffixes[0] if language else None,
@@ -183,7 +183,7 @@ def _matching_files(pattern: str, *, file: Path, any_suffix: bool) -> list[Path]
     ]
 
 
-def _read_table(path: Path) -> dict[str, Any]:
+def _read_toml_table(path: Path) -> dict[str, Any]:
     """The table in a corpus file; stops at one that cannot be read."""
     try:
         with path.open("rb") as file:
@@ -205,7 +205,7 @@ def _layout_keys(layout: type[CorpusFile | Knobs]) -> list[str]:
     return [field.name for field in fields(layout)]
 
 
-def _refuse_contradiction(read: CorpusFile, *, file: Path) -> None:
+def _refuse_bad_sources_or_language(read: CorpusFile, *, file: Path) -> None:
     """Stop at both files and knobs, or neither, and at an unknown language."""
     has_files = bool(read.files or read.glob)
     if has_files == (read.generate is not None):
@@ -249,7 +249,7 @@ def slug(name: str) -> str:
     return safe or "corpus"
 
 
-def _random_bodies(knobs: Knobs) -> Source:
+def _random_bodies_source(knobs: Knobs) -> Source:
     return Source(label="random_bodies.py", suffix=".py", text=generate_text(knobs))
 
 
@@ -258,7 +258,7 @@ def _built_in_corpus(knobs: Knobs) -> BuiltIn:
     return BuiltIn(
         kind="incompressible",
         origin=lambda: f"generated, {knobs}",
-        source=lambda: _random_bodies(knobs),
+        source=lambda: _random_bodies_source(knobs),
     )
 
 
@@ -276,7 +276,7 @@ def _http_server_source() -> Source:
         ) from error
     label = "http/server.py"
     return Source(
-        label=label, suffix=".py", text=reading.decoded_text(data, label=label)
+        label=label, suffix=".py", text=reading.decode_source_text(data, label=label)
     )
 
 
@@ -307,7 +307,7 @@ def _jquery_source() -> Source:
         ) from error
     label = "jquery.js"
     return Source(
-        label=label, suffix=".js", text=reading.decoded_text(data, label=label)
+        label=label, suffix=".js", text=reading.decode_source_text(data, label=label)
     )
 
 
@@ -329,7 +329,7 @@ BUILT_IN: Mapping[str, BuiltIn] = {
 """Corpora without a file, by name."""
 
 
-def generated_path(knobs: Knobs, out: Path | None = None) -> Path:
+def checked_generated_path(knobs: Knobs, out: Path | None = None) -> Path:
     """
     The path for random bodies of *knobs*.
 
@@ -391,11 +391,11 @@ def load(name_or_path: str, *, folder: Path = FOLDER) -> Corpus:
             function that can be a needle.
     """
     if is_known_name(name_or_path, folder):
-        file = _file_of(name_or_path, folder)
+        file = _find_file_of_name(name_or_path, folder)
         if file is not None:
             return _corpus_from_file(file, name=slug(name_or_path))
         built_in = BUILT_IN[name_or_path]
-        text = reading.joined_sources([built_in.source()])
+        text = reading.join_and_parse_sources([built_in.source()])
         origin, kind = built_in.origin(), built_in.kind
         return _corpus_of_text(text, name=name_or_path, origin=origin, kind=kind)
     path = expand_home(name_or_path)
@@ -411,7 +411,7 @@ def is_known_name(name_or_path: str, folder: Path = FOLDER) -> bool:
     """Whether a corpus has that name, in *folder* or built in."""
     can_be = NAME.fullmatch(name_or_path)
     is_known = name_or_path in BUILT_IN
-    return bool(can_be and (is_known or _file_of(name_or_path, folder)))
+    return bool(can_be and (is_known or _find_file_of_name(name_or_path, folder)))
 
 
 def named_corpora(folder: Path = FOLDER) -> list[Named]:
@@ -434,18 +434,18 @@ def _named_corpora_in(folder: Path) -> Iterator[Named]:
         if not (NAME.fullmatch(path.stem) and path.is_file()):
             continue
         if path.suffix == ".toml":
-            yield Named(slug(path.stem), *_origin_and_kind(path))
+            yield Named(slug(path.stem), *_origin_or_error_and_kind(path))
         elif path.suffix in languages.suffixes():
             yield Named(slug(path.stem), str(path), _kind_of_file(path))
 
 
-def _origin_and_kind(path: Path) -> tuple[str, str]:
+def _origin_or_error_and_kind(path: Path) -> tuple[str, str]:
     """Origin and kind of a corpus file; of an invalid one, the error."""
     try:
         read = read_corpus_file(path)
     except RequestError as error:
         return str(error), "-"
-    return read.origin(path), read.known_kind
+    return read.origin_phrase(path), read.kind_or_default
 
 
 def _kind_of_file(path: Path) -> Kind:
@@ -456,7 +456,7 @@ def _kind_of_file(path: Path) -> Kind:
     return "unseen"
 
 
-def _file_of(name: str, folder: Path) -> Path | None:
+def _find_file_of_name(name: str, folder: Path) -> Path | None:
     """The corpus file of *name* in *folder*, else a source file; None without."""
     for suffix in (".toml", *languages.suffixes()):
         path = folder / f"{name}{suffix}"
@@ -472,7 +472,7 @@ def _corpus_from_path(path: Path) -> Corpus:
     name = slug(Path(os.path.abspath(path)).name)  # noqa: PTH100 - keeps links' names
     if path.is_file():
         return _corpus_from_file(path, name=name)
-    read = reading.read_files(reading.source_files_below(path), root=path)
+    read = reading.read_and_join_files(reading.source_files_below(path), root=path)
     label = escape_invisible(str(path))
     origin = f"{label}, files: {read.files}" if read.files else label
     return _corpus_of_text(read, name=name, origin=origin, kind="unseen")
@@ -484,19 +484,19 @@ def _corpus_from_file(path: Path, *, name: str) -> Corpus:
         return _corpus_from_corpus_file(path, name=name.removesuffix(".toml"))
     label = escape_invisible(str(path))
     languages.language_of_suffix(path.suffix, source=label)
-    text = reading.read_text(path, label=label)
+    text = reading.read_source_text(path, label=label)
     kind: Kind = "incompressible" if text.startswith(HEADER) else "unseen"
     source = Source(label=escape_invisible(path.name), suffix=path.suffix, text=text)
     return _corpus_of_text(
-        reading.joined_sources([source]), name=name, origin=label, kind=kind
+        reading.join_and_parse_sources([source]), name=name, origin=label, kind=kind
     )
 
 
 def _corpus_from_corpus_file(path: Path, *, name: str) -> Corpus:
     """The corpus that a corpus file describes, cut to its limit of bytes."""
     described = read_corpus_file(path)
-    read = read_named_files(described, file=path)
-    origin, kind = described.origin(path), described.known_kind
+    read = read_or_generate_text(described, file=path)
+    origin, kind = described.origin_phrase(path), described.kind_or_default
     whole = replace(
         _corpus_of_text(read, name=name, origin=origin, kind=kind),
         sample_k=described.sample_k,
@@ -530,7 +530,7 @@ def _corpus_of_text(read: JoinedText, *, name: str, origin: str, kind: Kind) -> 
         origin=origin,
         kind=kind,
         functions=tuple(functions),
-        cuts=tuple(needles.cut_points(read.functions)),
+        cuts=tuple(needles.cut_line_numbers(read.functions)),
         skipped=(*read.left_out, *_copied_functions_notes(read, functions)),
         checks=read.checks,
     )
@@ -560,7 +560,9 @@ def _why_no_text(left_out: Sequence[tuple[str, str]]) -> str:
 def _nothing_to_ask_error(read: JoinedText, *, name: str) -> BadInput:
     """The error for a text without a function to ask for, with what it lacks."""
     count = len(read.functions)
-    lines = max((function.content_line_count for function in read.functions), default=0)
+    lines = max(
+        (function.nonblank_line_count for function in read.functions), default=0
+    )
     if read.left_out and not lines:
         label, reason = read.left_out[0]
         hint = f"Not all could be read. {label}: {reason}."

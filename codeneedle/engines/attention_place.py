@@ -13,7 +13,7 @@ WHOLE_SPLITS = 2
 """Graph splits of a model that is on one device: its input, and everything else."""
 
 
-def with_attention(
+def with_attention_place(
     effective: Effective, survey: Survey | None, pair: Pair, *, is_split: bool
 ) -> Effective:
     """
@@ -37,7 +37,7 @@ def with_attention(
         if attention is Attention.CPU and is_split and surveyed is None:
             attention = None
         evidence = f"{splits} graph splits, {whole} with attention in a kernel"
-        if not _is_on_accelerator(effective):
+        if not _has_cache_on_accelerator(effective):
             evidence = "the cache is on the CPU"
         if attention is not None:
             effective = replace(
@@ -67,13 +67,13 @@ def _attention_by_splits(
 
     None between the two.
     """
-    if not _is_on_accelerator(effective) or splits <= whole:
+    if not _has_cache_on_accelerator(effective) or splits <= whole:
         return Attention.KERNEL
     layers = sum(cache.layers for cache in effective.kv)
     return Attention.CPU if layers and splits - whole >= layers else None
 
 
-def _is_on_accelerator(effective: Effective) -> bool:
+def _has_cache_on_accelerator(effective: Effective) -> bool:
     """Whether any of the cache is: on the CPU alone each pair has a kernel."""
     if effective.devices:
         return bool({*effective.devices} - {"CPU"})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.messages import round_score
+from codeneedle.engines.messages import round_score_or_zero
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
 SCALE_VALUES = 4
@@ -36,7 +36,7 @@ def values_per_row(vocabulary: int) -> int:
     return 2 * ((vocabulary + 1) // 2) + 4
 
 
-def chunks(
+def split_into_chunks(
     ids: Sequence[int], *, context: int, beginning: Sequence[int]
 ) -> list[list[int]]:
     """
@@ -121,21 +121,21 @@ class Sums:
         return len(self.nll)
 
     @property
-    def logprobs(self) -> tuple[float, ...]:
+    def rounded_logprobs(self) -> tuple[float, ...]:
         """Statistics of the right tokens, with the decimals that are kept."""
-        return tuple(round_score(min(0.0, -each)) for each in self.nll)
+        return tuple(round_score_or_zero(min(0.0, -each)) for each in self.nll)
 
     @property
-    def first_choices(self) -> float:
+    def first_choice_percent(self) -> float:
         """Share of the right tokens that are the first choice, in percent."""
-        return round(100 * _mean(self.right), 4)
+        return round(100 * _mean_or_zero(self.right), 4)
 
     def means_from(self, start: int) -> ChunkValues:
         """Means over the tokens from *start* on."""
         return ChunkValues(
-            logp=-_mean(self.nll[start:]),
-            kld=_mean(self.kld[start:]),
-            same_top=100 * _mean(self.same[start:]),
+            logp=-_mean_or_zero(self.nll[start:]),
+            kld=_mean_or_zero(self.kld[start:]),
+            same_top=100 * _mean_or_zero(self.same[start:]),
         )
 
     def statistics(self) -> Statistics:
@@ -144,7 +144,7 @@ class Sums:
         kld, dp = np.array(self.kld), np.array(self.dp)
         mean, base_mean = mean_estimate(nll), mean_estimate(base)
         ratio = math.exp(mean.value - base_mean.value)
-        same = _mean(self.same)
+        same = _mean_or_zero(self.same)
         return Statistics(
             ppl=_exponential_of_mean(mean),
             ppl_base=_exponential_of_mean(base_mean),
@@ -160,7 +160,9 @@ class Sums:
             kld_min=float(kld.min()),
             dp_mean=_in_percent(mean_estimate(dp)),
             dp_rms=_in_percent(_root_of_mean_square(dp)),
-            same_top=_in_percent(Estimate(same, _share_error(same, len(kld)))),
+            same_top=_in_percent(
+                Estimate(same, _standard_error_of_share(same, len(kld)))
+            ),
         )
 
 
@@ -187,7 +189,7 @@ def _root_of_mean_square(dp: npt.NDArray[np.float64]) -> Estimate:
     return Estimate(root, (square.error or 0.0) / (2 * root) if root else 0.0)
 
 
-def _share_error(share: float, count: int) -> float:
+def _standard_error_of_share(share: float, count: int) -> float:
     """Standard error of a *share* of *count*; 0 of a single one."""
     return math.sqrt(share * (1 - share) / (count - 1)) if count > 1 else 0.0
 
@@ -197,6 +199,6 @@ def _in_percent(share: Estimate) -> Estimate:
     return Estimate(100 * share.value, 100 * (share.error or 0.0))
 
 
-def _mean(values: list[float] | list[bool]) -> float:
+def _mean_or_zero(values: list[float] | list[bool]) -> float:
     """Mean of *values*; 0 without any."""
     return math.fsum(values) / len(values) if values else 0.0

@@ -39,7 +39,7 @@ from codeneedle.records.record import (
     Status,
 )
 from codeneedle.system import machine, process_memory
-from codeneedle.system.processes import Child, ends_within, process_tree
+from codeneedle.system.processes import Child, ends_within, pids_of_tree_and_group
 from codeneedle.text import size_text
 
 HOST = "127.0.0.1"
@@ -166,7 +166,7 @@ class Tokenizer(Protocol):
         """Length of *text* in tokens; with the special one that begins a prompt."""
         ...
 
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts_without_special(self, texts: Sequence[str]) -> list[int]:
         """The lengths of *texts* in tokens, without special ones."""
         ...
 
@@ -320,7 +320,7 @@ class Served:
         """
         return ()
 
-    def ends_within(self, limit_s: float) -> bool:
+    def wait_for_end(self, limit_s: float) -> bool:
         """Whether it ends on its own before *limit_s* seconds are over."""
         return self.child is not None and ends_within(self.child, limit_s)
 
@@ -364,7 +364,7 @@ class Served:
     def device_bytes(self) -> int | None:
         """What it holds on accelerators now; None if that is unknown."""
         return (
-            process_memory.nvidia_memory_bytes(*process_tree(self.child.pid))
+            process_memory.nvidia_memory_bytes(*pids_of_tree_and_group(self.child.pid))
             if self.child
             else None
         )
@@ -460,7 +460,7 @@ class Engine(ABC):
         """What it can do here, beside answering."""
         return frozenset()
 
-    def refusal(
+    def why_ability_missing(
         self,
         ability: Ability,  # noqa: ARG002 - for those that refuse
     ) -> str:
@@ -488,7 +488,7 @@ class Engine(ABC):
                 "llama.cpp.",
             )
 
-    def refuse_arguments(self) -> None:
+    def refuse_unusable_arguments(self) -> None:
         """
         Raise if the user's arguments would break the experiment, or be ignored.
 
@@ -556,7 +556,7 @@ class Engine(ABC):
         return False
 
     @property
-    def thinking_off(self) -> str:
+    def thinking_off_option(self) -> str:
         """How the engine itself keeps the model from thinking; empty if it cannot."""
         return ""
 
@@ -592,7 +592,7 @@ class Engine(ABC):
         """
         return False
 
-    def survey(
+    def survey_attention_and_memory(
         self,
         pairs: Sequence[Pair],  # noqa: ARG002 - for those that can answer
         *,
@@ -646,9 +646,9 @@ class Engine(ABC):
         if self.scores_prompts:
             return ""
         if Ability.READING not in self.abilities:
-            refusal = self.refusal(Ability.READING)
+            refusal = self.why_ability_missing(Ability.READING)
             return refusal or f"{self.name} has no tool for it"
-        needed = workers * self.reading_tool().memory_bytes(context)
+        needed = workers * self.reading_tool().bytes_needed_to_read(context)
         there = machine.available_memory_bytes()
         if needed <= there:
             return ""

@@ -10,14 +10,14 @@ from signal import SIGKILL, SIGXFSZ, Signals
 from codeneedle.engines.reasons import (
     LINE_CHARACTERS,
     MEMORY,
-    first_sign,
-    printable_line,
-    trouble_in,
+    find_most_telling_trouble,
+    find_trouble_by_signs,
+    printable_line_beginning,
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
-from codeneedle.system.files import tail
+from codeneedle.system.files import masked_log_tail
 from codeneedle.text import escape_invisible, one_line
 
 LAST_LINES = 12
@@ -91,16 +91,20 @@ def silence_error(
     )
 
 
-def cause(log: Path, returncode: int) -> Trouble:
+def exit_cause_from_log(log: Path, returncode: int) -> Trouble:
     """
     Why a program of any kind ended: what the end of its log tells, its signal, a
     complaint, the last line.
     """
-    lines = [*map(printable_line, tail(log, LONG_END_BYTES).splitlines())]
+    lines = [
+        *map(
+            printable_line_beginning, masked_log_tail(log, LONG_END_BYTES).splitlines()
+        )
+    ]
     last = [line for line in lines if line.strip()][-1:]
     said = Trouble(Status.CRASHED, one_line(last[0])[:LAST_WORDS]) if last else None
-    lack = first_sign(((Status.OUT_OF_MEMORY, MEMORY),), lines)
-    return lack or exit_cause(returncode, trouble_in(lines) or said)
+    lack = find_trouble_by_signs(((Status.OUT_OF_MEMORY, MEMORY),), lines)
+    return lack or exit_cause(returncode, find_most_telling_trouble(lines) or said)
 
 
 def exit_cause(returncode: int, said: Trouble | None = None) -> Trouble:
@@ -142,7 +146,7 @@ def trouble_of_sigkill() -> Trouble:
 
     Users send it, too, and so do programs that watch the memory.
     """
-    if machine.ran_out_of_memory():
+    if machine.has_memory_kill_since_start():
         reason = "the kernel ended programs for lack of memory"
         return Trouble(Status.OUT_OF_MEMORY, reason)
     reason = "nothing shows that memory ran out"
@@ -151,7 +155,7 @@ def trouble_of_sigkill() -> Trouble:
 
 def last_log_lines(log: Path) -> tuple[str, ...]:
     """The last `LAST_LINES` of *log* that are not blank, safe to show."""
-    return last_lines(tail(log, END_BYTES).splitlines())
+    return last_lines(masked_log_tail(log, END_BYTES).splitlines())
 
 
 def last_lines(lines: Iterable[str]) -> tuple[str, ...]:

@@ -19,15 +19,15 @@ from codeneedle.engines.messages import (
     ServerGone,
     ServerSilent,
     StreamEvent,
-    check_shape,
+    check_and_convert_answer,
     ignore_progress,
-    json_object,
-    refuse_beyond,
-    stated_error,
+    parse_json_object,
+    parse_stated_error,
+    refuse_too_long_answer,
 )
 from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.records.record import Json
-from codeneedle.system.secrets import know_secrets, masking_errors
+from codeneedle.system.secrets import masking_errors, register_secrets_to_mask
 from codeneedle.text import replace_surrogates
 
 SHORT_S = 5.0
@@ -116,7 +116,7 @@ class Connection:
         self.tell = ignore_progress
         self.silence_limit = SilenceLimit()
         self._silence_s = silence_s
-        know_secrets(api_key)
+        register_secrets_to_mask(api_key)
         self._deadline = _Deadline(is_leaving)
         key = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         is_tls = url.startswith("https:")
@@ -163,15 +163,15 @@ class Connection:
                 return
             # Pings do not count: a server whose computation hangs sends them, too.
             self._extend_deadline()
-            event = json_object(data, expected="an event")
+            event = parse_json_object(data, expected="an event")
             if kind == b"error" or event.get("error"):
-                raise stated_error(data, code=response.status_code)
+                raise parse_stated_error(data, code=response.status_code)
             yield event
 
     def _lines(self, response: httpx.Response, limit_bytes: int) -> Iterator[bytes]:
         """The lines of a stream, up to the silence behind the end of a reply."""
         try:
-            yield from lines(response.iter_raw(), limit_bytes=limit_bytes)
+            yield from split_into_lines(response.iter_raw(), limit_bytes=limit_bytes)
         except httpx.ReadTimeout:
             if not self._deadline.is_last:
                 raise
@@ -211,15 +211,15 @@ class Connection:
         expected = f"what {path} should say"
         with self._response_to(method, path, body, limit_s=limit_s) as response:
             data = join_chunks(response.iter_raw(), limit_bytes=limit_bytes)
-            return check_shape(
-                json_object(data, expected=expected), layout, expected=expected
+            return check_and_convert_answer(
+                parse_json_object(data, expected=expected), layout, expected=expected
             )
 
     @contextlib.contextmanager
-    def _streaming(self, path: str, body: Json) -> Iterator[httpx.Response]:
+    def _post_for_stream(self, path: str, body: Json) -> Iterator[httpx.Response]:
         """The response to a POST of *body*, whose `_events` keep to the limit."""
         limit_s, known = self.silence_limit.limit_and_cause(self._silence_s)
-        self.silence_limit.begin()
+        self.silence_limit.begin_silence()
         try:
             with self._response_to("POST", path, body, limit_s=limit_s) as response:
                 yield response
@@ -269,7 +269,9 @@ def _refuse_error(answer: httpx.Response) -> None:
         raise Refused(
             code=answer.status_code, kind="redirect", message=replace_surrogates(where)
         )
-    error = stated_error(error_beginning(answer.iter_raw()), code=answer.status_code)
+    error = parse_stated_error(
+        error_beginning(answer.iter_raw()), code=answer.status_code
+    )
     error.retry_after = answer.headers.get("retry-after", "")
     raise error
 
@@ -282,7 +284,7 @@ class _NoCookies(http.cookiejar.CookieJar):
         """Keep none."""
 
 
-def lines(
+def split_into_lines(
     chunks: Iterable[bytes], *, limit_bytes: int = REPLY_LIMIT_BYTES
 ) -> Iterator[bytes]:
     """
@@ -308,8 +310,8 @@ def lines(
         pending_bytes += len(rest)
         for line in complete:
             yield line.rstrip(b"\r")
-        refuse_beyond(LINE_LIMIT_BYTES, pending_bytes)
-        refuse_beyond(limit_bytes, total)
+        refuse_too_long_answer(LINE_LIMIT_BYTES, pending_bytes)
+        refuse_too_long_answer(limit_bytes, total)
 
 
 def join_chunks(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
@@ -322,7 +324,7 @@ def join_chunks(chunks: Iterable[bytes], *, limit_bytes: int) -> bytes:
     data = bytearray()
     for chunk in chunks:
         data += chunk
-        refuse_beyond(limit_bytes, len(data))
+        refuse_too_long_answer(limit_bytes, len(data))
     return bytes(data)
 
 

@@ -32,7 +32,7 @@ class Gain:
         return (self.reference - self.kv) / whole
 
     @property
-    def further_tokens(self) -> int:
+    def further_tokens_in_saved_memory(self) -> int:
         """Further tokens that the memory of the reference would hold with the pair."""
         saved = self.reference - self.kv
         return int(saved / self.per_token) if self.per_token else 0
@@ -84,7 +84,7 @@ def memory_gain(
     Returns:
         None if the size of one of both is unknown at that context.
     """
-    kv, reference = ours.size(at), theirs.size(at)
+    kv, reference = ours.cache_bytes_at(at), theirs.cache_bytes_at(at)
     if kv is None or reference is None:
         return None
     return Gain(

@@ -22,8 +22,8 @@ from codeneedle.scores import (
     NoScore,
     NotANumber,
     checked_log_probability,
-    first_contradiction,
     refuse_contradiction,
+    why_first_contradictory,
 )
 from codeneedle.text import replace_surrogates, size_text
 
@@ -68,7 +68,7 @@ class Generation:
     def fault(self) -> str:
         """Why its probabilities contradict each other; empty if they do not."""
         is_told = len(self.logprobs) == len(self.gaps)
-        return first_contradiction(self.logprobs, self.gaps) if is_told else ""
+        return why_first_contradictory(self.logprobs, self.gaps) if is_told else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +119,7 @@ class Forced:
         """Why these are no scores; empty if they are."""
         if not self.has_matching_lengths:
             return "they are not of the same tokens, or there is none"
-        return first_contradiction(self.logprobs, self.leads, {*self.bounds})
+        return why_first_contradictory(self.logprobs, self.leads, {*self.bounds})
 
     @property
     def mean_logprob(self) -> float:
@@ -147,7 +147,7 @@ class Forced:
         return next(breaks, len(self.leads))
 
 
-def passage_tokens(
+def passage_token_ranges_and_costs(
     ends: Sequence[int], passages: Sequence[tuple[int, int]]
 ) -> list[tuple[range, int]]:
     """
@@ -356,7 +356,7 @@ class TokenPiece:
         return len(self.piece)
 
 
-def json_object(data: bytes, *, expected: str) -> Json:
+def parse_json_object(data: bytes, *, expected: str) -> Json:
     """
     The JSON object that *data* is; bytes that are no UTF-8 become U+FFFD.
 
@@ -374,7 +374,7 @@ def json_object(data: bytes, *, expected: str) -> Json:
     return answer
 
 
-def refuse_beyond(limit: int, length: int) -> None:
+def refuse_too_long_answer(limit: int, length: int) -> None:
     """
     Stop at an answer of more than *limit* bytes or characters.
 
@@ -385,11 +385,13 @@ def refuse_beyond(limit: int, length: int) -> None:
         raise BadReply(limit_bytes=limit)
 
 
-def stated_error(data: bytes, *, code: int) -> Refused:
+def parse_stated_error(data: bytes, *, code: int) -> Refused:
     """The error that a server states in *data*, or one that quotes it."""
     try:
-        answer = json_object(data, expected="an error")
-        stated = check_shape(answer, _ErrorReply, expected="an error").error
+        answer = parse_json_object(data, expected="an error")
+        stated = check_and_convert_answer(
+            answer, _ErrorReply, expected="an error"
+        ).error
     except BadReply:
         text = data[: 4 * QUOTE_CHARACTERS].decode(errors="replace")
         return Refused(code=code, kind="answer", message=text)
@@ -404,7 +406,9 @@ def stated_error(data: bytes, *, code: int) -> Refused:
     return Refused(code=code, kind=kind, message=message, counts=numbers)
 
 
-def check_shape(answer: Any, layout: type[_Layout], *, expected: str) -> _Layout:
+def check_and_convert_answer(
+    answer: Any, layout: type[_Layout], *, expected: str
+) -> _Layout:
     """
     Check what came as JSON against *layout*; what it does not name is ignored.
 
@@ -499,7 +503,7 @@ class StreamEvent:
     """How far the server has read the prompt; None if it does not say so."""
 
 
-def reply_of(
+def read_reply_stream(
     events: Iterable[Json],
     *,
     read: Callable[[Json], StreamEvent],
@@ -528,8 +532,8 @@ def reply_of(
     for each in events:
         event = read(each)
         partial.add(event)
-        tell(event.progress or Progress(partial.tokens, max_tokens))
-        refuse_beyond(LONGEST_TOKEN * max_tokens, partial.characters)
+        tell(event.progress or Progress(partial.token_count, max_tokens))
+        refuse_too_long_answer(LONGEST_TOKEN * max_tokens, partial.characters)
         if (
             "\n" in event.text
             and event.finish is None
@@ -575,7 +579,7 @@ class _PartialReply:
     def _append_score(self, token: Token) -> None:
         """Append what *token* was scored with; of a reply with a fault, nothing."""
         try:
-            listed = listed_logprobs(token)
+            listed = own_and_listed_logprobs(token)
         except NotANumber as error:
             read = self.timings.cache_n + self.timings.prompt_n
             raise ComputesNan(token=read + len(self.lengths)) from error
@@ -583,13 +587,13 @@ class _PartialReply:
             self.unscored = self.unscored or str(error)
             return
         others = [number for other, number in listed.items() if other != token.id]
-        self.logprobs.append(round_score(listed[token.id]))
+        self.logprobs.append(round_score_or_zero(listed[token.id]))
         is_told = others and token.id != NO_ID
-        gap = round_score(listed[token.id] - max(others)) if is_told else None
+        gap = round_score_or_zero(listed[token.id] - max(others)) if is_told else None
         self.gaps.append(gap)
 
     @property
-    def tokens(self) -> int:
+    def token_count(self) -> int:
         """Tokens that have come, as the server counts them or else by their scores."""
         return max(self.timings.predicted_n, len(self.lengths))
 
@@ -609,9 +613,9 @@ class _PartialReply:
             finish=finish,
             prompt_tokens=timings.cache_n + timings.prompt_n,
             cached_tokens=timings.cache_n,
-            prompt_ms=_stated_ms(timings.prompt_ms),
+            prompt_ms=_plausible_ms_or_zero(timings.prompt_ms),
             predicted_tokens=timings.predicted_n,
-            predicted_ms=_stated_ms(timings.predicted_ms),
+            predicted_ms=_plausible_ms_or_zero(timings.predicted_ms),
             logprobs=tuple(self.logprobs) if is_scored else (),
             gaps=tuple(gaps) if is_scored and len(gaps) == len(self.gaps) else (),
             lengths=tuple(self.lengths),
@@ -621,7 +625,7 @@ class _PartialReply:
         )
 
 
-def listed_logprobs(token: Token) -> dict[int, float]:
+def own_and_listed_logprobs(token: Token) -> dict[int, float]:
     """
     Log-probabilities at the place of *token*, by number: its own, and those listed.
 
@@ -649,13 +653,13 @@ LONGEST_MS = 1e12
 """Longest plausible duration; longer ones count as missing."""
 
 
-def _stated_ms(number: float | None) -> float:
+def _plausible_ms_or_zero(number: float | None) -> float:
     """A time that a server states; 0 where it cannot be."""
-    number = round_score(number or 0.0)
+    number = round_score_or_zero(number or 0.0)
     return number if 0 <= number <= LONGEST_MS else 0.0
 
 
-def round_score(number: float) -> float:
+def round_score_or_zero(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0

@@ -45,7 +45,7 @@ def _differences(
         yield "the log names no KV cache, so its types cannot be verified"
     for buffer in effective.kv:
         # Models that keep K and V in one have no V of their own.
-        yield from wrong_types(
+        yield from wrong_type_phrases(
             pair, buffer.k_type, buffer.v_type if buffer.v_mib > 0 else pair.v
         )
     context = effective.context
@@ -64,7 +64,7 @@ def _differences(
         yield f"{on_device} of {layers} layers are on the accelerator, not all"
 
 
-def refuse_without_flash(pair: Pair | None, effective: Effective) -> None:
+def refuse_quantized_v_without_flash(pair: Pair | None, effective: Effective) -> None:
     """
     Stop at a quantized V of a model for which the engine has no flash attention.
 
@@ -80,7 +80,7 @@ def refuse_without_flash(pair: Pair | None, effective: Effective) -> None:
         )
 
 
-def wrong_types(pair: Pair, k: str, v: str) -> Iterator[str]:
+def wrong_type_phrases(pair: Pair, k: str, v: str) -> Iterator[str]:
     """In what the cache types *k* and *v* differ from *pair*."""
     if k != pair.k:
         yield f"K is {k}, not {pair.k}"

@@ -97,7 +97,7 @@ _RAISES = re.compile(r"\s+raise\b")
 """Code that a traceback quotes above what was raised."""
 
 
-def printable_line(line: str) -> str:
+def printable_line_beginning(line: str) -> str:
     """The beginning of *line* without terminal escapes and control characters."""
     shown = line[:LINE_CHARACTERS]
     if shown.isprintable():
@@ -106,7 +106,7 @@ def printable_line(line: str) -> str:
     return "".join(c if c.isprintable() or c == "\t" else " " for c in bare)
 
 
-def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
+def find_trouble_by_signs(signs: Signs, lines: Iterable[str]) -> Trouble | None:
     """
     The first of *lines* with a sign; None without one.
 
@@ -120,7 +120,7 @@ def first_sign(signs: Signs, lines: Iterable[str]) -> Trouble | None:
     return None
 
 
-def trouble_in(lines: Iterable[str]) -> Trouble | None:
+def find_most_telling_trouble(lines: Iterable[str]) -> Trouble | None:
     """
     The most telling of the last *lines* of a program that ended; None if none is.
 
@@ -128,7 +128,7 @@ def trouble_in(lines: Iterable[str]) -> Trouble | None:
     of those that belong together. A line that only says that something failed counts
     if none says what, or denies something right before it.
     """
-    ending = _without_usage(lines)[-LAST_COMPLAINTS:]
+    ending = _without_usage_and_stacks(lines)[-LAST_COMPLAINTS:]
     block = _last_error_lines(ending)
     firm = [line for line in block if not _WARNING.search(line)]
     causes = [line for line in firm if not _CONSEQUENCE.search(line)]
@@ -147,7 +147,7 @@ def trouble_in(lines: Iterable[str]) -> Trouble | None:
     return Trouble(status, one_line(found[0][thrown.start() if thrown else 0 :]))
 
 
-def _without_usage(lines: Iterable[str]) -> list[str]:
+def _without_usage_and_stacks(lines: Iterable[str]) -> list[str]:
     """Without a usage text, which an error stands above or below, and stacks."""
     kept: list[str] = []
     is_usage = False

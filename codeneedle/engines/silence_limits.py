@@ -34,7 +34,7 @@ class SilenceLimit:
     longest_s: float = 0.0  # the longest time without one that came to an end
     _since_s: float = field(default=0.0, init=False)
 
-    def begin(self) -> None:
+    def begin_silence(self) -> None:
         """Wait from now on."""
         self._since_s = time.monotonic()
 

@@ -17,8 +17,8 @@ from codeneedle.engines.http import SHORT_S
 from codeneedle.engines.messages import Readiness, ServerGone
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
-from codeneedle.system.files import tail
-from codeneedle.system.processes import Child, ends_within, free_port, is_stopped
+from codeneedle.system.files import masked_log_tail
+from codeneedle.system.processes import Child, ends_within, free_port, is_suspended
 from codeneedle.text import duration_text
 
 PORT_ATTEMPTS = 5
@@ -77,7 +77,7 @@ class StartedServer(Served, ABC):
             waited_s: Seconds since its start.
         """
 
-    def state(self, readiness: Readiness) -> str:
+    def waiting_phrase(self, readiness: Readiness) -> str:
         """What keeps it at *readiness*, as a phrase."""
         return {
             Readiness.LOADING: "it is still loading",
@@ -131,7 +131,7 @@ def serving(
             if isinstance(error, ServerGone):
                 # The connection breaks a moment before the process is gone.
                 ends_within(server.child, DEATH_S)
-            if failure := server.exit_error() or _stopped_server_error(server, error):
+            if failure := server.exit_error() or _error_if_suspended(server, error):
                 raise failure from error
             error.log_excerpt = error.log_excerpt or server.excerpt(error)
             raise
@@ -145,20 +145,20 @@ def _start_until_ready(
     """Start the server, again where a free port was taken meanwhile."""
     for attempt in range(1, PORT_ATTEMPTS + 1):
         server = start(port or free_port(HOST), stack)
-        readiness = _wait_for(server)
+        readiness = _wait_until_ready(server)
         if readiness is Readiness.READY:
             return server
         if server.child.poll() is None:
             late = server.delay_error(readiness)
-            raise _stopped_server_error(server, late) or late
-        log = tail(server.log, _TAIL_BYTES).lower()
+            raise _error_if_suspended(server, late) or late
+        log = masked_log_tail(server.log, _TAIL_BYTES).lower()
         is_taken = any(sign in log for sign in _PORT_IS_TAKEN)
         if port or attempt == PORT_ATTEMPTS or not is_taken:
             break
     raise server.death_error()
 
 
-def _wait_for(server: StartedServer) -> Readiness:
+def _wait_until_ready(server: StartedServer) -> Readiness:
     """
     How far the server is once it is ready, has ended, or is out of time.
 
@@ -176,8 +176,8 @@ def _wait_for(server: StartedServer) -> Readiness:
         if readiness is not Readiness.SILENT or limit_s == SHORT_S:
             best = readiness
         if waited_s >= tell_at_s:
-            is_halted = is_stopped(server.child.pid)
-            state = STOPPED if is_halted else server.state(best)
+            is_halted = is_suspended(server.child.pid)
+            state = STOPPED if is_halted else server.waiting_phrase(best)
             _report_wait(state, waited_s, left_s)
             tell_at_s = 2 * waited_s
         time.sleep(min(nap_seconds(time.monotonic() - began_s), left_s))
@@ -188,9 +188,9 @@ def _wait_for(server: StartedServer) -> Readiness:
 STOPPED = "its process is stopped, by SIGSTOP or a debugger"
 
 
-def _stopped_server_error(server: StartedServer, error: CellError) -> CellError | None:
+def _error_if_suspended(server: StartedServer, error: CellError) -> CellError | None:
     """What explains the *error* of a server whose process is stopped; else None."""
-    if error.status != Status.TIMED_OUT or not is_stopped(server.child.pid):
+    if error.status != Status.TIMED_OUT or not is_suspended(server.child.pid):
         return None
     return CellError(
         f"{error}: {STOPPED}",

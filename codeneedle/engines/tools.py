@@ -186,7 +186,7 @@ class DivergenceTool(Protocol):
         """What the distributions of the reference would add to *folder*, in bytes."""
         ...
 
-    def reference(self, task: DivergenceTask) -> Reference | None:
+    def find_stored_reference(self, task: DivergenceTask) -> Reference | None:
         """The stored distributions of the reference; None unless they are of *task*."""
         ...
 
@@ -279,7 +279,7 @@ class ReadingTool(Protocol):
         """Places of a text of so many *tokens*, from 0, whose tokens are scored."""
         ...
 
-    def memory_bytes(self, tokens: int) -> int:
+    def bytes_needed_to_read(self, tokens: int) -> int:
         """What it takes in main memory for a text of *tokens*, beside the model."""
         ...
 

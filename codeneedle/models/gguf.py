@@ -154,7 +154,9 @@ def parse(data: Buffer) -> Header:
         if TOKENIZER.fullmatch(name):
             hashes[name] = reader.hash_from(start)
     kept: dict[str, Tensor] = {}
-    extent, elements, expert_bytes = _read_tensors(reader, tensors, kept)
+    extent, elements, expert_bytes = _read_tensor_extent_and_totals(
+        reader, tensors, kept
+    )
     start = _align(reader.at, values.get("general.alignment", DEFAULT_ALIGNMENT))
     return Header(
         values=values,
@@ -176,7 +178,7 @@ def _joined_hash(hashes: dict[str, bytes]) -> str:
     return hashlib.sha256(b"".join(named)).hexdigest()
 
 
-def looks_like(start: bytes) -> str:
+def guessed_kind_phrase(start: bytes) -> str:
     """The kind of a file that begins with *start*, as a phrase."""
     if start[8:10] == b'{"':
         return "a safetensors file"
@@ -330,7 +332,7 @@ def _scalar_layout(kind: int) -> struct.Struct:
     return layout
 
 
-def _read_tensors(
+def _read_tensor_extent_and_totals(
     reader: _ByteCursor, tensors: int, kept: dict[str, Tensor]
 ) -> tuple[int, int, int]:
     """

@@ -19,8 +19,13 @@ from codeneedle.models.sensitivity import (
     coarsest_safe_k_type,
 )
 from codeneedle.models.stores import StoredModel
-from codeneedle.models.weights import Weights, read_header
-from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
+from codeneedle.models.weights import Weights, read_weights_from_headers
+from codeneedle.system.files import (
+    cache_folder,
+    file_state_text,
+    read_json_or_none,
+    write_json_if_possible,
+)
 
 AT = 32_768
 """Context at which caches are compared, in tokens."""
@@ -64,7 +69,9 @@ def facts_of(weights: Weights) -> HeaderFacts:
     """What is shown of *weights*."""
     at = min(AT, weights.training_context or AT)
     caches = caches_of_plain_attention(weights, at)
-    full, less = (caches.size(at, p) if caches else None for p in (FULL, SAVING))
+    full, less = (
+        caches.cache_bytes_at(at, p) if caches else None for p in (FULL, SAVING)
+    )
     norms = [n for _, n in weights.k_bias_norms if math.isfinite(n)]
     return HeaderFacts(
         architecture=weights.architecture,
@@ -80,7 +87,7 @@ def facts_of(weights: Weights) -> HeaderFacts:
     )
 
 
-def read_facts_of_models(
+def read_and_keep_facts(
     models: Iterable[StoredModel],
     read_folder: Callable[[StoredModel], Weights],
     progress: Callable[[int], None] = lambda _: None,
@@ -106,7 +113,7 @@ def read_facts_of_models(
         if key and not found.problem:
             known[key] = found
     if known.keys() - kept.keys():
-        write_note(_facts_file(), _KeptFacts(KIND, kept | known))
+        write_json_if_possible(_facts_file(), _KeptFacts(KIND, kept | known))
     return facts
 
 
@@ -117,7 +124,11 @@ def _read_facts(
     if model.problem:
         return HeaderFacts(problem=model.problem)
     try:
-        weights = read_folder(model) if model.is_folder else read_header(model.path)
+        weights = (
+            read_folder(model)
+            if model.is_folder
+            else read_weights_from_headers(model.path)
+        )
     except CodeneedleError as error:
         return HeaderFacts(problem=str(error).removeprefix(f"{model.path} "))
     return facts_of(weights)
@@ -125,7 +136,7 @@ def _read_facts(
 
 def _read_kept_facts() -> dict[str, HeaderFacts]:
     """Facts that are kept, by `_model_key`; none of another version."""
-    note = read_note(_facts_file(), _KeptFacts)
+    note = read_json_or_none(_facts_file(), _KeptFacts)
     return note.facts if note and note.kind == KIND else {}
 
 

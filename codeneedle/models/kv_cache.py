@@ -39,7 +39,7 @@ class Caches:
     is_by_header: bool = False
     """Whether no engine was asked, so that they may be smaller."""
 
-    def size(self, context: int, pair: Pair | None = None) -> float | None:
+    def cache_bytes_at(self, context: int, pair: Pair | None = None) -> float | None:
         """
         Size of K and V at another context, in bytes.
 
@@ -82,7 +82,7 @@ class Buffers:
     told: Mapping[int, int]
     """Size in bytes by context in tokens, as an engine tells it; not empty."""
 
-    def size(self, context: int) -> int:
+    def buffer_bytes_at(self, context: int) -> int:
         """
         Size at another context, in bytes; of one below a micro-batch at most so much.
 
@@ -96,7 +96,7 @@ class Buffers:
 
 def _cell_bytes(buffer: KvBuffer, pair: Pair | None) -> float:
     """K and V of a token, in bytes, with the types of *pair*; NaN if unknown."""
-    k, v = cache_bytes(buffer)
+    k, v = exact_k_and_v_bytes(buffer)
     if pair:
         k *= _bits_ratio(pair.k, buffer.k_type)
         v *= _bits_ratio(pair.v, buffer.v_type)
@@ -139,17 +139,17 @@ def why_misfit(weights: Weights, pair: Pair) -> str | None:
     if weights.needs_equal_types and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so both types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
-    return _block_misfit(pair.k, k_sizes) or _block_misfit(pair.v, v_sizes)
+    return _why_block_misfit(pair.k, k_sizes) or _why_block_misfit(pair.v, v_sizes)
 
 
-def type_misfit(weights: Weights, cache_type: str) -> str | None:
+def why_type_misfit(weights: Weights, cache_type: str) -> str | None:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
     None if it can, and for an unknown type, which the server checks.
     """
     k_sizes, v_sizes = _head_sizes(weights)
-    return _block_misfit(cache_type, k_sizes | v_sizes)
+    return _why_block_misfit(cache_type, k_sizes | v_sizes)
 
 
 def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
@@ -160,7 +160,7 @@ def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     )
 
 
-def _block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
+def _why_block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
     """Why blocks of a type do not fit one of *head_sizes*; None if they do."""
     block = BLOCK_SIZE.get(cache_type, 1)
     for size in sorted(head_sizes):
@@ -177,7 +177,7 @@ A byte more, because 0.62 of 0.625 is as far away as it can be.
 """
 
 
-def cache_bytes(buffer: KvBuffer) -> tuple[float, float]:
+def exact_k_and_v_bytes(buffer: KvBuffer) -> tuple[float, float]:
     """
     Size of K and of V of a cache, in bytes.
 
@@ -210,7 +210,10 @@ def bits_by_cache_type(caches: Iterable[KvBuffer]) -> dict[str, float]:
         (name, (buffer.cells, buffer.layers, side), size)
         for buffer in caches
         for side, name, size in zip(
-            "KV", (buffer.k_type, buffer.v_type), cache_bytes(buffer), strict=True
+            "KV",
+            (buffer.k_type, buffer.v_type),
+            exact_k_and_v_bytes(buffer),
+            strict=True,
         )
     ]
     values = {
@@ -338,12 +341,15 @@ def predict_memory(
         refusal: Why a pair cannot be served, as a phrase; empty if it can.
     """
     contexts = usual_contexts(weights.training_context)
-    allowance = partial(allowance_bytes, weights, buffers=buffers)
+    allowance = partial(bytes_beside_weights_and_cache, weights, buffers=buffers)
     memories = []
     for pair in pairs:
         why = refusal(pair)
         known = None if why else caches
-        sizes = (known.size(context, pair) if known else None for context in contexts)
+        sizes = (
+            known.cache_bytes_at(context, pair) if known else None
+            for context in contexts
+        )
         memories.append(
             PairMemory(
                 pair=pair,
@@ -354,7 +360,7 @@ def predict_memory(
         )
     return MemoryPlan(
         contexts=tuple(contexts),
-        pairs=tuple(sorted(memories, key=_largest_first)),
+        pairs=tuple(sorted(memories, key=_largest_first_key)),
         weights_bytes=weights.size_bytes,
         allowance_bytes=tuple(map(allowance, contexts)),
         room=room,
@@ -371,7 +377,7 @@ def usual_contexts(training_context: int) -> tuple[int, ...]:
     return (*shorter, training_context)
 
 
-def allowance_bytes(
+def bytes_beside_weights_and_cache(
     weights: Weights, context: int, *, buffers: Buffers | None = None
 ) -> int:
     """
@@ -382,7 +388,9 @@ def allowance_bytes(
     `RESERVE_BYTES` come on top.
     """
     computed = (
-        buffers.size(context) if buffers else _compute_buffer_bytes(weights, context)
+        buffers.buffer_bytes_at(context)
+        if buffers
+        else _compute_buffer_bytes(weights, context)
     )
     heads = max(weights.kv_heads, default=0)
     layer = 2 * context * heads * (weights.key_length + weights.value_length)
@@ -414,12 +422,12 @@ def longest_context(
     A multiple of `CONTEXT_STEP`, or that of *caches*, which it never exceeds: the
     longest usual one. 0 where nothing fits, None where it cannot be predicted.
     """
-    if caches is None or caches.size(CONTEXT_STEP, pair) is None:
+    if caches is None or caches.cache_bytes_at(CONTEXT_STEP, pair) is None:
         return None
 
     def fits(context: int) -> bool:
-        cache = caches.size(context, pair) or 0
-        beside = allowance_bytes(weights, context, buffers=buffers)
+        cache = caches.cache_bytes_at(context, pair) or 0
+        beside = bytes_beside_weights_and_cache(weights, context, buffers=buffers)
         return weights.size_bytes + cache + beside <= room.size_bytes
 
     most = caches.context
@@ -464,7 +472,7 @@ def _backend_and_bytes(device: str) -> tuple[str, int] | None:
     return match["backend"], int(match["mib"]) * MIB
 
 
-def _largest_first(memory: PairMemory) -> tuple[float, ...]:
+def _largest_first_key(memory: PairMemory) -> tuple[float, ...]:
     """Sort key: by size at the longest context, unknown ones last, then by types."""
     size_bytes = memory.kv_bytes[-1]
     size = math.inf if size_bytes is None else -size_bytes

@@ -22,7 +22,7 @@ from gguf.quants import dequantize, quantize
 
 from codeneedle.errors import CodeneedleError
 from codeneedle.models.gguf import Tensor, Value, block_values_and_bytes
-from codeneedle.models.weights import Weights, header_of
+from codeneedle.models.weights import Weights, read_complete_header
 
 Array = npt.NDArray[np.float32]
 
@@ -80,7 +80,7 @@ class _UnknownShape(Exception):  # noqa: N818 - named after the fact
 
 
 @functools.lru_cache(maxsize=8)
-def compute_moved_shares(weights: Weights) -> Mapping[str, float]:
+def moved_attention_by_k_type(weights: Weights) -> Mapping[str, float]:
     """
     The share of attention that rounding K moves, by K type; empty if unknown.
 
@@ -88,13 +88,13 @@ def compute_moved_shares(weights: Weights) -> Mapping[str, float]:
     """
     try:
         with np.errstate(all="ignore"):
-            moved = _mean_moved_shares(weights)
+            moved = _mean_moved_by_k_type(weights)
     except (_UnknownShape, CodeneedleError, OSError, NotImplementedError):
         return {}
     return moved if all(map(math.isfinite, moved.values())) else {}
 
 
-def _mean_moved_shares(weights: Weights) -> dict[str, float]:
+def _mean_moved_by_k_type(weights: Weights) -> dict[str, float]:
     """Share of attention that moves by K type, mean of some heads of all layers."""
     attention = _attention_of(weights)
     chance = np.random.default_rng(0)
@@ -154,7 +154,7 @@ class _Rope:
     speeds: Array  # radians per position, of each pair of dimensions
     is_neox: bool  # whether pairs are of two halves, else of neighbours
 
-    def turn(self, vectors: Array, positions: Array) -> Array:
+    def rotate_vectors(self, vectors: Array, positions: Array) -> Array:
         """*vectors*, one a row, each turned by its position."""
         pairs = len(self.speeds)
         left, right = (
@@ -196,7 +196,7 @@ class _Tensors:
     """The tensors of attention in some files, of which parts are read."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        headers = [(path, header_of(path)) for path in files]
+        headers = [(path, read_complete_header(path)) for path in files]
         self.values = headers[0][1].values
         self._places = {
             name: (path, tensor)
@@ -204,7 +204,7 @@ class _Tensors:
             for name, tensor in header.kept.items()
         }
 
-    def vector(self, name: str, length: int, part: slice) -> Array | None:
+    def read_vector_part(self, name: str, length: int, part: slice) -> Array | None:
         """A part of a vector of *length* numbers; None if there is none."""
         place = self._places.get(name)
         if place is None:
@@ -216,7 +216,9 @@ class _Tensors:
         )[0]
         return numbers
 
-    def matrix(self, name: str, width: int, rows: range, columns: int) -> Array:
+    def read_matrix_part(
+        self, name: str, width: int, rows: range, columns: int
+    ) -> Array:
         """Some *rows* of a matrix of *width* columns, of which the first are read."""
         place = self._places.get(name)
         if place is None or place[1].row != width:
@@ -268,7 +270,7 @@ class _Attention:
         self, layer: int, heads: int, kv_heads: int, chance: np.random.Generator
     ) -> Iterator[list[float]]:
         """For `HEADS` heads of *layer* by *chance*, the shares of `K_TYPES`."""
-        gains = self.tensors.vector(
+        gains = self.tensors.read_vector_part(
             f"blk.{layer}.attn_norm.weight", self.width, slice(0, self.columns)
         )
         if gains is None:
@@ -284,21 +286,23 @@ class _Attention:
             k = self._project_tokens(f"blk.{layer}.attn_k", int(head), kv_heads, keys)
             q = self._project_tokens(f"blk.{layer}.attn_q", query, heads, queries)
             yield _moved_shares(
-                self.rope.turn(q, behind) @ self.mixing,
-                self.rope.turn(k, positions) @ self.mixing,
+                self.rope.rotate_vectors(q, behind) @ self.mixing,
+                self.rope.rotate_vectors(k, positions) @ self.mixing,
             )
 
     def _project_tokens(self, name: str, head: int, heads: int, tokens: Array) -> Array:
         """What a *head* of so many makes of *tokens*, one a row, before positions."""
         part = slice(head * self.size, (head + 1) * self.size)
         rows = range(part.start, part.stop)
-        matrix = self.tensors.matrix(f"{name}.weight", self.width, rows, self.columns)
+        matrix = self.tensors.read_matrix_part(
+            f"{name}.weight", self.width, rows, self.columns
+        )
         vectors: Array = tokens @ matrix.T
-        bias = self.tensors.vector(f"{name}.bias", heads * self.size, part)
+        bias = self.tensors.read_vector_part(f"{name}.bias", heads * self.size, part)
         if bias is not None:
             vectors += bias
         whole = slice(0, self.size)
-        gains = self.tensors.vector(f"{name}_norm.weight", self.size, whole)
+        gains = self.tensors.read_vector_part(f"{name}_norm.weight", self.size, whole)
         if gains is None:
             return vectors
         squares = np.mean(vectors**2, axis=1, keepdims=True)
@@ -312,7 +316,10 @@ def _moved_shares(queries: Array, keys: Array) -> list[float]:
     return [
         float(
             np.abs(
-                _unmasked_attention_weights(queries, _round_trip(keys, name)) - before
+                _unmasked_attention_weights(
+                    queries, _quantize_and_dequantize(keys, name)
+                )
+                - before
             )
             .sum(1)
             .mean()
@@ -330,7 +337,7 @@ def _unmasked_attention_weights(queries: Array, keys: Array) -> Array:
     return shares
 
 
-def _round_trip(keys: Array, name: str) -> Array:
+def _quantize_and_dequantize(keys: Array, name: str) -> Array:
     """*keys* as a cache of type *name* keeps them."""
     kind = GGMLQuantizationType[name.upper()]
     # In one row, since `gguf` walks over rows in Python.

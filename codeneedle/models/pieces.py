@@ -59,7 +59,7 @@ class Piece:
         return (int(self.at), "") if self.at.isdigit() else (0, self.at.lower())
 
 
-def piece_at(path: Path) -> Piece | None:
+def parse_piece_name(path: Path) -> Piece | None:
     """The piece that *path* is by its name; None if it is none."""
     name, ending = path.name, ""
     if name.lower().endswith(".gguf"):
@@ -79,7 +79,7 @@ def piece_at(path: Path) -> Piece | None:
     return None
 
 
-def is_download(path: Path) -> bool:
+def has_download_name(path: Path) -> bool:
     """Whether *path* is called like a file that is being fetched."""
     return path.name.lower().endswith(_DOWNLOADS)
 
@@ -87,7 +87,7 @@ def is_download(path: Path) -> bool:
 def pieces_of(whole: Path) -> list[Piece]:
     """All pieces of *whole* in its folder, in order, `MOST_PIECES` at most."""
     try:
-        named = [piece_at(path) for path in sorted(whole.parent.iterdir())]
+        named = [parse_piece_name(path) for path in sorted(whole.parent.iterdir())]
     except OSError:
         return []
     pieces = [piece for piece in named if piece and piece.whole == whole]
@@ -103,9 +103,9 @@ def place_phrase(piece: Piece) -> str:
     return f"part {number} of the {len(here)} here of {piece.whole.name}"
 
 
-def advice(pieces: Sequence[Piece]) -> str:
+def join_or_fetch_advice(pieces: Sequence[Piece]) -> str:
     """What to do with the *pieces* of one file: join them, or fetch what is missing."""
-    missing = _missing_parts(pieces)
+    missing = _missing_parts_phrase(pieces)
     whole = pieces[0].whole
     if missing:
         return f"Fetch {missing} of {whole.name} into the same folder; then join all."
@@ -113,7 +113,7 @@ def advice(pieces: Sequence[Piece]) -> str:
     return f"Join them: cat {paths} > {shlex.quote(str(whole))}"
 
 
-def _missing_parts(pieces: Sequence[Piece]) -> str:
+def _missing_parts_phrase(pieces: Sequence[Piece]) -> str:
     """The parts that are not there, as a phrase; empty where none is known to be."""
     if not pieces[0].at.isdigit():
         is_first = not pieces[0].at.lower().strip("a")

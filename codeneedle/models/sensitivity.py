@@ -33,7 +33,9 @@ LEAST_PARAMETERS = 100_000_000
 """Of a model for which the rule holds: the smallest that was measured has 135M."""
 
 
-def warnings(weights: Weights, *, is_rotated: bool = True) -> Iterator[str]:
+def cache_quantization_warnings(
+    weights: Weights, *, is_rotated: bool = True
+) -> Iterator[str]:
     """What a user should expect of *weights*, with what that is based on."""
     from codeneedle.models.moved_attention import ROTATED
 
@@ -63,7 +65,7 @@ def coarsest_safe_k_type(moved: Mapping[str, float]) -> str:
     return ["f16", *borne][-1] if moved else ""
 
 
-def unborne_types(weights: Weights, *, is_rotated: bool = True) -> tuple[str, ...]:
+def unsafe_k_types(weights: Weights, *, is_rotated: bool = True) -> tuple[str, ...]:
     """
     Types of K that *weights* are predicted not to bear: they lose more than 1 %.
 
@@ -79,10 +81,10 @@ def attention_moved_by_k_type(weights: Weights) -> Mapping[str, float]:
 
     Empty where that is unknown, or where nothing was measured that it could foretell.
     """
-    from codeneedle.models.moved_attention import compute_moved_shares
+    from codeneedle.models.moved_attention import moved_attention_by_k_type
 
     is_as_measured = weights.parameters >= LEAST_PARAMETERS
-    return compute_moved_shares(weights) if is_as_measured else {}
+    return moved_attention_by_k_type(weights) if is_as_measured else {}
 
 
 def _prediction_warnings(moved: Mapping[str, float]) -> Iterator[str]:
@@ -96,19 +98,19 @@ def _prediction_warnings(moved: Mapping[str, float]) -> Iterator[str]:
         yield (
             f"K {', '.join(shares)}: predicted from the weights alone to lose more "
             "than 1 of 100 right tokens of ordinary text, since rounding it moves "
-            f"{_percent_range(shares.values())} of the attention (rule: more than "
+            f"{_percent_range_text(shares.values())} of the attention (rule: more than "
             f"{100 * MOST_MOVED:.0f} %, in a rotated cache; {unknown}found on models "
             "of 0.1 and 0.5B, RESULTS.md)"
         )
 
 
-def _percent_range(shares: Collection[float]) -> str:
+def _percent_range_text(shares: Collection[float]) -> str:
     """The least and the most of *shares*, in percent: ``5.4 to 62 %``."""
-    least, most = map(_percent, (min(shares), max(shares)))
+    least, most = map(_percent_text, (min(shares), max(shares)))
     return f"{most} %" if least == most else f"{least} to {most} %"
 
 
-def _percent(share: float) -> str:
+def _percent_text(share: float) -> str:
     """*share* in percent, rounded to two digits: ``5.4``, ``62``, ``100``."""
     return f"{float(f'{100 * share:.2g}'):g}"
 

@@ -54,12 +54,12 @@ class StoredModel:
     problem: str = ""  # why it cannot be used, as a phrase; empty if it may
 
     @property
-    def tag(self) -> str:
+    def quantization_tag(self) -> str:
         """Its quantization by its name: ``Q4_K_M``; empty if that tells none."""
         match = _TAG.search(self.file)
         return match[1].upper() if match else ""
 
-    def answers_to(self, text: str) -> bool:
+    def is_named_by(self, text: str) -> bool:
         """Whether *text* names it, alone or beside others: by name, file or tag."""
         if text in {self.name, f"{self.name}/{self.file}"}:
             return True
@@ -99,12 +99,17 @@ def shortest_names(models: Sequence[StoredModel]) -> dict[StoredModel, str]:
     chosen = {}
     for group in by_name.values():
         for model in group:
-            tries = (model.name, f"{model.name}:{model.tag}" if model.tag else "")
+            tries = (
+                model.name,
+                f"{model.name}:{model.quantization_tag}"
+                if model.quantization_tag
+                else "",
+            )
             chosen[model] = next(
                 (
                     word
                     for word in filter(None, tries)
-                    if [model] == [each for each in group if each.answers_to(word)]
+                    if [model] == [each for each in group if each.is_named_by(word)]
                 ),
                 f"{model.name}/{model.file}".rstrip("/"),
             )
@@ -132,9 +137,13 @@ def hugging_face_folders() -> tuple[Path, ...]:
 
 def lm_studio_folders() -> tuple[Path, ...]:
     """Where LM Studio keeps models: as its settings say, else below its home."""
-    pointer = _text_at(_home_folder() / ".lmstudio-home-pointer").strip()
+    pointer = _read_small_text_or_empty(
+        _home_folder() / ".lmstudio-home-pointer"
+    ).strip()
     home = Path(pointer) if pointer else _home_folder() / ".lmstudio"
-    settings = _object_in(_text_at(home / "settings.json"))
+    settings = _parse_json_object_or_empty(
+        _read_small_text_or_empty(home / "settings.json")
+    )
     chosen = settings.get("downloadsFolder")
     usual = (home / "models", _home_folder() / ".cache/lm-studio/models")
     return (Path(chosen),) if isinstance(chosen, str) and chosen else usual
@@ -167,17 +176,19 @@ def _models_of_hugging_face(cache: Path) -> Iterator[StoredModel]:
         if match is None:
             continue
         name = match["repo"].replace("--", "/")
-        for snapshot in _snapshots(folder):
+        for snapshot in _snapshots_main_first(folder):
             found = [*_gguf_models_below(snapshot, HUGGING_FACE, name, within=cache)]
             yield from found or _mlx_model_in(snapshot, HUGGING_FACE, name)
             if found:
                 break
 
 
-def _snapshots(repo: Path) -> list[Path]:
+def _snapshots_main_first(repo: Path) -> list[Path]:
     """The snapshots of a *repo*: that of ``main`` first, then the newest."""
-    refs = [_text_at(repo / "refs/main").strip()]
-    others = sorted(_folders_in(repo / "snapshots"), key=_changed_at, reverse=True)
+    refs = [_read_small_text_or_empty(repo / "refs/main").strip()]
+    others = sorted(
+        _folders_in(repo / "snapshots"), key=_change_time_or_zero, reverse=True
+    )
     return sorted(others, key=lambda each: each.name not in refs)
 
 
@@ -202,8 +213,8 @@ def _models_of_ollama(folder: Path) -> Iterator[StoredModel]:
 def _ollama_model(name: str, manifest: Path, folder: Path) -> StoredModel:
     """The model of a *manifest*, which names its file by its hash."""
     missing = StoredModel(store=OLLAMA, name=name, path=manifest)
-    text = _text_at(manifest)
-    layers = _object_in(text).get("layers") if text else None
+    text = _read_small_text_or_empty(manifest)
+    layers = _parse_json_object_or_empty(text).get("layers") if text else None
     if not isinstance(layers, list):
         return replace(missing, problem="its manifest is damaged")
     kinds: dict[str, list[str]] = {}
@@ -220,7 +231,7 @@ def _ollama_model(name: str, manifest: Path, folder: Path) -> StoredModel:
     if "adapter" in kinds:
         return replace(missing, problem="it is a model with an adapter (LoRA)")
     blob = folder / "blobs" / f"sha256-{digests[0]['digits']}"
-    return _with_size(replace(missing, path=blob), (blob,), within=folder)
+    return _with_size_or_problem(replace(missing, path=blob), (blob,), within=folder)
 
 
 def _gguf_models_below(
@@ -242,7 +253,7 @@ def _gguf_models_below(
             file=first.relative_to(folder).as_posix(),
             path=first,
         )
-        yield _with_size(model, parts, within=within)
+        yield _with_size_or_problem(model, parts, within=within)
 
 
 def _mlx_model_in(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
@@ -250,10 +261,10 @@ def _mlx_model_in(folder: Path, store: str, name: str) -> Iterator[StoredModel]:
     tensors = [*_files_in(folder, depth=1, ending=".safetensors")]
     if (folder / "config.json").is_file() and tensors:
         model = StoredModel(store=store, name=name, path=folder, is_folder=True)
-        yield replace(model, size_bytes=sum(map(_file_size, tensors)))
+        yield replace(model, size_bytes=sum(map(_file_size_or_zero, tensors)))
 
 
-def _with_size(
+def _with_size_or_problem(
     model: StoredModel, parts: Iterable[Path], *, within: Path
 ) -> StoredModel:
     """*model* with the size of its *parts*, or what is wrong with one of them."""
@@ -298,7 +309,7 @@ def _files_in(folder: Path, *, depth: int, ending: str = "") -> Iterator[Path]:
             yield Path(entry)
 
 
-def _file_size(path: Path) -> int:
+def _file_size_or_zero(path: Path) -> int:
     """The size of a file; 0 if it cannot be looked at."""
     try:
         return path.stat().st_size
@@ -306,7 +317,7 @@ def _file_size(path: Path) -> int:
         return 0
 
 
-def _changed_at(path: Path) -> float:
+def _change_time_or_zero(path: Path) -> float:
     """Time of the last change of *path*; 0 if it cannot be looked at."""
     try:
         return path.stat().st_mtime
@@ -314,7 +325,7 @@ def _changed_at(path: Path) -> float:
         return 0.0
 
 
-def _text_at(path: Path) -> str:
+def _read_small_text_or_empty(path: Path) -> str:
     """The text of a small file; empty if it is none, or cannot be read."""
     try:
         with open_regular(path) as file:
@@ -325,7 +336,7 @@ def _text_at(path: Path) -> str:
     return data.decode("utf-8", errors="replace") if is_small else ""
 
 
-def _object_in(text: str) -> dict[str, Any]:
+def _parse_json_object_or_empty(text: str) -> dict[str, Any]:
     """The JSON object that *text* is; empty if it is none."""
     try:
         read = json.loads(text)
@@ -337,7 +348,7 @@ def _object_in(text: str) -> dict[str, Any]:
 # --- what is asked for
 
 
-def weights_path(text: str, *, source: str = "--model") -> Path | None:
+def weights_path_unless_built_in(text: str, *, source: str = "--model") -> Path | None:
     """
     The weights that *text* stands for: a name of `pretrained.NAMES`, one of a model
     that other programs keep (`locate_model`), or else a path.
@@ -371,7 +382,7 @@ def weights_path(text: str, *, source: str = "--model") -> Path | None:
     )
 
 
-def is_asked_by_name(path: Path) -> bool:
+def is_model_name_without_file(path: Path) -> bool:
     """
     Whether *path* is the name of a model in a store: nothing lies there.
 
@@ -401,10 +412,10 @@ def locate_model(text: str, *, folder: bool = False) -> Path:
     Raises:
         WeightsUnusable: If there is none of that name, several are, or it is unusable.
     """
-    named = [model for model in stored_models() if model.answers_to(text)]
+    named = [model for model in stored_models() if model.is_named_by(text)]
     if not named:
         lowered = text.lower()
-        named = [m for m in stored_models() if _in_lower_case(m).answers_to(lowered)]
+        named = [m for m in stored_models() if _in_lower_case(m).is_named_by(lowered)]
     fitting = [model for model in named if model.is_folder == folder]
     # The same name in another store is the same model.
     first = [model for model in fitting if model.store == fitting[0].store]
@@ -479,18 +490,18 @@ def unknown_model_error(text: str, *, folder: bool = False) -> WeightsUnusable:
         path=Path(text),
         reason="is no file here, and in no store of Hugging Face, LM Studio or Ollama",
         hint=f"Fetch it: {shlex.join(fetch)}. What is here: codeneedle weights"
-        f"{_unreadable_stores_note()}",
+        f"{_unreadable_stores_phrase()}",
     )
 
 
-def _unreadable_stores_note() -> str:
+def _unreadable_stores_phrase() -> str:
     """Stores that may not be read, in parentheses to end a hint with; or empty."""
     folders = (*hugging_face_folders(), *lm_studio_folders(), *ollama_folders())
-    closed = [str(folder) for folder in folders if _is_unreadable(folder)]
+    closed = [str(folder) for folder in folders if _is_reading_denied(folder)]
     return f" (not readable for you: {', '.join(closed)})" if closed else ""
 
 
-def _is_unreadable(folder: Path) -> bool:
+def _is_reading_denied(folder: Path) -> bool:
     """Whether *folder* is there and may not be read."""
     try:
         with os.scandir(folder):

@@ -26,7 +26,7 @@ from codeneedle.models.gguf import (
     BadHeader,
     EndsTooSoon,
     Header,
-    looks_like,
+    guessed_kind_phrase,
     parse,
 )
 from codeneedle.models.kinds import has_non_model_name, non_model_kind
@@ -34,9 +34,9 @@ from codeneedle.system.files import (
     cache_folder,
     expand_home,
     file_state_text,
-    read_note,
+    read_json_or_none,
     reason_of,
-    write_note,
+    write_json_if_possible,
 )
 from codeneedle.text import replace_surrogates
 from codeneedle.text import size_text as size_phrase
@@ -92,7 +92,7 @@ class Weights:
     training_context: int = 0  # context it was trained on, in tokens; 0 if unknown
     vocabulary: int = 0  # tokens it knows
     chat_template: str | None = None  # text of its template; None where it has none
-    identity: str = ""  # `identity_of` the files when the header was read; may be empty
+    identity: str = ""  # identity of the files when the header was read; may be empty
     folder: Path | None = None
     """Of a model that is a folder, which its engine alone reads; else None."""
 
@@ -160,10 +160,10 @@ def weights_of(
         BadHeader: If a key is missing that every language model has.
     """
     keys = _Keys(header)
-    layers = keys.layers()
+    layers = keys.kv_layer_count()
     embedding = keys.positive_number("embedding_length")
-    heads = keys.per_layer("attention.head_count", layers, (0,) * layers)
-    kv_heads = keys.per_layer("attention.head_count_kv", layers, heads)
+    heads = keys.numbers_per_layer("attention.head_count", layers, (0,) * layers)
+    kv_heads = keys.numbers_per_layer("attention.head_count_kv", layers, heads)
     head_size = embedding // heads[0] if heads[0] else 0
     key_length = keys.number_or_default("attention.key_length", head_size)
     value_length = keys.number_or_default("attention.value_length", head_size)
@@ -171,8 +171,8 @@ def weights_of(
         files=tuple(files),
         size_bytes=size_bytes,
         architecture=keys.architecture,
-        name=keys.text("general.name"),
-        file_type=keys.file_type(),
+        name=keys.text_or_empty("general.name"),
+        file_type=keys.file_type_name_or_empty(),
         layers=layers,
         embedding=embedding,
         heads=heads,
@@ -190,13 +190,13 @@ def weights_of(
         training_context=keys.number_or_default("context_length", 0),
         vocabulary=header.lengths.get("tokenizer.ggml.tokens")
         or keys.number_or_default("vocab_size", 0),
-        chat_template=keys.text("tokenizer.chat_template") or None,
+        chat_template=keys.text_or_empty("tokenizer.chat_template") or None,
         identity=identity,
         tokenizer=header.tokenizer,
     )
 
 
-def _whole_number(number: float) -> int | None:
+def _truncated_if_finite(number: float) -> int | None:
     """*number* without its fraction; None for infinity and NaN."""
     return int(number) if math.isfinite(number) else None
 
@@ -206,16 +206,16 @@ class _Keys:
 
     def __init__(self, header: Header) -> None:
         self._values = header.values
-        self.architecture = self.text("general.architecture")
+        self.architecture = self.text_or_empty("general.architecture")
         if not _NAME.fullmatch(self.architecture):
             raise BadHeader("it names no architecture")
 
-    def text(self, name: str) -> str:
+    def text_or_empty(self, name: str) -> str:
         """The text at key *name*, as it stands; empty if there is none."""
         value = self._values.get(name)
         return value if isinstance(value, str) else ""
 
-    def file_type(self) -> str:
+    def file_type_name_or_empty(self) -> str:
         """What ``general.file_type`` means by ``enum llama_ftype``; may be empty."""
         from gguf import LlamaFileType
 
@@ -229,7 +229,7 @@ class _Keys:
         if isinstance(value, tuple):
             # One number per layer.
             value = value[0] if value else None
-        return _whole_number(value) if isinstance(value, (int, float)) else None
+        return _truncated_if_finite(value) if isinstance(value, (int, float)) else None
 
     def number_or_default(self, name: str, default: int) -> int:
         """The number at key *name*; *default* if there is none, or one below 0."""
@@ -243,7 +243,7 @@ class _Keys:
             raise BadHeader(f"its key '{self.architecture}.{name}' is missing")
         return value
 
-    def layers(self) -> int:
+    def kv_layer_count(self) -> int:
         """
         Number of layers that keep K and V, without that of multi-token prediction.
 
@@ -255,13 +255,15 @@ class _Keys:
             raise BadHeader(f"it claims to have {blocks} layers")
         return max(blocks - self.number_or_default("nextn_predict_layers", 0), 1)
 
-    def per_layer(
+    def numbers_per_layer(
         self, name: str, layers: int, default: tuple[int, ...]
     ) -> tuple[int, ...]:
         """A number for each layer at key *name*: a list, one for all, or *default*."""
         value = self._values.get(f"{self.architecture}.{name}")
         if isinstance(value, tuple) and len(value) >= layers:
-            return tuple(max(_whole_number(each) or 0, 0) for each in value[:layers])
+            return tuple(
+                max(_truncated_if_finite(each) or 0, 0) for each in value[:layers]
+            )
         single = self.number_or_none(name)
         return default if single is None else (max(single, 0),) * layers
 
@@ -274,7 +276,7 @@ class _Keys:
 # --- files
 
 
-def read_header(path: Path) -> Weights:
+def read_weights_from_headers(path: Path) -> Weights:
     """
     The facts in the header of the model at *path*, whose files are complete.
 
@@ -284,10 +286,10 @@ def read_header(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If there is no usable model.
     """
-    files = _model_parts(_check_file(expand_home(path)))
+    files = _checked_model_parts(_check_is_regular_file(expand_home(path)))
     # Before they are read, so that a change from here on is noticed.
-    identity = identity_of(files)
-    headers = [header_of(file) for file in files]
+    identity = file_state_identity(files)
+    headers = [read_complete_header(file) for file in files]
     _refuse_non_models(files, headers)
     size_bytes = sum(map(_file_size, files))
     try:
@@ -348,7 +350,7 @@ def _k_bias_norms(
                     yield int(name.split(".")[1]), math.hypot(*values)
 
 
-def identity_of(files: Sequence[Path]) -> str:
+def file_state_identity(files: Sequence[Path]) -> str:
     """
     `files.file_state_text` of each of *files*, one a line.
 
@@ -363,7 +365,7 @@ def identity_of(files: Sequence[Path]) -> str:
         raise unreadable_error(files[0], error) from error
 
 
-def short_name(path: Path) -> str:
+def slug_from_path(path: Path) -> str:
     """
     A short name for a run folder, by that of file or folder: ``qwen3-4b-q4_k_m``.
 
@@ -376,18 +378,18 @@ def short_name(path: Path) -> str:
     return slug[:_LONGEST_NAME] or "model"
 
 
-def run_name(weights: Weights) -> str:
+def run_folder_name(weights: Weights) -> str:
     """
-    A name for a run folder: the `short_name` of its file.
+    A name for a run folder: the `slug_from_path` of its file.
 
     What its author calls the model, where the file is called by its hash, as in
     Ollama's store.
     """
     name = weights.path.name
     if not _HASHED_NAME.fullmatch(name):
-        return short_name(weights.path)
+        return slug_from_path(weights.path)
     words = [word for word in (weights.name, weights.file_type) if word]
-    return short_name(Path("-".join(words).replace("/", "-") or name[:_SHORT_HASH]))
+    return slug_from_path(Path("-".join(words).replace("/", "-") or name[:_SHORT_HASH]))
 
 
 def weights_of_name_alone(path: Path) -> Weights:
@@ -401,7 +403,7 @@ def _missing_file_error(path: Path, nearby: Sequence[str] = ()) -> WeightsUnusab
     if nearby:
         hint = did_you_mean(path.name, nearby)
     for model in pretrained.models_to_fetch([path]):
-        hint = f"Fetch it ({model.offer}): codeneedle fetch {model.name}"
+        hint = f"Fetch it ({model.offer_phrase}): codeneedle fetch {model.name}"
     return WeightsUnusable(path=path, reason="does not exist", hint=hint)
 
 
@@ -445,7 +447,7 @@ def _no_support_error(path: Path, reason: str) -> WeightsUnusable:
     )
 
 
-def _check_file(path: Path) -> Path:
+def _check_is_regular_file(path: Path) -> Path:
     """*path*, if a regular file is there; else an error that names others."""
     try:
         mode = path.stat().st_mode
@@ -454,15 +456,19 @@ def _check_file(path: Path) -> Path:
             raise WeightsUnusable(
                 path=path,
                 reason="does not exist, its parts do",
-                hint=pieces.advice(found),
+                hint=pieces.join_or_fetch_advice(found),
             ) from error
         # ValueError: a NUL in it. A dangling link is not offered in its own place.
-        others = [name for name in _models_in(path.parent) if name != path.name]
+        others = [
+            name for name in _model_file_names_in(path.parent) if name != path.name
+        ]
         raise _missing_file_error(path, others) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
     if stat.S_ISDIR(mode):
-        inside = ", ".join(str(path / name) for name in _models_in(path)[:_OFFERED])
+        inside = ", ".join(
+            str(path / name) for name in _model_file_names_in(path)[:_OFFERED]
+        )
         raise WeightsUnusable(
             path=path,
             reason="is a folder, not a GGUF file",
@@ -479,14 +485,14 @@ def _check_file(path: Path) -> Path:
 def _advice_on_pieces(folder: Path) -> str:
     """What to do with the pieces of a file in *folder*; empty if there are none."""
     try:
-        named = [pieces.piece_at(path) for path in sorted(folder.iterdir())]
+        named = [pieces.parse_piece_name(path) for path in sorted(folder.iterdir())]
     except OSError:
         return ""
     wholes = [piece.whole for piece in named if piece]
-    return pieces.advice(pieces.pieces_of(wholes[0])) if wholes else ""
+    return pieces.join_or_fetch_advice(pieces.pieces_of(wholes[0])) if wholes else ""
 
 
-def _models_in(folder: Path) -> list[str]:
+def _model_file_names_in(folder: Path) -> list[str]:
     """Names of `_MOST_LISTED` models in *folder* at most; of parts, the first alone."""
     if not folder.is_dir():
         return []
@@ -495,21 +501,21 @@ def _models_in(folder: Path) -> list[str]:
     firsts = (
         n for n, part in parts.items() if part is None or int(part["number"]) == 1
     )
-    models = (name for name in firsts if _may_be_model(folder / name))
+    models = (name for name in firsts if _has_language_model_header(folder / name))
     return [*itertools.islice(models, _MOST_LISTED)]
 
 
-def _may_be_model(path: Path) -> bool:
+def _has_language_model_header(path: Path) -> bool:
     """Whether the header of the file at *path* is that of a language model."""
     if has_non_model_name(path.name) or not path.is_file():
         return False
     try:
-        return not non_model_kind(header_of(path))
+        return not non_model_kind(read_complete_header(path))
     except WeightsUnusable:
         return False
 
 
-def parts_beside(path: Path) -> tuple[Path, ...]:
+def present_model_parts(path: Path) -> tuple[Path, ...]:
     """The parts that are there of the weights at *path*, sorted; itself if no part."""
     part = PART_NAME.fullmatch(path.name)
     if part is None:
@@ -523,7 +529,7 @@ def parts_beside(path: Path) -> tuple[Path, ...]:
     return tuple(path.with_name(name) for name in sorted(names))
 
 
-def _model_parts(path: Path) -> tuple[Path, ...]:
+def _checked_model_parts(path: Path) -> tuple[Path, ...]:
     """All parts of the model at *path*, in order; stops if one is missing."""
     part = PART_NAME.fullmatch(path.name)
     if part is None or not int(part["count"]):
@@ -552,7 +558,7 @@ def _file_size(path: Path) -> int:
         raise unreadable_error(path, error) from error
 
 
-def header_of(path: Path) -> Header:
+def read_complete_header(path: Path) -> Header:
     """
     The header of the GGUF file at *path*, whose data is all there.
 
@@ -561,7 +567,7 @@ def header_of(path: Path) -> Header:
     """
     size = _file_size(path)
     if not size:
-        raise _piece_error(path) or _not_gguf_error(path, "an empty file")
+        raise _piece_error_or_none(path) or _not_gguf_error(path, "an empty file")
     try:
         with (
             path.open("rb") as file,
@@ -574,15 +580,17 @@ def header_of(path: Path) -> Header:
         raise unreadable_error(path, error) from error
     except BadHeader as error:
         if not start.startswith(MAGIC):
-            kind = looks_like(start)
-            raise _piece_error(path, kind) or _not_gguf_error(path, kind) from error
+            kind = guessed_kind_phrase(start)
+            raise _piece_error_or_none(path, kind) or _not_gguf_error(
+                path, kind
+            ) from error
         if isinstance(error, EndsTooSoon):
-            raise _piece_error(path) or cut_short_error(path, size) from error
+            raise _piece_error_or_none(path) or cut_short_error(path, size) from error
         raise _no_support_error(path, str(error)) from error
     if size < header.needed_bytes:
         is_split = "split.count" in header.values
         short = cut_short_error(path, size, header.needed_bytes)
-        raise short if is_split else _piece_error(path) or short
+        raise short if is_split else _piece_error_or_none(path) or short
     return header
 
 
@@ -590,34 +598,38 @@ _NAMELESS = ("a GGUF file", "something else", "a text file", "a stretch of zeros
 """How a piece of a file may look; others, such as archives, are what they are."""
 
 
-def _piece_error(path: Path, looks: str = _NAMELESS[0]) -> WeightsUnusable | None:
+def _piece_error_or_none(
+    path: Path, looks: str = _NAMELESS[0]
+) -> WeightsUnusable | None:
     """
     The error for a piece of a file, or of a download; None if *path* is called neither.
 
     Args:
         path: A file that is no whole GGUF file.
-        looks: A phrase of `looks_like`; by default, that it begins as a GGUF file does.
+        looks: A phrase of `guessed_kind_phrase`; by default, that it begins as GGUF.
     """
-    if pieces.is_download(path):
+    if pieces.has_download_name(path):
         return WeightsUnusable(
             path=path,
             reason="is what a download has so far",
             hint="Let the program that fetches it end, or fetch it again.",
         )
-    piece = pieces.piece_at(path) if looks.startswith(_NAMELESS) else None
+    piece = pieces.parse_piece_name(path) if looks.startswith(_NAMELESS) else None
     if piece is None:
         return None
     return WeightsUnusable(
         path=path,
         reason=f"is {pieces.place_phrase(piece)}, which was cut by size",
-        hint=pieces.advice(pieces.pieces_of(piece.whole)),
+        hint=pieces.join_or_fetch_advice(pieces.pieces_of(piece.whole)),
     )
 
 
 def _refuse_non_models(files: Sequence[Path], headers: Sequence[Header]) -> None:
     """Stop at what is no language model, and at a renamed part of one."""
     if kind := non_model_kind(*headers):
-        others = [n for n in _models_in(files[0].parent) if n != files[0].name]
+        others = [
+            n for n in _model_file_names_in(files[0].parent) if n != files[0].name
+        ]
         raise WeightsUnusable(
             path=files[0],
             reason=f"is no language model: it holds {kind}",
@@ -645,7 +657,9 @@ _SHORT_HASH = 12
 _TRIES = 3
 
 
-def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
+def load_or_compute_sha256(
+    weights: Weights, *, progress: Progress | None = None
+) -> str:
     """
     The hash of the file, or of all parts in order, as hexadecimal digits; that of
     the name where only that is known.
@@ -662,10 +676,10 @@ def sha256(weights: Weights, *, progress: Progress | None = None) -> str:
     """
     if not weights.is_read:
         return hashlib.sha256(weights.name.encode(errors="replace")).hexdigest()
-    digest = _unchanged_sha256(weights, progress)
-    if identity_of(weights.files) != weights.identity:
+    digest = _load_or_compute_stable_sha256(weights, progress)
+    if file_state_identity(weights.files) != weights.identity:
         # A model's folder is read by its engine alone: any change of it counts.
-        now = None if weights.folder else read_header(weights.path)
+        now = None if weights.folder else read_weights_from_headers(weights.path)
         if now is None or replace(now, identity=weights.identity) != weights:
             raise _changing_error(weights.path)
     return digest
@@ -683,15 +697,15 @@ def refuse_replaced(
     Args:
         weights: The model as it was.
         expected: Its hash.
-        progress: See `sha256`.
+        progress: See `load_or_compute_sha256`.
 
     Raises:
         BadInput: If they have another hash.
         WeightsUnusable: If a file is gone, cannot be read, or keeps changing.
     """
     # Made-up weights are no files.
-    if weights.identity and identity_of(weights.files) != weights.identity:
-        digest = _unchanged_sha256(weights, progress)
+    if weights.identity and file_state_identity(weights.files) != weights.identity:
+        digest = _load_or_compute_stable_sha256(weights, progress)
         if digest != expected:
             raise BadInput(
                 source=weights.path,
@@ -702,17 +716,19 @@ def refuse_replaced(
             )
 
 
-def _unchanged_sha256(weights: Weights, progress: Progress | None) -> str:
+def _load_or_compute_stable_sha256(weights: Weights, progress: Progress | None) -> str:
     """The hash of the files, whose identity is the same before and after reading."""
     for _ in range(_TRIES):
-        identity = identity_of(weights.files)
+        identity = file_state_identity(weights.files)
         note = _note_path(identity)
-        known = read_note(note, _Hash)
+        known = read_json_or_none(note, _Hash)
         digest = known.sha256 if known else _digest_of_files(weights, progress)
         # Repeated: making a link or a backup meanwhile changes the identity, too.
-        if identity_of(weights.files) == identity:
+        if file_state_identity(weights.files) == identity:
             if not known:
-                write_note(note, _Hash(replace_surrogates(str(weights.path)), digest))
+                write_json_if_possible(
+                    note, _Hash(replace_surrogates(str(weights.path)), digest)
+                )
             return digest
     raise _changing_error(weights.path)
 

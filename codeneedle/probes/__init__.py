@@ -36,7 +36,7 @@ where ``-`` begins what tells a repetition: ``recall-again``.
 """
 
 
-def by_name(*probes: Probe) -> dict[str, Probe]:
+def checked_probes_by_name(*probes: Probe) -> dict[str, Probe]:
     """
     *probes* by their names.
 
@@ -53,7 +53,7 @@ def by_name(*probes: Probe) -> dict[str, Probe]:
     return found
 
 
-PROBES = by_name(
+PROBES = checked_probes_by_name(
     RECALL,
     DIVERGENCE,
     THROUGHPUT,
@@ -87,7 +87,7 @@ USUAL = (DIVERGENCE.name, RECALL.name)
 """What is asked where no probe is named: the quicker one first."""
 
 
-def usual_probes_and_why(
+def usual_probes_and_why_fewer(
     engine: Engine, *, is_built_in: bool, is_set: bool
 ) -> tuple[tuple[str, ...], str]:
     """
@@ -117,7 +117,7 @@ def usual_probes_and_why(
     return USUAL, ""
 
 
-def probe_with_room(probes: Iterable[Probe]) -> Probe:
+def room_measuring_probe(probes: Iterable[Probe]) -> Probe:
     """
     The first of *probes* that says what a text leaves room for.
 
@@ -139,7 +139,7 @@ def probes_named(names: Iterable[str]) -> list[Probe]:
     return [PROBES[name] for name in dict.fromkeys(names)]
 
 
-def answers_of_several_lengths(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
+def length_probe_answers_by_pair(run: Run) -> dict[Pair, Sequence[ScoredAnswer]]:
     """Answers of each pair of *run* about texts, of which there are several lengths."""
     by_pair: dict[Pair, list[ScoredAnswer]] = {}
     for record in run.records:
@@ -161,7 +161,10 @@ def gap_phrases_with_pairs(run: Run) -> list[tuple[str, list[Pair]]]:
     for record in run.records:
         probe = PROBES.get(record.probe)
         if record.has_numbers and probe:
-            phrases = (*probe.gaps_in(record, run.setup), *_unscored_phrases(record))
+            phrases = (
+                *probe.gap_phrases(record, run.setup),
+                *_unscored_phrases(record),
+            )
             found += [(escape_invisible(phrase), record.pair) for phrase in phrases]
     by_phrase = pairs_by(found)
     return [(each, most_precise_first(pairs)) for each, pairs in by_phrase.items()]
@@ -169,7 +172,7 @@ def gap_phrases_with_pairs(run: Run) -> list[tuple[str, list[Pair]]]:
 
 def _unscored_phrases(record: CellRecord) -> Iterator[str]:
     """A phrase on how many tokens of *record* are no scores; none without any."""
-    if tokens := sum(_numbers_of("untold", record.observation)):
+    if tokens := sum(_numbers_under_key("untold", record.observation)):
         text = "character" if tokens == 1 else "characters"
         yield (
             f"{record.probe}: {plural(tokens, 'token')} left out, "
@@ -177,17 +180,17 @@ def _unscored_phrases(record: CellRecord) -> Iterator[str]:
         )
 
 
-def _numbers_of(name: str, stored: object) -> Iterator[int]:
+def _numbers_under_key(name: str, stored: object) -> Iterator[int]:
     """The whole numbers of that *name*, wherever they are in what is *stored*."""
     if isinstance(stored, dict):
         for key, value in stored.items():
             if key == name and isinstance(value, int):
                 yield value
             else:
-                yield from _numbers_of(name, value)
+                yield from _numbers_under_key(name, value)
     elif isinstance(stored, list):
         for each in stored:
-            yield from _numbers_of(name, each)
+            yield from _numbers_under_key(name, each)
 
 
 def gap_lines(run: Run) -> list[str]:

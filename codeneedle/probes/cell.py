@@ -21,7 +21,7 @@ from msgspec import Struct
 
 from codeneedle.cache_types import Pair
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.engines.attention_place import with_attention
+from codeneedle.engines.attention_place import with_attention_place
 from codeneedle.engines.engine import (
     CellSpec,
     Engine,
@@ -44,7 +44,7 @@ from codeneedle.records.record import (
     Setup,
 )
 from codeneedle.records.store import LOGS
-from codeneedle.system.files import make_empty, make_unlinked_folder
+from codeneedle.system.files import make_or_empty_folder, make_unlinked_folder
 
 _Settings = TypeVar("_Settings", bound=Struct)
 
@@ -73,7 +73,7 @@ class RunContext:
     notes: tuple[str, ...] = ()
     """What a user should know before the first cell, one sentence each."""
 
-    def settings_of(self, kind: type[_Settings], name: str) -> _Settings:
+    def chosen_or_default_settings(self, kind: type[_Settings], name: str) -> _Settings:
         """
         What the user chose for the probe *name*, whose settings are a *kind*.
 
@@ -140,7 +140,7 @@ class Step:
         return (self.done + begun) / self.total
 
     @property
-    def phrase(self) -> str:
+    def step_progress_phrase(self) -> str:
         """What it does now, with how far that is: tokens read, or written."""
         at = self.within
         if at is None:
@@ -284,16 +284,20 @@ class ProbeContext:
         from codeneedle.engines.started_servers import reporting_waits
 
         moments: list[float | None] = [self.previous_end, self.clock()]
-        self._forget_requests()
+        self._forget_request_times()
         try:
             with contextlib.ExitStack() as stack:
-                slots = stack.enter_context(self._slot_folder()) if saves else None
+                slots = (
+                    stack.enter_context(self._temporary_slot_folder())
+                    if saves
+                    else None
+                )
                 cell = replace(self.cell, slots=slots, thinks=thinks)
                 stack.enter_context(reporting_waits(self.report_wait))
                 serving = self.run.engine.serving(cell, log=self.cell_log_path())
                 served = stack.enter_context(serving)
                 differences = served.differences_from_cell(self.cell)
-                self._observe_server(served)
+                self._record_server_facts(served)
                 if differences:
                     raise mismatch_error(differences)
                 if program := served.program_hash():
@@ -301,13 +305,13 @@ class ProbeContext:
                 moments.append(self.clock())
                 served.client.tell = self._report_progress
                 try:
-                    with self.silence_limit() as served.client.silence_limit:
+                    with self.limit_and_record_silence() as served.client.silence_limit:
                         yield served
                     # Only once it is through: a driver may take seconds.
                     self.device_bytes = served.device_bytes()
                     self.device_peak_bytes = served.device_peak_bytes()
                 finally:
-                    self._observe_server(served)
+                    self._record_server_facts(served)
                     left = self._last_reply or self.clock()
                     moments += (self._first_request, left)
         finally:
@@ -318,22 +322,24 @@ class ProbeContext:
                 phases.with_previous_added(tools) if self._measured_s else phases
             )
 
-    def _forget_requests(self) -> None:
+    def _forget_request_times(self) -> None:
         """Forget the requests of an earlier server of the cell, before one starts."""
         self._first_request = self._last_reply = None
 
     @contextlib.contextmanager
-    def _slot_folder(self) -> Iterator[Path]:
+    def _temporary_slot_folder(self) -> Iterator[Path]:
         """A folder for the cache, which is deleted later: it holds the text."""
         # There may be one of a program that was killed.
-        folder = make_empty(self.cell_log_path().with_suffix(".slots"), mode=0o700)
+        folder = make_or_empty_folder(
+            self.cell_log_path().with_suffix(".slots"), mode=0o700
+        )
         try:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
     @contextlib.contextmanager
-    def silence_limit(self) -> Iterator[SilenceLimit]:
+    def limit_and_record_silence(self) -> Iterator[SilenceLimit]:
         """
         The limit of silence by other cells whose attention runs in the same place.
 
@@ -354,7 +360,7 @@ class ProbeContext:
             self.silence_s = round(max(self.silence_s or 0.0, chosen.longest_s), 3)
 
     @contextlib.contextmanager
-    def timing_requests(self) -> Iterator[None]:
+    def record_request_span(self) -> Iterator[None]:
         """
         Note when the first request of the server begins, and when the last one ended.
 
@@ -365,7 +371,7 @@ class ProbeContext:
         self._last_reply = self.clock()
 
     @contextlib.contextmanager
-    def timing_tool(self) -> Iterator[None]:
+    def record_tool_time(self) -> Iterator[None]:
         """Count the time of the block as measured: that of a tool, not a server."""
         began = self.clock()
         try:
@@ -376,7 +382,7 @@ class ProbeContext:
             measure_s = round((self.phases.measure_s or 0.0) + spent_s, 4)
             self.phases = replace(self.phases, measure_s=measure_s)
 
-    def observe_tool(self, run: ToolRun) -> None:
+    def record_tool_run(self, run: ToolRun) -> None:
         """Keep the command of a tool, and what runs once it is known."""
         self.command = run.command
         if run.effective:
@@ -391,9 +397,9 @@ class ProbeContext:
                 effective, attention=Attention.CPU, attention_evidence=evidence
             )
         is_split = run.engine.splits_graph
-        return with_attention(effective, run.survey, self.pair, is_split=is_split)
+        return with_attention_place(effective, run.survey, self.pair, is_split=is_split)
 
-    def _observe_server(self, served: Served) -> None:
+    def _record_server_facts(self, served: Served) -> None:
         """Keep the command, what runs, and the largest resident size of *served*."""
         self.command = served.command
         self.effective = self._with_attention_place(served.effective())

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from operator import itemgetter
 
-from codeneedle.models.kv_cache import Caches, cache_bytes
+from codeneedle.models.kv_cache import Caches, exact_k_and_v_bytes
 from codeneedle.probes.metrics import Metric, values_from_number
 from codeneedle.records.record import CellRecord, Effective
 from codeneedle.text import mib_of_bytes
@@ -34,11 +34,11 @@ def _cache_part_mib(
 
     None if the log has none.
     """
-    sizes = [part(cache_bytes(buffer)) for buffer in record.effective.kv]
+    sizes = [part(exact_k_and_v_bytes(buffer)) for buffer in record.effective.kv]
     return mib_of_bytes(math.fsum(sizes)) if sizes else None
 
 
-def _mib_per_1k(record: CellRecord) -> float | None:
+def _added_mib_per_1k_tokens(record: CellRecord) -> float | None:
     """MiB that 1,000 further tokens take; a sliding window does not grow."""
     caches = caches_of(record.effective)
     return mib_of_bytes(1000 * caches.added_bytes_per_token) if caches.buffers else None
@@ -46,10 +46,10 @@ def _mib_per_1k(record: CellRecord) -> float | None:
 
 def caches_of(effective: Effective) -> Caches:
     """The caches that a log tells."""
-    return Caches(effective.kv, context_of(effective))
+    return Caches(effective.kv, context_tokens_or_zero(effective))
 
 
-def context_of(effective: Effective) -> int:
+def context_tokens_or_zero(effective: Effective) -> int:
     """The context in tokens; that of the longest cache if none is told, else 0."""
     longest = max((buffer.cells for buffer in effective.kv), default=0)
     return effective.context or longest
@@ -94,7 +94,7 @@ OF_CELL: tuple[Metric, ...] = (
     _memory(name="kv-v", values=values_from_number(_v_mib)),
     _memory(
         name="kv-per-1k",
-        values=values_from_number(_mib_per_1k),
+        values=values_from_number(_added_mib_per_1k_tokens),
     ),
     _memory(
         name="compute",
@@ -115,7 +115,9 @@ OF_CELL: tuple[Metric, ...] = (
     ),
     _seconds(
         name="time",
-        values=values_from_number(lambda record: record.phases.total_s or None),
+        values=values_from_number(
+            lambda record: record.phases.total_from_launch_s or None
+        ),
     ),
     _seconds(
         name="waiting",

@@ -102,7 +102,7 @@ class Estimates:
         return min(1.0, room / self.tokens(len(self.corpus.text)))
 
     @property
-    def text_tokens(self) -> int:
+    def sent_corpus_tokens(self) -> int:
         """About how many tokens of the corpus are sent."""
         return self.tokens(self.sent_corpus_share * len(self.corpus.text))
 

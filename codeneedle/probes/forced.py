@@ -78,14 +78,14 @@ def scored_answers(
         text_of: The right text of an answer, by its name.
     """
 
-    def show(name: str, _view: View) -> Document:
+    def answer_document(name: str, _view: View) -> Document:
         text = text_of(name)
         return compared_tokens_document(
             tokens_beside_reference(run, record, name, scored, text=text)
         )
 
     for name in scored(record):
-        yield ScoredAnswer(name=name, show=partial(show, name))
+        yield ScoredAnswer(name=name, show=partial(answer_document, name))
 
 
 def tokens_beside_reference(

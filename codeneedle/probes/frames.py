@@ -9,8 +9,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from codeneedle.cache_types import Pair, by_precision
-from codeneedle.probes.cell_metrics import context_of
+from codeneedle.cache_types import Pair, distinct_most_precise_first
+from codeneedle.probes.cell_metrics import context_tokens_or_zero
 from codeneedle.probes.metrics import Metric, cell_value
 from codeneedle.records.record import (
     AGAIN,
@@ -20,7 +20,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.reference import chosen_reference, reference_among
+from codeneedle.reference import choose_reference_pair, reference_among
 
 NOT_RUN = ""
 """Status of a pair without a record."""
@@ -93,8 +93,12 @@ Cells = Sequence[CellValue]
 def k_and_v_types(run: Run) -> tuple[list[str], list[str]]:
     """K types and V types that were requested or recorded, most precise first."""
     pairs = [record.pair for record in run.records]
-    k_types = by_precision([*run.setup.types_k, *(pair.k for pair in pairs)])
-    v_types = by_precision([*run.setup.types_v, *(pair.v for pair in pairs)])
+    k_types = distinct_most_precise_first(
+        [*run.setup.types_k, *(pair.k for pair in pairs)]
+    )
+    v_types = distinct_most_precise_first(
+        [*run.setup.types_v, *(pair.v for pair in pairs)]
+    )
     return k_types, v_types
 
 
@@ -138,7 +142,7 @@ def _cells_relative_to_floor(metric: Metric, cells: Cells) -> Cells:
     """*cells* as `Metric.over_floor` makes them; without values if there is none."""
     if metric.over_floor is None:
         return cells
-    pair = reference(cells)
+    pair = reference_pair(cells)
     base = value_at(cells, pair) if pair else math.nan
     return [
         replace(cell, value=value, observations=(value,))
@@ -183,7 +187,7 @@ def largest_observation_count(cells: Cells) -> int:
     return max((cell.observation_count for cell in cells), default=0)
 
 
-def reference(cells: Cells) -> Pair | None:
+def reference_pair(cells: Cells) -> Pair | None:
     """
     The pair that others are compared with; None if there is none.
 
@@ -191,7 +195,7 @@ def reference(cells: Cells) -> Pair | None:
     pair with a value. None if records name several, or one without a value.
     """
     with_value = [cell for cell in cells if cell.has_value and cell.is_ranked]
-    return chosen_reference(with_value, [cell.against for cell in cells])
+    return choose_reference_pair(with_value, [cell.against for cell in cells])
 
 
 def noise_floor_of_reference(
@@ -207,19 +211,19 @@ def noise_floor_of_reference(
         cells: Cells of that run and metric.
         on_cpu: Whether the second one is that with attention on the CPU.
     """
-    pair = None if metric.over_floor else reference(cells)
+    pair = None if metric.over_floor else reference_pair(cells)
     first = next((cell for cell in cells if cell.pair == pair), None)
     variant = ON_CPU if on_cpu else AGAIN
     for record in run.variants:
         is_it = record.variant == variant and record.pair == pair
         if first and is_it and record.has_numbers:
-            return abs(difference(_cell_value(record, run, metric), first))
+            return abs(value_difference(_cell_value(record, run, metric), first))
     return math.nan
 
 
 def cell_with_change(cell: CellValue, other: CellValue) -> CellValue:
     """
-    *cell* with its `difference` from *other*, over the units that both have.
+    *cell* with its `value_difference` from *other*, over the units that both have.
 
     Units of *cell* that *other* lacks are left out, and counted; there is no error.
     """
@@ -227,14 +231,14 @@ def cell_with_change(cell: CellValue, other: CellValue) -> CellValue:
     is_whole = not (cell.left_out or other.left_out)
     return replace(
         cell,
-        value=difference(cell, other),
+        value=value_difference(cell, other),
         error=math.nan,
         units=both,
         left_out=0 if is_whole else cell.units + cell.left_out - both,
     )
 
 
-def difference(cell: CellValue, other: CellValue) -> float:
+def value_difference(cell: CellValue, other: CellValue) -> float:
     """
     The value of *cell* less that of *other*, over the units that both have.
 
@@ -247,7 +251,7 @@ def difference(cell: CellValue, other: CellValue) -> float:
     return statistics.fmean(ours[e] - theirs[e] for e in both) if both else math.nan
 
 
-def named_references(cells: Cells) -> list[Pair]:
+def named_reference_pairs(cells: Cells) -> list[Pair]:
     """The distinct pairs that records were measured against, by name."""
     return [
         Pair.parse(pair) for pair in sorted({cell.against for cell in cells} - {""})
@@ -259,7 +263,7 @@ def value_at(cells: Cells, pair: Pair) -> float:
     return next(cell.value for cell in cells if cell.pair == pair)
 
 
-def _standard_error(
+def _stated_or_computed_error(
     metric: Metric, record: CellRecord, setup: Setup, units: Sequence[float], n: int
 ) -> float:
     """
@@ -270,10 +274,10 @@ def _standard_error(
     if metric.error:
         reported = metric.error(record, setup)
         return math.nan if reported is None else reported
-    return standard_error(units) * (n if metric.is_sum else 1)
+    return standard_error_of_mean(units) * (n if metric.is_sum else 1)
 
 
-def standard_error(values: Sequence[float]) -> float:
+def standard_error_of_mean(values: Sequence[float]) -> float:
     """Error of the mean of *values*: sd / sqrt(n); NaN without two of them."""
     if len(values) < 2:  # noqa: PLR2004 - no spread
         return math.nan
@@ -317,7 +321,7 @@ def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
     by_unit: Mapping[str, float] = {}
     units: Sequence[float] = values
     if metric.names or metric.units:
-        by_unit = metric.unit_values(record, run.setup)
+        by_unit = metric.mean_value_by_unit(record, run.setup)
         units = list(by_unit.values())
     without = metric.units_without_value(record, run.setup) if values else frozenset()
     return CellValue(
@@ -326,7 +330,7 @@ def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         left_out=len(without),
         value=cell_value(metric, values),
         observations=values,
-        error=_standard_error(metric, record, run.setup, units, len(values)),
+        error=_stated_or_computed_error(metric, record, run.setup, units, len(values)),
         units=len(units),
         by_unit=by_unit if metric.names else {},
         against=metric.pair_measured_against(record),
@@ -334,5 +338,5 @@ def _cell_value(record: CellRecord, run: Run, metric: Metric) -> CellValue:
         attention=record.attention,
         evidence=record.effective.attention_evidence,
         is_ranked=metric.quantity != "speed" or record.in_kernel,
-        context=context_of(record.effective),
+        context=context_tokens_or_zero(record.effective),
     )

@@ -44,7 +44,7 @@ class LossKind(StrEnum):
         return self in {LossKind.PROBABILITY, LossKind.NATS}
 
     @property
-    def is_counted(self) -> bool:
+    def has_counted_outcomes(self) -> bool:
         """True for counted outcomes, where equal values are normal."""
         return self in {LossKind.ANSWERS, LossKind.SCORE}
 
@@ -237,7 +237,7 @@ class Metric:
     lacks: Callable[[CellRecord, Setup], frozenset[str]] | None = None
     """
     Names of the units of a record that have no value, as one of their answers has none.
-    A unit is whole or it is none: no other answer of theirs is among `values`. None
+    A unit is whole or it is none: no other answer of theirs is among the values. None
     where every unit has a value.
     """
 
@@ -258,7 +258,7 @@ class Metric:
     """What its units are, which are the same in every cell."""
 
     units: Values | None = None
-    """The value of every unit; None if `values` are of units."""
+    """The value of every unit; None if values are of units."""
 
     of: str = ""  # the metric that it is a facet of: ``tg``; empty if it is whole
     facet: str = ""
@@ -274,7 +274,7 @@ class Metric:
     """Why a finished cell may have no value; empty if unknown."""
 
     @property
-    def noun(self) -> str:
+    def unit_noun(self) -> str:
         """Plural noun for its units."""
         return self.unit_kind.noun
 
@@ -286,7 +286,7 @@ class Metric:
         A share of right tokens and a count of samples are not.
         """
         kind = self.loss.kind if self.loss else LossKind.CHANGE
-        is_compared = self.reference is not None and self.noun != "samples"
+        is_compared = self.reference is not None and self.unit_noun != "samples"
         return is_compared and kind is LossKind.CHANGE
 
     def pair_measured_against(self, record: CellRecord) -> str:
@@ -297,23 +297,23 @@ class Metric:
         """The number of each unit of a finished record that losses are computed of."""
         if self.loss and self.loss.by_unit:
             return self.loss.by_unit(record, setup)
-        return self.unit_values(record, setup)
+        return self.mean_value_by_unit(record, setup)
 
     def units_without_value(self, record: CellRecord, setup: Setup) -> frozenset[str]:
         """Names of the units that a record was asked for and has no value of."""
         return self.lacks(record, setup) if self.lacks else frozenset()
 
-    def unit_values(self, record: CellRecord, setup: Setup) -> dict[str, float]:
+    def mean_value_by_unit(self, record: CellRecord, setup: Setup) -> dict[str, float]:
         """
         The value of each unit of a finished record, by name.
 
         Values of the same name are averaged: questions of one text share its
         difficulty. Units without names are numbered.
         """
-        answers = self.values_of_each_unit(record, setup)
+        answers = self.values_by_unit(record, setup)
         return {name: fmean(values) for name, values in answers.items()}
 
-    def values_of_each_unit(
+    def values_by_unit(
         self, record: CellRecord, setup: Setup
     ) -> dict[str, list[float]]:
         """
@@ -343,7 +343,7 @@ def cell_value(metric: Metric, values: Iterable[float]) -> float:
     return total if metric.is_sum else total / len(observations)
 
 
-def facet_parts(facet: str) -> dict[str, str]:
+def parse_facet(facet: str) -> dict[str, str]:
     """A *facet* by name, ``{"depth": "4096"}``; empty of the whole."""
     parts = (part.partition("=") for part in facet.split(" ") if part)
     return {name: value for name, _, value in parts}
@@ -366,7 +366,9 @@ def metric_by_unit(
     A unit with several items has no value if one item is None, or its number.
     """
 
-    def numbers(record: CellRecord, setup: Setup) -> list[tuple[str, float | None]]:
+    def unit_numbers(
+        record: CellRecord, setup: Setup
+    ) -> list[tuple[str, float | None]]:
         return [
             (name, None if item is None else number(item))
             for name, item in found(record, setup)
@@ -378,7 +380,7 @@ def metric_by_unit(
     def values_of_whole_units(
         record: CellRecord, setup: Setup
     ) -> Iterator[tuple[str, float]]:
-        every = numbers(record, setup)
+        every = unit_numbers(record, setup)
         without = units_without_number(every)
         for name, value in every:
             if value is not None and name not in without:
@@ -388,18 +390,18 @@ def metric_by_unit(
         Metric,
         values=lambda *of: [value for _, value in values_of_whole_units(*of)],
         names=lambda *of: [name for name, _ in values_of_whole_units(*of)],
-        lacks=lambda *of: units_without_number(numbers(*of)),
+        lacks=lambda *of: units_without_number(unit_numbers(*of)),
     )
 
 
 def values_from_number(number: Callable[[CellRecord], float | None]) -> Values:
     """The values of a metric that has one *number* per cell, or none."""
 
-    def values(record: CellRecord, _setup: Setup) -> list[float]:
+    def number_as_values(record: CellRecord, _setup: Setup) -> list[float]:
         value = number(record)
         return [] if value is None else [value]
 
-    return values
+    return number_as_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,14 +416,14 @@ class RightTokens:
         metric = metric_by_unit(self.found, lambda scores: scores.mean_logprob)
         return partial(metric, unit="nats", better="higher", **facts)
 
-    def first_choices_metric(self, **facts: Any) -> partial[Metric]:
+    def first_choice_percent_metric(self, **facts: Any) -> partial[Metric]:
         """The metric of the percentage of first choices, with further *facts* of it."""
         metric = metric_by_unit(
             self.found, lambda scores: 100 * scores.first_choice_share
         )
         return partial(metric, unit="%", better="higher", **facts)
 
-    def kept_tokens_metric(self, **facts: Any) -> partial[Metric]:
+    def leading_first_choices_metric(self, **facts: Any) -> partial[Metric]:
         """The metric of tokens before the first that is no first choice."""
         metric = metric_by_unit(self.found, lambda scores: scores.leading_first_choices)
         return partial(metric, unit="tokens", better="higher", **facts)
@@ -441,7 +443,7 @@ class RightTokens:
             by_unit=self._unit_probabilities,
             units=self._unit_names,
             able=self._first_choice_share,
-            bounded=lambda record: bounded_token_share(every(record)),
+            bounded=lambda record: bound_only_token_share(every(record)),
             **facts,
         )
 
@@ -462,7 +464,7 @@ class RightTokens:
         )
 
 
-def bounded_token_share(scores: Iterable[Forced | None]) -> float:
+def bound_only_token_share(scores: Iterable[Forced | None]) -> float:
     """
     Share of the tokens of *scores* whose log-probability is only an upper bound.
 

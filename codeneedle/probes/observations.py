@@ -19,7 +19,7 @@ from codeneedle.records.record import (
     Json,
     Setup,
     from_json,
-    refuse_impossible,
+    refuse_unless_possible,
 )
 from codeneedle.records.store import SETUP
 
@@ -41,12 +41,12 @@ class Observed:
     facts: Json = field(default_factory=dict)
     """What holds for all answers, in the layout of the probe."""
 
-    def lacks(self, key: str) -> bool:
+    def needs_asking(self, key: str) -> bool:
         """Whether it has no answer to the question of that *key*, and no reason."""
         return key not in self.answers and key not in self.skipped
 
     @property
-    def errors(self) -> list[str]:
+    def error_of_each_answer(self) -> list[str]:
         """
         Why each answer has nothing to score, those of a group included.
 
@@ -150,12 +150,12 @@ def keep_results(
             return function(*(key.value for key in keys))  # type: ignore[call-arg, arg-type]
 
         @functools.wraps(function)
-        def by_identity(
+        def cached_by_identity(
             *values: _Arguments.args, **_none: _Arguments.kwargs
         ) -> _Result:
             return result_of(*map(_ByIdentity, values))
 
-        return by_identity
+        return cached_by_identity
 
     return decorate
 
@@ -176,7 +176,7 @@ def observation_of(record: CellRecord, layout: type[_Layout]) -> _Layout:
     return from_json(record.observation or {}, layout, file=file_name_of(record))
 
 
-def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
+def refuse_impossible_scores(answers: Iterable[Answer], *, file: str) -> None:
     """
     Stop at stored *answers* whose scores are none; errors name the *file*.
 
@@ -185,7 +185,7 @@ def refuse_faults(answers: Iterable[Answer], *, file: str) -> None:
     """
     for answer in answers:
         what = f"the scores of {answer.name} are none: {answer.fault}"
-        refuse_impossible(not answer.fault, what, file=file)
+        refuse_unless_possible(not answer.fault, what, file=file)
 
 
 @keep_results()
@@ -194,12 +194,14 @@ def answers_of(record: CellRecord) -> dict[str, AnswerGroup]:
     The answers of *record* by the key of their question, in asking order.
 
     Raises:
-        BadRecord: See `groups_in`.
+        BadRecord: See `parse_answer_groups`.
     """
-    return groups_in(observation_of(record, Observed), file=file_name_of(record))
+    return parse_answer_groups(
+        observation_of(record, Observed), file=file_name_of(record)
+    )
 
 
-def groups_in(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
+def parse_answer_groups(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
     """
     The answers that are *stored* of a cell by key; errors name the *file*.
 
@@ -215,7 +217,7 @@ def groups_in(stored: Observed, *, file: str) -> dict[str, AnswerGroup]:
         for key, answer in stored.answers.items()
     }
     for group in found.values():
-        refuse_faults(group.answers, file=file)
+        refuse_impossible_scores(group.answers, file=file)
     return found
 
 

@@ -165,8 +165,8 @@ class Asker(Answering):
         self, question: Chat | Completion, enough: Callable[[str], bool]
     ) -> Reply:
         """The reply to *question*, ended once there is *enough* of it."""
-        with self.context.timing_requests():
-            return self.ask_with_retries(lambda: self.send(question, enough))
+        with self.context.record_request_span():
+            return self.ask_with_retries(lambda: self.send_once(question, enough))
 
     def score_reply(self, name: str, question: Chat | Completion, right: str) -> Answer:
         """
@@ -179,7 +179,7 @@ class Asker(Answering):
         """
         blank = Answer(name=name, prompt_sha256=prompt_sha256(question))
         try:
-            with self.context.timing_requests():
+            with self.context.record_request_span():
                 scores = self.ask_with_retries(
                     lambda: self.served.client.force(question, right)
                 )
@@ -191,7 +191,7 @@ class Asker(Answering):
         """What an answer says of the *error* that it has in place of scores."""
         return one_line(str(error))
 
-    def send(
+    def send_once(
         self,
         question: Chat | Completion,
         enough: Callable[[str], bool] = lambda _so_far: False,
@@ -223,7 +223,7 @@ class Asker(Answering):
         seed = self.context.run.setup.seed
         question = Completion(prompt=prompt, seed=seed, max_tokens=1)
         client = cast("PromptScorer", self.served.client)
-        with self.context.timing_requests():
+        with self.context.record_request_span():
             return self.ask_with_retries(lambda: client.force_each(question, passages))
 
     def ask_with_retries(self, ask: Callable[[], _Answer]) -> _Answer:
@@ -238,7 +238,7 @@ class Asker(Answering):
                 return ask()
             except ServerGone as error:
                 # A connection also breaks when a server dies, before it is gone.
-                if self.served.ends_within(wait_s):
+                if self.served.wait_for_end(wait_s):
                     raise
                 self.retries += (one_line(str(error)),)
         return ask()
@@ -301,9 +301,11 @@ class Further(ABC):
         The reference is asked the same. Empty where there is no other way.
         """
 
-    def lacks_check(self, record: CellRecord, setup: Setup) -> bool:
+    def needs_check(self, record: CellRecord, setup: Setup) -> bool:
         """Whether *record* lacks an answer to one of `checks`."""
-        return not {check.key for check in self.checks(setup)} <= answered_keys(record)
+        return not {
+            check.key for check in self.checks(setup)
+        } <= answered_or_skipped_keys(record)
 
     def look_number(self, record: CellRecord, setup: Setup) -> int:
         """How many looks *record* is beyond what every sweep asks: 0 for that."""
@@ -412,7 +414,7 @@ class Probe:
     step: str = "round"  # what one of its steps is, for the progress of a cell
 
     @property
-    def tells_loss(self) -> bool:
+    def has_loss_metric(self) -> bool:
         """Whether it measures losses, rather than speeds or a change alone."""
         kinds = {metric.loss.kind for metric in self.metrics if metric.loss}
         return bool(kinds - {LossKind.CHANGE})
@@ -493,7 +495,7 @@ class Probe:
             observed,
             lambda: self.questions(context.run.setup, context.goal),
         )
-        return checked_observation(self, observed)
+        return check_and_dump_observation(self, observed)
 
     def asker(self, served: Served, context: ProbeContext, observed: Observed) -> Asker:
         """
@@ -550,7 +552,7 @@ class Probe:
         """
         return ()
 
-    def gaps_in(self, _record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+    def gap_phrases(self, _record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Parts that a record was asked for and has nothing of: a phrase with why."""
         return ()
 
@@ -607,12 +609,12 @@ def start_server_and_ask(
     context.report_step(0, 1, "loading")
     with context.serving(saves=probe.saves_cache, thinks=probe.thinks) as served:
         asker = probe.asker(served, context, observed)
-        ask_each(probe, context, observed, questions, asker)
+        ask_and_keep_missing_answers(probe, context, observed, questions, asker)
         asker.wait_until_idle()
         context.report_step(1, 1, "stopping")
 
 
-def ask_each(
+def ask_and_keep_missing_answers(
     probe: Probe,
     context: ProbeContext,
     observed: Observed,
@@ -629,7 +631,7 @@ def ask_each(
         CellError: If what answers fails.
     """
     done, is_useful = 0, False
-    while left := [each for each in questions() if observed.lacks(each.key)]:
+    while left := [each for each in questions() if observed.needs_asking(each.key)]:
         question, *_ = left
         context.report_step(done, done + len(left), question.phrase)
         if reason := asker.why_pointless(question):
@@ -643,7 +645,7 @@ def ask_each(
             context.keep(as_json(observed))
 
 
-def checked_observation(probe: Probe, observed: Observed) -> Json:
+def check_and_dump_observation(probe: Probe, observed: Observed) -> Json:
     """
     What was *observed* of a cell, to be stored.
 
@@ -655,7 +657,7 @@ def checked_observation(probe: Probe, observed: Observed) -> Json:
     return as_json(observed)
 
 
-def answered_keys(record: CellRecord) -> set[str]:
+def answered_or_skipped_keys(record: CellRecord) -> set[str]:
     """Keys of the questions that *record* has an answer to, or has skipped."""
     observation = record.observation or {}
     return {*observation.get("answers", ()), *observation.get("skipped", ())}

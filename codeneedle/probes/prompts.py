@@ -56,7 +56,7 @@ SAMPLE = "def f(x):\n\treturn {'a': 1}  # {{ x }} <b> é\n---\nWhat does `f` do?
 """A text whose rendering shows that a template leaves texts as they are."""
 
 
-def frame_of(
+def find_chat_frame(
     tokenizer: Tokenizer, roles: str, *, begins_answers: bool = True
 ) -> Frame | None:
     """
@@ -73,17 +73,19 @@ def frame_of(
         before, behind = AROUND
         said = [f"{before}{mark}{behind}" for mark in marks]
         text, shown = (
-            _render_texts(tokenizer, names, said),
+            _render_texts_or_empty(tokenizer, names, said),
             marks if is_trimmed else said,
         )
-        pieces = _texts_around(text, shown)
+        pieces = _pieces_around_texts(text, shown)
         frame = Frame(pieces, is_trimmed) if pieces else None
-        if frame and _renders_alike(tokenizer, names, frame, begins_answers):
+        if frame and _is_frame_same_as_template(
+            tokenizer, names, frame, begins_answers
+        ):
             return frame
     return None
 
 
-def _render_texts(
+def _render_texts_or_empty(
     tokenizer: Tokenizer, roles: Sequence[str], texts: Sequence[str]
 ) -> str:
     """The prompt of messages with these *roles* and *texts*; empty if it is refused."""
@@ -94,7 +96,7 @@ def _render_texts(
         return ""
 
 
-def _texts_around(text: str, shown: Sequence[str]) -> tuple[str, ...]:
+def _pieces_around_texts(text: str, shown: Sequence[str]) -> tuple[str, ...]:
     """
     What stands around the texts *shown* in *text*.
 
@@ -109,7 +111,7 @@ def _texts_around(text: str, shown: Sequence[str]) -> tuple[str, ...]:
     return (*pieces, text)
 
 
-def _renders_alike(
+def _is_frame_same_as_template(
     tokenizer: Tokenizer, roles: Sequence[str], frame: Frame, begins_answers: bool
 ) -> bool:
     """Whether *frame* gives what the template does, maybe of a begun answer, too."""
@@ -117,7 +119,7 @@ def _renders_alike(
     begun = (*said, Message("assistant", f"{NO_THINK_PREFILL}{SAMPLE}\n"))
     return all(
         fill_frame(frame, messages)
-        == _render_texts(
+        == _render_texts_or_empty(
             tokenizer, [m.role for m in messages], [m.content for m in messages]
         )
         for messages in ((said, begun) if begins_answers else (said,))
@@ -183,7 +185,7 @@ def template_with_past_date(template: ChatTemplate, then: Frame | None) -> ChatT
 
 def _frame_today(template: ChatTemplate) -> Frame | None:
     """The frame of one message of the user, as it is rendered now; None if none."""
-    return frame_of(template, "user", begins_answers=False)
+    return find_chat_frame(template, "user", begins_answers=False)
 
 
 def _changed_words(before: Frame, after: Frame) -> Iterator[tuple[str, str]]:
@@ -209,7 +211,7 @@ def _common_prefix_length(words: Sequence[str], others: Sequence[str]) -> int:
     return len(list(itertools.takewhile(lambda two: two[0] == two[1], both)))
 
 
-def roles_of(messages: Sequence[Message]) -> str:
+def frame_roles_of(messages: Sequence[Message]) -> str:
     """The roles by which a frame is known: without a last one of the assistant."""
     roles = [message.role for message in messages]
     return " ".join(roles[:-1] if roles[-1] == "assistant" else roles)
@@ -231,7 +233,7 @@ def build_request(
     """
     if setup.prompt_form == PromptForm.COMPLETION:
         return Completion(prompt=prompt, max_tokens=tokens, seed=setup.seed)
-    if frame := setup.frames.get(roles_of(messages)):
+    if frame := setup.frames.get(frame_roles_of(messages)):
         prompt = fill_frame(frame, messages)
         if OPEN_THOUGHT.search(prompt):
             # As the server's budget of no tokens for a thought does.

@@ -22,8 +22,18 @@ from codeneedle.models.kv_cache import pad_context
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.observations import Answer, AnswerGroup, Observed
-from codeneedle.probes.probe import Answering, Asker, Probe, Question, ask_each
-from codeneedle.system.files import read_note, refuse_linked_folder, write_note
+from codeneedle.probes.probe import (
+    Answering,
+    Asker,
+    Probe,
+    Question,
+    ask_and_keep_missing_answers,
+)
+from codeneedle.system.files import (
+    read_json_or_none,
+    refuse_linked_folder,
+    write_json_if_possible,
+)
 
 LAYOUT_VERSION = 1
 """Raised with every change of how texts and questions are laid out."""
@@ -38,7 +48,7 @@ ROUNDS = 12
 """Paddings that are tried before a tokenizer is given up; each is longer."""
 
 
-def chunk_tokens(text: int, questions: int) -> int:
+def padded_chunk_tokens(text: int, questions: int) -> int:
     """About the tokens of a chunk of so many of a *text* and of *questions*."""
     return pad_context(max(text, questions) + questions + 2)
 
@@ -63,7 +73,7 @@ def chunk_lengths(
     """
     room = max(1, questions_room(text, context))
     count = max(1, min(functions, math.ceil(ROOM * questions / room)))
-    return (chunk_tokens(text, math.ceil(questions / count)),) * count
+    return (padded_chunk_tokens(text, math.ceil(questions / count)),) * count
 
 
 def padding(characters: int) -> str:
@@ -196,7 +206,7 @@ def lay_out_chunk(
         else:
             ids = tuple(piece.id for piece in pieces[:length])
             return Chunk(text=whole, ids=ids, spans=tuple(spans))
-    raise _unsuitable_error("no padding makes a chunk of it")
+    raise _unreadable_in_batches_error("no padding makes a chunk of it")
 
 
 def _compose_text(
@@ -225,7 +235,7 @@ def _passage_span(
     right = passage.right.encode(errors="replace")
     inside = [(place, at) for place, at in enumerate(ends) if first < at <= last]
     if not inside:
-        raise _unsuitable_error(f"{passage.name} has no token of its own")
+        raise _unreadable_in_batches_error(f"{passage.name} has no token of its own")
     return Span(
         name=passage.name,
         places=tuple(place for place, _ in inside),
@@ -247,7 +257,7 @@ def _token_ends(pieces: Sequence[TokenPiece], whole: str) -> list[int]:
     """
     data = whole.encode(errors="replace")
     if not b"".join(map(_piece_bytes, pieces)).endswith(data):
-        raise _unsuitable_error("its tokens do not add up to the text")
+        raise _unreadable_in_batches_error("its tokens do not add up to the text")
     end, ends = len(data), []
     for piece in reversed(pieces):
         ends.append(end)
@@ -285,9 +295,11 @@ def answer_by_reading(
     Raises:
         CellError: If the tool fails, or the server.
     """
-    if any(observed.lacks(question.key) for question in questions()):
+    if any(observed.needs_asking(question.key) for question in questions()):
         with start_reader(context) as read:
-            ask_each(probe, context, observed, questions, answering(read))
+            ask_and_keep_missing_answers(
+                probe, context, observed, questions, answering(read)
+            )
 
 
 @contextlib.contextmanager
@@ -342,7 +354,10 @@ def read_group_by_tool(context: ProbeContext, group: Group, text: str) -> Answer
     run = context.run
     tool = run.engine.reading_tool()
     chunk = _find_or_lay_out_chunk(context, tool, group, text)
-    with context.timing_tool(), context.silence_limit() as silence_limit:
+    with (
+        context.record_tool_time(),
+        context.limit_and_record_silence() as silence_limit,
+    ):
         task = ReadingTask(
             pair=context.pair,
             ids=chunk.ids,
@@ -353,7 +368,7 @@ def read_group_by_tool(context: ProbeContext, group: Group, text: str) -> Answer
             silence_limit=silence_limit,
         )
         log, started = context.cell_log_path("reading"), context.clock()
-        tokens = tool.read_and_score(task, log=log, note=context.observe_tool)
+        tokens = tool.read_and_score(task, log=log, note=context.record_tool_run)
         token_s = (context.clock() - started) / len(chunk.ids)
     # A passage took the share of its question and its answer, the text the rest.
     own = sum(map(chunk.passage_token_count, chunk.spans))
@@ -388,15 +403,17 @@ def _find_or_lay_out_chunk(
     """The chunk of *group*, as stored in the run folder, else laid out and stored."""
     run = context.run
     path = refuse_linked_folder(run.folder / "base") / f"{group.key}.chunk.json"
-    chunk = read_note(path, Chunk)
+    chunk = read_json_or_none(path, Chunk)
     if chunk is None or not chunk.has_passages_scored_by(group.passages, tool):
         with run.engine.tokenizing(log=context.cell_log_path("counting")) as tokenizer:
             chunk = lay_out_chunk(tokenizer, tool, text, group.passages)
-        write_note(path, chunk)
+        write_json_if_possible(path, chunk)
     return chunk
 
 
-def refuse_reading(estimates: Estimates, *, wanted: str, otherwise: str) -> None:
+def refuse_impossible_reading(
+    estimates: Estimates, *, wanted: str, otherwise: str
+) -> None:
     """
     Stop at an engine that cannot read right answers in its context, or has none.
 
@@ -423,7 +440,7 @@ def refuse_reading(estimates: Estimates, *, wanted: str, otherwise: str) -> None
         )
 
 
-def _unsuitable_error(reason: str) -> BadInput:
+def _unreadable_in_batches_error(reason: str) -> BadInput:
     """The error for right answers that cannot be read in batches."""
     return BadInput(
         source="tokenizer of the weights",

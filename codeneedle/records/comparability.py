@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from codeneedle.cache_types import Pair, by_precision
+from codeneedle.cache_types import Pair, distinct_most_precise_first
 from codeneedle.errors import RequestError
 from codeneedle.records.record import (
     CellRecord,
@@ -82,7 +82,7 @@ class OtherSetup(RequestError):  # noqa: N818 - named after the fact
         self.wanted = wanted
 
 
-def with_types_and_probes_of(stored: Setup, wanted: Setup) -> Setup:
+def merge_compatible_setups(stored: Setup, wanted: Setup) -> Setup:
     """
     The stored setup with the types and probes of both.
 
@@ -105,8 +105,8 @@ def with_types_and_probes_of(stored: Setup, wanted: Setup) -> Setup:
         order=stored.order or wanted.order,
         model=wanted.model if stored.model == ModelFacts() else stored.model,
         pairs=tuple(map(str, pairs)),
-        types_k=tuple(by_precision((*stored.types_k, *wanted.types_k))),
-        types_v=tuple(by_precision((*stored.types_v, *wanted.types_v))),
+        types_k=tuple(distinct_most_precise_first((*stored.types_k, *wanted.types_k))),
+        types_v=tuple(distinct_most_precise_first((*stored.types_v, *wanted.types_v))),
     )
 
 
@@ -172,7 +172,7 @@ def setup_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, An
         if hashes.get(name) != now_hashed.get(name):
             was, now = (each.get(name, "") for each in (hashes, now_hashed))
             yield f"content of the file {name}", was[:_DIGITS], now[:_DIGITS]
-    yield from _program_differences(ours, theirs)
+    yield from _program_and_chat_differences(ours, theirs)
     yield from _probe_settings_differences(ours, theirs)
 
 
@@ -186,7 +186,9 @@ def _probe_settings_differences(
         )
 
 
-def _program_differences(ours: Setup, theirs: Setup) -> Iterator[tuple[str, Any, Any]]:
+def _program_and_chat_differences(
+    ours: Setup, theirs: Setup
+) -> Iterator[tuple[str, Any, Any]]:
     """
     Programs that differ, and the first piece of rendered chats.
 
@@ -245,7 +247,7 @@ def setup_identity(setup: Setup) -> str:
     return _hash_of_facts(_fields_to_match(replace(setup, corpus=corpus)))
 
 
-def setup_stamp(setup: Setup, probe: str) -> str:
+def setup_identity_for_probe(setup: Setup, probe: str) -> str:
     """Identifier of *setup* in records of *probe*: identity and hash of settings."""
     settings = setup.probes.get(probe)
     return (
@@ -253,7 +255,7 @@ def setup_stamp(setup: Setup, probe: str) -> str:
     )
 
 
-def refuse_foreign(
+def refuse_foreign_record(
     record: CellRecord, key: Key, *, setup: Setup | None, file: str
 ) -> None:
     """
@@ -270,7 +272,9 @@ def refuse_foreign(
     """
     if key_of(record) != key:
         raise ForeignRecord(file=file, of=str(key_of(record)))
-    if setup is not None and record.setup != setup_stamp(setup, record.probe):
+    if setup is not None and record.setup != setup_identity_for_probe(
+        setup, record.probe
+    ):
         raise ForeignRecord(file=file, of="another setup")
 
 
@@ -289,7 +293,7 @@ TOLD_BY_LOGS = frozenset({"ppl", "reference_ppl"})
 """Names of what a repetition may lack, as a log has lost its end."""
 
 
-def first_difference_path(ours: Json | None, theirs: Json | None) -> str:
+def first_observation_difference_path(ours: Json | None, theirs: Json | None) -> str:
     """
     The place of the first difference of two observations of a cell: ``rounds 3 reply``.
 
@@ -341,7 +345,7 @@ def _comparable_part(observed: Json, other: Json) -> Json:
     kept = {
         k: v
         for k, v in observed.items()
-        if not _CHANGING.fullmatch(k) and not _is_untold(k, v, other)
+        if not _CHANGING.fullmatch(k) and not _is_untold_by_either(k, v, other)
     }
     kept.pop("skipped", None)
     answers, theirs = (each.get("answers") for each in (observed, other))
@@ -351,7 +355,7 @@ def _comparable_part(observed: Json, other: Json) -> Json:
     return kept
 
 
-def _is_untold(name: str, value: object, other: Json) -> bool:
+def _is_untold_by_either(name: str, value: object, other: Json) -> bool:
     """Whether *name* is of `TOLD_BY_LOGS`, and one of both has no value of it."""
     return name in TOLD_BY_LOGS and (value is None or other.get(name) is None)
 

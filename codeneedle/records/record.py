@@ -208,7 +208,7 @@ class Phases:
     """From the last answer to the end of the server's process group."""
 
     @property
-    def total_s(self) -> float:
+    def total_from_launch_s(self) -> float:
         """All but the time before the launch, in seconds."""
         phases = (self.ready_s, self.start_s, self.measure_s, self.stop_s)
         return sum(phase or 0.0 for phase in phases)
@@ -296,7 +296,7 @@ class CellRecord:
     """
 
     setup: str = ""
-    """The `comparability.setup_stamp` of its setup; empty until it is stored."""
+    """`comparability.setup_identity_for_probe`; empty until it is stored."""
 
     device: str = ""
     """
@@ -385,7 +385,7 @@ class CorpusFacts:
         """Whether it was counted and fitted; it is if a probe sends it."""
         return self.tokens > 0
 
-    def tokens_of(self, characters: int) -> float:
+    def estimate_tokens(self, characters: int) -> float:
         """About the tokens of so many *characters*, if they are like the text."""
         return characters * max(1, self.tokens) / max(1, self.characters)
 
@@ -647,7 +647,7 @@ def as_json(stored: object) -> Json:
     return decoded
 
 
-def refuse_impossible(is_possible: bool, what: str, *, file: str) -> None:
+def refuse_unless_possible(is_possible: bool, what: str, *, file: str) -> None:
     """
     Stop at stored values that contradict each other.
 

@@ -19,11 +19,11 @@ import msgspec
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, did_you_mean
 from codeneedle.records.comparability import (
+    merge_compatible_setups,
     refuse_difference,
-    refuse_foreign,
+    refuse_foreign_record,
     setup_identity,
-    setup_stamp,
-    with_types_and_probes_of,
+    setup_identity_for_probe,
 )
 from codeneedle.records.record import (
     SCHEMA,
@@ -46,7 +46,7 @@ from codeneedle.system.files import (
     lock_holder,
     make_unlinked_folder,
     move_aside,
-    nearest_folder,
+    nearest_existing_path,
     read_regular,
     reason_of,
     refuse_linked_folder,
@@ -79,7 +79,7 @@ _SHARE = re.compile(r"\+share-\d+-of-\d+$")
 _SAFE_NAME = re.compile(r"[a-z0-9_][a-z0-9_.+-]*")
 
 
-def run_folder(root: Path, *, corpus: str, model: str) -> Path:
+def checked_run_folder(root: Path, *, corpus: str, model: str) -> Path:
     """
     The run folder of *model* on *corpus*: ``root/corpus/model``.
 
@@ -106,7 +106,7 @@ def refuse_unusable_folder(folder: Path) -> None:
     Raises:
         FolderUnusable: If it cannot be written to, or has less than `LEAST_FREE_BYTES`.
     """
-    existing = nearest_folder(folder)
+    existing = nearest_existing_path(folder)
     if not os.access(existing, os.W_OK | os.X_OK):
         is_read_only = os.statvfs(existing).f_flag & os.ST_RDONLY
         denied = os.strerror(errno.EACCES)
@@ -122,13 +122,13 @@ def share_suffix(number: int, of: int) -> str:
     return f"+share-{number}-of-{of}"
 
 
-def setups_of(folder: Path) -> list[Path]:
+def setup_files_of(folder: Path) -> list[Path]:
     """Files of setups of the run in *folder* and of its shares, which lie beside it."""
     shares = folder.parent.glob(f"{glob.escape(folder.name)}+share-*/{SETUP}")
     return [path for path in (folder / SETUP, *sorted(shares)) if path.is_file()]
 
 
-def find_runs(root: Path, name: str) -> list["Store"]:
+def find_stores_or_refuse(root: Path, name: str) -> list["Store"]:
     """
     The runs called *name*, newest first: a corpus, ``corpus/model``, or a prefix.
 
@@ -204,7 +204,7 @@ class Store:
         return max(path.stat().st_mtime for path in files if path.exists())
 
     @contextlib.contextmanager
-    def lock(self) -> Iterator[None]:
+    def make_and_lock_folder(self) -> Iterator[None]:
         """
         Keep other sweeps out of the folder; the lock ends with this process.
 
@@ -232,7 +232,7 @@ class Store:
 
     # The setup
 
-    def setup(self) -> Setup | None:
+    def read_setup(self) -> Setup | None:
         """
         The setup of its records; None in a new folder.
 
@@ -240,23 +240,23 @@ class Store:
             BadInput: If another version of codeneedle wrote it.
             BadSetup: If it cannot be read.
         """
-        setup = None if self.is_void else self._read_setup()
+        setup = None if self.is_void else self._read_setup_file()
         self._setup = setup and self._with_settled(setup)
         return self._setup
 
-    def _read_setup(self) -> Setup | None:
+    def _read_setup_file(self) -> Setup | None:
         """The setup alone; None if there is none."""
-        data = self._data_of(SETUP)
+        data = self._read_file_or_none(SETUP)
         file = str(self.folder / SETUP)
         return None if data is None else decode_setup(data, file=file)
 
-    def _read_settled(self) -> Settled | None:
+    def _read_settled_file(self) -> Settled | None:
         """What the first cells have settled; None before."""
-        data = self._data_of(SETTLED)
+        data = self._read_file_or_none(SETTLED)
         file = str(self.folder / SETTLED)
         return None if data is None else decode_settled(data, file=file)
 
-    def _data_of(self, name: str) -> bytes | None:
+    def _read_file_or_none(self, name: str) -> bytes | None:
         """The bytes of the file *name*; None without one, `BadSetup` if unreadable."""
         try:
             return read_regular(self.folder / name)
@@ -266,36 +266,36 @@ class Store:
 
     def _with_settled(self, setup: Setup) -> Setup:
         """*setup* with what its first cells have settled, if its identity is that."""
-        settled = self._read_settled()
+        settled = self._read_settled_file()
         if settled is None or settled.identity != setup.identity:
             return setup
         return replace(setup, calibrated=settled.calibrated, order=settled.order)
 
-    def check_and_merge_setup(self, setup: Setup) -> Setup:
+    def check_and_store_setup(self, setup: Setup) -> Setup:
         """
         Store *setup*, or add it to the stored one.
 
         Returns:
-            The setup of the folder; see `with_types_and_probes_of`.
+            The setup of the folder; see `merge_compatible_setups`.
 
         Raises:
             OtherSetup: If the stored one differs.
             FolderUnusable: If it cannot be written to.
         """
-        return self.merge_setup(self.check_setup(setup), setup)
+        return self.merge_and_store_setup(self.check_against_stored_setup(setup), setup)
 
-    def merge_setup(self, stored: Setup | None, setup: Setup) -> Setup:
+    def merge_and_store_setup(self, stored: Setup | None, setup: Setup) -> Setup:
         """
         Store *setup*, or add it to the *stored* one, from which it does not differ.
 
         Returns:
-            The setup of the folder; see `with_types_and_probes_of`.
+            The setup of the folder; see `merge_compatible_setups`.
 
         Raises:
             FolderUnusable: If it cannot be written to.
         """
         if stored is not None:
-            setup = with_types_and_probes_of(stored, setup)
+            setup = merge_compatible_setups(stored, setup)
         if not setup.identity:
             setup = replace(setup, identity=setup_identity(setup))
         if not (setup.calibrated or setup.order):
@@ -303,7 +303,10 @@ class Store:
         if stored is None or _setup_without_settled(setup) != _setup_without_settled(
             stored
         ):
-            self._write(self.folder / SETUP, encode(_setup_without_settled(setup)))
+            self._write_file_atomically(
+                self.folder / SETUP,
+                encode_masked_and_sealed(_setup_without_settled(setup)),
+            )
         if setup.calibrated or setup.order:
             self._store_settled(setup)
         self._setup = setup
@@ -314,11 +317,13 @@ class Store:
         settled = Settled(
             identity=setup.identity, calibrated=setup.calibrated, order=setup.order
         )
-        if settled != self._read_settled():
-            self._write(self.folder / SETTLED, encode(settled))
+        if settled != self._read_settled_file():
+            self._write_file_atomically(
+                self.folder / SETTLED, encode_masked_and_sealed(settled)
+            )
         self._setup = setup
 
-    def check_setup(self, setup: Setup) -> Setup | None:
+    def check_against_stored_setup(self, setup: Setup) -> Setup | None:
         """
         The stored setup, if *setup* does not differ from it; None if there is none.
 
@@ -326,7 +331,7 @@ class Store:
             OtherSetup: With the first difference.
             BadInput: If there is no stored setup, but records of another one.
         """
-        stored = self.setup()
+        stored = self.read_setup()
         if stored is not None:
             refuse_difference(stored, setup, folder=self.folder)
         elif not self._setup_identities() <= {setup_identity(setup)}:
@@ -337,10 +342,10 @@ class Store:
             )
         return stored
 
-    def calibrated(self) -> dict[str, Json]:
+    def read_calibrations(self) -> dict[str, Json]:
         """`Setup.calibrated` as it is stored now; empty without a setup."""
         with contextlib.suppress(BadSetup):
-            self.setup()
+            self.read_setup()
         return self._setup.calibrated if self._setup else {}
 
     def store_calibration(self, probe: str, facts: Json) -> None:
@@ -349,17 +354,17 @@ class Store:
 
         They replace former ones; nothing happens without a setup.
         """
-        calibrated = {**self.calibrated(), probe: facts}
+        calibrated = {**self.read_calibrations(), probe: facts}
         if self._setup is not None:
             self._store_settled(replace(self._setup, calibrated=calibrated))
 
-    def keep_order(self, order: Json) -> None:
+    def store_order(self, order: Json) -> None:
         """
         Store the *order* that a sweep that decides has fixed.
 
         Without a setup nothing is stored.
         """
-        self.calibrated()
+        self.read_calibrations()
         if self._setup is not None:
             self._store_settled(replace(self._setup, order=order))
 
@@ -374,15 +379,15 @@ class Store:
             if named and named["probe"] == probe:
                 move_aside(path, "uncalibrated")
 
-    def intact_setup(self) -> Setup | None:
+    def read_intact_setup(self) -> Setup | None:
         """
-        Like `setup`, but None for a damaged one: `set_damaged_setup_aside` moves it.
+        Like `read_setup`, but None for a damaged one: see `set_damaged_setup_aside`.
 
         Raises:
             BadInput: If another version of codeneedle wrote it.
         """
         with contextlib.suppress(BadSetup):
-            return self.setup()
+            return self.read_setup()
         return None
 
     def set_damaged_setup_aside(self) -> Path | None:
@@ -396,7 +401,10 @@ class Store:
             Its new path; None if nothing was damaged.
         """
         moved = None
-        for name, read in ((SETUP, self._read_setup), (SETTLED, self._read_settled)):
+        for name, read in (
+            (SETUP, self._read_setup_file),
+            (SETTLED, self._read_settled_file),
+        ):
             try:
                 read()
             except BadSetup:
@@ -422,29 +430,31 @@ class Store:
         self._setup = None
         return folder
 
-    def sweep_file_text(self) -> str:
+    def read_sweep_file_or_empty(self) -> str:
         """The text of its sweep file; empty if there is none, or it is unreadable."""
         with contextlib.suppress(OSError, UnicodeDecodeError):
             return (read_regular(self.folder / SWEEP) or b"").decode()
         return ""
 
-    def keep_sweep_file(self, text: str) -> None:
+    def store_sweep_file(self, text: str) -> None:
         """
         Write *text* as its sweep file, if it is another one.
 
         Raises:
             FolderUnusable: If it cannot be written.
         """
-        if text != self.sweep_file_text():
-            self._write(self.folder / SWEEP, replace_surrogates(text).encode())
+        if text != self.read_sweep_file_or_empty():
+            self._write_file_atomically(
+                self.folder / SWEEP, replace_surrogates(text).encode()
+            )
 
     # Records
 
     def has_numbers(self) -> bool:
         """Whether any of its records has numbers, variants among them."""
-        return any(record.has_numbers for record in self.records())
+        return any(record.has_numbers for record in self.read_records())
 
-    def read(self) -> Run | None:
+    def read_run(self) -> Run | None:
         """
         The whole folder; None if it holds no run.
 
@@ -452,7 +462,7 @@ class Store:
             BadInput: If another version of codeneedle wrote one of its files.
             BadSetup: If its setup cannot be read.
         """
-        setup = self.setup()
+        setup = self.read_setup()
         return None if setup is None else self.run_under_setup(setup)
 
     def run_under_setup(self, setup: Setup) -> Run:
@@ -460,18 +470,18 @@ class Store:
         The run of the folder, whose *setup* is known.
 
         Raises:
-            BadInput: See `read`.
+            BadInput: See `read_run`.
         """
         run = Run(
             name=self.name,
             setup=setup,
             records=(),
             root=self.folder.parent.parent,
-            sweep=self.sweep_file_text(),
+            sweep=self.read_sweep_file_or_empty(),
         )
-        return run.with_records(self.records())
+        return run.with_records(self.read_records())
 
-    def records(self, probe: str = "") -> Iterator[CellRecord]:
+    def read_records(self, probe: str = "") -> Iterator[CellRecord]:
         """
         The records, by file name, those of variants among them.
 
@@ -491,12 +501,16 @@ class Store:
                 record = _read_record(path)
                 if path == self._record_path(key_of(record)):
                     key = key_of(record)
-                refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
+                refuse_foreign_record(
+                    record, key, setup=self._setup_or_none(), file=str(path)
+                )
             except (OSError, BadRecord) as error:
                 record = _interrupted_record(key, error)
             yield record
 
-    def record(self, pair: Pair, probe: str, variant: str = "") -> CellRecord | None:
+    def read_record_if_there(
+        self, pair: Pair, probe: str, variant: str = ""
+    ) -> CellRecord | None:
         """
         The record of *pair* and *probe*; None if there is none.
 
@@ -515,7 +529,7 @@ class Store:
         except (OSError, BadRecord) as error:
             return _interrupted_record(key, error)
 
-    def add(self, record: CellRecord) -> CellRecord:
+    def write_record(self, record: CellRecord) -> CellRecord:
         """
         Write *record*, whole or not at all; without a setup, it gets the folder's.
 
@@ -529,11 +543,18 @@ class Store:
         Raises:
             FolderUnusable: If it cannot be written, or the locked folder is gone.
         """
-        path, setup = self._clear_record_path(key_of(record)), self._setup_or_none()
+        path, setup = (
+            self._move_wrong_record_aside(key_of(record)),
+            self._setup_or_none(),
+        )
         if setup is not None and not record.setup:
-            record = replace(record, setup=setup_stamp(setup, record.probe))
-        self._write(path, encode(record))
-        if setup is None or record.setup == setup_stamp(setup, record.probe):
+            record = replace(
+                record, setup=setup_identity_for_probe(setup, record.probe)
+            )
+        self._write_file_atomically(path, encode_masked_and_sealed(record))
+        if setup is None or record.setup == setup_identity_for_probe(
+            setup, record.probe
+        ):
             self._written[path] = _state_of_file(path)
         return record
 
@@ -541,19 +562,19 @@ class Store:
         """
         Copy the record of *key* from *other*, if it has one.
 
-        As `add`, but byte by byte, and without waiting for the disk.
+        As `write_record`, but byte by byte, and without waiting for the disk.
 
         Raises:
-            FolderUnusable: See `add`, or if the record cannot be read.
+            FolderUnusable: See `write_record`, or if the record cannot be read.
         """
         with _translating_errors(other.folder):
             data = read_regular(other._record_path(key))  # noqa: SLF001 - our class
         if data is not None:
-            path = self._clear_record_path(key)
+            path = self._move_wrong_record_aside(key)
             with _translating_errors(path.parent):
                 write_atomically(path, data, is_lasting=False)
 
-    def _clear_record_path(self, key: Key) -> Path:
+    def _move_wrong_record_aside(self, key: Key) -> Path:
         """The path of a record; a file there that is none of it is moved aside."""
         self._refuse_lost_folder()
         path = self._record_path(key)
@@ -612,7 +633,7 @@ class Store:
             BadRecord: If it is anything else.
         """
         record = _read_record(path)
-        refuse_foreign(record, key, setup=self._setup_or_none(), file=str(path))
+        refuse_foreign_record(record, key, setup=self._setup_or_none(), file=str(path))
         return record
 
     def _setup_identities(self) -> set[str]:
@@ -627,7 +648,7 @@ class Store:
         """The setup, read once; None if there is none that can be read."""
         if self._setup is None:
             with contextlib.suppress(BadSetup):
-                self.setup()
+                self.read_setup()
         return self._setup
 
     def _refuse_lost_folder(self) -> None:
@@ -640,7 +661,7 @@ class Store:
             )
 
     @staticmethod
-    def _write(path: Path, data: bytes) -> None:
+    def _write_file_atomically(path: Path, data: bytes) -> None:
         with _translating_errors(path.parent):
             write_atomically(path, data)
 
@@ -710,7 +731,7 @@ def append_checksum(data: bytes) -> bytes:
     return b'%b"crc32": "%08x"\n}\n' % (start, zlib.crc32(start))
 
 
-def is_intact(data: bytes) -> bool | None:
+def is_intact_if_sealed(data: bytes) -> bool | None:
     """Whether *data* is unchanged since it was sealed; None without a seal."""
     at = data.rfind(b'"crc32"', -_LONGEST_BYTES)
     seal = _SEAL.fullmatch(data, max(at, 0))
@@ -722,7 +743,7 @@ def is_intact(data: bytes) -> bool | None:
 _Layout = TypeVar("_Layout")
 
 
-def encode(stored: CellRecord | Setup | Settled | Json) -> bytes:
+def encode_masked_and_sealed(stored: CellRecord | Setup | Settled | Json) -> bytes:
     """
     *stored* as indented JSON, sealed; lists of numbers take one line.
 
@@ -808,7 +829,7 @@ def _decode(data: bytes, layout: type[_Layout], *, file: str) -> _Layout:
 
     A wrong checksum comes first, then another version, then a missing seal.
     """
-    seal = is_intact(data)
+    seal = is_intact_if_sealed(data)
     if seal is False:
         raise BadRecord(file=file, reason="it is not what was written (checksum)")
     try:

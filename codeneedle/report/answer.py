@@ -93,21 +93,21 @@ class Answer:
         return self.verdict.run
 
     @property
-    def result(self) -> PairResult | None:
+    def result_unless_reference(self) -> PairResult | None:
         """The result of the pair; None of the reference."""
         is_reference = self.pair == self.verdict.reference
         return None if is_reference else self.verdict.result(self.pair)
 
     @property
-    def sentence(self) -> str:
+    def loss_or_keep_sentence(self) -> str:
         """What the verdict says of it: `losses_sentence`."""
-        result = self.result
+        result = self.result_unless_reference
         if result is None or result.leading_result is None:
             return "nothing smaller is shown to be within the limits"
         return losses_sentence(self.verdict.limits, result)
 
     @property
-    def model(self) -> str:
+    def model_as_named(self) -> str:
         """
         The model as it was named for the sweep.
 
@@ -121,7 +121,7 @@ class Answer:
         return str(named[0]) if named and is_one else self.run.setup.weights.name
 
 
-def answer_of(verdict: Verdict) -> Answer:
+def answer_or_refuse(verdict: Verdict) -> Answer:
     """
     The pair that *verdict* sets, or keeps.
 
@@ -146,7 +146,7 @@ def answer_of(verdict: Verdict) -> Answer:
 
 def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
     """*answer* for JSON; *words* are None of an engine that has none."""
-    setup, result = answer.run.setup, answer.result
+    setup, result = answer.run.setup, answer.result_unless_reference
     leading = result.leading_result if result else None
     return AnswerObject(
         model=setup.weights.name,
@@ -163,8 +163,8 @@ def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
         at_most=_finite_or_none(leading.bounds.high) if leading else 0.0,
         limit=leading.limit if leading else None,
         units=leading.bounds.units if leading else 0,
-        noun=leading.metric.noun if leading else "",
-        sentence=answer.sentence,
+        noun=leading.metric.unit_noun if leading else "",
+        sentence=answer.loss_or_keep_sentence,
         arguments=words.arguments(answer) if words else [],
         environment=words.environment(answer) if words else {},
         facts=dict(captions.run_facts(answer.run)),
@@ -191,7 +191,8 @@ def answer_lines(
                 f"for {escape_invisible(str(answer.pair))}",
                 hint="--form json and --form badge say it for every engine.",
             )
-        told = f"{answer.pair} {answer.sentence}; {_measured_on_phrase(answer)}"
+        told = f"{answer.pair} {answer.loss_or_keep_sentence}; "
+        told += _measured_on_phrase(answer)
         between = [""] if lines else []
         lines += [*between, f"{mark} {told}", *words.lines(answer, form)]
     # A run folder may come from anywhere.
@@ -200,11 +201,16 @@ def answer_lines(
 
 def answer_badge_svg(answer: Answer) -> str:
     """An SVG for a model card: the pair and what it loses, or what to keep."""
-    leading = answer.result.leading_result if answer.result else None
+    leading = (
+        answer.result_unless_reference.leading_result
+        if answer.result_unless_reference
+        else None
+    )
     value = f"keep {answer.pair}"
     if leading:
         value = f"{answer.pair} {_loss_on_badge(answer.verdict.limits, leading)}"
-    title = f"KV cache {answer.pair}: {answer.sentence}; {_measured_on_phrase(answer)}"
+    title = f"KV cache {answer.pair}: {answer.loss_or_keep_sentence}; "
+    title += _measured_on_phrase(answer)
     return badge_svg("KV cache", escape_invisible(value), title=escape_invisible(title))
 
 
@@ -233,7 +239,7 @@ def _loss_on_badge(limits: Limits, row: MetricResult) -> str:
 
 def _measured_on_phrase(answer: Answer) -> str:
     """``of 24 functions and 16 chunks, Qwen3-4B-Q4_K_M at 16,384 tokens, DATE``."""
-    setup, result = answer.run.setup, answer.result
+    setup, result = answer.run.setup, answer.result_unless_reference
     leading = result.leading_result if result else None
     rows = result.right_token_results if result else []
     told = rows if leading in rows else [leading] if leading else []

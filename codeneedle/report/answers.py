@@ -188,7 +188,7 @@ def _overviews_document(measured: Sequence[tuple[Run, CellRecord]]) -> Document:
             elif record.probe in PROBES:
                 probe = PROBES[record.probe]
                 yield from probe.overview(run, record)
-                gaps = probe.gaps_in(record, run.setup)
+                gaps = probe.gap_phrases(record, run.setup)
                 yield Lines([escape_invisible(gap) for gap in gaps], style="bold")
 
 

@@ -59,12 +59,12 @@ MARK = "*"
 def budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set of all candidates, and a row for each of them."""
     yield budget_headline_lines(verdict, pair_flags)
-    yield from table_of_all_candidates(verdict)
+    yield from candidates_table_and_legend(verdict)
     yield Lines([budget_remark.text for budget_remark in budget_remarks(verdict)])
     yield Facts(weight_facts(verdict), is_quiet=True)
 
 
-def whole_budget_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
+def budget_document_with_run_facts(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """A `budget_document` with what it was measured on."""
     yield Heading(f"{verdict.run.name}: one budget")
     yield from budget_document(verdict, pair_flags)
@@ -100,8 +100,9 @@ def budget_headline(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is not None:
         taken = memory_phrase(verdict, chosen)
+        flags = model_and_pair_flags(verdict, chosen.pair, pair_flags)
         return [
-            f"Set: {flags_of(verdict, chosen.pair, pair_flags)}   ({taken})",
+            f"Set: {flags}   ({taken})",
             f"     {loss_to_reference_sentence(verdict, chosen)}",
             *_loss_of_weights_line(verdict, chosen),
         ]
@@ -136,7 +137,7 @@ def _why_reference_stays(
 ) -> Iterator[str]:
     """Why nothing is set: the reference fits, nothing does, or nothing is within."""
     most = verdict.limits.max_memory_bytes
-    flags = flags_of(verdict, reference, pair_flags)
+    flags = model_and_pair_flags(verdict, reference, pair_flags)
     own = verdict.result(reference) if verdict.has_fitting_reference else None
     if not any(result.memory_bytes for result in verdict.results):
         yield "No answer yet: no log of these runs tells the size of a cache."
@@ -181,7 +182,7 @@ def _nothing_fits_lines(
 
 def loss_to_reference_sentence(verdict: Verdict, result: PairResult) -> str:
     """``loses 0.9 % ... beside Q8_0 with f16/f16, at most 1.4 %``; empty if unknown."""
-    what = f"the right tokens beside {_weights_with_pair(verdict.reference)}"
+    what = f"the right tokens beside {_weights_with_pair_phrase(verdict.reference)}"
     return (
         loss_phrase(verdict.limits, result.leading_result, what)
         if result.leading_result
@@ -189,7 +190,7 @@ def loss_to_reference_sentence(verdict: Verdict, result: PairResult) -> str:
     )
 
 
-def _weights_with_pair(pair: Pair | None) -> str:
+def _weights_with_pair_phrase(pair: Pair | None) -> str:
     """``Q8_0 with f16/f16``."""
     if pair and pair.weights:
         return escape_invisible(f"{pair.weights} with {pair.without_weights}")
@@ -236,7 +237,7 @@ def _memory_context(verdict: Verdict) -> int:
     return verdict.limits.at or verdict.run.setup.context
 
 
-def flags_of(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
+def model_and_pair_flags(verdict: Verdict, pair: Pair, pair_flags: PairFlags) -> str:
     """``-m qwen-Q6_K.gguf -ctk q8_0 -ctv q5_1``."""
     run = run_of(verdict, pair)
     return (
@@ -272,7 +273,7 @@ def _weights_as_named(run: Run) -> str:
 # --- the table
 
 
-def table_of_all_candidates(verdict: Verdict) -> Iterator[Table | Facts]:
+def candidates_table_and_legend(verdict: Verdict) -> Iterator[Table | Facts]:
     """
     A row for each candidate, by weights, the largest cache first; and its legend.
 
@@ -283,14 +284,14 @@ def table_of_all_candidates(verdict: Verdict) -> Iterator[Table | Facts]:
     heading = ["weights", "K/V", "memory", "loss", "from", "to", "verdict"]
     rows = [
         _candidate_row(verdict, result)
-        for result in sorted(verdict.results, key=_row_order)
+        for result in sorted(verdict.results, key=_row_sort_key)
     ]
     texts = [[each.text for each in row] for row in rows]
     yield Table(heading, texts, words={*heading[:2], heading[-1]})
     yield Facts(legend(itertools.chain(*rows)))
 
 
-def _row_order(result: PairResult) -> tuple[float, str, float, str]:
+def _row_sort_key(result: PairResult) -> tuple[float, str, float, str]:
     """What sorts rows: the most precise weights first, then the largest cache."""
     pair = result.pair
     return (

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from codeneedle.cache_types import RUNS, Pair, most_precise, pairs_phrase
-from codeneedle.corpora.fitting import filled_phrase
+from codeneedle.corpora.fitting import filled_context_phrase
 from codeneedle.errors import NothingToShow
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames, gap_lines
@@ -20,7 +20,7 @@ from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import CellRecord, Json, Run, Setup
 from codeneedle.report.display import display_of
 from codeneedle.report.shown import small_number_text
-from codeneedle.system.inherited_variables import UNROTATED, with_variables
+from codeneedle.system.inherited_variables import UNROTATED, command_line_with_variables
 from codeneedle.text import (
     escape_invisible,
     json_value_phrase,
@@ -33,7 +33,7 @@ from codeneedle.verdict.asking_order import stored_asking_order
 _SHORT_HASH = 8
 
 
-def names_of(runs: Sequence[Run]) -> list[str]:
+def run_names_or_folders(runs: Sequence[Run]) -> list[str]:
     """The names of *runs*; the folders of those that share one."""
     names = [run.name for run in runs]
     return [
@@ -62,7 +62,7 @@ def _context_and_questions_phrase(
 
 def text_length_phrase(setup: Setup) -> str:
     """``8,192 tokens``, or ``7,109 of 32,768 tokens`` of a text that ends before."""
-    return filled_phrase(setup.corpus.tokens, setup.context)
+    return filled_context_phrase(setup.corpus.tokens, setup.context)
 
 
 def _probe_question_phrases(
@@ -96,10 +96,10 @@ def corpus_line(setup: Setup) -> str:
     about = f" ({setup.lengths})" if setup.lengths else ""
     tokens = f"{plural(corpus.tokens, 'token')}{about}"
     sent = [f"{corpus.name}: {corpus.origin}", corpus.kind, tokens]
-    return escape_invisible("; ".join([*sent, _share_of_corpus(setup)]))
+    return escape_invisible("; ".join([*sent, _corpus_share_phrase(setup)]))
 
 
-def _share_of_corpus(setup: Setup) -> str:
+def _corpus_share_phrase(setup: Setup) -> str:
     """How much of the corpus was sent: ``trimmed to 16 of 200 functions``."""
     corpus = setup.corpus
     if corpus.is_trimmed:
@@ -119,7 +119,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         ("model", f"{model.name}, {known}"),
         *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
         ("context", f"{_context_and_questions_phrase(setup, run.records)}{rotation}"),
-        *probe_settings(run),
+        *probe_settings_entries(run),
         *_unproved_cache_entries(run),
         engine_name_and_version(
             setup.engine, " ".join([setup.llama, *setup.server_args])
@@ -141,16 +141,16 @@ def command_line(setup: Setup, command: Iterable[str]) -> str:
     variables = {} if setup.rotation else UNROTATED
     named = (word.partition("=") for word in own)
     variables = variables | {name: value for name, _, value in named}
-    return with_variables(variables, words[len(own) :])
+    return command_line_with_variables(variables, words[len(own) :])
 
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 """Begins a word that sets a variable."""
 
 
-def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
+def measured_on_facts_of_probe(run: Run, probe: str) -> list[tuple[str, str]]:
     """What a table of *probe*, which has a text of its own, was measured on."""
-    own = [*(word for word, _ in probe_settings(run) if word == probe), "model"]
+    own = [*(word for word, _ in probe_settings_entries(run) if word == probe), "model"]
     engine, _ = engine_name_and_version(run.setup.engine, run.setup.llama)
     words = {*own, engine, "machine", "date"}
     rotation = "on" if run.setup.rotation else "off"
@@ -158,7 +158,7 @@ def divergence_facts(run: Run, probe: str) -> list[tuple[str, str]]:
     return [*known[:1], ("rotation", rotation), *known[1:]]
 
 
-def condition_lines(run: Run) -> tuple[str, str]:
+def measured_on_lines(run: Run) -> tuple[str, str]:
     """What *run* was measured on, in two lines."""
     setup = run.setup
     asked = _probe_question_phrases(setup, run.records)
@@ -203,7 +203,7 @@ def _unproved_cache_entries(run: Run) -> Iterator[tuple[str, str]]:
         yield "cache", phrase
 
 
-def probe_settings(run: Run) -> tuple[tuple[str, str], ...]:
+def probe_settings_entries(run: Run) -> tuple[tuple[str, str], ...]:
     """The settings of each probe that has records, where it has any."""
     seen = dict.fromkeys(record.probe for record in run.records)
     phrases = {
@@ -256,7 +256,7 @@ def dates_phrase(run: Run) -> str:
     return days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
 
 
-def cautions(run: Run) -> tuple[str, ...]:
+def caution_and_gap_sentences(run: Run) -> tuple[str, ...]:
     """
     Sentences on what not to conclude from the numbers, and what was asked for and has
     none; mostly none.
@@ -287,7 +287,7 @@ def mean_or_sum_phrase(metric: Metric, cells: Cells) -> str:
     if most < 2:  # noqa: PLR2004 - nothing to combine
         return ""
     # A text has an observation per question.
-    counted = "questions" if metric.noun == "texts" else metric.noun
+    counted = "questions" if metric.unit_noun == "texts" else metric.unit_noun
     noun = f" {counted}" if metric.quantity == "quality" else ""
     return f" ({'sum' if metric.is_sum else 'mean'} of {most}{noun})"
 
@@ -296,7 +296,7 @@ def noise_floor_entries(
     run: Run, metric: Metric, cells: Cells
 ) -> list[tuple[str, str]]:
     """The noise floors of a metric whose reference was measured again, or elsewhere."""
-    pair = escape_invisible(str(frames.reference(cells)))
+    pair = escape_invisible(str(frames.reference_pair(cells)))
     entries = []
     for on_cpu, how in ((False, "measured twice"), (True, "with attention on the CPU")):
         apart = frames.noise_floor_of_reference(run, metric, cells, on_cpu=on_cpu)
@@ -308,17 +308,19 @@ def noise_floor_entries(
 
 def missing_reference_entries(cells: Cells) -> Iterator[tuple[str, str]]:
     """Why no pair is the reference although records name one; mostly nothing."""
-    if note := missing_reference_note(cells):
+    if note := why_no_reference(cells):
         yield "against", note
 
 
-def missing_reference_note(cells: Cells) -> str:
+def why_no_reference(cells: Cells) -> str:
     """Why no pair is the reference although records name one; empty otherwise."""
-    named = [escape_invisible(str(pair)) for pair in frames.named_references(cells)]
+    named = [
+        escape_invisible(str(pair)) for pair in frames.named_reference_pairs(cells)
+    ]
     if len(named) > 1:
         pairs = " or ".join(named)
         return f"measured against {pairs}: not comparable, no noise floor"
-    if named and not frames.reference(cells):
+    if named and not frames.reference_pair(cells):
         return f"measured against {named[0]}, which has no value"
     return ""
 
@@ -359,7 +361,7 @@ def root_options(root: Path | None) -> list[str]:
     return [] if root in {None, RUNS} else ["--out", str(root)]
 
 
-def probe_of(run: Run, metric: str) -> str:
+def probe_name_of_metric(run: Run, metric: str) -> str:
     """
     Name of the probe that measures *metric*, one of *run* if any of those does.
 
@@ -373,7 +375,7 @@ def probe_of(run: Run, metric: str) -> str:
     return next(iter(PROBES))
 
 
-def unmeasured_lines(run: Run, metric: Metric) -> list[str]:
+def unmeasured_metric_lines(run: Run, metric: Metric) -> list[str]:
     """
     A line for a run without records of the metric's probe; mostly none.
 
@@ -399,15 +401,17 @@ def missing_answer_lines(run: Run) -> list[str]:
     for probe in sorted({record.probe for record in run.records} & PROBES.keys()):
         known = (*PROBES[probe].metrics, *PROBES[probe].metrics_of(run.setup))
         for metric in {each.name: each for each in known}.values():
-            if metric.loss and (by_pair := _unanswered_units(run, probe, metric)):
+            if metric.loss and (
+                by_pair := _unanswered_and_asked_counts(run, probe, metric)
+            ):
                 most, of = max(by_pair.values())
                 named = pairs_phrase(list(by_pair))
-                what = f"{metric.noun} without a score, which are left out"
+                what = f"{metric.unit_noun} without a score, which are left out"
                 lines.append(f"{what} (at most {most} of {of}): {named}")
     return list(dict.fromkeys(lines))
 
 
-def _unanswered_units(
+def _unanswered_and_asked_counts(
     run: Run, probe: str, metric: Metric
 ) -> dict[Pair, tuple[int, int]]:
     """

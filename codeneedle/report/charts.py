@@ -25,7 +25,7 @@ from codeneedle.report.heatmap import loss_ticks
 from codeneedle.report.html import html
 from codeneedle.report.losses import PERCENT, Losses
 from codeneedle.text import escape_invisible, size_text
-from codeneedle.verdict.judge import Verdict, pareto_front
+from codeneedle.verdict.judge import Verdict, pareto_front_with_chosen_pair
 from codeneedle.verdict.statistics import Decision
 
 
@@ -63,18 +63,18 @@ MARKERS = {Decision.WITHIN: "o", Decision.OPEN: "D", Decision.BEYOND: "s"}
 # --- memory against loss
 
 
-def front_chart(losses: Losses) -> Markup:
+def loss_by_memory_chart(losses: Losses) -> Markup:
     """Each pair's memory against its loss; empty without sizes."""
-    frame = front_frame(losses)
+    frame = loss_by_memory_frame(losses)
     if len(frame) < 2:  # noqa: PLR2004 - nothing to compare
         return Markup()
     return picture_element(
-        lambda axes, theme: paint_front(axes, frame, losses, theme),
+        lambda axes, theme: paint_loss_by_memory(axes, frame, losses, theme),
         about=f"Memory of each pair against its loss: {losses.label}",
     )
 
 
-def front_frame(losses: Losses) -> pd.DataFrame:
+def loss_by_memory_frame(losses: Losses) -> pd.DataFrame:
     """
     A row for each pair with a loss and a size.
 
@@ -82,7 +82,9 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     ``high`` (of 100), ``decision``, ``on_front``, ``is_set``.
     """
     verdict = losses.verdict
-    best = {each.pair for each in pareto_front(verdict)} - {verdict.reference}
+    best = {each.pair for each in pareto_front_with_chosen_pair(verdict)} - {
+        verdict.reference
+    }
     return pd.DataFrame(
         [
             {
@@ -101,7 +103,7 @@ def front_frame(losses: Losses) -> pd.DataFrame:
     )
 
 
-def paint_front(
+def paint_loss_by_memory(
     axes: Axes, frame: pd.DataFrame, losses: Losses, theme: Theme = LIGHT
 ) -> list[Annotation]:
     """Draw *frame*; returns the labels of the pairs on the front."""
@@ -257,28 +259,28 @@ def _place_labels(
     for row in _frame_rows(
         on_front.sort_values(["is_set", "loss"], ascending=[False, True])
     ):
-        label = _place_name(axes, row, taken, theme)
+        label = _place_name_if_room(axes, row, taken, theme)
         if label:
             taken.append(_text_box(label))
             labels.append(label)
     return labels
 
 
-def _place_name(
+def _place_name_if_room(
     axes: Axes, row: Any, taken: Sequence[Bbox], theme: Theme
 ) -> Annotation | None:
     """The name of the pair of *row* at the first free of `SIDES`; None if none is."""
     tried = _write_name(axes, row, SIDES[0], theme)
     inside = axes.bbox.padded(2)
 
-    def is_free(side: _Side) -> bool:
+    def is_free_after_moving(side: _Side) -> bool:
         tried.xyann = (side.across, side.up)
         tried.set(**side.text_alignment)
         box = _text_box(tried)
         is_inside = inside.contains(box.x0, box.y0) and inside.contains(box.x1, box.y1)
         return is_inside and not any(box.overlaps(each) for each in taken)
 
-    found = next(filter(is_free, SIDES), None)
+    found = next(filter(is_free_after_moving, SIDES), None)
     # Drawn anew: only the place that is taken has a line, whose path takes long.
     tried.remove()
     return _write_name(axes, row, found, theme, is_tied=found.is_far) if found else None

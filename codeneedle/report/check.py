@@ -25,7 +25,7 @@ class Check(IntEnum):
     BEYOND = exit_codes.BEYOND
 
 
-def check_pair(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
+def exit_code_and_reason(verdict: Verdict, pair: Pair) -> tuple[Check, str]:
     """The exit code of a check of *pair*, and a line on why."""
     result, name = verdict.result(pair), escape_invisible(str(pair))
     if pair == verdict.reference:

@@ -15,11 +15,11 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
-from codeneedle.records.store import SETUP, Store, find_runs, setups_of
+from codeneedle.records.store import SETUP, Store, find_stores_or_refuse, setup_files_of
 from codeneedle.report.display import display_of
 from codeneedle.report.table import PairTable, pair_table
 from codeneedle.system.files import expand_home, refuse_unreadable
-from codeneedle.verdict.shares import read_runs_of_stores
+from codeneedle.verdict.shares import read_runs_joining_shares
 
 if TYPE_CHECKING:
     from codeneedle.verdict.judge import Verdict
@@ -86,7 +86,7 @@ class Selection:
         )
 
 
-def select_runs(
+def read_selection(
     root: Path,
     *names: str | None,
     metric: str | None = None,
@@ -99,7 +99,7 @@ def select_runs(
         root: Folder of all run folders.
         names: See `read_runs`.
         metric: Name of a metric of any probe, or ``loss``; None for the loss, and the
-            `default_metric` of runs without one.
+            `default_metric_name` of runs without one.
         limits: What the verdicts hold pairs against.
 
     Raises:
@@ -109,7 +109,7 @@ def select_runs(
     """
     whole = read_runs(root, *names)
     named = None if metric == LOSS else metric
-    probe, chosen = probe_and_metric(named or default_metric(whole), whole)
+    probe, chosen = probe_and_metric(named or default_metric_name(whole), whole)
     selection = Selection(
         runs=tuple(run.of_probe(probe.name) for run in whole),
         whole=tuple(whole),
@@ -130,7 +130,7 @@ def select_runs(
     return selection
 
 
-def default_metric(runs: Sequence[Run]) -> str:
+def default_metric_name(runs: Sequence[Run]) -> str:
     """
     Name of the headline of the first probe that has a value in *runs*, newest first.
 
@@ -145,7 +145,7 @@ def default_metric(runs: Sequence[Run]) -> str:
     return next(iter(PROBES.values())).metrics[0].name
 
 
-def pair_tables(
+def read_and_judge_pair_tables(
     root: Path,
     name: str | None,
     *,
@@ -201,7 +201,7 @@ def read_runs(root: Path, *names: str | None) -> list[Run]:
     """
     stores = [store for name in names or (None,) for store in _stores_named(root, name)]
     by_folder = {store.folder.resolve(): store for store in stores}
-    return read_runs_of_stores(list(by_folder.values()))
+    return read_runs_joining_shares(list(by_folder.values()))
 
 
 def _stores_named(root: Path, name: str | None) -> list[Store]:
@@ -215,7 +215,7 @@ def _stores_named(root: Path, name: str | None) -> list[Store]:
     folder = expand_home(name)
     if folder.is_absolute():
         refuse_unreadable(folder)
-    if stores := [Store(path.parent) for path in setups_of(folder)]:
+    if stores := [Store(path.parent) for path in setup_files_of(folder)]:
         return stores
     inside = [*folder.glob(f"*/{SETUP}"), *folder.glob(f"*/*/{SETUP}")]
     if inside and ".." not in folder.parts:
@@ -227,7 +227,7 @@ def _stores_named(root: Path, name: str | None) -> list[Store]:
             reason="is no run folder: it has no setup.json",
             hint="Name sweeps/CORPUS/MODEL, as a sweep made it.",
         )
-    return find_runs(root, name)
+    return find_stores_or_refuse(root, name)
 
 
 def _stores_of_only_run(root: Path) -> list[Store]:
@@ -267,7 +267,9 @@ def read_single_run(root: Path, name: str | None) -> Run:
     return runs[0]
 
 
-def runs_and_output_folder(root: Path, names: Sequence[str]) -> tuple[list[Run], Path]:
+def read_runs_and_output_folder(
+    root: Path, names: Sequence[str]
+) -> tuple[list[Run], Path]:
     """
     The runs of all *names*, and the folder that a file about them goes to.
 

@@ -29,7 +29,7 @@ class Scale:
     def colour(self, value: float) -> "Rgb":
         """The colour of *value*: lighter is better, or higher where neither is."""
         place = self.place(value)
-        return colour(1 - place if self.is_lighter_low else place)
+        return viridis_colour(1 - place if self.is_lighter_low else place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ def hex_of(rgb: Rgb) -> str:
     return "#{:02x}{:02x}{:02x}".format(*rgb)
 
 
-def colour(place: float) -> Rgb:
+def viridis_colour(place: float) -> Rgb:
     """The colour at *place* of `RAMP`, from 0 (dark) to 1 (light), in sRGB."""
     return _mixed_colour(RAMP, place)
 

@@ -18,16 +18,16 @@ from codeneedle.records.comparability import setup_differences
 from codeneedle.records.record import Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.display import display_of
-from codeneedle.report.shown import NOT_IN_BOTH, where_measured_marks
+from codeneedle.report.shown import NOT_IN_BOTH, unusual_place_marks
 from codeneedle.report.table import Column, PairTable, pair_table
-from codeneedle.report.tidy import cell_rows
+from codeneedle.report.tidy import loss_and_metric_rows
 from codeneedle.text import (
     NO_VALUE_WORD,
     escape_invisible,
     json_value_phrase,
     number_text,
 )
-from codeneedle.verdict.statistics import ALPHA, Bounds, interval
+from codeneedle.verdict.statistics import ALPHA, Bounds, mean_loss_interval
 
 WALL = (
     "Divergence is measured against a base that each build writes itself: two builds, "
@@ -65,7 +65,7 @@ class Change:
     """
 
     @property
-    def is_share(self) -> bool:
+    def is_share_of_right_tokens(self) -> bool:
         """Whether its bounds are of a share of the right tokens, not of its values."""
         loss = self.metric.loss
         return loss is not None and loss.kind is LossKind.PROBABILITY
@@ -98,7 +98,7 @@ class RunComparison:
     changes: tuple[Change, ...]  # one for each metric that both have
 
     @property
-    def divergence_remark(self) -> str:
+    def why_divergence_not_compared(self) -> str:
         """Why no divergence is compared across kernels; empty where none was."""
         refused = any(
             change.metric.is_distance and change.refused for change in self.changes
@@ -173,18 +173,18 @@ def _metric_change(
     tested_pairs = [pair for pair in values if pair not in elsewhere]
     if not ours.metric.loss or not tested_pairs:
         return change
-    gaps = _mean_gains_of_units(ours, tables, tested_pairs)
+    gaps = _mean_unit_differences(ours, tables, tested_pairs)
     if not gaps:
         return change
-    return replace(change, bounds=interval(gaps, ALPHA / 2 / max(tested, 1)))
+    return replace(change, bounds=mean_loss_interval(gaps, ALPHA / 2 / max(tested, 1)))
 
 
 def _attention_place(cell: CellValue) -> str:
     """Where attention of *cell* ran; cells in a kernel and unknown ones are alike."""
-    return " ".join(mark.sign for mark in where_measured_marks(cell))
+    return " ".join(mark.sign for mark in unusual_place_marks(cell))
 
 
-def _mean_gains_of_units(
+def _mean_unit_differences(
     column: Column, tables: tuple[PairTable, PairTable], pairs: Sequence[Pair]
 ) -> list[float]:
     """
@@ -194,7 +194,9 @@ def _mean_gains_of_units(
     """
     gains: list[dict[str, float]] = []
     for pair in pairs:
-        before, after = (_values_by_unit(column, table, pair) for table in tables)
+        before, after = (
+            _answered_values_by_unit(column, table, pair) for table in tables
+        )
         gains.append(
             {name: after[name] - before[name] for name in before if name in after}
         )
@@ -202,7 +204,9 @@ def _mean_gains_of_units(
     return [fmean(gain[name] for gain in gains) for name in sorted(shared)]
 
 
-def _values_by_unit(column: Column, table: PairTable, pair: Pair) -> dict[str, float]:
+def _answered_values_by_unit(
+    column: Column, table: PairTable, pair: Pair
+) -> dict[str, float]:
     """
     What a pair has, by unit, without functions that it gave no answer of.
 
@@ -261,7 +265,7 @@ NOTHING_SHARED = "They share no metric with values of the same pair."
 def comparisons_document(comparisons: Sequence[RunComparison]) -> Document:
     """What changed in each of several runs, a column per run; then each by itself."""
     if comparisons[1:]:
-        first, *others = captions.names_of(
+        first, *others = captions.run_names_or_folders(
             [comparisons[0].first, *(comparison.second for comparison in comparisons)]
         )
         yield Heading(f"changes from {first}")
@@ -306,7 +310,7 @@ def comparison_document(comparison: RunComparison) -> Document:
 
 def comparison_summary(comparison: RunComparison) -> Document:
     """How the setups differ, and what changed over all pairs."""
-    first, second = captions.names_of([comparison.first, comparison.second])
+    first, second = captions.run_names_or_folders([comparison.first, comparison.second])
     yield Heading(f"{second} compared with {first}")
     setups = comparison.setups or (("nothing differs", "", ""),)
     heading = ["setup", "first", "second"]
@@ -314,7 +318,7 @@ def comparison_summary(comparison: RunComparison) -> Document:
     heading = ["metric", "change", "from", "to", "the second is"]
     rows = list(_change_rows(comparison))
     yield Table(heading, rows, words={heading[0], heading[-1]})
-    yield Lines([comparison.divergence_remark if rows else NOTHING_SHARED])
+    yield Lines([comparison.why_divergence_not_compared if rows else NOTHING_SHARED])
 
 
 def comparison_object(comparison: RunComparison) -> dict[str, Any]:
@@ -332,7 +336,9 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
         (name, probe, metric.of or metric.name, metric.facet, str(pair))
         for change in comparison.changes
         for metric in [change.metric]
-        for name, probe in zip(captions.names_of(runs), change.probes, strict=True)
+        for name, probe in zip(
+            captions.run_names_or_folders(runs), change.probes, strict=True
+        )
         for pair in change.values
     }
     return {
@@ -342,11 +348,11 @@ def comparison_object(comparison: RunComparison) -> dict[str, Any]:
             {"name": name, "first": was, "second": now}
             for name, was, now in comparison.setups
         ],
-        "remark": comparison.divergence_remark,
+        "remark": comparison.why_divergence_not_compared,
         "changes": [_change_object(change) for change in comparison.changes],
         "rows": [
             row
-            for row in cell_rows(runs)
+            for row in loss_and_metric_rows(runs)
             if (row.run, row.probe, row.metric, row.facet, row.pair) in compared
         ],
     }
@@ -360,7 +366,7 @@ def _change_object(change: Change) -> dict[str, Any]:
         "change": change.bounds.mean if change.bounds else None,
         "low": change.bounds.low if change.bounds else None,
         "high": change.bounds.high if change.bounds else None,
-        "unit": "share" if change.is_share else change.metric.unit,
+        "unit": "share" if change.is_share_of_right_tokens else change.metric.unit,
         "words": change.better_or_worse_phrase,
         "not_tested": [str(pair) for pair in change.elsewhere],
     }
@@ -382,7 +388,7 @@ def _change_text(change: Change, value: float) -> str:
     """``-0.31``; ``-2.5 %`` of the right tokens."""
     if not math.isfinite(value):
         return NO_VALUE_WORD
-    if change.is_share:
+    if change.is_share_of_right_tokens:
         return f"{number_text(100 * value, digits=1, sign=True)} %"
     return number_text(
         value, digits=max(display_of(change.metric).digits, 2), sign=True

@@ -36,7 +36,8 @@ def corpus_overview(corpus: Corpus) -> Document:
         [f"left out: {line}" for line in corpus.skipped_file_lines()], style="yellow"
     )
     yield Lines(
-        [f"in doubt: {line}" for line in corpus.doubtful_file_lines()], style="yellow"
+        [f"in doubt: {line}" for line in corpus.second_parser_doubt_lines()],
+        style="yellow",
     )
     rows = []
     for function in corpus.functions:
@@ -54,7 +55,7 @@ def corpus_overview(corpus: Corpus) -> Document:
     yield Table(heading, rows, words=heading[3:])
 
 
-def truth_lines(corpus: Corpus, name: str) -> str:
+def right_answer_lines(corpus: Corpus, name: str) -> str:
     """
     At most `WRITTEN_LINES` lines that a model should answer for the function *name*.
 
@@ -63,7 +64,7 @@ def truth_lines(corpus: Corpus, name: str) -> str:
     """
     for function in corpus.functions:
         if function.name == name or function.name.endswith(f".{name}"):
-            end = function.content_indices[:WRITTEN_LINES][-1] + 1
+            end = function.nonblank_indices[:WRITTEN_LINES][-1] + 1
             return "\n".join(function.body[:end])
     known = [function.name for function in corpus.functions]
     raise UnknownName(kind="function", name=name, known=known)

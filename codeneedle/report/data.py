@@ -14,7 +14,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
 from codeneedle.probes.metrics import Metric
 from codeneedle.records.record import Run
-from codeneedle.report.captions import names_of
+from codeneedle.report.captions import run_names_or_folders
 from codeneedle.report.display import display_of
 from codeneedle.report.tidy import COLUMNS, TableRow
 from codeneedle.text import escape_invisible
@@ -91,7 +91,7 @@ def json_text(value: object) -> str:
 
     It is indented, but for the objects of a list that hold no others: rows are lines.
     """
-    plain = without_non_finite(msgspec.to_builtins(value, str_keys=True))
+    plain = with_none_for_non_finite(msgspec.to_builtins(value, str_keys=True))
     return f"{_indented_json(plain, '')}\n"
 
 
@@ -124,18 +124,20 @@ def _holds_containers(members: Mapping[str, Any]) -> bool:
     return any(isinstance(member, dict | list) for member in members.values())
 
 
-def without_non_finite(value: Any) -> Any:
+def with_none_for_non_finite(value: Any) -> Any:
     """*value* of JSON, with None for each number that is none."""
     if isinstance(value, Mapping):
-        return {key: without_non_finite(each) for key, each in value.items()}
+        return {key: with_none_for_non_finite(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [without_non_finite(each) for each in value]
+        return [with_none_for_non_finite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def run_tables(runs: Sequence[Run], rows: Iterable[TableRow]) -> list[RunTable]:
     """The *rows* of each of *runs* with its setup."""
-    by_run: dict[str, list[TableRow]] = {name: [] for name in names_of(runs)}
+    by_run: dict[str, list[TableRow]] = {
+        name: [] for name in run_names_or_folders(runs)
+    }
     for row in rows:
         by_run[row.run].append(row)
     return [

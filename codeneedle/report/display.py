@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.needles import WRITTEN_LINES
-from codeneedle.probes.metrics import Metric, facet_parts
+from codeneedle.probes.metrics import Metric, parse_facet
 from codeneedle.probes.recall.metrics import PASS_LINES
 from codeneedle.probes.retrieval.scoring import Mode
 from codeneedle.probes.retrieval.task_kinds import TASKS
@@ -72,7 +72,7 @@ def display_of(metric: Metric) -> Display:
     if whole is None:
         digits = _DIGITS.get(metric.unit, 2)
         return Display(label=metric.name, digits=digits, in_table=True)
-    parts = facet_parts(metric.facet)
+    parts = parse_facet(metric.facet)
     return replace(
         whole,
         label=whole.of_facet.format(**_facet_part_phrases(parts)) or whole.label,

@@ -41,7 +41,7 @@ def grid_report(
     for run, verdict in zip(runs, verdicts, strict=True):
         for metric in metrics:
             yield from grid_blocks(run, metric, verdict)
-        yield Lines(captions.cautions(run), style="bold")
+        yield Lines(captions.caution_and_gap_sentences(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
 
 
@@ -66,7 +66,7 @@ def loss_report(
     """
     from codeneedle.report.losses import losses_of
     from codeneedle.report.losses_side_by_side import losses_side_by_side
-    from codeneedle.report.verdict import headline_lines
+    from codeneedle.report.verdict import headline_and_gain_lines
 
     if not any(map(losses_of, verdicts)):
         yield from grid_report(runs, metrics, also, verdicts)
@@ -81,13 +81,13 @@ def loss_report(
             values = losses.shown_losses()
             yield Heading(f"{run.name}: {losses.label}")
             yield pivot(values)
-            yield headline_lines(verdict, pair_flags_of(run.setup.engine))
+            yield headline_and_gain_lines(verdict, pair_flags_of(run.setup.engine))
             yield Facts(legend(values))
         for metric in metrics:
-            if not (losses and losses.has_loss_of_metric(metric)):
+            if not (losses and losses.has_right_token_loss_of(metric)):
                 yield from grid_blocks(run, metric, verdict)
-        yield Lines(captions.cautions(run), style="bold")
-        yield Lines(captions.condition_lines(verdict.run), style="dim")
+        yield Lines(captions.caution_and_gap_sentences(run), style="bold")
+        yield Lines(captions.measured_on_lines(verdict.run), style="dim")
 
 
 def summary_table(
@@ -109,7 +109,7 @@ def summary_table(
         f"{metric.name}\nrange",
         "beyond\nthe limit",
     ]
-    of_runs = zip(captions.names_of(runs), runs, verdicts, strict=True)
+    of_runs = zip(captions.run_names_or_folders(runs), runs, verdicts, strict=True)
     rows = [
         [name, *_summary_row(run, columns, verdict)] for name, run, verdict in of_runs
     ]
@@ -124,9 +124,9 @@ def loss_summary(
     """One row per run: its losses, the pair to set, and means of *also*."""
     first = ["run", "pairs", "loss, %\nrange", "set", "beyond\nthe limit"]
     rows = [
-        [name, *_loss_row(run, verdict), *_mean_texts(run, also)]
+        [name, *_loss_summary_row(run, verdict), *_mean_and_sd_texts(run, also)]
         for name, run, verdict in zip(
-            captions.names_of(runs), runs, verdicts, strict=True
+            captions.run_names_or_folders(runs), runs, verdicts, strict=True
         )
     ]
     heading = [*first, *(_mean_heading(each, runs) for each in also)]
@@ -135,7 +135,7 @@ def loss_summary(
     return Table(heading, rows, words={first[0], *first[3:]})
 
 
-def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
+def _loss_summary_row(run: Run, verdict: "Verdict") -> list[str]:
     """
     Pairs, range of losses, answer and what is beyond, of one run.
 
@@ -151,23 +151,23 @@ def _loss_row(run: Run, verdict: "Verdict") -> list[str]:
     spread = frames.value_spread(cells)
     low, high = (number_text(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        _count_text(cells, spread),
+        _pairs_with_value_text(cells, spread),
         f"{low} - {high}",
         answer_phrase(verdict),
         beyond_phrase(verdict) or NO_VALUE_WORD,
     ]
 
 
-def _mean_texts(run: Run, metrics: Sequence[Metric]) -> list[str]:
+def _mean_and_sd_texts(run: Run, metrics: Sequence[Metric]) -> list[str]:
     """Mean and deviation of each of *metrics*, over cells with a value."""
     tables = frames.cells_frames(run, metrics)
     return [
-        _mean_and_sd(metric, frames.value_spread(tables[metric.name]))
+        _mean_and_sd_text(metric, frames.value_spread(tables[metric.name]))
         for metric in metrics
     ]
 
 
-def _count_text(cells: Cells, spread: frames.Spread) -> str:
+def _pairs_with_value_text(cells: Cells, spread: frames.Spread) -> str:
     """``36``, or ``35 of 36``: pairs with a value."""
     of = sum(not cell.is_hole for cell in cells)
     return str(of) if spread.cells == of else f"{spread.cells} of {of}"
@@ -184,8 +184,8 @@ def _summary_row(run: Run, columns: Sequence[Metric], verdict: "Verdict") -> lis
     digits = max(display_of(metric).digits, SUMMARY_DIGITS)
     low, high = (number_text(end, digits=digits) for end in (spread.low, spread.high))
     return [
-        _count_text(cells, spread),
-        *_mean_texts(run, columns),
+        _pairs_with_value_text(cells, spread),
+        *_mean_and_sd_texts(run, columns),
         f"{low} - {high}" if spread.cells else NO_VALUE_WORD,
         beyond_phrase(verdict, metric.name) or NO_VALUE_WORD,
     ]
@@ -214,7 +214,7 @@ def grid_blocks(run: Run, metric: Metric, verdict: "Verdict") -> Iterator[Block]
     )
     yield Lines(
         [
-            *captions.unmeasured_lines(run, metric),
+            *captions.unmeasured_metric_lines(run, metric),
             *captions.missing_answer_lines(run),
         ]
     )
@@ -237,7 +237,7 @@ def _column_heading(metric: Metric, runs: Sequence[Run]) -> str:
     return f"{prefix}{metric.name} /{most:g}"
 
 
-def _mean_and_sd(metric: Metric, spread: frames.Spread) -> str:
+def _mean_and_sd_text(metric: Metric, spread: frames.Spread) -> str:
     """``19.20 +/- 0.45``; a dash where no cell has a value."""
     if not spread.cells:
         return NO_VALUE_WORD

@@ -33,8 +33,8 @@ from codeneedle.records.record import Run
 from codeneedle.report import captions
 from codeneedle.report.captions import (
     missing_answer_lines,
-    missing_reference_note,
-    unmeasured_lines,
+    unmeasured_metric_lines,
+    why_no_reference,
 )
 from codeneedle.report.colours import (
     RAMP,
@@ -119,7 +119,7 @@ EM, DIGIT_EM = 0.57, 0.64
 POINTS_PER_INCH = 72
 
 
-def has_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
+def has_room_for_labels(k_types: Sequence[str], v_types: Sequence[str]) -> bool:
     """Whether cells are large enough for labels: `LABELLED` types at most."""
     return max(len(k_types), len(v_types)) <= LABELLED
 
@@ -170,19 +170,19 @@ def _drawing_settings() -> dict[Any, Any]:
 
 def paint(picture: Picture) -> Figure:
     """Draw *picture* on a figure that pyplot does not know; it grows with the grid."""
-    cell = _cell_side(picture)
+    cell = _cell_side_inches(picture)
     wide, high = len(picture.v_types) * cell, len(picture.k_types) * cell
     figure = figure_of(wide, high)
     axes = figure.add_axes((0, 0, 1, 1))
-    _paint_cells(axes, add_colour_bar(figure), picture)
+    _paint_cells(axes, add_colour_bar_axes(figure), picture)
     _paint_types(axes, picture)
     label_colour_bar(figure.axes[1], picture.scale, picture.caption)
     write_title(axes, picture.title)
-    write_below(axes, picture.notes, picture.facts)
+    write_notes_below(axes, picture.notes, picture.facts)
     return figure
 
 
-def _cell_side(picture: Picture) -> float:
+def _cell_side_inches(picture: Picture) -> float:
     """Side of a cell, in inches."""
     types = max(len(picture.k_types), len(picture.v_types))
     if types > LABELLED:
@@ -192,7 +192,7 @@ def _cell_side(picture: Picture) -> float:
 
 def _growth_of_text(picture: Picture) -> float:
     """How much larger than usual the text in cells is: less than its cells."""
-    return math.sqrt(_cell_side(picture) / CELL)
+    return math.sqrt(_cell_side_inches(picture) / CELL)
 
 
 def figure_of(wide: float, high: float) -> Figure:
@@ -206,7 +206,7 @@ def figure_of(wide: float, high: float) -> Figure:
     return figure
 
 
-def add_colour_bar(figure: Figure, *, most: float = math.inf) -> Axes:
+def add_colour_bar_axes(figure: Figure, *, most: float = math.inf) -> Axes:
     """Axes of a colour scale right of *figure*, at most so high, in inches."""
     wide, high = figure.get_size_inches()
     share = min(1.0, most / high)
@@ -222,7 +222,7 @@ def write_title(axes: Axes, title: str, *, above: float = 6.0) -> None:
     )
 
 
-def write_below(
+def write_notes_below(
     axes: Axes, notes: Iterable[str], facts: Iterable[str], *, below: float = 14.0
 ) -> None:
     """Write *notes* and, smaller, *facts* so many points below *axes*."""
@@ -278,7 +278,7 @@ def _paint_cells(axes: Axes, bar: Axes, picture: Picture) -> None:
                 paint_gap(axes, at_k, at_v)
             if Style.OPEN in square.style:
                 paint_open_dashes(axes, at_k, at_v)
-            if has_labels(picture.k_types, picture.v_types):
+            if has_room_for_labels(picture.k_types, picture.v_types):
                 ink = _ink_colour(picture, square)
                 _write_cell(
                     axes, square, at_k, at_v, ink=ink, grown=_growth_of_text(picture)
@@ -347,10 +347,10 @@ def _write_cell(
 def _ink_colour(picture: Picture, square: Shown) -> str:
     """The colour of a cell's text; grey in a gap."""
     is_gap = math.isnan(square.place)
-    return QUIET if is_gap else ink_on(picture.colours, square.place)
+    return QUIET if is_gap else readable_ink_colour(picture.colours, square.place)
 
 
-def ink_on(colours: str, place: float) -> str:
+def readable_ink_colour(colours: str, place: float) -> str:
     """Black or white, whichever has more contrast at *place*, 0 to 1, of *colours*."""
     ground = COLOURS[colours](place)
     red, green, blue = (part * 255 for part in ground[:3])
@@ -361,7 +361,7 @@ def _paint_types(axes: Axes, picture: Picture) -> None:
     """V types above the grid, K types left of it, as in the published grids."""
     k_types, v_types = picture.k_types, picture.v_types
     axes.set_xticks([at + 0.5 for at in range(len(v_types))])
-    turn = 0 if has_labels(picture.k_types, picture.v_types) else 90
+    turn = 0 if has_room_for_labels(picture.k_types, picture.v_types) else 90
     axes.set_xticklabels(
         map(escape_invisible, v_types), rotation=turn, size=TYPE_POINTS
     )
@@ -442,22 +442,24 @@ def loss_picture(losses: Losses, pair_flags: PairFlags) -> Picture:
         scale=losses.scale,
         colours="turns at the limit",
         caption=f"of 100 {losses.what}; limit {losses.limit:g}",
-        title=_with_capital(losses.label),
+        title=_escaped_with_capital(losses.label),
         notes=(
-            *captions.cautions(verdict.run),
+            *captions.caution_and_gap_sentences(verdict.run),
             # What to set and what that loses, without the command that goes on.
             *(
                 escape_invisible(line.strip())
                 for line in headline_sentences(verdict, pair_flags)[:2]
             ),
-            *mark_notes(shown, {REFERENCE_MARK: "", SET.sign: ""}),
+            *mark_meaning_lines(shown, {REFERENCE_MARK: "", SET.sign: ""}),
         ),
-        facts=captions.condition_lines(verdict.run),
+        facts=captions.measured_on_lines(verdict.run),
         framed=verdict.chosen,
     )
 
 
-def mark_notes(shown: Sequence[Shown], drawn: Mapping[str, str]) -> Iterator[str]:
+def mark_meaning_lines(
+    shown: Sequence[Shown], drawn: Mapping[str, str]
+) -> Iterator[str]:
     """
     A line for each mark, but for those that a square spells itself.
 
@@ -500,7 +502,7 @@ def draw_heatmap(
     """
     picture = picture_of(run, metric, verdict, difference=difference)
     if all(math.isnan(each.place) for row in picture.squares for each in row):
-        probe = captions.probe_of(run, metric.name)
+        probe = captions.probe_name_of_metric(run, metric.name)
         raise captions.nothing_to_show_error(run, metric.name, probe)
     name = f"heatmap-{metric.name}{'-difference' if difference else ''}"
     return write_pictures(functools.partial(paint, picture), files, name=name)
@@ -575,7 +577,7 @@ def picture_of(
     are no differences, and values are shown.
     """
     cells = frames.cells_frame(run, metric)
-    reference, display = frames.reference(cells), display_of(metric)
+    reference, display = frames.reference_pair(cells), display_of(metric)
     numbers = values_to_show(metric, cells)
     first = next((cell for cell in cells if cell.pair == reference), None)
     decisions = {cell.pair: verdict.decision(cell.pair, metric.name) for cell in cells}
@@ -605,8 +607,8 @@ def picture_of(
         scale=numbers.scale,
         colours=colours,
         caption=caption,
-        title=_with_capital(f"{title}{better_phrase(metric)}"),
-        notes=_notes(run, metric, cells, shown, verdict),
+        title=_escaped_with_capital(f"{title}{better_phrase(metric)}"),
+        notes=_heatmap_notes(run, metric, cells, shown, verdict),
         facts=picture_facts(run),
         framed=reference,
     )
@@ -625,21 +627,21 @@ def picture_facts(run: Run) -> tuple[str, ...]:
             f"{run.name}  |  {facts['model']}  |  context {facts['context']}"
         ),
         *([facts["corpus"]] if "corpus" in facts else []),
-        *(f"{name}: {phrase}" for name, phrase in captions.probe_settings(run)),
+        *(f"{name}: {phrase}" for name, phrase in captions.probe_settings_entries(run)),
         f"{engine} {facts[engine]}  |  {facts['machine']}  |  {facts['date']}",
     )
 
 
-def _notes(
+def _heatmap_notes(
     run: Run, metric: Metric, cells: Cells, shown: Sequence[Shown], verdict: Verdict
 ) -> tuple[str, ...]:
     """What stands below a heatmap: cautions, marks, gaps, and pairs by decision."""
     return (
-        *captions.cautions(run),
-        *mark_notes(shown, {REFERENCE_MARK: "Framed"}),
-        *map(_with_capital, unmeasured_lines(run, metric)),
-        *map(_with_capital, missing_answer_lines(run)),
-        *filter(None, [_with_capital(missing_reference_note(cells))]),
+        *captions.caution_and_gap_sentences(run),
+        *mark_meaning_lines(shown, {REFERENCE_MARK: "Framed"}),
+        *map(_escaped_with_capital, unmeasured_metric_lines(run, metric)),
+        *map(_escaped_with_capital, missing_answer_lines(run)),
+        *filter(None, [_escaped_with_capital(why_no_reference(cells))]),
         *(
             _decision_note(*metric_entry)
             for metric_entry in decision_entries(verdict, metric.name)
@@ -650,8 +652,8 @@ def _notes(
 def _decision_note(word: str, phrase: str) -> str:
     """Which pairs are within, open or, with bold labels, beyond the limit."""
     mark = " (bold)" if word == Decision.BEYOND else ""
-    return f"{_with_capital(word)}{mark}: {phrase}"
+    return f"{_escaped_with_capital(word)}{mark}: {phrase}"
 
 
-def _with_capital(label: str) -> str:
+def _escaped_with_capital(label: str) -> str:
     return escape_invisible(label[:1].upper() + label[1:])

@@ -18,7 +18,7 @@ from codeneedle.report.shown import (
     REFUSED_SIGN,
     UNKNOWN_KERNEL,
     Shown,
-    kernel_mark,
+    attention_place_mark,
     legend,
     refusal_mark,
     split_into_rows,
@@ -52,10 +52,10 @@ def kernels_document(
     yield Grid(k_types, v_types, split_into_rows(texts, len(v_types)))
     cure = f"a build with {survey.cure} has kernels for all pairs"
     yield Facts([*legend(shown), *([("", cure)] if survey.cure else [])])
-    yield from _survey_blocks(survey)
+    yield from _survey_coverage_blocks(survey)
 
 
-def memory_document(survey: Survey) -> Document:
+def device_memory_document(survey: Survey) -> Document:
     """Memory of each device with the most precise pair that can run."""
     known = {pair: each for pair, each in survey.pairs.items() if each.memory}
     if known:
@@ -83,13 +83,13 @@ def _shown_attention_place(survey: Survey, pair: Pair) -> Shown:
     if told is None and not survey.unknown:
         return Shown(pair=pair, text="")
     if attention := survey.attention(pair):
-        mark = kernel_mark(attention, told.evidence if told else "")
+        mark = attention_place_mark(attention, told.evidence if told else "")
     elif reason := survey.refusal(pair):
         mark = refusal_mark(REFUSED_SIGN, reason)
     return Shown(pair=pair, text=mark.sign, marks=(mark,))
 
 
-def _survey_blocks(survey: Survey) -> Iterator[Block]:
+def _survey_coverage_blocks(survey: Survey) -> Iterator[Block]:
     """What the survey does not know, how many pairs were asked, and how long."""
     if survey.unknown:
         yield Lines([f"not known: {escape_invisible(survey.unknown)}"], style="yellow")
@@ -104,7 +104,7 @@ def _survey_blocks(survey: Survey) -> Iterator[Block]:
         yield Lines([f"{of}, {took}"], style="dim")
 
 
-def gain_line(gain: Gain) -> str:
+def memory_gain_line(gain: Gain) -> str:
     """What a pair saves, as a sentence without its period."""
     state = ""
     if gain.recurrent:
@@ -118,7 +118,7 @@ def gain_line(gain: Gain) -> str:
         f"{size_text(round(gain.reference))} -> "
         f"{size_text(round(gain.kv))}{state}{buffers}: "
         f"{most}{percent_text(gain.saved_share)} of the memory of this model, or "
-        f"{gain.further_tokens:,} more tokens"
+        f"{gain.further_tokens_in_saved_memory:,} more tokens"
     )
 
 

@@ -30,7 +30,7 @@ from codeneedle.records.record import CellRecord, Run, Setup
 from codeneedle.report import captions
 from codeneedle.report.shown import value_and_error_text
 from codeneedle.text import NO_VALUE_WORD, number_text, plural
-from codeneedle.verdict.judge import Verdict, pareto_front
+from codeneedle.verdict.judge import Verdict, pareto_front_with_chosen_pair
 from codeneedle.verdict.statistics import Decision
 
 HEADING = (
@@ -105,7 +105,7 @@ def divergence_document(verdict: Verdict, dialect: Dialect) -> Document:
         at_context = {
             pair: (at, at.statistics)
             for pair in pairs
-            if (at := compared[pair][1].at(context, sizes)) and at.statistics
+            if (at := compared[pair][1].comparison_at(context, sizes)) and at.statistics
         }
         if at_context:  # a sweep may have ended before it came to this context
             parts += _context_table(at_context, reference, bits)
@@ -113,7 +113,7 @@ def divergence_document(verdict: Verdict, dialect: Dialect) -> Document:
     return [
         *parts,
         Lines(NOTES),
-        Facts(captions.divergence_facts(run, NAME)),
+        Facts(captions.measured_on_facts_of_probe(run, NAME)),
         Lines(commands, copied="Commands"),
     ]
 
@@ -136,7 +136,7 @@ def _context_table(
         None,
     )
     for pair, (compared, statistics) in at_context.items():
-        name = [pair.k, pair.v, _bits_text(pair, bits)]
+        name = [pair.k, pair.v, _mean_bits_text(pair, bits)]
         if str(pair) == reference:
             told = compared.reference_ppl
             ppl = number_text(told, digits=4) if told else NO_VALUE_WORD
@@ -148,7 +148,7 @@ def _context_table(
                 *_statistics_texts(statistics),
                 *(
                     number_text(precision, digits=2)
-                    for precision in _precisions(statistics, floor)
+                    for precision in _mean_and_tail_precision_percent(statistics, floor)
                 ),
             ]
         )
@@ -173,7 +173,9 @@ def _why_perplexities_missing(
             yield f"{NO_VALUE_WORD}: PPL of {pair}{again}: {why}"
 
 
-def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, float]:
+def _mean_and_tail_precision_percent(
+    ours: Statistics, floor: Statistics | None
+) -> tuple[float, float]:
     """
     Precision of *ours* beside *floor*, by mean and by 99.9th percentile, in percent.
 
@@ -187,7 +189,7 @@ def _precisions(ours: Statistics, floor: Statistics | None) -> tuple[float, floa
     )
 
 
-def _bits_text(pair: Pair, bits: Mapping[str, float]) -> str:
+def _mean_bits_text(pair: Pair, bits: Mapping[str, float]) -> str:
     """Bits of a value of the cache, mean of K and V; a dash where one is unknown."""
     if not {pair.k, pair.v} <= bits.keys():
         return NO_VALUE_WORD
@@ -253,31 +255,33 @@ def _measuring_commands(
         if str(record.pair) == reference and compared:
             *_, last = compared.answers.values()
             chunks = last.chunks
-            yield _without_folders(setup, dialect.base(record.command, chunks))
+            yield _command_line_without_folders(
+                setup, dialect.base(record.command, chunks)
+            )
     for record in records:
-        yield _without_folders(setup, dialect.compares(record.command))
+        yield _command_line_without_folders(setup, dialect.compares(record.command))
     if len(contexts) > 1:
         # A layout has a number of chunks for each context.
         counts = zip(contexts, settings["chunks"], strict=True)
         told = "; ".join(f"{plural(count, 'chunk')} of {at}" for at, count in counts)
         yield f"# the same at each context: {told} tokens"
-    worth = pareto_pairs(verdict)
+    worth = pareto_pairs_not_beyond(verdict)
     if worth:
         yield "# CUDA kernels of the pairs that lose least for their size:"
         yield f"# {dialect.build(worth)}"
 
 
-def _without_folders(setup: Setup, command: Iterable[str]) -> str:
+def _command_line_without_folders(setup: Setup, command: Iterable[str]) -> str:
     """*command* with the names of files alone: it is posted where all can read it."""
     words = (Path(word).name if Path(word).is_absolute() else word for word in command)
     return captions.command_line(setup, words)
 
 
-def pareto_pairs(verdict: Verdict) -> list[Pair]:
+def pareto_pairs_not_beyond(verdict: Verdict) -> list[Pair]:
     """Pareto-optimal pairs by size and loss, without those beyond the limit."""
     pairs = [
         each.pair
-        for each in pareto_front(verdict)
+        for each in pareto_front_with_chosen_pair(verdict)
         if each.decision is not Decision.BEYOND
     ]
     return most_precise_first(pairs)

@@ -23,8 +23,8 @@ from codeneedle.report.shown import (
     Shown,
     Style,
     decision_mark,
-    paint_value,
     shown_value,
+    with_colour_of_level,
 )
 from codeneedle.verdict.judge import PairResult, Verdict
 from codeneedle.verdict.limits import Limits
@@ -72,7 +72,7 @@ class Losses:
         return loss_scale(self.limit, [cell.value for cell in self.cells()])
 
     @property
-    def text_kinds(self) -> list[str]:
+    def text_kinds_if_several(self) -> list[str]:
         """Kinds of text that losses are of, if of several: recall, ordinary text."""
         rows = [
             row for e in self.verdict.compared_results for row in e.right_token_results
@@ -84,14 +84,18 @@ class Losses:
     def _worse_of_kinds_phrase(self) -> str:
         """``, of recall or ordinary text, the worse``; empty of one kind of text."""
         return (
-            f", of {' or '.join(self.text_kinds)}, the worse" if self.text_kinds else ""
+            f", of {' or '.join(self.text_kinds_if_several)}, the worse"
+            if self.text_kinds_if_several
+            else ""
         )
 
-    def text_kind_of(self, pair: Pair) -> str:
+    def text_kind_if_several(self, pair: Pair) -> str:
         """Which kind of text the loss of *pair* is of, if there are several: `text`."""
         row = self.rows.get(pair)
         return (
-            text_kind_word(row) if row and row.what_is_lost in self.text_kinds else ""
+            text_kind_word(row)
+            if row and row.what_is_lost in self.text_kinds_if_several
+            else ""
         )
 
     def cells(self) -> Cells:
@@ -138,7 +142,7 @@ class Losses:
             for cell in cells
         )
         return [
-            paint_value(self._with_style(value), cell.value, scale)
+            with_colour_of_level(self._with_style_and_note(value), cell.value, scale)
             for cell, value in zip(cells, values, strict=True)
         ]
 
@@ -158,15 +162,15 @@ class Losses:
             yield NumberMark(decision, f"{PAIRS}: {why}" if why else PAIRS)
         elif decision and not (is_answer and decision == Decision.WITHIN):
             yield decision_mark(decision)
-        if name := self.deciding_metric_name(pair):
+        if name := self.other_deciding_metric_name(pair):
             yield NumberMark(name, f"decides {PAIRS}")
-        elif kind := self.text_kind_of(pair):
+        elif kind := self.text_kind_if_several(pair):
             what = self.rows[pair].what_is_lost
             yield NumberMark(
                 kind, f"the loss is of {what}: the worse of those measured"
             )
 
-    def _with_style(self, value: Shown) -> Shown:
+    def _with_style_and_note(self, value: Shown) -> Shown:
         """*value* with the style of its decision, and its interval as a note."""
         pair, style = value.pair, value.style
         if pair == self.verdict.reference:
@@ -178,12 +182,12 @@ class Losses:
         note = interval_phrase(self.verdict.limits, row) if row else ""
         return replace(value, style=style, note=note)
 
-    def has_loss_of_metric(self, metric: Metric) -> bool:
+    def has_right_token_loss_of(self, metric: Metric) -> bool:
         """True if the losses are those of *metric*, of right tokens."""
         kinds = {row.kind for row in self.rows.values() if row.metric == metric}
         return any(kind.is_of_right_tokens for kind in kinds)
 
-    def deciding_metric_name(self, pair: Pair) -> str:
+    def other_deciding_metric_name(self, pair: Pair) -> str:
         """The metric that decides the word of *pair*; empty if that is its loss."""
         result, row = self.verdict.result(pair), self.rows.get(pair)
         leading = result.leading_result if result else None
@@ -197,13 +201,17 @@ def interval_phrase(limits: Limits, row: MetricResult) -> str:
     low, high = (
         limits.loss_amount_text(row.kind, x) for x in (row.bounds.low, row.bounds.high)
     )
-    return f"{low} to {high}, {row.bounds.units} {row.metric.noun}"
+    return f"{low} to {high}, {row.bounds.units} {row.metric.unit_noun}"
 
 
 def open_reason(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open, alike for pairs that need other numbers of units."""
-    if not row.doubts_phrase and row.units_to_decide and result.is_whole:
-        return f"further {row.metric.noun} would decide it"
+    if (
+        not row.doubts_phrase
+        and row.units_to_decide
+        and result.has_all_deciding_metrics
+    ):
+        return f"further {row.metric.unit_noun} would decide it"
     return row.doubts_phrase or why_open_phrase(result, row)
 
 
@@ -217,7 +225,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
         rows = {
             result.pair: row
             for result in verdict.compared_results
-            if (row := _deciding_row(result, kinds)) is not None
+            if (row := _deciding_or_worst_row(result, kinds)) is not None
         }
         if rows:
             row = next(iter(rows.values()))
@@ -230,7 +238,7 @@ def losses_of(verdict: Verdict) -> Losses | None:
     return None
 
 
-def _deciding_row(
+def _deciding_or_worst_row(
     result: PairResult, kinds: Collection[LossKind]
 ) -> MetricResult | None:
     """What decides *result*, if it is of *kinds*; else the worst that is, or None."""
@@ -245,7 +253,9 @@ def _loss_noun(row: MetricResult) -> str:
     """What is lost: ``right tokens``, ``points of the score``, or the answers' noun."""
     if row.kind.is_of_right_tokens:
         return "right tokens"
-    return row.metric.noun if row.kind is LossKind.ANSWERS else "points of the score"
+    return (
+        row.metric.unit_noun if row.kind is LossKind.ANSWERS else "points of the score"
+    )
 
 
 def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
@@ -263,7 +273,7 @@ def shown_loss_row(verdict: Verdict, result: PairResult) -> MetricResult | None:
     return losses[0] if losses else None
 
 
-def text_kinds_by_metric(verdict: Verdict) -> dict[str, str]:
+def differing_text_kinds_by_metric(verdict: Verdict) -> dict[str, str]:
     """What losses are of, by name of the metric, where there are several kinds."""
     found = [result.right_token_results for result in verdict.compared_results]
     # A pair that lacks some says nothing of their order: the fullest comes first.
@@ -279,7 +289,7 @@ def text_kind_word(row: MetricResult) -> str:
 
 def has_text_loss(result: PairResult) -> bool:
     """Whether the loss of a text is known, so that its divergence decides nothing."""
-    return any(row.metric.noun == "chunks" for row in result.right_token_results)
+    return any(row.metric.unit_noun == "chunks" for row in result.right_token_results)
 
 
 def has_losses(verdict: Verdict) -> bool:

@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import fmean
 
-from codeneedle.cache_types import Pair, by_precision, most_precise_first
+from codeneedle.cache_types import Pair, distinct_most_precise_first, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Table
 from codeneedle.report import captions
 from codeneedle.report.losses import PERCENT, Losses, losses_of
@@ -26,9 +26,9 @@ FEWEST_PAIRS = 2
 def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     """Mean loss of each K and V type, then the loss of each pair; a column per run."""
     of_runs = [losses_of(verdict) for verdict in verdicts]
-    names = captions.names_of([verdict.run for verdict in verdicts])
+    names = captions.run_names_or_folders([verdict.run for verdict in verdicts])
     columns = [name.replace("/", "/\n") for name in names]
-    by_type = list(_type_rows(of_runs))
+    by_type = list(_mean_loss_rows_by_type(of_runs))
     if by_type:
         yield Heading("loss, mean over the pairs of a type, of 100")
         yield Table(["type", *columns], by_type, words={"type"})
@@ -52,7 +52,7 @@ def losses_side_by_side(verdicts: Sequence[Verdict]) -> Document:
     yield Facts(legend(each for row in rows for each in row))
 
 
-def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
+def _mean_loss_rows_by_type(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
     """
     A row for each K type, then for each V type, most precise first.
 
@@ -60,9 +60,9 @@ def _type_rows(of_runs: Sequence[Losses | None]) -> Iterator[list[str]]:
     """
     pairs = [pair for losses in of_runs if losses for pair in losses.rows]
     for axis in ("k", "v"):
-        for name in by_precision(getattr(pair, axis) for pair in pairs):
+        for name in distinct_most_precise_first(getattr(pair, axis) for pair in pairs):
             is_of_type = functools.partial(_has_type, axis, name)
-            means = [_mean_loss(losses, is_of_type) for losses in of_runs]
+            means = [_mean_loss_text(losses, is_of_type) for losses in of_runs]
             if {*means} != {FEW_PAIRS.sign}:
                 yield [f"{axis.upper()} {escape_invisible(name)}", *means]
 
@@ -71,7 +71,7 @@ def _has_type(axis: str, name: str, pair: Pair) -> bool:
     return bool(getattr(pair, axis) == name)
 
 
-def _mean_loss(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str:
+def _mean_loss_text(losses: Losses | None, is_of_type: Callable[[Pair], bool]) -> str:
     """
     The mean loss of the pairs of a type, of 100.
 

@@ -19,9 +19,9 @@ from codeneedle.models.kv_cache import (
     MemoryPlan,
     PairMemory,
 )
-from codeneedle.probes.cell_metrics import OF_CELL, context_of
+from codeneedle.probes.cell_metrics import OF_CELL, context_tokens_or_zero
 from codeneedle.records.record import CellRecord, Run
-from codeneedle.report.captions import names_of
+from codeneedle.report.captions import run_names_or_folders
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.shown import (
     CANNOT_SIGN,
@@ -35,7 +35,7 @@ from codeneedle.report.shown import (
     refusal_mark,
     status_mark,
 )
-from codeneedle.report.tidy import cell_rows
+from codeneedle.report.tidy import loss_and_metric_rows
 from codeneedle.text import (
     mib_of_bytes,
     number_text,
@@ -77,14 +77,16 @@ class Measured:
 def predicted_memory_document(memory: MemoryPlan) -> Document:
     """A row per pair: its KV cache at each context, and the longest one."""
     yield Heading("predicted KV cache, MiB, by context in tokens")
-    heading = ["K/V", *map(_token_text, memory.contexts), "longest"]
+    heading = ["K/V", *map(_token_count_text, memory.contexts), "longest"]
     rows = [_predicted_row(needed, memory) for needed in memory.pairs]
-    yield _table_of(heading, rows)
+    yield _table_with_pair_names(heading, rows)
     yield Facts(legend(itertools.chain(*rows)))
     yield Lines(list(_memory_notes(memory)))
 
 
-def _table_of(heading: Sequence[str], rows: Sequence[Sequence[Shown]]) -> Table:
+def _table_with_pair_names(
+    heading: Sequence[str], rows: Sequence[Sequence[Shown]]
+) -> Table:
     """A line for each pair with a row, behind its name."""
     lines = [[str(row[0].pair), *(each.text for each in row)] for row in rows]
     return Table(heading, lines, words={"K/V"})
@@ -108,24 +110,24 @@ def measured_memory_document(run: Run) -> Document:
     }
     yield Heading(f"{run.name}: measured memory, MiB{where}")
     rows = [[_measured_size(each, name) for name in columns] for each in sizes]
-    yield _table_of(["K/V", *columns.values()], rows)
+    yield _table_with_pair_names(["K/V", *columns.values()], rows)
     yield Facts(legend(itertools.chain(*rows)))
     none = "no finished cell has the size of its KV cache in its log"
     left_out = (f"left out: {line}" for line in _left_out_pair_sentences(run))
     yield Lines([*([] if sizes else [none]), *left_out])
 
 
-def memory_objects(runs: Sequence[Run]) -> list[RunTable]:
+def measured_memory_objects(runs: Sequence[Run]) -> list[RunTable]:
     """Rows of the same sizes, with the setup of each run, and what was left out."""
     shown = {
         (name, str(each.pair), each.probe, metric)
-        for name, run in zip(names_of(runs), runs, strict=True)
+        for name, run in zip(run_names_or_folders(runs), runs, strict=True)
         for each in measured_memories(run)
         for metric in each.sizes_mib
     }
     rows = [
         row
-        for row in cell_rows(runs)
+        for row in loss_and_metric_rows(runs)
         if (row.run, row.pair, row.probe, row.metric) in shown
     ]
     return [
@@ -150,7 +152,7 @@ def measured_memories(run: Run) -> list[Measured]:
         Measured(
             pair=pair,
             probe=chosen[pair].probe,
-            context=context_of(chosen[pair].effective),
+            context=context_tokens_or_zero(chosen[pair].effective),
             sizes_mib={
                 metric.name: next(
                     iter(metric.values(chosen[pair], run.setup)), math.nan
@@ -179,7 +181,7 @@ def _left_out_pair_sentences(run: Run) -> Iterator[str]:
 
 def _record_rank(record: CellRecord) -> tuple[bool, int]:
     """Order of the records of a pair: servers before tools, then by context."""
-    return record.peak_rss_bytes is not None, context_of(record.effective)
+    return record.peak_rss_bytes is not None, context_tokens_or_zero(record.effective)
 
 
 def _measured_size(measured: Measured, name: str) -> Shown:
@@ -207,7 +209,7 @@ def _size_digits(size_mib: float, usual: int) -> int:
     return 0 if size_mib >= _NO_DECIMALS_FROM else usual
 
 
-def _token_text(context: int) -> str:
+def _token_count_text(context: int) -> str:
     """``4K``, or ``4,000`` if not a multiple of 1,024."""
     return f"{context:,}" if context % 1024 else f"{context // 1024}K"
 

@@ -19,11 +19,11 @@ from codeneedle.report.receipt import (
     PAIR,
     TITLE,
     Receipt,
-    is_distance,
+    is_divergence,
     is_loss,
     is_right_tokens_loss,
     parse_receipts,
-    probe_of_column,
+    probe_name_of_column,
     read_text_or_stdin,
     receipt_legend,
     receipt_objects,
@@ -59,12 +59,12 @@ class ModelRow:
         return found[1] if found else model
 
 
-def shipped_rows() -> list[ModelRow]:
+def read_shipped_rows() -> list[ModelRow]:
     """The rows that come with the program."""
-    return rows_in(SHIPPED if SHIPPED.is_dir() else CHECKOUT)
+    return read_rows_from(SHIPPED if SHIPPED.is_dir() else CHECKOUT)
 
 
-def rows_in(place: Path) -> list[ModelRow]:
+def read_rows_from(place: Path) -> list[ModelRow]:
     """
     The receipts of a file, or those of the files of a folder, by name.
 
@@ -72,10 +72,10 @@ def rows_in(place: Path) -> list[ModelRow]:
         BadInput: If a file cannot be read, has no receipt or a damaged one.
     """
     files = sorted(place.glob(f"*{SUFFIX}")) if place.is_dir() else [place]
-    return [row for file in files for row in _rows_of(file)]
+    return [row for file in files for row in _read_rows_of_file(file)]
 
 
-def _rows_of(file: Path) -> Iterator[ModelRow]:
+def _read_rows_of_file(file: Path) -> Iterator[ModelRow]:
     """The receipts of *file*, numbered if several; refuses a file without one."""
     text = read_text_or_stdin(str(file))
     found = list(parse_receipts(text, source=str(file)))
@@ -146,7 +146,9 @@ def _model_blocks(rows: Sequence[ModelRow]) -> Iterator[Block]:
     yield Heading(f"{_title(rows)}: {plural(len(rows), 'row')}")
     yield _table(numbered)
     texts = (
-        number for receipt in numbered.values() for number in receipt.pair_number_texts
+        number
+        for receipt in numbered.values()
+        for number in receipt.pair_texts_but_attention
     )
     yield Facts(receipt_legend(texts))
     yield Facts([(str(at), _conditions_of(row)) for at, row in enumerate(rows, 1)])
@@ -180,7 +182,11 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
         {p for receipt in receipts.values() for p in receipt.rows}
     )
     lines = [
-        {PAIR: str(pair), "row": name, **dict(_row_cells(receipt, receipt.rows[pair]))}
+        {
+            PAIR: str(pair),
+            "row": name,
+            **dict(_texts_by_heading(receipt, receipt.rows[pair])),
+        }
         for pair in pairs
         for name, receipt in receipts.items()
         if pair in receipt.rows
@@ -194,7 +200,9 @@ def _table(receipts: Mapping[str, Receipt]) -> Table:
     return Table(heading, rows, words=words)
 
 
-def _row_cells(receipt: Receipt, row: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _texts_by_heading(
+    receipt: Receipt, row: Sequence[str]
+) -> Iterator[tuple[str, str]]:
     """What the table has of a *row*: the first loss is the one of the verdict."""
     texts = dict(zip(receipt.columns, row, strict=True))
     if text := texts.get(OF_TEXT):
@@ -215,17 +223,17 @@ def _conditions_of(row: ModelRow) -> str:
 
 def _first_loss_column(receipt: Receipt) -> str:
     """The column of the loss that decides; empty where none was measured."""
-    losses = (c for c in receipt.columns if is_loss(c) and not is_distance(c))
+    losses = (c for c in receipt.columns if is_loss(c) and not is_divergence(c))
     return next(losses, "")
 
 
 ALIKE: dict[str, tuple[Callable[[str], bool], tuple[str, ...]]] = {
     "losses": (
-        lambda column: is_loss(column) and not is_distance(column),
+        lambda column: is_loss(column) and not is_divergence(column),
         ("rotation", "text", "context", "prompt", "seed", "reference"),
     ),
     "divergence": (
-        is_distance,
+        is_divergence,
         ("divergence", "engine", "features", "rotation", "reference"),
     ),
     "memory": (lambda column: column == "kv MiB", ("context", "engine", "arguments")),
@@ -249,7 +257,9 @@ def _comparability_sentences(receipts: Mapping[str, Receipt]) -> Iterator[str]:
         for at in having:
             facts, loss = receipts[at].facts, _first_loss_column(receipts[at])
             own = (
-                (loss, facts.get(probe_of_column(loss), "")) if what == "losses" else ()
+                (loss, facts.get(probe_name_of_column(loss), ""))
+                if what == "losses"
+                else ()
             )
             key = (*own, *(facts.get(word, "") for word in words))
             groups.setdefault(key, []).append(at)

@@ -21,12 +21,12 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.records.record import Run
 from codeneedle.report import answers, captions, compare
-from codeneedle.report.budget import budget_headline, table_of_all_candidates
+from codeneedle.report.budget import budget_headline, candidates_table_and_legend
 from codeneedle.report.budget_chart import budget_chart
-from codeneedle.report.charts import front_chart, memory_chart
+from codeneedle.report.charts import loss_by_memory_chart, memory_chart
 from codeneedle.report.chosen_runs import LOSS
 from codeneedle.report.colours import RAMP, hex_of, readable_text_colour
-from codeneedle.report.data import without_non_finite
+from codeneedle.report.data import with_none_for_non_finite
 from codeneedle.report.html import html
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.shown import (
@@ -75,7 +75,7 @@ def page(
         asks_for: How a pair is asked for on the command line of an engine.
     """
     runs = list(_runs_without_local_folders(runs))
-    names = captions.names_of(runs)
+    names = captions.run_names_or_folders(runs)
     budget = joint_verdict_or_none(runs, limits or Limits())
     if budget and limits:
         # It is of the whole of all files; of one run it would be of the cache alone.
@@ -104,16 +104,16 @@ def page(
         answers=html([answers_table(verdicts)] if runs[1:] else []),
         data=_script_json({"runs": shown, "colours": RAMP}),
         comparison=html(both),
-        budget=html(table_of_all_candidates(budget)) if budget else "",
+        budget=html(candidates_table_and_legend(budget)) if budget else "",
         budget_lines=_budget_lines(budget, asks_for) if budget else (),
         budget_chart=budget_chart(budget) if budget else "",
         verdicts=[
             html(_verdict_document(verdict, asks_for(verdict.run.setup.engine)))
             for verdict in verdicts
         ],
-        fronts=[front_chart(loss) if loss else "" for loss in losses],
+        fronts=[loss_by_memory_chart(loss) if loss else "" for loss in losses],
         memories=list(map(_memory_markup, verdicts)),
-        facts=[html(_facts_document(run)) for run in runs],
+        facts=[html(_facts_and_commands_document(run)) for run in runs],
         script=Markup(folder.joinpath("page.js").read_text(encoding="utf-8")),  # noqa: S704 - ours
     )
 
@@ -172,7 +172,7 @@ def _verdict_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     yield remark_lines(verdict, pair_flags)
 
 
-def _facts_document(run: Run) -> Document:
+def _facts_and_commands_document(run: Run) -> Document:
     """What a run was measured on, and how to measure it again."""
     yield Facts(captions.run_facts(run))
     yield Lines([sweep_command(run.folder)], copied="To go on with it")
@@ -182,7 +182,9 @@ def _facts_document(run: Run) -> Document:
 
 def _script_json(data: object) -> Markup:
     """*data* for a script element: no text in it can end the element."""
-    text = json.dumps(without_non_finite(data), allow_nan=False, separators=(",", ":"))
+    text = json.dumps(
+        with_none_for_non_finite(data), allow_nan=False, separators=(",", ":")
+    )
     for special, escape in (("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026")):
         text = text.replace(special, escape)
     return Markup(text)  # noqa: S704 - escaped above
@@ -234,7 +236,7 @@ def _grid_object(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any
         "label": label,
         "k": list(map(escape_invisible, k_types)),
         "v": list(map(escape_invisible, v_types)),
-        "cells": list(map(_cell_values, shown)),
+        "cells": list(map(_cell_as_list, shown)),
         "legend": [[_sign_on_page(sign), meaning] for sign, meaning in legend(shown)],
     }
 
@@ -266,7 +268,7 @@ _LETTERS = {Style.SET: "s", Style.BEYOND: "b", Style.OPEN: "o"}
 """Classes of a cell by what its pair is."""
 
 
-def _cell_values(shown: Shown) -> list[Any]:
+def _cell_as_list(shown: Shown) -> list[Any]:
     """Text, text below, tip, ground, ink and classes: shorter than names for each."""
     own = (meaning for _, meaning in legend([shown]))
     tip = "; ".join(filter(None, [escape_invisible(str(shown.pair)), shown.note, *own]))
@@ -294,7 +296,7 @@ def _length_depth_maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
         }
         every = [each for of_pair in of_task.values() for each in of_pair]
         lengths = sorted({each.length for each in every})
-        columns = _depth_columns(sorted({each.depth for each in every}))
+        columns = _column_label_by_depth(sorted({each.depth for each in every}))
         yield {
             "name": f"{task}: share of right answers",
             "rows": [f"{length:,}" for length in lengths],
@@ -317,7 +319,7 @@ def _length_depth_maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
         }
 
 
-def _depth_columns(depths: Sequence[float]) -> dict[float, str]:
+def _column_label_by_depth(depths: Sequence[float]) -> dict[float, str]:
     """The column of each depth: its own, or a part of the text where there are many."""
     if len(depths) <= MOST_DEPTHS:
         return {depth: f"{depth:.0%}" for depth in depths}

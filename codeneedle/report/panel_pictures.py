@@ -25,15 +25,15 @@ from codeneedle.report.heatmap import (
     TITLE_POINTS,
     TYPE_POINTS,
     Files,
-    add_colour_bar,
+    add_colour_bar_axes,
     better_phrase,
     figure_of,
-    ink_on,
     label_colour_bar,
-    mark_notes,
+    mark_meaning_lines,
     paint_gap,
     picture_facts,
-    write_below,
+    readable_ink_colour,
+    write_notes_below,
     write_pictures,
 )
 from codeneedle.report.panels import (
@@ -41,7 +41,7 @@ from codeneedle.report.panels import (
     Panel,
     Panels,
     Spot,
-    length_word,
+    length_label,
     panels_heading,
     panels_of,
     refuse_without_reference,
@@ -121,7 +121,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
     for panel in panels.panels:
         axes = places[k_types.index(panel.pair.k), v_types.index(panel.pair.v)]
         _paint_panel(axes, panels, panel, difference=difference)
-        _label_panel_edges(axes, panels, panel)
+        _label_and_frame_panel(axes, panels, panel)
     for axes, v in zip(places[0], v_types, strict=True):
         _write_text(axes, v, (0.5, 1), (0, 24), weight="bold")
     whole_wide, whole_high = figure.get_size_inches()
@@ -139,7 +139,7 @@ def paint(panels: Panels, run: Run, *, difference: bool) -> Figure:
         size=TITLE_POINTS,
         weight="bold",
     )
-    write_below(
+    write_notes_below(
         places[-1, 0],
         _picture_notes(panels, difference=difference),
         picture_facts(run),
@@ -170,7 +170,9 @@ def _picture_notes(panels: Panels, *, difference: bool) -> list[str]:
     shown = shown_panels(panels, difference=difference)
     return [
         *([none] if same else []),
-        *mark_notes(shown, {REFERENCE_MARK: "Framed", NO_ANSWER.sign: "Hatched"}),
+        *mark_meaning_lines(
+            shown, {REFERENCE_MARK: "Framed", NO_ANSWER.sign: "Hatched"}
+        ),
         *map(escape_invisible, panels.left_out),
     ]
 
@@ -179,7 +181,7 @@ def _paint_panel(axes: Axes, panels: Panels, panel: Panel, *, difference: bool) 
     """Draw a pair: its values with their mean, or changes with their counts."""
     axes.set_axis_on()
     if not panel.spots:
-        _paint_missing(axes, panels, panel)
+        _paint_panel_without_answers(axes, panels, panel)
         return
     says = (
         "mean "
@@ -230,7 +232,7 @@ def _paint_values(axes: Axes, panels: Panels, panel: Panel) -> None:
             label = number_text(
                 spot.value, digits=min(display_of(panels.metric).digits, 2)
             )
-            ink = ink_on(_colour_map_name(panels), scale.place(spot.value))
+            ink = readable_ink_colour(_colour_map_name(panels), scale.place(spot.value))
             _write_spot_label(axes, across + 0.5, down + 0.5, label, ink)
 
 
@@ -266,7 +268,7 @@ def _write_spot_label(
     axes.text(across, down, text, size=SPOT_POINTS, color=ink, ha="center", va="center")
 
 
-def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
+def _paint_panel_without_answers(axes: Axes, panels: Panels, panel: Panel) -> None:
     """Hatch a pair without answers, with the word of its status."""
     for down in range(len(panels.depths)):
         for across in range(len(panels.lengths)):
@@ -283,12 +285,12 @@ def _paint_missing(axes: Axes, panels: Panels, panel: Panel) -> None:
     )
 
 
-def _label_panel_edges(axes: Axes, panels: Panels, panel: Panel) -> None:
+def _label_and_frame_panel(axes: Axes, panels: Panels, panel: Panel) -> None:
     """Lengths below the lowest panels, K and depths left of the first; a frame."""
     lengths, depths = panels.lengths, panels.depths
     axes.set_xlim(0, len(lengths))
     axes.set_ylim(len(depths), 0)
-    axes.set_xticks(np.arange(len(lengths)) + 0.5, map(length_word, lengths))
+    axes.set_xticks(np.arange(len(lengths)) + 0.5, map(length_label, lengths))
     axes.set_yticks(np.arange(len(depths)) + 0.5, [f"{depth:g}" for depth in depths])
     axes.tick_params(
         length=0, labelcolor=INK, labelsize=NOTE_POINTS, labelrotation=0, pad=3
@@ -340,7 +342,7 @@ def _write_axis_names(corner: Axes, middle: tuple[float, float]) -> None:
 
 
 def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
-    bar = add_colour_bar(figure, most=BAR_HEIGHT)
+    bar = add_colour_bar_axes(figure, most=BAR_HEIGHT)
     mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colour_map_name(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)
     label_colour_bar(bar, panels.scale, panels.metric.unit or "share")

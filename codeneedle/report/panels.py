@@ -24,7 +24,7 @@ from codeneedle.document import (
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES, frames, gap_lines
 from codeneedle.probes.frames import CellValue
-from codeneedle.probes.metrics import Metric, facet_parts
+from codeneedle.probes.metrics import Metric, parse_facet
 from codeneedle.records.record import Run, Status
 from codeneedle.report import captions
 from codeneedle.report.colours import Scale, cell_style, value_scale
@@ -124,10 +124,10 @@ def panels_of(run: Run, metric: Metric) -> list[Panels]:
         BadInput: If it is another one.
         NothingToShow: If nothing was answered.
     """
-    reference = frames.reference(frames.cells_frame(run, metric))
+    reference = frames.reference_pair(frames.cells_frame(run, metric))
     by_task: dict[str, list[TableRow]] = {}
     for row in panel_rows([run], metric):
-        by_task.setdefault(facet_parts(row.facet)["task"], []).append(row)
+        by_task.setdefault(parse_facet(row.facet)["task"], []).append(row)
     return [
         _panels_of_task(run, metric, task, reference, rows)
         for task, rows in by_task.items()
@@ -146,18 +146,22 @@ def panel_rows(runs: Sequence[Run], metric: Metric) -> list[TableRow]:
     other = "" if metric.name.endswith(_LOGP) else _LOGP
     rows = task_facet_rows(runs)
     chosen: dict[str, Collection[str]] = {}
-    for name, run in zip(captions.names_of(runs), runs, strict=True):
-        of_run = (facet_parts(row.facet)["task"] for row in rows if row.run == name)
-        chosen[name] = _tasks_of_metric(run, metric, list(dict.fromkeys(of_run)))
+    for name, run in zip(captions.run_names_or_folders(runs), runs, strict=True):
+        of_run = (parse_facet(row.facet)["task"] for row in rows if row.run == name)
+        chosen[name] = _checked_tasks_of_metric(
+            run, metric, list(dict.fromkeys(of_run))
+        )
     return [
         row
         for row in rows
         if row.metric != f"{row.probe}{other}"
-        if facet_parts(row.facet)["task"] in chosen[row.run]
+        if parse_facet(row.facet)["task"] in chosen[row.run]
     ]
 
 
-def _tasks_of_metric(run: Run, metric: Metric, tasks: Sequence[str]) -> list[str]:
+def _checked_tasks_of_metric(
+    run: Run, metric: Metric, tasks: Sequence[str]
+) -> list[str]:
     """
     Those of *tasks* that *metric* is about: all of them for that of a probe.
 
@@ -214,7 +218,7 @@ def _remarks(run: Run) -> Iterator[str]:
 
 
 def _length_and_depth(row: TableRow) -> LengthDepth:
-    facets = facet_parts(row.facet)
+    facets = parse_facet(row.facet)
     return int(facets["length"]), float(facets["depth"])
 
 
@@ -294,7 +298,7 @@ def _join_spots(spots: Collection[Spot]) -> Spot:
     return Spot(mean, (right, lost, gained, wrong), questions)
 
 
-def length_word(length: int) -> str:
+def length_label(length: int) -> str:
     """``2K`` for 2,048 tokens; other numbers as they are."""
     return f"{length // _KIB}K" if length % _KIB == 0 else f"{length:,}"
 
@@ -401,7 +405,7 @@ def shown_panel(panels: Panels, panel: Panel, *, difference: bool = False) -> Sh
     )
     return Shown(
         pair=panel.pair,
-        text=_number_text(panels, panel.whole),
+        text=_plain_value_text(panels, panel.whole),
         marks=tuple(mark for mark, occurs in said if occurs),
     )
 
@@ -427,12 +431,13 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
         above = [Text(f"-{lost} +{gained}{mark}")]
         above.append(Text(f"right {right}, wrong {wrong}", style="dim"))
     else:
-        above = [Text(f"{_number_text(panels, panel.whole)}{mark}")]
-    rows = [[Text(), *(Text(length_word(length)) for length in panels.lengths)]]
+        above = [Text(f"{_plain_value_text(panels, panel.whole)}{mark}")]
+    rows = [[Text(), *(Text(length_label(length)) for length in panels.lengths)]]
     for depth in panels.depths:
         spots = [panel.spots.get((length, depth), NOTHING) for length in panels.lengths]
         shown = [
-            _change_letters(s) if difference else _value_text(panels, s) for s in spots
+            _change_letters(s) if difference else _coloured_value_text(panels, s)
+            for s in spots
         ]
         rows.append([Text(f"{depth:g}", style="dim"), *shown])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -446,16 +451,16 @@ def _panel_text(panels: Panels, panel: Panel, *, difference: bool) -> Text:
     return Text("\n").join(lines)
 
 
-def _number_text(panels: Panels, spot: Spot) -> str:
+def _plain_value_text(panels: Panels, spot: Spot) -> str:
     return number_text(spot.value, digits=display_of(panels.metric).digits)
 
 
-def _value_text(panels: Panels, spot: Spot) -> Text:
+def _coloured_value_text(panels: Panels, spot: Spot) -> Text:
     """The value of *spot* in its colour; a dash in a gap."""
     if math.isnan(spot.value):
         return Text(NO_ANSWER.sign, style="dim")
     style = cell_style(spot.value, panels.scale)
-    return Text(_number_text(panels, spot), style=style)
+    return Text(_plain_value_text(panels, spot), style=style)
 
 
 def _change_letters(spot: Spot) -> Text:

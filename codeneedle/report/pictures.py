@@ -8,11 +8,11 @@ from codeneedle.report.chosen_runs import Selection
 from codeneedle.report.heatmap import Files, draw_heatmap, draw_losses
 from codeneedle.report.losses import losses_of
 from codeneedle.report.speed_pictures import draw_speeds
-from codeneedle.report.speeds import has_depths
+from codeneedle.report.speeds import is_speed_by_depth
 from codeneedle.verdict.judge import Verdict
 
 
-def draw_metric(
+def draw_loss_or_metric(
     run: Run,
     chosen: Selection,
     verdict: Verdict,
@@ -42,4 +42,7 @@ def draw_metric(
     pictures = draw_heatmap(
         run, chosen.metric, difference=difference, verdict=verdict, files=files
     )
-    return [*pictures, *(draw_speeds(run, name, files) if has_depths(name) else [])]
+    return [
+        *pictures,
+        *(draw_speeds(run, name, files) if is_speed_by_depth(name) else []),
+    ]

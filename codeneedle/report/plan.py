@@ -25,16 +25,16 @@ from codeneedle.models.kv_cache import (
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import AGAIN, BadSetup, CellRecord, Setup, Status
 from codeneedle.report.captions import corpus_line
-from codeneedle.report.kernels import kernels_document, memory_document
+from codeneedle.report.kernels import device_memory_document, kernels_document
 from codeneedle.report.memory import (
     lone_mark,
     predicted_memory_document,
 )
 from codeneedle.report.served import (
-    gain_document,
-    model_lines,
+    memory_gain_document,
+    model_facts,
     note_block,
-    program_line,
+    program_fact,
     survey_document,
 )
 from codeneedle.report.shown import (
@@ -91,7 +91,9 @@ def survey_plan_memory(plan: Plan) -> MemoryPlan:
     if told:
         pair = most_precise(told)
         asked = [
-            engine.survey([pair], context=context, log=survey_log())
+            engine.survey_attention_and_memory(
+                [pair], context=context, log=survey_log()
+            )
             for context in contexts
         ]
         caches = _caches_of(asked[-1], pair) or _caches_of(plan.survey, pair)
@@ -138,7 +140,7 @@ class _Cells:
         return [*self.records.values(), *([self.again] if self.again else [])]
 
 
-def _gain_document(plan: Plan, at: int | None) -> Document:
+def _memory_gain_document(plan: Plan, at: int | None) -> Document:
     """The memory to be gained at the context *at*, None for that of the plan."""
     if plan.survey is None:
         return ()
@@ -147,9 +149,9 @@ def _gain_document(plan: Plan, at: int | None) -> Document:
     def survey_pairs(pairs: Sequence[Pair]) -> Survey | None:
         if not at or at == plan.context:
             return plan.survey
-        return engine.survey(pairs, context=at, log=survey_log())
+        return engine.survey_attention_and_memory(pairs, context=at, log=survey_log())
 
-    return gain_document(plan.possible_pairs, plan.weights, survey_pairs)
+    return memory_gain_document(plan.possible_pairs, plan.weights, survey_pairs)
 
 
 def plan_survey_document(plan: Plan, survey: Survey) -> Document:
@@ -160,9 +162,9 @@ def plan_survey_document(plan: Plan, survey: Survey) -> Document:
     yield note_block(plan.notes_of_weights)
 
 
-def grid_document(plan: Plan) -> Document:
+def grid_and_survey_document(plan: Plan) -> Document:
     """The grid of *plan*: memory of each pair, where attention runs, what is gained."""
-    yield from _sizes_document(plan, _cells_of(plan, plan.probes[0]))
+    yield from _cache_sizes_document(plan, _read_cells_of_probe(plan, plan.probes[0]))
     if plan.survey:
         rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
         yield from survey_document(plan.survey, rows, columns, plan.weights)
@@ -170,9 +172,9 @@ def grid_document(plan: Plan) -> Document:
 
 def _model_and_engine_facts(plan: Plan) -> Iterator[tuple[str, str]]:
     """The model and what serves it."""
-    yield from model_lines(_name_of_model(plan), plan.weights)
+    yield from model_facts(_name_of_model(plan), plan.weights)
     engine = plan.engine.identity()
-    yield program_line(engine.name, engine.version, engine.program)
+    yield program_fact(engine.name, engine.version, engine.program)
 
 
 def plan_document(
@@ -189,27 +191,27 @@ def plan_document(
         at: Context for what there is to gain, in tokens; None for that of the plan.
         tries_reference: Whether the reference of a long grid is measured first.
     """
-    yield from _gain_document(plan, at)
-    every = [_cells_of(plan, probe) for probe in plan.probes]
+    yield from _memory_gain_document(plan, at)
+    every = [_read_cells_of_probe(plan, probe) for probe in plan.probes]
     facts = _sweep_facts(plan, every, tries_reference=tries_reference)
     yield Facts(list(facts), is_quiet=True)
-    yield from _sizes_document(plan, every[0])
+    yield from _cache_sizes_document(plan, every[0])
     if plan.survey:
         rows, columns = plan.request.grid_k_types, plan.request.grid_v_types
         yield from kernels_document(plan.survey, rows, columns)
-        yield from memory_document(plan.survey)
+        yield from device_memory_document(plan.survey)
     yield from predicted_memory_document(
-        _shorten_to_one_type_pairs(survey_plan_memory(plan))
+        _one_type_pairs_if_long(survey_plan_memory(plan))
     )
     yield note_block(notes_of_plan(plan))
 
 
-def _sizes_document(plan: Plan, cells: _Cells) -> Document:
+def _cache_sizes_document(plan: Plan, cells: _Cells) -> Document:
     """The grid of *plan*, with the size of each cell's cache, or why there is none."""
     request = plan.request
     yield Heading(f"predicted KV cache at {plan.context:,} tokens, MiB")
     shown = [
-        _shown_size(plan, Pair(k, v), cells)
+        _shown_cache_size(plan, Pair(k, v), cells)
         for k in request.grid_k_types
         for v in request.grid_v_types
     ]
@@ -230,7 +232,7 @@ def plan_object(plan: Plan) -> dict[str, Any]:
     ``read_tokens``, ``forced_tokens``, ``time_s``), ``memory`` (``k``, ``v``,
     ``kv_bytes`` by context, ``longest_context``, ``misfit``) and ``notes``.
     """
-    every = [_cells_of(plan, probe) for probe in plan.probes]
+    every = [_read_cells_of_probe(plan, probe) for probe in plan.probes]
     memory = survey_plan_memory(plan)
     return {
         "model": plan.model,
@@ -307,7 +309,7 @@ def _cells_object(plan: Plan, cells: _Cells) -> dict[str, Any]:
     }
 
 
-def _shorten_to_one_type_pairs(memory: MemoryPlan) -> MemoryPlan:
+def _one_type_pairs_if_long(memory: MemoryPlan) -> MemoryPlan:
     """
     *memory*.
 
@@ -318,7 +320,7 @@ def _shorten_to_one_type_pairs(memory: MemoryPlan) -> MemoryPlan:
     return replace(memory, pairs=alike) if is_long else memory
 
 
-def _cells_of(plan: Plan, probe: Probe) -> _Cells:
+def _read_cells_of_probe(plan: Plan, probe: Probe) -> _Cells:
     """The cells of *probe* in the plan, with the records that there are."""
     stored = trusted_records(plan.store, probe.name)
     repeated = pair_to_repeat(plan, probe)
@@ -327,7 +329,9 @@ def _cells_of(plan: Plan, probe: Probe) -> _Cells:
         probe=probe,
         records={pair: stored[pair] for pair in plan.pairs if pair in stored},
         repeated=repeated,
-        again=plan.store.record(repeated, probe.name, AGAIN) if repeated else None,
+        again=plan.store.read_record_if_there(repeated, probe.name, AGAIN)
+        if repeated
+        else None,
         total=pairs + bool(repeated),
     )
 
@@ -343,7 +347,7 @@ def _sweep_facts(
     plan: Plan, every: Sequence[_Cells], *, tries_reference: bool
 ) -> Iterator[tuple[str, str]]:
     """What a sweep would run, of what, and for how long, a word and a phrase each."""
-    setup = plan.store.setup()
+    setup = plan.store.read_setup()
     yield from _model_and_engine_facts(plan)
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
@@ -358,9 +362,12 @@ def _sweep_facts(
     most = "at most, " if plan.request.decide else ""
     for cells in every:
         yield cells.probe.name, _cell_questions_phrase(plan, setup, cells.probe)
-        yield "cells", f"{most}{_count_of_finished(cells)}"
+        yield "cells", f"{most}{_finished_count_phrase(cells)}"
         yield "time", f"{most}{_probe_time_phrase(plan, cells)}"
-        yield "order", _first_pairs(plan, cells.probe, tries_reference=tries_reference)
+        yield (
+            "order",
+            _first_pairs_phrase(plan, cells.probe, tries_reference=tries_reference),
+        )
     yield from _resume_facts(plan)
     yield from _step_facts(plan)
     if plan.probes[1:] and (left_s := _seconds_left_in_all(plan, every)) is not None:
@@ -435,7 +442,7 @@ def _uncounted_corpus_phrase(plan: Plan) -> str:
     )
 
 
-def _count_of_finished(cells: _Cells) -> str:
+def _finished_count_phrase(cells: _Cells) -> str:
     """``3 of 37 finished, 1 without numbers; f16/f16 counts twice``."""
     finished = sum(record.has_numbers for record in cells.tried_records)
     failed = len(cells.tried_records) - finished
@@ -483,7 +490,7 @@ def sweep_time_phrase(plans: Sequence[Plan]) -> str:
     total = 0.0
     for plan in plans:
         try:
-            every = [_cells_of(plan, probe) for probe in plan.probes]
+            every = [_read_cells_of_probe(plan, probe) for probe in plan.probes]
         except BadSetup:  # moved aside and made anew when the sweep begins
             return ""
         left_s = _seconds_left_in_all(plan, every)
@@ -506,7 +513,7 @@ def _probe_time_phrase(plan: Plan, cells: _Cells) -> str:
     return f"{remaining}, {duration_text(mean)} a cell{note}"
 
 
-def _first_pairs(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
+def _first_pairs_phrase(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     """``f16/f16, q8_0/q8_0, ...``: the first in running order that are not refused."""
     wanted = running_order(plan, probe, tries_reference=tries_reference)
     pairs = [pair for pair in wanted if not plan.refusal(pair)]
@@ -514,7 +521,7 @@ def _first_pairs(plan: Plan, probe: Probe, *, tries_reference: bool) -> str:
     return first if len(pairs) <= FIRST_PAIRS else f"{first}, ..."
 
 
-def _shown_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
+def _shown_cache_size(plan: Plan, pair: Pair, cells: _Cells) -> Shown:
     """The size of a cell, or why it has no numbers."""
     if pair not in plan.request.grid:
         return Shown(pair=pair, text="")

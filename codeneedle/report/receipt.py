@@ -30,7 +30,7 @@ from codeneedle.report.shown import (
     NOT_RUN_WORD,
     Shown,
     legend,
-    marks_in,
+    parse_marks,
     shown_value,
     unit_count_mark,
 )
@@ -81,7 +81,7 @@ class Receipt:
     rows: Mapping[Pair, tuple[str, ...]]  # these of each pair, as reports show them
 
     @property
-    def pair_number_texts(self) -> Iterator[tuple[Pair, str]]:
+    def pair_texts_but_attention(self) -> Iterator[tuple[Pair, str]]:
         """Each pair with its text in a column, but for where attention ran."""
         for pair, row in self.rows.items():
             for column, text in zip(self.columns, row, strict=True):
@@ -92,7 +92,7 @@ class Receipt:
         """The receipt as it is printed."""
         known = {**self.facts, SUM: self.content_digest}
         facts = "; ".join(f"{word} {fact}" for word, fact in known.items())
-        lines = self._lines()
+        lines = self._heading_and_rows()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         rows = (" | ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
         return "\n".join([f"{TITLE} {VERSION}: {facts}", *rows, ""])
@@ -100,9 +100,9 @@ class Receipt:
     @property
     def content_digest(self) -> str:
         """A digest of all facts and rows: what was changed has another one."""
-        return _facts_digest([dict(self.facts), self._lines()])
+        return _facts_digest([dict(self.facts), self._heading_and_rows()])
 
-    def _lines(self) -> list[tuple[str, ...]]:
+    def _heading_and_rows(self) -> list[tuple[str, ...]]:
         """Heading and rows, the pair in front."""
         rows = ((escape_invisible(str(pair)), *row) for pair, row in self.rows.items())
         return [(PAIR, *self.columns), *rows]
@@ -120,9 +120,9 @@ def receipt_of(run: Run) -> Receipt:
     verdict = judge(run)
     table = pair_table(run, tuple(PROBES.values()))
     cells = {
-        **dict(_verdict_column(table, verdict)),
+        **dict(_verdict_column_if_any(table, verdict)),
         **dict(_loss_columns(table, verdict)),
-        **dict(_attention_column(table)),
+        **dict(_attention_column_if_any(table)),
         **dict(_metric_columns(table)),
     }
     left_out: list[str] = []
@@ -160,7 +160,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     setup = verdict.run.setup
     weights, corpus = setup.weights, setup.corpus
     known = filter(None, [setup.architecture, setup.quant, weights.sha256[:8]])
-    yield "model", f"{_last_part(weights.name)} ({', '.join(known)})"
+    yield "model", f"{_name_without_folders(weights.name)} ({', '.join(known)})"
     yield "engine", f"{setup.engine} {setup.llama.removeprefix(f'{setup.engine} ')}"
     yield "arguments", _facts_digest(setup.server_args) if setup.server_args else ""
     yield "rotation", "" if setup.rotation else "off"
@@ -168,7 +168,7 @@ def _facts(verdict: Verdict, left_out: Sequence[str]) -> Iterator[tuple[str, str
     yield "machine", setup.machine
     yield "features", setup.cpu_features
     tokens = plural(corpus.tokens, "token")
-    text = f"{_last_part(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
+    text = f"{_name_without_folders(corpus.name)} ({tokens}, {corpus.sha256[:8]})"
     yield "text", text if corpus.is_counted else ""
     yield "context", plural(setup.context, "token")
     yield "prompt", f"{setup.prompt_form}, version {_wording_version(setup)}"
@@ -235,7 +235,7 @@ def _facts_digest(facts: object) -> str:
     return hashlib.sha256(data).hexdigest()[:8]
 
 
-def _verdict_column(
+def _verdict_column_if_any(
     table: PairTable, verdict: Verdict
 ) -> Iterator[tuple[str, list[str]]]:
     """What the verdict says, if it says anything."""
@@ -270,7 +270,7 @@ def _loss_text(verdict: Verdict, row: MetricResult | None) -> str:
     return f"{mean} ({low} to {high}), {units_phrase(row)}"
 
 
-def _attention_column(table: PairTable) -> Iterator[tuple[str, list[str]]]:
+def _attention_column_if_any(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     """Where attention ran, if anything tells: ``kernel``, ``cpu``, ``f16``."""
     places: dict[Pair, str] = {}
     for (pair, _), record in table.records.items():
@@ -285,10 +285,10 @@ def _metric_columns(table: PairTable) -> Iterator[tuple[str, list[str]]]:
     for column in table.columns:
         if column.has_values and (column.is_shown or display_of(column.metric).is_kept):
             heading = f"{column.metric.name} {column.metric.unit}".rstrip()
-            yield heading, [_number_text(column, pair) for pair in table.pairs]
+            yield heading, [_cell_value_text(column, pair) for pair in table.pairs]
 
 
-def _number_text(column: Column, pair: Pair) -> str:
+def _cell_value_text(column: Column, pair: Pair) -> str:
     """``0.98 ± 0.01 cpu``: value, standard error, and where attention ran."""
     cell, usual = column.cell(pair), display_of(column.metric)
     each = shown_value(cell, replace(usual, shows_error=True))
@@ -297,7 +297,7 @@ def _number_text(column: Column, pair: Pair) -> str:
     return " ".join(filter(None, (text, count)))
 
 
-def _last_part(name: str) -> str:
+def _name_without_folders(name: str) -> str:
     """A name without the folders of its path."""
     return name.rpartition("/")[2]
 
@@ -305,13 +305,13 @@ def _last_part(name: str) -> str:
 # --- receipts out of texts
 
 
-def is_text_source(name: str) -> bool:
+def is_file_or_stdin(name: str) -> bool:
     """Whether *name* is a text, not a run; ``-`` is standard input."""
     path = Path(name)
     return name == "-" or (path.exists() and not path.is_dir())
 
 
-def receipts_from_names(
+def read_or_make_receipts(
     names: Sequence[str], run_named: Callable[[str], Run]
 ) -> list[Receipt]:
     """
@@ -323,7 +323,7 @@ def receipts_from_names(
     """
     found: list[Receipt] = []
     for name in names:
-        if is_text_source(name):
+        if is_file_or_stdin(name):
             in_text = list(parse_receipts(read_text_or_stdin(name), source=name))
             if not in_text:
                 raise BadInput(
@@ -471,10 +471,12 @@ def receipts_document(receipts: Sequence[Receipt]) -> Document:
             yield Heading(column)
             yield _table_of_column(column, group)
     texts = (
-        (pair, text) for receipt in receipts for pair, text in receipt.pair_number_texts
+        (pair, text)
+        for receipt in receipts
+        for pair, text in receipt.pair_texts_but_attention
     )
     yield Facts(receipt_legend(texts))
-    of_distance = [e for e in receipts if any(map(is_distance, e.columns))]
+    of_distance = [e for e in receipts if any(map(is_divergence, e.columns))]
     lines = (
         [NOT_TESTED, WALL]
         if len({*map(_divergence_base_facts, of_distance)}) > 1
@@ -501,7 +503,7 @@ _GRADED = {
 _LOSS = "loss by "
 
 
-def _metric_of(column: str) -> str:
+def _metric_name_of_column(column: str) -> str:
     """Name of the metric of *column*, or of the loss by it."""
     return column.removeprefix(_LOSS).partition(" ")[0].partition("@")[0]
 
@@ -511,19 +513,19 @@ def is_loss(column: str) -> bool:
     return column.startswith(_LOSS)
 
 
-def is_distance(column: str) -> bool:
+def is_divergence(column: str) -> bool:
     """Whether *column* is a divergence, or a loss by one."""
-    return _metric_of(column) in _DISTANCES
+    return _metric_name_of_column(column) in _DISTANCES
 
 
 def is_right_tokens_loss(column: str) -> bool:
     """Whether *column* is a loss that is a share of right tokens."""
-    return is_loss(column) and _metric_of(column) in _GRADED
+    return is_loss(column) and _metric_name_of_column(column) in _GRADED
 
 
-def probe_of_column(column: str) -> str:
+def probe_name_of_column(column: str) -> str:
     """Name of the probe that has the metric of *column*, or begins it; else empty."""
-    name = _metric_of(column)
+    name = _metric_name_of_column(column)
     for probe in PROBES.values():
         names = {metric.name for metric in probe.metrics}
         if name and (name in names or name.startswith(probe.name)):
@@ -540,7 +542,7 @@ def _comparable_groups(
     column: str, receipts: Mapping[str, Receipt]
 ) -> Iterator[Mapping[str, Receipt]]:
     """Groups of *receipts* that may stand in one table; divergences share a base."""
-    if not is_distance(column):
+    if not is_divergence(column):
         yield receipts
         return
     for base in dict.fromkeys(map(_divergence_base_facts, receipts.values())):
@@ -573,7 +575,8 @@ def _table_of_column(column: str, receipts: Mapping[str, Receipt]) -> Table:
 def receipt_legend(texts: Iterable[tuple[Pair, str]]) -> list[tuple[str, str]]:
     """What the marks in *texts* of pairs mean."""
     return legend(
-        Shown(pair=pair, text=text, marks=tuple(marks_in(text))) for pair, text in texts
+        Shown(pair=pair, text=text, marks=tuple(parse_marks(text)))
+        for pair, text in texts
     )
 
 

@@ -7,20 +7,24 @@ what there is to gain.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from codeneedle.cache_types import FULL_BITS, Pair, bits, most_precise
+from codeneedle.cache_types import FULL_BITS, Pair, bits_per_value, most_precise
 from codeneedle.document import Document, Heading, Lines
 from codeneedle.engines.memory_gain import gain_by_survey
 from codeneedle.engines.survey import Survey
 from codeneedle.models.weights import Weights
 from codeneedle.report.captions import engine_name_and_version
-from codeneedle.report.kernels import gain_line, kernels_document, memory_document
+from codeneedle.report.kernels import (
+    device_memory_document,
+    kernels_document,
+    memory_gain_line,
+)
 from codeneedle.text import plural, size_text
 
 EXAMPLE = Pair("q8_0", "q8_0")
 """The pair that everybody asks about first."""
 
 
-def model_lines(name: str, weights: Weights) -> Iterator[tuple[str, str]]:
+def model_facts(name: str, weights: Weights) -> Iterator[tuple[str, str]]:
     """What the weights called *name* are, and for how long a text."""
     if not weights.is_read:
         yield "model", f"{name}, known to its server alone"
@@ -43,7 +47,7 @@ def _shape_phrase(weights: Weights) -> str:
     return f"{kind}, {layers}, {heads} {noun}, head size {sizes}"
 
 
-def program_line(engine: str, version: str, program: object) -> tuple[str, str]:
+def program_fact(engine: str, version: str, program: object) -> tuple[str, str]:
     """What serves it: ``llama.cpp``, with its version and its path."""
     name, phrase = engine_name_and_version(engine, version)
     return name, ", ".join(filter(None, (phrase, str(program))))
@@ -59,12 +63,12 @@ def survey_document(
 ) -> Document:
     """Where attention of each pair runs, its memory, and what there is to gain."""
     yield from kernels_document(survey, k_types, v_types)
-    yield from memory_document(survey)
+    yield from device_memory_document(survey)
     pairs = [pair for pair, each in survey.pairs.items() if not each.refusal]
-    yield from gain_document(pairs, weights, lambda _pairs: survey)
+    yield from memory_gain_document(pairs, weights, lambda _pairs: survey)
 
 
-def gain_document(
+def memory_gain_document(
     pairs: Sequence[Pair],
     weights: Weights,
     ask: Callable[[Sequence[Pair]], Survey | None],
@@ -80,7 +84,9 @@ def gain_document(
     if not pairs[1:]:
         return
     reference = most_precise(pairs)
-    small = dict.fromkeys(p for p in (EXAMPLE, smallest_pair(pairs)) if p in pairs)
+    small = dict.fromkeys(
+        p for p in (EXAMPLE, pair_with_fewest_bits(pairs)) if p in pairs
+    )
     survey = ask([reference, *small])
     gains = {
         pair: gain_by_survey(
@@ -89,14 +95,17 @@ def gain_document(
         for pair in small
         if survey and pair != reference
     }
-    lines = [f"{pair}: {gain_line(each)}" for pair, each in gains.items() if each]
+    lines = [
+        f"{pair}: {memory_gain_line(each)}" for pair, each in gains.items() if each
+    ]
     if lines:
         yield Heading(f"what there is to gain beside {reference}")
         yield Lines(lines)
 
 
-def smallest_pair(pairs: Sequence[Pair]) -> Pair:
+def pair_with_fewest_bits(pairs: Sequence[Pair]) -> Pair:
     """The pair whose K and V together have the fewest bits, as far as is known."""
     return min(
-        pairs, key=lambda pair: sum(bits(t) or FULL_BITS for t in (pair.k, pair.v))
+        pairs,
+        key=lambda pair: sum(bits_per_value(t) or FULL_BITS for t in (pair.k, pair.v)),
     )

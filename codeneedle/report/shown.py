@@ -203,7 +203,7 @@ def no_value_mark(metric: Metric, setup: Setup | None) -> NumberMark:
     return NumberMark(NO_VALUE_WORD, meaning)
 
 
-def attention_marks(
+def non_kernel_attention_marks(
     attention: Attention | None, evidence: str, *, is_ranked: bool = True
 ) -> Iterator[NumberMark]:
     """The mark of attention that ran in no kernel; mostly none."""
@@ -213,9 +213,13 @@ def attention_marks(
         yield NumberMark(attention.mark, meaning, evidence)
 
 
-def where_measured_marks(cell: CellValue) -> Iterator[NumberMark]:
+def unusual_place_marks(cell: CellValue) -> Iterator[NumberMark]:
     """The mark of where a number was measured, if that is not as usual."""
-    marks = [*attention_marks(cell.attention, cell.evidence, is_ranked=cell.is_ranked)]
+    marks = [
+        *non_kernel_attention_marks(
+            cell.attention, cell.evidence, is_ranked=cell.is_ranked
+        )
+    ]
     yield from marks
     if cell.is_elsewhere and not marks:
         yield _other_device_mark()
@@ -265,7 +269,7 @@ _KERNEL_MEANINGS = {
 }
 
 
-def kernel_mark(attention: Attention, evidence: str) -> NumberMark:
+def attention_place_mark(attention: Attention, evidence: str) -> NumberMark:
     """Where attention of a pair would run."""
     meaning = f"{_KERNEL_MEANINGS[attention]}{WHY}"
     return NumberMark(KERNEL_WORDS[attention], meaning, evidence)
@@ -338,7 +342,7 @@ def trouble_mark(trouble: str) -> NumberMark:
     return NumberMark(word, f"{PAIRS}{why}")
 
 
-def marks_in(text: str) -> Iterator[NumberMark]:
+def parse_marks(text: str) -> Iterator[NumberMark]:
     """
     The marks in a *text* of a number that somebody else was shown.
 
@@ -353,7 +357,7 @@ def marks_in(text: str) -> Iterator[NumberMark]:
         elif word in signs:
             yield status_mark(signs[word], "")
         elif word in places:
-            yield from attention_marks(places[word], "")
+            yield from non_kernel_attention_marks(places[word], "")
         elif word == OTHER_SIGN:
             yield _other_device_mark()
         elif word in DECISIONS:
@@ -400,7 +404,7 @@ def shown_value(
     text = value_and_error_text(
         cell.value, error, digits=digits, has_sign=display.has_sign
     )
-    places, words = [*where_measured_marks(cell)], [*below]
+    places, words = [*unusual_place_marks(cell)], [*below]
     signs = [mark.sign for mark in places]
     return Shown(
         pair=cell.pair,
@@ -457,7 +461,7 @@ def value_and_error_text(
     return f"{text}{mark}{number_text(error, digits=digits)}"
 
 
-def paint_value(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
+def with_colour_of_level(value: Shown, level: float, scale: Scale | LossScale) -> Shown:
     """*value* in the colour of *level*; a gap where it is compared with none."""
     if math.isnan(level) or Style.QUIET in value.style:
         return value
@@ -518,10 +522,10 @@ def shown_cells(
         where: Names the part of the run that did not finish.
     """
     reference, numbers = (
-        frames.reference(cells),
+        frames.reference_pair(cells),
         numbers or values_to_show(metric, cells),
     )
-    counts = _units_differ(metric, numbers.cells)
+    counts = _needs_unit_counts(metric, numbers.cells)
     found = []
     for cell, seen in zip(cells, numbers.cells, strict=True):
         value = shown_value(seen, numbers.display, inferred=inferred, where=where)
@@ -539,11 +543,11 @@ def shown_cells(
             value = _with_reference_mark(value, metric, cell)
         if cell.pair in beyond:
             value = replace(value, style=value.style | Style.BEYOND)
-        found.append(paint_value(value, seen.value, numbers.scale))
+        found.append(with_colour_of_level(value, seen.value, numbers.scale))
     return found
 
 
-def _units_differ(metric: Metric, cells: Cells) -> bool:
+def _needs_unit_counts(metric: Metric, cells: Cells) -> bool:
     """Whether values are over other numbers of units, or lack any that were asked."""
     valued = [cell for cell in cells if cell.has_value]
     is_alike = len({cell.units for cell in valued}) < 2  # noqa: PLR2004

@@ -20,7 +20,7 @@ from codeneedle.report.heatmap import (
     Files,
     figure_of,
     picture_facts,
-    write_below,
+    write_notes_below,
     write_pictures,
     write_title,
 )
@@ -94,7 +94,7 @@ def paint(table: SpeedTable) -> Figure:
     places[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     write_title(places[0], _title(table), above=22.0)
     bottom = places[(down - 1) * across]
-    write_below(bottom, _speed_notes(table), picture_facts(table.run), below=40.0)
+    write_notes_below(bottom, _speed_notes(table), picture_facts(table.run), below=40.0)
     return figure
 
 
@@ -152,7 +152,7 @@ def _title(table: SpeedTable) -> str:
 
 def _speed_notes(table: SpeedTable) -> list[str]:
     """The speeds that are not compared, behind what not to conclude."""
-    notes = [*captions.cautions(table.run)]
+    notes = [*captions.caution_and_gap_sentences(table.run)]
     listed = [
         f"{row['pair']} {number_text(row['value'], digits=1)} tokens/s at "
         f"{row['depth']:,} ({_why_not_compared(row['status'], row['reason'])})"

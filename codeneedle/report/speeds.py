@@ -13,7 +13,7 @@ from codeneedle.cache_types import Pair, most_precise, most_precise_first
 from codeneedle.document import Document, Facts, Heading, Lines, Table
 from codeneedle.errors import BadInput, NothingToShow
 from codeneedle.probes.frames import CellValue, pairs_on_other_device
-from codeneedle.probes.metrics import facet_parts
+from codeneedle.probes.metrics import parse_facet
 from codeneedle.probes.throughput.crossover import crossover_phrase
 from codeneedle.probes.throughput.record import NAME
 from codeneedle.records.record import Attention, Run, Status
@@ -21,7 +21,12 @@ from codeneedle.report import captions
 from codeneedle.report.data import RunTable, run_tables
 from codeneedle.report.display import SPEEDS, Display
 from codeneedle.report.shown import REFERENCE_MARK, Shown, legend, shown_value
-from codeneedle.report.tidy import NOT_RUN_STATUS, TableRow, cell_rows, data_frame
+from codeneedle.report.tidy import (
+    NOT_RUN_STATUS,
+    TableRow,
+    data_frame,
+    loss_and_metric_rows,
+)
 from codeneedle.text import escape_invisible
 
 
@@ -57,7 +62,7 @@ class SpeedTable:
         return self.frame[self.frame["value"].notna() & ~self.frame["compared"]]
 
 
-def has_depths(metric: str) -> bool:
+def is_speed_by_depth(metric: str) -> bool:
     """Whether *metric* is a speed that is measured by depth."""
     return metric in SPEEDS
 
@@ -79,7 +84,7 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     measured_run = run.of_probe(NAME)
     records = {record.pair: record for record in measured_run.records}
     order = {str(pair): at for at, pair in enumerate(most_precise_first(records))}
-    measured = (row for row in _rows_of_test([run], test) if row.pair in order)
+    measured = (row for row in _depth_rows_of_test([run], test) if row.pair in order)
     rows = sorted(measured, key=lambda row: order[row.pair])
     elsewhere = pairs_on_other_device(measured_run)
     is_compared = [_is_compared(row, elsewhere) for row in rows]
@@ -98,9 +103,9 @@ def speed_table(run: Run, test: str) -> SpeedTable:
     )
 
 
-def _rows_of_test(runs: Sequence[Run], test: str) -> list[TableRow]:
+def _depth_rows_of_test(runs: Sequence[Run], test: str) -> list[TableRow]:
     """The rows of *test* at each depth, without that of the deepest alone."""
-    rows = cell_rows(runs, probe=NAME)
+    rows = loss_and_metric_rows(runs, probe=NAME)
     return [row for row in rows if row.metric == test and row.facet]
 
 
@@ -110,7 +115,7 @@ def _speed_frame(
     """The rows of a speed by depth, each beside that of the *reference*."""
     whole = data_frame(rows)
     frame = whole.assign(
-        depth=[int(facet_parts(row.facet)["depth"]) for row in rows],
+        depth=[int(parse_facet(row.facet)["depth"]) for row in rows],
         compared=is_compared,
     )
     of_reference = frame[frame["pair"] == str(reference)]
@@ -125,7 +130,7 @@ def _is_compared(row: TableRow, elsewhere: Collection[Pair]) -> bool:
     return row.status == Status.FINISHED and in_kernel and is_here
 
 
-def speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
+def nonempty_speed_tables(runs: Iterable[Run], test: str) -> list[SpeedTable]:
     """
     A `speed_table` of each of *runs* that has any.
 
@@ -149,10 +154,10 @@ def speeds_document(tables: Iterable[SpeedTable]) -> Document:
     """Each of *tables* with its legend and its facts."""
     for table in tables:
         yield Heading(f"{table.run.name}: {SPEEDS[table.test]} by depth, tokens/s")
-        heading, *rows = _table_texts(table)
+        heading, *rows = _heading_and_rows(table)
         yield Table(heading, rows, words={heading[0], heading[-1]})
         yield Facts(speed_legend(table))
-        yield Lines(captions.cautions(table.run), style="bold")
+        yield Lines(captions.caution_and_gap_sentences(table.run), style="bold")
         yield Facts(captions.run_facts(table.run), is_quiet=True)
 
 
@@ -190,7 +195,7 @@ def _shown_speed(row: Any) -> Shown:
 _SPEED = Display(label="", digits=1, shows_error=True)
 
 
-def _table_texts(table: SpeedTable) -> Iterator[list[str]]:
+def _heading_and_rows(table: SpeedTable) -> Iterator[list[str]]:
     """The heading, and a row for each pair."""
     depths = list(dict.fromkeys(table.frame["depth"]))
     yield ["K/V", *(f"{depth:,}" for depth in depths), "faster"]
@@ -198,7 +203,7 @@ def _table_texts(table: SpeedTable) -> Iterator[list[str]]:
         is_of_pair = (table.frame["k"] == pair.k) & (table.frame["v"] == pair.v)
         mark = REFERENCE_MARK if pair == table.reference else ""
         cells = table.frame[is_of_pair].itertuples()
-        texts = [_speed_text(row, has_ratio=not mark) for row in cells]
+        texts = [_speed_and_ratio_text(row, has_ratio=not mark) for row in cells]
         yield [
             f"{escape_invisible(str(pair))}{mark}",
             *texts,
@@ -206,7 +211,7 @@ def _table_texts(table: SpeedTable) -> Iterator[list[str]]:
         ]
 
 
-def _speed_text(row: Any, *, has_ratio: bool) -> str:
+def _speed_and_ratio_text(row: Any, *, has_ratio: bool) -> str:
     """``31.2±0.3 98%``; behind a speed that is not compared, the word that says why."""
     has = has_ratio and row.compared and math.isfinite(row.ratio)
     return f"{_shown_speed(row).text}{f' {row.ratio:.0%}' if has else ''}"
@@ -215,7 +220,7 @@ def _speed_text(row: Any, *, has_ratio: bool) -> str:
 def speed_rows(tables: Sequence[SpeedTable]) -> list[TableRow]:
     """The rows of all *tables*."""
     runs = [table.run for table in tables]
-    return _rows_of_test(runs, tables[0].test) if tables else []
+    return _depth_rows_of_test(runs, tables[0].test) if tables else []
 
 
 def speed_objects(tables: Sequence[SpeedTable]) -> list[RunTable]:

@@ -30,9 +30,9 @@ from codeneedle.report.shown import (
     small_number_text,
     values_to_show,
 )
-from codeneedle.report.tidy import TableRow, cell_rows
+from codeneedle.report.tidy import TableRow, loss_and_metric_rows
 from codeneedle.text import NO_VALUE_WORD, escape_invisible, number_text
-from codeneedle.verdict.remarks import refusal_lines
+from codeneedle.verdict.remarks import refused_probe_lines
 
 if TYPE_CHECKING:
     from codeneedle.cache_types import PairFlags
@@ -54,7 +54,7 @@ class Column:
 
     reference: Pair | None
     """
-    The pair that the others are compared with, as `frames.reference` defines it; None
+    The pair that the others are compared with; see `frames.reference_pair`. None
     if there is none.
     """
 
@@ -66,14 +66,14 @@ class Column:
         return any(cell.has_value for cell in self.cells.values())
 
     @property
-    def is_left_out(self) -> bool:
+    def is_uninformative(self) -> bool:
         """Whether it says nothing: it has no values, or zeros that need no column."""
         values = [cell.value for cell in self.cells.values() if cell.has_value]
         needs_more = display_of(self.metric).is_left_out_as_zero
         return not (any(values) if needs_more else values)
 
     @property
-    def is_floor_rounding(self) -> bool:
+    def is_noise_floor_rounding(self) -> bool:
         """Whether the noise floor is no noise, but rounding of 32-bit arithmetic."""
         return self.metric.floor and abs(self.reference_value) < ROUNDING
 
@@ -91,7 +91,7 @@ class Column:
         has_ratio = self.metric.floor or display_of(self.metric).relative
         if not has_ratio or pair == self.reference or not self.reference_value:
             return math.nan
-        if self.is_floor_rounding or not self.cell(pair).is_ranked:
+        if self.is_noise_floor_rounding or not self.cell(pair).is_ranked:
             return math.nan
         # Rounding can leave a noise floor slightly below zero.
         return self.cell(pair).value / abs(self.reference_value)
@@ -166,7 +166,7 @@ def pair_table(
         sorted_by=sort,
         remarks=(
             *(line for probe in probes for line in probe.remarks(run)),
-            *refusal_lines(run),
+            *refused_probe_lines(run),
         ),
     )
 
@@ -199,7 +199,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
     return tuple(
         replace(column, is_shown=False)
         if column.probe in measured
-        and column.is_left_out
+        and column.is_uninformative
         and column.metric.name != sort
         else column
         for column in by_group
@@ -209,7 +209,7 @@ def _columns(run: Run, probes: Iterable[Probe], sort: str | None) -> tuple[Colum
 def _column(
     metric: Metric, probe: str, cells: Sequence[CellValue], *, is_shown: bool
 ) -> Column:
-    reference = frames.reference(cells)
+    reference = frames.reference_pair(cells)
     return Column(
         metric=metric,
         probe=probe,
@@ -234,7 +234,7 @@ def _ordered_pairs(
     ]
     if sort is None:
         return pairs
-    column = _sorting_column(sort, columns)
+    column = _checked_sorting_column(sort, columns)
     sign = 1 if column.metric.better == "lower" else -1
 
     def rank(pair: Pair) -> tuple[bool, bool, float]:
@@ -245,7 +245,7 @@ def _ordered_pairs(
     return sorted(pairs, key=rank)
 
 
-def _sorting_column(sort: str, columns: Sequence[Column]) -> Column:
+def _checked_sorting_column(sort: str, columns: Sequence[Column]) -> Column:
     """The column called *sort*; refuses one that is unknown, or has no better end."""
     by_name = {column.metric.name: column for column in columns}
     if sort not in by_name:
@@ -292,7 +292,7 @@ def tables_document(
         pair_flags = pair_flags_of and pair_flags_of(run.setup.engine)
         order = f", sorted by {table.sorted_by}" if table.sorted_by else ""
         yield Heading(f"{run.name}: all metrics{order}")
-        yield _pair_rows(table, has_memory=bool(pair_flags))
+        yield _table_of_pairs(table, has_memory=bool(pair_flags))
         if pair_flags and table.verdict:
             # Tables without it do not wait for statistics.
             from codeneedle.report.verdict import conclusion_document
@@ -300,19 +300,21 @@ def tables_document(
             yield from conclusion_document(table.verdict, pair_flags)
         yield Facts(table_legend(table, has_memory=bool(pair_flags)))
         yield Lines(table.remarks)
-        yield Lines(captions.cautions(run), style="bold")
+        yield Lines(captions.caution_and_gap_sentences(run), style="bold")
         yield Facts(captions.run_facts(run), is_quiet=True)
         if pair_flags:
-            yield _commands_block(run)
+            yield _sweep_and_commands_block(run)
 
 
-def _pair_rows(table: PairTable, *, has_memory: bool) -> Table:
+def _table_of_pairs(table: PairTable, *, has_memory: bool) -> Table:
     """A row for each pair: metrics, with ratios, and the verdict if there is any."""
     columns = [_aligned_texts(column, table) for column in table.shown_columns]
     heading = ["K/V", *(column.metric.name for column in table.shown_columns)]
     if has_memory:
         heading.insert(1, MEMORY)
-        columns.insert(0, [_memory_text(table.verdict, pair) for pair in table.pairs])
+        columns.insert(
+            0, [_relative_memory_text(table.verdict, pair) for pair in table.pairs]
+        )
     if words := table.decision_by_pair:
         heading.append(VERDICT)
         columns.append([words.get(pair, "") for pair in table.pairs])
@@ -344,14 +346,14 @@ def shown_cells_of_column(column: Column, table: PairTable) -> list[Shown]:
 
 def _with_ratio(shown: Shown, column: Column) -> Shown:
     """*shown* with its ratio; the reference has its mark at the row of a table."""
-    ratio = ratio_mark(column.metric, column.ratio_to_reference(shown.pair))
+    ratio = ratio_mark_if_finite(column.metric, column.ratio_to_reference(shown.pair))
     marks = [mark for mark in shown.marks if mark.sign != REFERENCE_MARK]
     if ratio:
         marks.append(ratio)
     return replace(shown, marks=tuple(marks), note=ratio.sign if ratio else "")
 
 
-def ratio_mark(metric: Metric, ratio: float) -> NumberMark | None:
+def ratio_mark_if_finite(metric: Metric, ratio: float) -> NumberMark | None:
     """``(24x)`` the noise floor, or ``98%`` of the reference; None if not finite."""
     if not math.isfinite(ratio):
         return None
@@ -391,7 +393,9 @@ def table_legend(
         for each in shown_cells_of_column(column, table)
     ]
     words = {*table.decision_by_pair.values()}
-    memory = [_memory_text(table.verdict, pair) for pair in table.pairs if has_memory]
+    memory = [
+        _relative_memory_text(table.verdict, pair) for pair in table.pairs if has_memory
+    ]
     is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
     return [
         *entries,
@@ -413,11 +417,11 @@ def _reference_notes(table: PairTable) -> Iterator[tuple[str, str]]:
     """Columns without a reference, with another one, or without a noise floor."""
     for column in table.shown_columns:
         name = column.metric.name
-        if note := captions.missing_reference_note(list(column.cells.values())):
+        if note := captions.why_no_reference(list(column.cells.values())):
             yield name, note
         elif column.reference and column.reference != table.reference:
             yield name, f"compared with {_pair_text(column.reference)}"
-        if column.is_floor_rounding:
+        if column.is_noise_floor_rounding:
             floor = small_number_text(column.reference_value, 0)
             cause = ", rounding of 32-bit numbers" if column.reference_value else ""
             yield name, f"no ratios: the noise floor is {floor}{cause}"
@@ -433,7 +437,7 @@ MEMORY = "KV memory"
 BY_TYPES = NumberMark("~", "predicted from the bits of the types")
 
 
-def _memory_text(verdict: "Verdict | None", pair: Pair) -> str:
+def _relative_memory_text(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
     from codeneedle.verdict.judge import PairResult, relative_cache_size
 
@@ -443,7 +447,7 @@ def _memory_text(verdict: "Verdict | None", pair: Pair) -> str:
     return f"{mark}{share:.0%}" if math.isfinite(share) else NO_VALUE_WORD
 
 
-def _commands_block(run: Run) -> Block:
+def _sweep_and_commands_block(run: Run) -> Block:
     """The sweep file, and what ran for the most precise pair."""
     pair = most_precise({record.pair for record in run.records})
     ran = (record.command for record in run.records if record.pair == pair)
@@ -462,11 +466,11 @@ def pair_table_rows(tables: Sequence[PairTable]) -> list[TableRow]:
     judged = [table.verdict for table in tables if table.verdict]
     places = {
         (name, str(pair)): at
-        for name, table in zip(captions.names_of(runs), tables, strict=True)
+        for name, table in zip(captions.run_names_or_folders(runs), tables, strict=True)
         for at, pair in enumerate(table.pairs)
     }
     groups = itertools.groupby(
-        cell_rows(runs, judged),
+        loss_and_metric_rows(runs, judged),
         key=lambda row: (row.run, row.probe, row.metric, row.facet),
     )
     return [

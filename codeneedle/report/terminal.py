@@ -39,7 +39,9 @@ def render(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def print_report(console: Console, document: Document, end: Document = ()) -> None:
+def print_with_end_if_long(
+    console: Console, document: Document, end: Document = ()
+) -> None:
     """
     Print *document*, and on a terminal that it scrolls through, its *end* below it.
 
@@ -68,7 +70,7 @@ def _renderables(block: Block) -> Iterator[RenderableType]:
         case Lines(lines, style, copied):
             for line in lines:
                 shown = _text(line, style)
-                yield _unbroken_text(shown) if copied else _fold_below_first_word(shown)
+                yield _forbid_line_breaks(shown) if copied else _fold_if_indented(shown)
 
 
 def _text(shown: ShownText, style: str = "") -> Text:
@@ -76,7 +78,7 @@ def _text(shown: ShownText, style: str = "") -> Text:
     return Text(escape_invisible(shown), style) if isinstance(shown, str) else shown
 
 
-def _fold_below_first_word(line: Text) -> "Text | _Columns":
+def _fold_if_indented(line: Text) -> "Text | _Columns":
     """*line*; a single one that begins with blanks is folded below its first word."""
     blanks = len(line.plain) - len(line.plain.lstrip(" "))
     if not blanks or "\n" in line.plain:
@@ -85,7 +87,7 @@ def _fold_below_first_word(line: Text) -> "Text | _Columns":
     return _Columns(_TextColumn([Text(" " * (blanks - 1))]), [words], gaps=(1,))
 
 
-def _unbroken_text(line: Text) -> Text:
+def _forbid_line_breaks(line: Text) -> Text:
     """A line that rich does not fold, nor cut when printed with ``crop=False``."""
     line.no_wrap, line.overflow = True, "ignore"
     return line
@@ -109,7 +111,9 @@ class _TextColumn:
     def width_folded_to(self, least: int) -> int:
         return min(least, self.width) if self.folds else self.width
 
-    def lines(self, at: int, console: Console, width: int) -> list[Text]:
+    def folded_and_padded_lines(
+        self, at: int, console: Console, width: int
+    ) -> list[Text]:
         text = self.texts[at]
         if self.folds:
             lines = list(text.wrap(console, width, overflow="fold"))
@@ -144,7 +148,7 @@ class _Columns:
         for at, block in enumerate(blocks):
             if at:
                 yield Text()
-            yield from _block(block, console, width, gap)
+            yield from _block_lines(block, console, width, gap)
 
     def _pack(self, width: int, gap: int) -> list[list[_TextColumn]]:
         """Columns in blocks, as many in each as fit beside the first; at least one."""
@@ -160,7 +164,7 @@ class _Columns:
         return blocks
 
 
-def _block(
+def _block_lines(
     columns: Sequence[_TextColumn], console: Console, width: int, gap: int
 ) -> Iterator[Text]:
     """The lines of *columns* beside each other, the widest folded first to *width*."""
@@ -171,7 +175,7 @@ def _block(
         widths[slack.index(max(slack))] -= 1
     for at in range(len(columns[0].texts)):
         cells = [
-            column.lines(at, console, wide)
+            column.folded_and_padded_lines(at, console, wide)
             for column, wide in zip(columns, widths, strict=True)
         ]
         for row in range(max(map(len, cells))):
@@ -181,7 +185,7 @@ def _block(
             )
             if columns[-1].starts_left:
                 line.rstrip()
-            yield _unbroken_text(line)
+            yield _forbid_line_breaks(line)
 
 
 def _grid(grid: Grid) -> _Columns:

@@ -17,13 +17,13 @@ import msgspec
 from msgspec import Meta
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes import PROBES, answers_of_several_lengths, frames
+from codeneedle.probes import PROBES, frames, length_probe_answers_by_pair
 from codeneedle.probes.answers import ScoredAnswer, Skipped
 from codeneedle.probes.frames import Cells, CellValue
 from codeneedle.probes.metrics import LossKind, Metric
 from codeneedle.probes.probe import Probe
 from codeneedle.records.record import Run
-from codeneedle.report.captions import names_of
+from codeneedle.report.captions import run_names_or_folders
 
 if TYPE_CHECKING:  # tables without a verdict do not wait for statistics
     import pandas as pd
@@ -103,11 +103,11 @@ COLUMNS = TableRow.__struct_fields__
 def table_rows(
     runs: Sequence[Run], verdicts: Sequence["Verdict"] = ()
 ) -> list[TableRow]:
-    """Every number of *runs*: those of `cell_rows`, then those of `task_facet_rows`."""
-    return [*cell_rows(runs, verdicts), *task_facet_rows(runs)]
+    """Every number of *runs*: losses and metrics, then `task_facet_rows`."""
+    return [*loss_and_metric_rows(runs, verdicts), *task_facet_rows(runs)]
 
 
-def cell_rows(
+def loss_and_metric_rows(
     runs: Sequence[Run],
     verdicts: Sequence["Verdict"] = (),
     probe: str = "",
@@ -126,8 +126,10 @@ def cell_rows(
     judged = itertools.chain(verdicts, itertools.repeat(None))
     return [
         row
-        for name, run, verdict in zip(names_of(runs), runs, judged, strict=False)
-        for row in _cell_rows(_JudgedRun(name, run, verdict), probe)
+        for name, run, verdict in zip(
+            run_names_or_folders(runs), runs, judged, strict=False
+        )
+        for row in _loss_and_metric_rows(_JudgedRun(name, run, verdict), probe)
     ]
 
 
@@ -135,7 +137,7 @@ def task_facet_rows(runs: Sequence[Run]) -> list[TableRow]:
     """Answers of *runs* by task, length and depth, where there are any."""
     return [
         row
-        for name, run in zip(names_of(runs), runs, strict=True)
+        for name, run in zip(run_names_or_folders(runs), runs, strict=True)
         for probe in _probes_of(run)
         if asks_by_length(probe)
         for row in _task_facet_rows(_JudgedRun(name, run), probe)
@@ -169,8 +171,8 @@ class _JudgedRun:
         columns = {
             "facet": "",
             "unit": "",
-            "value": _number_or_none(cell.value),
-            "error": _number_or_none(cell.error),
+            "value": _finite_or_none(cell.value),
+            "error": _finite_or_none(cell.error),
             "low": None,
             "high": None,
             "limit": None,
@@ -200,7 +202,7 @@ class _JudgedRun:
         )
 
 
-def _number_or_none(value: float) -> Number:
+def _finite_or_none(value: float) -> Number:
     """*value*; None if it is not finite."""
     return value if math.isfinite(value) else None
 
@@ -211,7 +213,7 @@ def _probes_of(run: Run) -> list[Probe]:
     return [probe for probe in PROBES.values() if probe.name in named]
 
 
-def _cell_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
+def _loss_and_metric_rows(source: _JudgedRun, wanted: str) -> Iterator[TableRow]:
     """Losses, then metrics of each probe, or of the one *wanted*."""
     yield from _loss_rows(source)
     for probe in [PROBES[wanted]] if wanted else _probes_of(source.run):
@@ -230,7 +232,7 @@ def _metric_rows(
     source: _JudgedRun, probe: str, metric: Metric, cells: Cells
 ) -> Iterator[TableRow]:
     """A row for each pair of *cells* that was to be measured."""
-    reference = frames.reference(cells)
+    reference = frames.reference_pair(cells)
     for cell in cells:
         if not cell.is_hole:
             yield source.row(
@@ -264,14 +266,16 @@ def _judgement_fields(
     row = result.metric_result(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
         return {"decision": verdict.decision(pair, metric.name)}
-    return _bounds_columns(row, verdict.decision(pair, metric.name))
+    return _bounds_and_decision_columns(row, verdict.decision(pair, metric.name))
 
 
-def _bounds_columns(row: "MetricResult", decision: str) -> dict[str, object]:
+def _bounds_and_decision_columns(
+    row: "MetricResult", decision: str
+) -> dict[str, object]:
     """Interval, limit and decision as columns; None for an end that is not finite."""
     return {
-        "low": _number_or_none(row.bounds.low),
-        "high": _number_or_none(row.bounds.high),
+        "low": _finite_or_none(row.bounds.low),
+        "high": _finite_or_none(row.bounds.high),
         "limit": row.limit,
         "decision": decision,
     }
@@ -286,7 +290,9 @@ def _loss_rows(source: _JudgedRun) -> Iterator[TableRow]:
     losses = losses_of(source.verdict)
     cells = [cell for cell in losses.cells() if not cell.is_hole] if losses else []
     for cell in cells:
-        yield _loss_row(source, cell, _shown_loss(source.verdict, cell.pair), "")
+        yield _loss_row(
+            source, cell, _shown_loss_or_none(source.verdict, cell.pair), ""
+        )
     rows = [row for each in source.verdict.results for row in each.metric_results]
     kinds = {row.metric.name: row.kind for row in rows}
     for name in (name for name, kind in kinds.items() if kind is not LossKind.CHANGE):
@@ -305,20 +311,20 @@ def _loss_row(
     verdict, pair = source.verdict, cell.pair
     named = row.metric.name if row else ""
     found: dict[str, object] = {
-        "value": _number_or_none(cell.value) if not row else None,
+        "value": _finite_or_none(cell.value) if not row else None,
         "decision": verdict.decision(pair),
     }
     if row:
         decision = verdict.decision(pair, named) if facet else verdict.decision(pair)
         found = {
-            "value": _number_or_none(row.bounds.mean),
+            "value": _finite_or_none(row.bounds.mean),
             "n": row.bounds.units,
             "left_out": row.left_out,
-            **_bounds_columns(row, decision),
+            **_bounds_and_decision_columns(row, decision),
         }
     return source.row(
         cell,
-        _probe_of(source.run, named),
+        _probe_name_of_metric(source.run, named),
         LOSS,
         facet=facet,
         unit="share",
@@ -327,7 +333,7 @@ def _loss_row(
     )
 
 
-def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
+def _shown_loss_or_none(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     """The row of the loss that reports show of *pair*: never that of a divergence."""
     from codeneedle.report.losses import shown_loss_row
 
@@ -336,7 +342,7 @@ def _shown_loss(verdict: "Verdict", pair: Pair) -> "MetricResult | None":
     return None if row is None or row.kind is LossKind.CHANGE else row
 
 
-def _probe_of(run: Run, metric: str) -> str:
+def _probe_name_of_metric(run: Run, metric: str) -> str:
     """Name of the probe whose *metric* decides; empty without one."""
     probes = (PROBES[name] for name in run.setup.probes if name in PROBES)
     named = (
@@ -368,9 +374,9 @@ def _task_facet_rows(source: _JudgedRun, probe: Probe) -> Iterator[TableRow]:
     """
     run = source.run.of_probe(probe.name)
     tables = frames.cells_frames(run, probe.metrics_of(run.setup))
-    references = map(frames.reference, tables.values())
+    references = map(frames.reference_pair, tables.values())
     reference = next(filter(None, references), None)
-    answers = answers_of_several_lengths(run)
+    answers = length_probe_answers_by_pair(run)
     skipped = {
         record.pair: probe.skipped(run, record) if probe.skipped else ()
         for record in run.records

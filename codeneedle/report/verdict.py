@@ -13,20 +13,25 @@ from rich.text import Text
 from codeneedle.cache_types import (
     Pair,
     PairFlags,
-    by_precision,
+    distinct_most_precise_first,
     pairs_phrase,
 )
 from codeneedle.document import Document, Facts, Heading, Lines, ShownText, Table
 from codeneedle.probes.metrics import LossKind
 from codeneedle.report import captions
-from codeneedle.report.kernels import gain_line
+from codeneedle.report.kernels import memory_gain_line
 from codeneedle.report.losses import (
+    differing_text_kinds_by_metric,
     has_losses,
     has_text_loss,
     shown_loss_row,
-    text_kinds_by_metric,
 )
-from codeneedle.report.shown import REFERENCE_MARK, Shown, attention_marks, legend
+from codeneedle.report.shown import (
+    REFERENCE_MARK,
+    Shown,
+    legend,
+    non_kernel_attention_marks,
+)
 from codeneedle.text import (
     NO_VALUE_WORD,
     escape_invisible,
@@ -43,7 +48,7 @@ from codeneedle.verdict.judge import (
     Outcome,
     PairResult,
     Verdict,
-    pareto_front,
+    pareto_front_with_chosen_pair,
     relative_cache_size,
 )
 from codeneedle.verdict.limits import CHANGE_BY_LOSS
@@ -87,7 +92,7 @@ def verdicts_document(
     for verdict in of_runs:
         pair_flags = pair_flags_of(verdict.run.setup.engine)
         yield Heading(f"{verdict.run.name}: verdict")
-        yield headline_lines(verdict, pair_flags)
+        yield headline_and_gain_lines(verdict, pair_flags)
         if verdict.compared_results:
             yield from verdict_table_and_legend(verdict, verdict.results)
             yield from further_metric_tables(verdict, verdict.results)
@@ -97,7 +102,7 @@ def verdicts_document(
 
 def answers_table(of_runs: Sequence[Verdict]) -> Table:
     """A row for each run: the pair to set, what it takes, and what it loses."""
-    names = captions.names_of([verdict.run for verdict in of_runs])
+    names = captions.run_names_or_folders([verdict.run for verdict in of_runs])
     heading = ["run", "pair to set", "memory", "loss", "at most"]
     rows = [
         [name, answer_phrase(verdict), *_chosen_row(verdict)]
@@ -138,9 +143,9 @@ def _chosen_row(verdict: Verdict) -> list[str]:
 
 def brief_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, for the end of a sweep: the rows that matter."""
-    yield headline_lines(verdict, pair_flags)
+    yield headline_and_gain_lines(verdict, pair_flags)
     if verdict.compared_results:
-        rows = pareto_front(verdict)
+        rows = pareto_front_with_chosen_pair(verdict)
         yield from verdict_table_and_legend(verdict, rows)
         yield from further_metric_tables(verdict, rows)
         left = len(verdict.results) - len(rows)
@@ -154,7 +159,7 @@ def brief_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
 
 def conclusion_document(verdict: Verdict, pair_flags: PairFlags) -> Document:
     """What to set and why, without a table."""
-    yield headline_lines(verdict, pair_flags)
+    yield headline_and_gain_lines(verdict, pair_flags)
     yield remark_lines(verdict, pair_flags)
 
 
@@ -175,7 +180,7 @@ def remark_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     return Lines([remark.text for remark in remarks(verdict, pair_flags)])
 
 
-def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
+def headline_and_gain_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     """
     The `headline_sentences`, its first line coloured, and what there is to gain.
 
@@ -190,7 +195,7 @@ def headline_lines(verdict: Verdict, pair_flags: PairFlags) -> Lines:
     gain = None if verdict.is_of_built_in_model else verdict.memory_saving
     if gain is None:
         return Lines(lines)
-    pair, what = escape_invisible(str(gain.pair)), gain_line(gain)
+    pair, what = escape_invisible(str(gain.pair)), memory_gain_line(gain)
     is_set, is_little = gain.pair == verdict.chosen, gain.saved_share < LITTLE_GAIN
     start = "There is little to gain" if is_little else "What there is to gain at most"
     sentence = f"{start} (by {pair}, {_decision_phrase(verdict, gain.pair)}), {what}."
@@ -229,8 +234,9 @@ def headline_sentences(verdict: Verdict, pair_flags: PairFlags) -> list[str]:
                 *_lines_on_least_loss(verdict, chosen, pair_flags),
                 *_quantized_reference_line(verdict),
             ]
+        gain = _memory_and_speed_phrase(verdict, chosen)
         return [
-            f"Set: {pair_flags(chosen.pair)}   ({_saving_phrase(verdict, chosen)})",
+            f"Set: {pair_flags(chosen.pair)}   ({gain})",
             f"     {losses_sentence(verdict.limits, chosen)}",
             *_quantized_reference_line(verdict),
         ]
@@ -282,7 +288,7 @@ def _lines_on_least_loss(
         return
     context = limits.at or verdict.run.setup.context
     where = f"{size_text(limits.max_memory_bytes or 0)} at {context:,} tokens"
-    saving = _saving_phrase(verdict, chosen)
+    saving = _memory_and_speed_phrase(verdict, chosen)
     yield f"Least loss that fits {where}: {pair_flags(chosen.pair)}   ({saving})"
     yield f"     {losses_sentence(verdict.limits, chosen)}: {chosen.decision}"
     limit = f"your limit of {amount_phrase(verdict.limits, row, row.limit)}"
@@ -295,7 +301,7 @@ def _lines_on_least_loss(
     yield f"     This is {stands}{none}."
 
 
-def _saving_phrase(verdict: Verdict, result: PairResult) -> str:
+def _memory_and_speed_phrase(verdict: Verdict, result: PairResult) -> str:
     """What a pair takes of memory, and writes of speed."""
     parts = []
     if verdict.limits.max_memory_bytes and result.memory_bytes is not None:
@@ -340,7 +346,7 @@ def _lines_without_pair(verdict: Verdict, kept: str) -> Iterator[str]:
         yield from _lines_on_limited_memory(verdict, kept)
         return
     if verdict.pairs_finer_than_reference:
-        yield from _lines_on_missing_best(verdict)
+        yield from _lines_on_missing_finest_pair(verdict)
         return
     if not verdict.compared_results:
         none = (
@@ -392,13 +398,13 @@ def _command_for_rest(verdict: Verdict) -> Iterator[str]:
         yield f"To go on: {sweep_command(verdict.run.folder)}"
 
 
-def _lines_on_missing_best(verdict: Verdict) -> Iterator[str]:
+def _lines_on_missing_finest_pair(verdict: Verdict) -> Iterator[str]:
     """Lines where no pair is the most precise in both K and V: what to measure."""
     finer = verdict.pairs_finer_than_reference
     sides = [*finer, *filter(None, [verdict.reference])]
     best = Pair(
-        by_precision(pair.k for pair in sides)[0],
-        by_precision(pair.v for pair in sides)[0],
+        distinct_most_precise_first(pair.k for pair in sides)[0],
+        distinct_most_precise_first(pair.v for pair in sides)[0],
     )
     has = "have" if finer[1:] else "has"
     yield (
@@ -437,7 +443,7 @@ def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
         lost = verdict.limits.loss_amount_text(
             LossKind.ANSWERS, verdict.limits.max_lost
         )
-        noun = answers[0].metric.noun
+        noun = answers[0].metric.unit_noun
         yield from _lines_on_none_within(verdict, kept, f"fewer than {lost} of {noun}")
         yield from _lines_on_nearest_pair(verdict)
         return
@@ -446,16 +452,17 @@ def _lines_without_mean_loss(verdict: Verdict, kept: str) -> Iterator[str]:
 
 def _lines_on_divergence(verdict: Verdict) -> Iterator[str]:
     """What divergence alone tells, and the command that measures losses."""
-    yield f"No answer yet: losses were not measured; {_divergence_candidates(verdict)}."
+    candidates = _divergence_candidates_phrase(verdict)
+    yield f"No answer yet: losses were not measured; {candidates}."
     yield f"Measure them: {sweep_command(verdict.run.folder, '--decide')}"
 
 
-def _divergence_candidates(verdict: Verdict) -> str:
+def _divergence_candidates_phrase(verdict: Verdict) -> str:
     """What divergence alone proposes, of the pairs that fit."""
     most = verdict.limits.max_memory_bytes
     pairs = [
         each.pair
-        for each in pareto_front(verdict)
+        for each in pareto_front_with_chosen_pair(verdict)
         if each.metric_results
         and all(row.decision is Decision.WITHIN for row in each.metric_results)
         if most is None or (each.memory_bytes or math.inf) <= most
@@ -478,7 +485,7 @@ def _lines_on_limited_memory(verdict: Verdict, kept: str) -> Iterator[str]:
     }
     fits = verdict.reference and sizes.get(verdict.reference, math.inf) <= most
     if fits and verdict.pairs_finer_than_reference:
-        yield from _lines_on_missing_best(verdict)
+        yield from _lines_on_missing_finest_pair(verdict)
     elif fits:
         yield f"Keep: {kept}. It fits into {where}."
     elif not sizes:
@@ -529,10 +536,11 @@ def _lines_on_nearest_pair(verdict: Verdict) -> Iterator[str]:
     by = "" if leading is row else f" by {leading.metric.name}"
     yield f"{start}: {why or word}{by}."
     is_doubted = leading.doubts_phrase and leading.kind is not LossKind.SCORE
-    is_accepted = not is_doubted and result.is_whole
+    is_accepted = not is_doubted and result.has_all_deciding_metrics
     largest = min(LARGEST_ADVISED, MOST_TIMES_LARGER * leading.limit)
     if is_accepted and leading.accepting_limit <= largest:
-        yield f"A limit that accepts this: {_accepting_command(verdict, leading)}"
+        command = _command_with_accepting_limit(verdict, leading)
+        yield f"A limit that accepts this: {command}"
 
 
 def _nearest_sort_key(
@@ -546,7 +554,7 @@ def _nearest_sort_key(
     )
 
 
-def _accepting_command(verdict: Verdict, row: MetricResult) -> str:
+def _command_with_accepting_limit(verdict: Verdict, row: MetricResult) -> str:
     """The command that shows the verdict with a limit that *row* is within."""
     share = CHANGE_BY_LOSS if row.kind is LossKind.CHANGE else 1.0
     most = min(1.0, math.ceil(1000 * row.accepting_limit / share) / 1000)
@@ -585,10 +593,10 @@ def verdict_table(verdict: Verdict, results: Sequence[PairResult]) -> Table:
     ]
     ordered = sorted(fitting, key=relative_cache_size, reverse=True)
     kinds, parts = (
-        text_kinds_by_metric(verdict),
+        differing_text_kinds_by_metric(verdict),
         _token_class_headings(verdict, results),
     )
-    usual = "" if kinds else _usual_units(verdict, ordered)
+    usual = "" if kinds else _usual_units_phrase(verdict, ordered)
     start = ["K/V", "memory", "speed", *kinds.values(), "verdict"] if kinds else HEADING
     rows = [
         [
@@ -619,12 +627,14 @@ def verdict_table_and_legend(
 ) -> Document:
     """The `verdict_table`, and what the marks of its pairs mean."""
     yield verdict_table(verdict, results)
-    marked = [(e.pair, attention_marks(e.attention, e.evidence)) for e in results]
+    marked = [
+        (e.pair, non_kernel_attention_marks(e.attention, e.evidence)) for e in results
+    ]
     shown = [Shown(pair=pair, text="", marks=tuple(marks)) for pair, marks in marked]
     yield Facts(legend(shown))
 
 
-def _usual_units(verdict: Verdict, results: Sequence[PairResult]) -> str:
+def _usual_units_phrase(verdict: Verdict, results: Sequence[PairResult]) -> str:
     """How many units the losses of most *results* are of: ``24 functions``."""
     units = Counter(
         units_phrase(row)
@@ -658,7 +668,7 @@ def _row_by_text_kind(
     verdict: Verdict, result: PairResult, kinds: Mapping[str, str]
 ) -> list[str]:
     """A pair with its loss of each kind of text: ``0.1 % (0.0 to 0.3)``."""
-    start = _row_start(verdict, result)
+    start = _pair_memory_and_speed_texts(verdict, result)
     if result.pair == verdict.reference:
         return [*start, *[""] * len(kinds), f"reference {REFERENCE_MARK}"]
     leading = result.leading_result
@@ -669,10 +679,10 @@ def _row_by_text_kind(
     phrase = decision_phrase(result, leading)
     if phrase == Decision.BEYOND:
         phrase += f" by {kinds.get(leading.metric.name, leading.metric.name)}"
-    return [*start, *(_loss_range(verdict, row) for row in rows), phrase]
+    return [*start, *(_loss_and_interval_text(verdict, row) for row in rows), phrase]
 
 
-def _loss_range(verdict: Verdict, row: MetricResult | None) -> str:
+def _loss_and_interval_text(verdict: Verdict, row: MetricResult | None) -> str:
     """``0.1 % (0.0 to 0.3)``; empty without a *row*."""
     if row is None:
         return ""
@@ -703,7 +713,7 @@ def further_metric_tables(
     names = {row.metric.name for result in results for row in result.metric_results}
     names -= (
         _token_class_headings(verdict, results).keys()
-        | text_kinds_by_metric(verdict).keys()
+        | differing_text_kinds_by_metric(verdict).keys()
     )
     further = [
         (escape_invisible(str(each.pair)), row)
@@ -752,14 +762,17 @@ def _metric_result_phrase(row: MetricResult) -> str:
     return f"{phrase}; {row.doubts_phrase}" if row.doubts_phrase else phrase
 
 
-def _row_start(verdict: Verdict, result: PairResult) -> list[str]:
+def _pair_memory_and_speed_texts(verdict: Verdict, result: PairResult) -> list[str]:
     """A pair, with its memory and its speed."""
     memory = f"{result.memory:.0%}" if result.memory is not None else ""
     if verdict.limits.max_memory_bytes is not None and result.memory_bytes is not None:
         memory = size_text(result.memory_bytes)
     speed = f"{result.speed:.0%}" if result.speed is not None else ""
     pair = escape_invisible(str(result.pair))
-    signs = (mark.sign for mark in attention_marks(result.attention, result.evidence))
+    signs = (
+        mark.sign
+        for mark in non_kernel_attention_marks(result.attention, result.evidence)
+    )
     return [" ".join([pair, *signs]), memory, speed]
 
 
@@ -769,7 +782,7 @@ def _table_row(verdict: Verdict, result: PairResult, usual: str) -> list[str]:
 
     Its units where they are not the *usual* ones.
     """
-    start, none = _row_start(verdict, result), ["", "", ""]
+    start, none = _pair_memory_and_speed_texts(verdict, result), ["", "", ""]
     if result.pair == verdict.reference:
         return [*start, *none, f"reference {REFERENCE_MARK}", ""]
     leading, row = result.leading_result, shown_loss_row(verdict, result)
@@ -824,7 +837,7 @@ def _decision_meaning(verdict: Verdict, decision: Decision, metric: str) -> str:
     if row.kind is LossKind.SCORE:
         what = "loss of the score"
     if row.kind is LossKind.ANSWERS:
-        what = f"lost {row.metric.noun}"
+        what = f"lost {row.metric.unit_noun}"
     how = "at most" if decision is Decision.WITHIN else "more than"
     return f"{what} {how} {amount_phrase(verdict.limits, row, row.limit)}"
 

@@ -214,10 +214,10 @@ def _verdict_object(verdict: Verdict, pair_flags: PairFlags) -> VerdictObject:
         limits=_limits_object(verdict),
         silent=dict(verdict.silent),
         repeats={
-            name: _number_or_none(loss) for name, (_, loss) in verdict.repeats.items()
+            name: _finite_or_none(loss) for name, (_, loss) in verdict.repeats.items()
         },
         on_cpu={
-            name: _number_or_none(loss) for name, (_, loss) in verdict.on_cpu.items()
+            name: _finite_or_none(loss) for name, (_, loss) in verdict.on_cpu.items()
         },
         flips={
             name: FlipsObject(lost=lost, won=won)
@@ -246,7 +246,7 @@ def _weights_objects(verdict: Verdict) -> Iterator[WeightsObject]:
             quant=run.setup.quant,
             sha256=facts.sha256,
             size_bytes=facts.size_bytes,
-            bits_per_weight=_number_or_none(bits_per_weight(run.setup)),
+            bits_per_weight=_finite_or_none(bits_per_weight(run.setup)),
         )
 
 
@@ -255,7 +255,7 @@ def _remark_object(remark: Remark) -> RemarkObject:
     return RemarkObject(kind=remark.kind, text=remark.text, pairs=pairs)
 
 
-def _number_or_none(value: float | None) -> Number:
+def _finite_or_none(value: float | None) -> Number:
     """*value*; None if it is not finite."""
     return value if value is not None and math.isfinite(value) else None
 
@@ -283,7 +283,7 @@ def _gain_object(gain: Gain) -> GainObject:
         compute=gain.compute,
         is_least=gain.is_least,
         share=gain.saved_share,
-        tokens=gain.further_tokens,
+        tokens=gain.further_tokens_in_saved_memory,
     )
 
 
@@ -294,8 +294,8 @@ def _pair_object(result: PairResult) -> PairObject:
         v=result.pair.v,
         weights=result.pair.weights or None,
         decision=result.decision,
-        memory=_number_or_none(result.memory),
-        speed=_number_or_none(result.speed),
+        memory=_finite_or_none(result.memory),
+        speed=_finite_or_none(result.speed),
         trouble=result.trouble,
         memory_bytes=None
         if result.memory_bytes is None
@@ -312,13 +312,13 @@ def _metric_object(row: MetricResult) -> MetricObject:
         name=row.metric.name,
         kind=row.kind,
         decision=row.decision,
-        loss=_number_or_none(row.bounds.mean),
-        low=_number_or_none(row.bounds.low),
-        high=_number_or_none(row.bounds.high),
+        loss=_finite_or_none(row.bounds.mean),
+        low=_finite_or_none(row.bounds.low),
+        high=_finite_or_none(row.bounds.high),
         limit=row.limit,
         units=row.bounds.units,
         left_out=row.left_out,
-        noun=row.metric.noun,
+        noun=row.metric.unit_noun,
         lost=row.lost,
         won=row.won,
         needed=row.needed,

@@ -64,7 +64,7 @@ def weights_rows(facts: Mapping[StoredModel, HeaderFacts]) -> list[WeightsRow]:
             is_folder=model.is_folder,
             problem=known.problem,
             architecture=known.architecture,
-            quantization=known.file_type or model.tag,
+            quantization=known.file_type or model.quantization_tag,
             training_context=known.training_context,
             at=known.at,
             cache_bytes=known.cache_bytes,
@@ -118,12 +118,12 @@ def _cells_of(row: WeightsRow) -> tuple[str, ...]:
         f"{row.training_context:,}" if row.training_context else NONE,
         f"{cache}{shorter}",
         NONE if row.saved_bytes is None else size_text(row.saved_bytes),
-        row.coarsest_k or _bias_phrase(row),
+        row.coarsest_k or _bias_or_sinks_phrase(row),
         row.path,
     )
 
 
-def _bias_phrase(row: WeightsRow) -> str:
+def _bias_or_sinks_phrase(row: WeightsRow) -> str:
     """What is known of K where no type of it is predicted."""
     if not row.k_bias:
         return "sinks" if row.has_sinks else NONE

@@ -50,7 +50,7 @@ FIRST_ANSWER_S = 300.0
 """What the reference and the pairs of the first step may take together, in seconds."""
 
 
-def chosen_corpus(request: Request) -> str:
+def chosen_or_default_corpus(request: Request) -> str:
     """
     The corpus of *request*, else one that suits the model.
 
@@ -63,7 +63,9 @@ def chosen_corpus(request: Request) -> str:
     return DEFAULT_CORPUS if request.model else BUILT_IN_CORPUS
 
 
-def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int:
+def checked_or_default_context(
+    request: Request, header: Weights, *, stretched: bool
+) -> int:
     """
     The context of *request*, else one that suits the model, in tokens.
 
@@ -78,9 +80,9 @@ def chosen_context(request: Request, header: Weights, *, stretched: bool) -> int
     """
     trained = header.training_context
     default = DEFAULT_CONTEXT if request.model else BUILT_IN_CONTEXT
-    if chosen_corpus(request) == DECIDING_CORPUS:
+    if chosen_or_default_corpus(request) == DECIDING_CORPUS:
         default = DECIDING_CONTEXTS[0]
-    elif not request.model and chosen_corpus(request) == BUILT_IN_CORPUS:
+    elif not request.model and chosen_or_default_corpus(request) == BUILT_IN_CORPUS:
         default = BUILT_IN_SHORT_CONTEXT
     context = request.context or min(default, trained or default)
     if trained and context > trained and not stretched:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from codeneedle.engines.engine import Engine
 from codeneedle.probes.probe import Probe
-from codeneedle.records.store import Store, refuse_unusable_folder, run_folder
+from codeneedle.records.store import Store, checked_run_folder, refuse_unusable_folder
 from codeneedle.sweep.request import Execution, Request
 
 
@@ -26,7 +26,7 @@ def _context_page_name(context: int) -> str:
     return f"context-{context}"
 
 
-def _folder_of_context(
+def _plain_or_context_folder(
     execution: Execution, corpus: str, model: str, context: int
 ) -> Path:
     """
@@ -37,13 +37,13 @@ def _folder_of_context(
     page of several.
     """
     plain, named = (
-        run_folder(execution.out, corpus=corpus, model=name)
+        checked_run_folder(execution.out, corpus=corpus, model=name)
         for name in (
             f"{model}{_share_suffix(execution)}",
             f"{model}+{_context_page_name(context)}{_share_suffix(execution)}",
         )
     )
-    setup = Store(plain).intact_setup()
+    setup = Store(plain).read_intact_setup()
     if setup and setup.context == context:
         return plain
     is_taken = setup is not None or named.exists()
@@ -52,7 +52,7 @@ def _folder_of_context(
 
 def _share_suffix(execution: Execution) -> str:
     """``+share-3-of-8``, which ends the name of a folder; empty for all of a grid."""
-    return execution.shard.suffix if execution.shard else ""
+    return execution.shard.folder_suffix if execution.shard else ""
 
 
 def store_of_page(
@@ -69,9 +69,9 @@ def store_of_page(
     """
     name = f"{model}+{execution.page}" if execution.page else model
     name += _share_suffix(execution)
-    below = run_folder(execution.out, corpus=corpus, model=name)
+    below = checked_run_folder(execution.out, corpus=corpus, model=name)
     if request.context and execution.page in {"", _context_page_name(request.context)}:
-        below = _folder_of_context(execution, corpus, model, request.context)
+        below = _plain_or_context_folder(execution, corpus, model, request.context)
     folder = below
     if execution.folder:
         named = execution.folder

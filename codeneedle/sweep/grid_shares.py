@@ -43,7 +43,7 @@ class Share:
             )
         return cls(int(share[1]), int(share[2]))
 
-    def pairs(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
+    def own_pairs_and_reference(self, pairs: Sequence[Pair]) -> tuple[Pair, ...]:
         """
         Those of *pairs*, in running order, that are in this share.
 
@@ -54,7 +54,7 @@ class Share:
         return tuple(dict.fromkeys(mine))
 
     @property
-    def suffix(self) -> str:
+    def folder_suffix(self) -> str:
         """What ends the name of its run folder."""
         return share_suffix(self.number, self.of)
 

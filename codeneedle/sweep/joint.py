@@ -11,7 +11,13 @@ from codeneedle.cache_types import Candidate, Pair
 from codeneedle.records.record import Run
 from codeneedle.sweep.measure import Ending, TaskLoop
 from codeneedle.sweep.running_order import measurable_pairs
-from codeneedle.sweep.schedule import JudgedTask, Taken, Task, Wanted, judged_task_of
+from codeneedle.sweep.schedule import (
+    JudgedTask,
+    Taken,
+    Task,
+    Wanted,
+    judge_run_and_pick_task,
+)
 from codeneedle.sweep.steps import adopt_and_store_order
 from codeneedle.verdict.asking_order import stored_asking_order
 from codeneedle.verdict.joint import (
@@ -57,13 +63,13 @@ class JointLoop:
         """
         setups = [loop.runner.run.setup for loop in self.loops]
         self.loops = [self.loops[at] for at in indices_finest_first(setups)]
-        is_whole = all([*self._measure_references()])
+        is_whole = all([*self._measure_finest_reference()])
         if len(self.loops) < 2:  # noqa: PLR2004 - several
             return Ending(is_whole=is_whole)
-        self._fix_candidate_orders()
+        self._fix_and_store_candidate_orders()
         wanted = self._wanted()
         while judged := self._next_judged_task(wanted):
-            self._finest_loop.stop_if_asked()
+            self._finest_loop.raise_if_asked_to_stop()
             if not self._finest_loop.limit.allows(judged):
                 return Ending(is_whole=False, missing=judged)
             self.observer.begin_task(judged)
@@ -80,11 +86,11 @@ class JointLoop:
         """The losses that the user accepts, and the memory: those of the first loop."""
         return self._finest_loop.options.limits
 
-    def _runs(self) -> list[Run]:
+    def _read_runs(self) -> list[Run]:
         """The run of each loop as it is stored by now."""
-        return [loop.runner.read() for loop in self.loops]
+        return [loop.runner.read_run_and_calibration() for loop in self.loops]
 
-    def _measure_references(self) -> Iterator[bool]:
+    def _measure_finest_reference(self) -> Iterator[bool]:
         """
         Measure the most precise pair of the finest weights, or of the next that run.
 
@@ -94,7 +100,9 @@ class JointLoop:
         while self.loops:
             loop = self._finest_loop
             yield from self._measure_reference(loop)
-            if loop.schedule.has_tried_reference(loop.runner.read()):
+            if loop.schedule.has_tried_reference(
+                loop.runner.read_run_and_calibration()
+            ):
                 return
             why = "no pair that could be the reference has numbers"
             self.observer.report_weights_left_out(loop, why)
@@ -107,23 +115,27 @@ class JointLoop:
 
         Whether each task is whole.
         """
-        schedule, names = loop.schedule, weight_names(self._runs())
-        while not schedule.has_tried_reference(loop.runner.read()):
-            judged = schedule.next_judged_task(loop.limit.left_s)
-            loop.stop_if_asked()
+        schedule, names = loop.schedule, weight_names(self._read_runs())
+        while not schedule.has_tried_reference(loop.runner.read_run_and_calibration()):
+            judged = schedule.fix_order_and_judge_next(loop.limit.left_s)
+            loop.raise_if_asked_to_stop()
             if judged is None:
                 return
             self.observer.report_reference_task(names[0], judged.task)
             yield loop.measure_task(judged.task)
             schedule.taken.tasks.add(judged.task)
 
-    def _fix_candidate_orders(self) -> None:
+    def _fix_and_store_candidate_orders(self) -> None:
         """Fix which candidates may be measured, before one beside the reference is."""
         fitting, schedule = self._fitting_pairs(), self._finest_loop.schedule
-        own = dict.fromkeys(filter(None, (self._finest_loop.reference(), *fitting[0])))
+        own = dict.fromkeys(
+            filter(None, (self._finest_loop.find_reference(), *fitting[0]))
+        )
         schedule.wanted = replace(schedule.wanted, pairs=tuple(own))
         # It also fixes after how many functions a pair is judged.
-        schedule.fix_probes_and_order(self._finest_loop.runner.read())
+        schedule.drop_probes_and_store_order(
+            self._finest_loop.runner.read_run_and_calibration()
+        )
         order = stored_asking_order(self._finest_loop.runner.run.setup)
         if order is not None:
             for loop, pairs in zip(self.loops[1:], fitting[1:], strict=True):
@@ -137,17 +149,22 @@ class JointLoop:
             [
                 pair
                 for pair in measurable_pairs(loop.plan)
-                if most is None or of_file.of(pair).size <= most
+                if most is None or of_file.candidate_of_pair(pair).size <= most
             ]
             for of_file, loop in zip(
-                candidates_of(self._runs(), self._limits.at), self.loops, strict=True
+                candidates_of(self._read_runs(), self._limits.at),
+                self.loops,
+                strict=True,
             )
         ]
 
     def _wanted(self) -> Wanted:
         """What is measured beside the reference: the candidates of the orders."""
-        options, reference = self._finest_loop.options, self._finest_loop.reference()
-        name, *_ = weight_names(self._runs())
+        options, reference = (
+            self._finest_loop.options,
+            self._finest_loop.find_reference(),
+        )
+        name, *_ = weight_names(self._read_runs())
         own = [Candidate(pair.k, pair.v, weights=name) for pair in [reference] if pair]
         return Wanted(
             probes=(PROBE,),
@@ -163,9 +180,9 @@ class JointLoop:
 
         None if nothing is.
         """
-        joined = join_runs(self._runs(), self._limits.at)
+        joined = join_runs(self._read_runs(), self._limits.at)
         left_s = self._finest_loop.limit.left_s
-        return judged_task_of(joined, wanted, self._limits, self.taken, left_s)
+        return judge_run_and_pick_task(joined, wanted, self._limits, self.taken, left_s)
 
     def _measure_task(self, task: Task) -> bool:
         """
@@ -173,7 +190,7 @@ class JointLoop:
 
         Whether it is whole.
         """
-        names = weight_names(self._runs())
+        names = weight_names(self._read_runs())
         loop = self.loops[names.index(task.pairs[0].weights)]
         own = replace(task, pairs=tuple(pair.without_weights for pair in task.pairs))
         is_whole = loop.measure_task(own)

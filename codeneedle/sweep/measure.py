@@ -23,7 +23,7 @@ from codeneedle.sweep.runner import (
     Event,
     NothingToLose,
     Runner,
-    is_left,
+    is_left_to_measure,
 )
 from codeneedle.sweep.running_order import (
     measurable_pairs,
@@ -40,7 +40,7 @@ from codeneedle.sweep.schedule import (
     Variant,
     Wanted,
     is_short_of_task,
-    judged_task_of,
+    judge_run_and_pick_task,
     reference_candidates,
     reference_of,
 )
@@ -112,34 +112,38 @@ class CellTally:
     records: dict[Pair, CellRecord]  # those on disk, by pair
     impossible: frozenset[Pair] = frozenset()  # pairs that cannot run here: no failures
 
-    def note(self, event: Event) -> None:
+    def note_cell_event(self, event: Event) -> None:
         """Take in a cell that has ended, if it is one of the queue."""
         # There are events for cells of a larger grid, too.
         if isinstance(event, CellEnded) and event.record.pair in self.pairs:
             self.records[event.record.pair] = event.record
 
     @property
-    def done(self) -> int:
+    def ended_count(self) -> int:
         """Cells that have ended, in this run of the command or an earlier one."""
         return sum(
             record.status is not Status.INTERRUPTED for record in self.records.values()
         )
 
     @property
-    def failures(self) -> int:
+    def failure_count(self) -> int:
         """Cells that have ended without numbers, but for pairs that cannot run."""
         absent = len(self.records.keys() & self.impossible)
-        return self.done - absent - sum(r.has_numbers for r in self.records.values())
+        return (
+            self.ended_count
+            - absent
+            - sum(r.has_numbers for r in self.records.values())
+        )
 
     @property
-    def is_through(self) -> bool:
+    def has_all_ended(self) -> bool:
         """Whether all cells have ended."""
-        return self.done >= len(self.pairs)
+        return self.ended_count >= len(self.pairs)
 
     @property
     def is_whole(self) -> bool:
         """Whether all cells that can run have numbers."""
-        return self.is_through and not self.failures
+        return self.has_all_ended and not self.failure_count
 
 
 class Observer(Protocol):
@@ -208,7 +212,7 @@ class TaskLoop:
         """
         is_whole, missing = True, None
         for judged in self.schedule.judged_tasks(lambda: self.limit.left_s):
-            self.stop_if_asked()
+            self.raise_if_asked_to_stop()
             if not self._may_begin(judged):
                 missing = judged
                 # A grid is whole without further functions of open pairs.
@@ -220,18 +224,20 @@ class TaskLoop:
         taken = self.schedule.taken
         is_whole &= not (taken.failed or taken.silent)
         is_through = missing is None and not self.runner.asked_to_stop()
-        lacks_reference = self.decides and is_through and self.reference() is None
+        lacks_reference = self.decides and is_through and self.find_reference() is None
         return Ending(
             is_whole=is_whole and not lacks_reference,
             missing=missing,
             lacks_reference=lacks_reference,
         )
 
-    def reference(self) -> Pair | None:
+    def find_reference(self) -> Pair | None:
         """The pair that others are compared with; None before one has numbers."""
-        return reference_of(self.runner.read(), self.schedule.wanted)
+        return reference_of(
+            self.runner.read_run_and_calibration(), self.schedule.wanted
+        )
 
-    def stop_if_asked(self) -> None:
+    def raise_if_asked_to_stop(self) -> None:
         """
         Stop if the user asked to.
 
@@ -248,13 +254,13 @@ class TaskLoop:
     def measure_task(self, task: Task) -> bool:
         """Measure *task*; whether all that it asks for has numbers."""
         if task.variant is Variant.CHECK:
-            return self._check_pairs(task)
+            return self._measure_checks(task)
         if task.is_further:
-            return self._extend_pair(task)
+            return self._measure_further_units(task)
         try:
             is_whole = self._sweep_cells(task)
         except NothingToLose as error:
-            self.schedule.leave_out(task.probe, error)
+            self.schedule.leave_out_probe_or_raise(task.probe, error)
             return False
         if task.variant is Variant.ELSEWHERE:
             kind, store = task.record_variant, self.plan.store
@@ -276,13 +282,13 @@ class TaskLoop:
         if not self.stops():
             with self.observer.watch_cells(task, queue) as tell:
 
-                def note(event: Event) -> None:
-                    tally.note(event)
+                def tally_and_tell(event: Event) -> None:
+                    tally.note_cell_event(event)
                     tell(event)
 
-                queue.runner.measure(queue, tell=note)
+                queue.runner.measure_cells_of_queue(queue, tell=tally_and_tell)
         # Asked to stop, and cells are left: of this probe, or all of a later one.
-        if self.stops() and not tally.is_through:
+        if self.stops() and not tally.has_all_ended:
             raise KeyboardInterrupt
         self.observer.report_cells_ended(queue, tally, is_old=False)
         return tally.is_whole
@@ -321,7 +327,7 @@ class TaskLoop:
         ordered = running_order(self.plan, probe, (*pairs,), tries_reference=tries)
         return CellQueue(runner or self.runner, probe, ordered, variant)
 
-    def _extend_pair(self, task: Task) -> bool:
+    def _measure_further_units(self, task: Task) -> bool:
         """
         Ask the pair of *task* for further units.
 
@@ -333,16 +339,16 @@ class TaskLoop:
                 PROBE, pair, task.units or 0, tell=tell
             )
         if is_short_of_task(record, task, self.runner.run.setup):
-            self.schedule.fail(pair)
+            self.schedule.exclude_from_further_units(pair)
             self.observer.report_short_records(task, [record])
             return False
         return True
 
-    def _check_pairs(self, task: Task) -> bool:
+    def _measure_checks(self, task: Task) -> bool:
         """Measure the pairs of *task* another way, too; whether none falls short."""
         with self.observer.watch_cells(task, self.queue_of(PROBE, task.pairs)) as tell:
             records = [
-                self.runner.measure_check(PROBE, pair, tell=tell)
+                self.runner.measure_crosscheck(PROBE, pair, tell=tell)
                 for pair in task.pairs
                 if not self.runner.asked_to_stop()
             ]
@@ -445,11 +451,11 @@ def wanted_of(plan: Plan, options: Options) -> Wanted:
 
 def with_next_task(plan: Plan, options: Options) -> Plan:
     """*plan* with what its run goes on with; nothing of a folder without one."""
-    stored = plan.store.read() if plan.store.intact_setup() else None
+    stored = plan.store.read_run() if plan.store.read_intact_setup() else None
     if stored is None:
         return plan
     run, wanted = trusted_run(stored), wanted_of(plan, options)
-    judged = judged_task_of(run, wanted, options.limits, Taken(), math.inf)
+    judged = judge_run_and_pick_task(run, wanted, options.limits, Taken(), math.inf)
     task = _planned_task(judged.task, run, wanted) if judged else None
     return replace(plan, going_on=task)
 
@@ -466,10 +472,12 @@ def _planned_task(task: Task, run: Run, wanted: Wanted) -> PlannedTask:
     pairs, how = task.pairs, _HOW.get(task.variant, "")
     if task.variant is Variant.ELSEWHERE:
         how = f", on {task.device}"
-    if not (task.asks_more or task.variant):
+    if not (task.is_extension_or_check or task.variant):
         records = {r.pair: r for r in run.records if r.probe == task.probe}
         retries = wanted.retries
-        pairs = tuple(p for p in pairs if is_left(records.get(p), retries=retries))
+        pairs = tuple(
+            p for p in pairs if is_left_to_measure(records.get(p), retries=retries)
+        )
     return PlannedTask(probe=task.probe, pairs=pairs, units=task.units, how=how)
 
 

@@ -14,11 +14,11 @@ from codeneedle.records.store import (
     SETUP,
     SWEEP,
     Store,
-    run_folder,
+    checked_run_folder,
 )
-from codeneedle.sweep.request import decoded_request, keep_request
+from codeneedle.sweep.request import merge_into_sweep_file, parse_request_toml
 from codeneedle.system.files import refuse_linked_folder
-from codeneedle.verdict.shares import Union, join_stores, setup_of
+from codeneedle.verdict.shares import Union, join_stores, required_setup_of
 
 
 def merge(
@@ -55,7 +55,7 @@ def merge(
     for folder, stores in runs.items():
         target = Store(folder)
         known = {store.folder.resolve() for store in stores}
-        if target.setup() and target.folder.resolve() not in known:
+        if target.read_setup() and target.folder.resolve() not in known:
             stores = [target, *stores]  # noqa: PLW2901 - what is there comes first
         if len(stores) < 2 <= len(sources):  # noqa: PLR2004 - one of several
             raise BadInput(
@@ -94,7 +94,7 @@ def _target_folder(store: Store, out: Path) -> Path:
     Raises:
         BadInput: If its corpus or its model has no name for a folder.
     """
-    setup, called = setup_of(store), store.run_name.rpartition("/")[2]
+    setup, called = required_setup_of(store), store.run_name.rpartition("/")[2]
     model = setup.weights.name
     # A page of a sweep file has a run of its own: MODEL+PAGE.
     name = called if called.startswith(f"{model}+") else model
@@ -102,7 +102,7 @@ def _target_folder(store: Store, out: Path) -> Path:
     is_read = setup.corpus.is_counted
     corpus = setup.corpus.name if is_read else store.folder.parent.name
     try:
-        return run_folder(out, corpus=corpus, model=name)
+        return checked_run_folder(out, corpus=corpus, model=name)
     except ValueError as error:
         raise BadInput(
             source=store.folder,
@@ -118,12 +118,12 @@ def _write_merged(
     """Write records, setup and sweep file of what was *joined* to *target*."""
     for folder in (target.folder.parent, target.folder, target.folder / CELLS):
         refuse_linked_folder(folder)
-    with target.lock():
+    with target.make_and_lock_folder():
         for source, setup in zip(joined.stores, joined.setups, strict=True):
-            target.check_and_merge_setup(setup)
-            if text := source.sweep_file_text():
-                keep_request(
-                    decoded_request(text, source=str(source.folder / SWEEP)), target
+            target.check_and_store_setup(setup)
+            if text := source.read_sweep_file_or_empty():
+                merge_into_sweep_file(
+                    parse_request_toml(text, source=str(source.folder / SWEEP)), target
                 )
         for at, (key, store) in enumerate(joined.cells.items()):
             tell(f"writing {target.folder}", at, len(joined.cells))

@@ -57,7 +57,7 @@ def refuse_unknown_types(request: Request, engine: Engine) -> None:
                 )
 
 
-def _pairs_of_grid(
+def _shuffled_available_pairs(
     request: Request, execution: Execution, engine: Engine
 ) -> tuple[Pair, ...]:
     """
@@ -69,7 +69,11 @@ def _pairs_of_grid(
     pairs = shuffle_pairs(request.grid, seed=request.seed)
     if types.pairs is not None:
         pairs = [pair for pair in pairs if pair in types.pairs]
-    return execution.shard.pairs(pairs) if execution.shard else tuple(pairs)
+    return (
+        execution.shard.own_pairs_and_reference(pairs)
+        if execution.shard
+        else tuple(pairs)
+    )
 
 
 def _types_hint(name: str, known: Collection[str]) -> str:
@@ -85,7 +89,7 @@ REPLACED = (
 )
 
 
-def types_with_f16_for_bf16(
+def replace_bf16_if_kernelless(
     types: tuple[str, ...], engine: Engine, context: int, stored: Setup | None
 ) -> tuple[str, ...]:
     """
@@ -113,7 +117,9 @@ def _replace_kernelless_bf16(
     others = [name for name in types if name != "bf16"]
     mixed = {name: [Pair(name, other) for other in others] for name in ("bf16", "f16")}
     asked = [*mixed["bf16"], *mixed["f16"], Pair("bf16", "bf16"), Pair("f16", "f16")]
-    survey = engine.survey(asked, context=context, log=survey_log())
+    survey = engine.survey_attention_and_memory(
+        asked, context=context, log=survey_log()
+    )
     if survey is None:
         return types
 
@@ -138,12 +144,14 @@ def checked_grid_and_attention_survey(
     Raises:
         BadInput: If there is no KV cache, or no pair can run or has a kernel, as asked.
     """
-    pairs = _pairs_of_grid(request, execution, engine)
-    survey = engine.survey(pairs, context=context, log=survey_log())
+    pairs = _shuffled_available_pairs(request, execution, engine)
+    survey = engine.survey_attention_and_memory(
+        pairs, context=context, log=survey_log()
+    )
     if survey and survey.has_no_cache:
         weights = engine.model.weights
         reason = f"llama.cpp makes no KV cache for {weights.architecture}"
-        refuse_cacheless(weights, reason)
+        refuse_if_cacheless(weights, reason)
     if survey and pairs and all(survey.refusal(pair) for pair in pairs):
         raise _nothing_runs_error(pairs, survey, engine)
     return _with_kernel_if_wanted(request, pairs, survey), survey
@@ -155,7 +163,9 @@ def _nothing_runs_error(
     """The error of a grid of which every pair is refused, with the pairs that run."""
     types = engine.cache_types()
     alike = [Pair(name, name) for name in types.k if name in types.v]
-    told = engine.survey(alike, context=survey.context, log=survey_log())
+    told = engine.survey_attention_and_memory(
+        alike, context=survey.context, log=survey_log()
+    )
     run = [str(e) for e in alike if told and e in told.pairs and not told.refusal(e)]
     hint = (
         f"Of pairs with K = V these run: {', '.join(run)}. 'codeneedle kernels "
@@ -202,7 +212,7 @@ def _with_kernel_if_wanted(
     return here or pairs
 
 
-def refuse_cacheless(header: Weights, reason: str) -> None:
+def refuse_if_cacheless(header: Weights, reason: str) -> None:
     """
     Stop at weights without a KV cache; *reason* is empty for others.
 

@@ -24,29 +24,29 @@ from codeneedle.errors import BadInput
 from codeneedle.models import pretrained, sensitivity, weights
 from codeneedle.models.kv_cache import Caches, caches_of_plain_attention, why_cacheless
 from codeneedle.models.weights import Weights
-from codeneedle.probes import USUAL, probes_named, usual_probes_and_why
+from codeneedle.probes import USUAL, probes_named, usual_probes_and_why_fewer
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Probe
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
 from codeneedle.sweep.contexts import (
-    chosen_context,
-    chosen_corpus,
+    checked_or_default_context,
+    chosen_or_default_corpus,
     context_of_deciding_sweep,
 )
 from codeneedle.sweep.folder_names import run_name_without_corpus, store_of_page
 from codeneedle.sweep.pairs import (
     REPLACED,
     checked_grid_and_attention_survey,
-    refuse_cacheless,
+    refuse_if_cacheless,
     refuse_unknown_types,
-    types_with_f16_for_bf16,
+    replace_bf16_if_kernelless,
     with_usual_types,
 )
 from codeneedle.sweep.prompt_form import checked_prompt_form
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.workers import Place, Worker, device_kind, places
+from codeneedle.sweep.workers import Place, Worker, device_kind, worker_places
 from codeneedle.system.files import exists, expand_home
 
 READ_AGAIN = 1.21
@@ -112,7 +112,8 @@ class Plan:
 
     refused: Mapping[str, str] = field(default_factory=dict)
     """
-    Why probes that were asked for are not measured, by name; see `Engine.refusal`.
+    Why probes that were asked for are not measured, by name; see
+    `Engine.why_ability_missing`.
     """
 
     steps: tuple[PlannedStep, ...] = ()
@@ -142,7 +143,7 @@ class Plan:
     def kv_bytes(self, pair: Pair) -> float | None:
         """Size of the caches of *pair*; None if it is unknown."""
         caches = self.caches(pair)
-        return caches.size(self.context, pair) if caches else None
+        return caches.cache_bytes_at(self.context, pair) if caches else None
 
     @property
     def possible_pairs(self) -> tuple[Pair, ...]:
@@ -179,12 +180,16 @@ class Plan:
     @property
     def notes_of_weights(self) -> tuple[str, ...]:
         """What the weights alone tell of losses."""
-        return (*sensitivity.warnings(self.weights, is_rotated=self.is_rotated),)
+        return (
+            *sensitivity.cache_quantization_warnings(
+                self.weights, is_rotated=self.is_rotated
+            ),
+        )
 
     @property
     def unborne_types(self) -> tuple[str, ...]:
         """Types of K that the weights are predicted not to bear."""
-        return sensitivity.unborne_types(self.weights, is_rotated=self.is_rotated)
+        return sensitivity.unsafe_k_types(self.weights, is_rotated=self.is_rotated)
 
     @property
     def is_rotated(self) -> bool:
@@ -204,7 +209,7 @@ class Plan:
             seed=self.request.seed,
             prompt_form=self.prompt_form,
             prefill_no_think=self.request.prefill_no_think,
-            setup=self.store.intact_setup(),
+            setup=self.store.read_intact_setup(),
             is_whole=not self.request.fit,
             decides=self.request.decide,
             pace=self.usual_pace,
@@ -254,7 +259,7 @@ class Plan:
 
         By those of *records* that have numbers, before there is one by an estimate.
         """
-        times = [r.phases.total_s for r in records if r.has_numbers]
+        times = [r.phases.total_from_launch_s for r in records if r.has_numbers]
         if times:
             return Pace.of_cells(times).seconds_for(CELL)
         bill = self.bill(probe)
@@ -267,7 +272,7 @@ def plan(
     *,
     engine_for: EngineFor,
     read: Callable[[str], Corpus] = registry.load,
-    weights_at: Callable[[Path], Weights] = weights.read_header,
+    weights_at: Callable[[Path], Weights] = weights.read_weights_from_headers,
     with_model_and_types: Callable[[Request], Request] = lambda request: request,
     pace: Pace | None = None,
 ) -> Plan:
@@ -291,21 +296,23 @@ def plan(
         MachineError: If this machine cannot run it.
     """
     request = with_model_and_types(page)
-    header = weights_at(request.model or pretrained.built_in_model())
-    refuse_cacheless(header, why_cacheless(header))
+    header = weights_at(request.model or pretrained.checked_built_in_path())
+    refuse_if_cacheless(header, why_cacheless(header))
     form = checked_prompt_form(request, header)
     if request.corpus:
         registry.refuse_missing_corpus(request.corpus)
     spec = _model_spec(request, header, form)
     engine = engine_for(spec)
-    request, unread_text = _with_usual_probes(request, engine, spec)
+    request, unread_text = _with_usual_probes_and_why(request, engine, spec)
     has_types = bool(request.grid_k_types and request.grid_v_types)
-    probes, refused = _able_probes_and_refusals(engine, probes_named(request.probes))
+    probes, refused = _checked_probes_and_refusals(engine, probes_named(request.probes))
     refuse_unknown_types(request, engine)
     request = with_usual_types(request, engine)
     workers, timing_worker = _workers_and_timing_worker(execution, spec, engine_for)
-    context = chosen_context(request, header, stretched=engine.stretches_context)
-    corpus = read(chosen_corpus(request))
+    context = checked_or_default_context(
+        request, header, stretched=engine.stretches_context
+    )
+    corpus = read(chosen_or_default_corpus(request))
     name = run_name_without_corpus(request, engine, probes) or corpus.name
     draft = Plan(
         request=request,
@@ -327,16 +334,16 @@ def plan(
         refused=refused,
         unread_text=unread_text,
     )
-    return _with_grid(_with_settings(draft), has_types=has_types)
+    return _with_grid_and_survey(_with_adapted_settings(draft), has_types=has_types)
 
 
-def _with_usual_probes(
+def _with_usual_probes_and_why(
     request: Request, engine: Engine, spec: ModelSpec
 ) -> tuple[Request, str]:
     """*request* with the usual probes if it names none, and `Plan.unread_text`."""
     if request.probes:
         return request, ""
-    named, unread_text = usual_probes_and_why(
+    named, unread_text = usual_probes_and_why_fewer(
         engine,
         is_built_in=spec.is_tiny,
         is_set=USUAL[0] in request.settings,
@@ -344,7 +351,7 @@ def _with_usual_probes(
     return structs.replace(request, probes=named), unread_text
 
 
-def _with_settings(draft: Plan) -> Plan:
+def _with_adapted_settings(draft: Plan) -> Plan:
     """
     *draft*, whose grid is not known yet, with the settings that suit all that is.
 
@@ -354,7 +361,9 @@ def _with_settings(draft: Plan) -> Plan:
     estimates = draft.estimates
     if request.decide:
         context = context_of_deciding_sweep(
-            request, estimates, lambda known: _cell_prices(request, probes, known)
+            request,
+            estimates,
+            lambda known: _cell_price_of_each_probe(request, probes, known),
         )
         unread = draft.engine.why_it_cannot_read(context, workers=len(draft.workers))
         draft = replace(draft, context=context, unread=unread)
@@ -362,7 +371,7 @@ def _with_settings(draft: Plan) -> Plan:
     return replace(draft, request=_adapt_settings(request, probes, estimates))
 
 
-def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
+def _with_grid_and_survey(draft: Plan, *, has_types: bool) -> Plan:
     """
     *draft* with its pairs, where attention of each would run, and what is kept of it.
 
@@ -371,8 +380,8 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     request, context = draft.request, draft.context
     engine = draft.workers[0].engine  # a survey is of one device: that of the cells
     if not has_types:
-        stored = draft.store.intact_setup()
-        types = types_with_f16_for_bf16(request.types, engine, context, stored)
+        stored = draft.store.read_intact_setup()
+        types = replace_bf16_if_kernelless(request.types, engine, context, stored)
         request = structs.replace(request, types=types)
     pairs, survey = checked_grid_and_attention_survey(
         request, draft.execution, engine, context
@@ -387,7 +396,7 @@ def _with_grid(draft: Plan, *, has_types: bool) -> Plan:
     )
 
 
-def _able_probes_and_refusals(
+def _checked_probes_and_refusals(
     engine: Engine, asked: Sequence[Probe]
 ) -> tuple[list[Probe], dict[str, str]]:
     """
@@ -397,11 +406,11 @@ def _able_probes_and_refusals(
         BadInput: If it does not take one of the arguments, or refuses all probes.
         ToolMissing: If it lacks an ability that one of the probes needs.
     """
-    engine.refuse_arguments()
+    engine.refuse_unusable_arguments()
     refused: dict[str, str] = {}
     for probe in asked:
         for ability in sorted(probe.needs_of(engine)):
-            if reason := engine.refusal(ability):
+            if reason := engine.why_ability_missing(ability):
                 refused[probe.name] = reason
     probes = [probe for probe in asked if probe.name not in refused]
     for probe in probes or asked:
@@ -424,7 +433,7 @@ def _with_rereading(bill: Bill) -> Bill:
 def _model_spec(request: Request, header: Weights, form: PromptForm) -> ModelSpec:
     return ModelSpec(
         weights=header,
-        name=weights.run_name(header) if request.model else pretrained.BUILT_IN,
+        name=weights.run_folder_name(header) if request.model else pretrained.BUILT_IN,
         arguments=request.server_args,
         rotation=request.rotates,
         # A completion has no thinking to switch off.
@@ -438,7 +447,7 @@ def _workers_and_timing_worker(
     execution: Execution, spec: ModelSpec, engine_for: EngineFor
 ) -> tuple[tuple[Worker, ...], Worker]:
     """The workers that measure side by side, and one with all cores for times."""
-    sites = places(devices=execution.devices, workers=execution.workers)
+    sites = worker_places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker_at(site, spec, engine_for) for site in sites)
     surveyed = device_kind(workers[0].device)
     for worker in workers:
@@ -449,7 +458,7 @@ def _workers_and_timing_worker(
 def _worker_at(place: Place, spec: ModelSpec, engine_for: EngineFor) -> Worker:
     """What measures at *place*; refuses a device that the engine does not see."""
     engine = engine_for(replace(spec, device=place.device, threads=place.threads))
-    engine.refuse_arguments()
+    engine.refuse_unusable_arguments()
     if place.device and not engine.identity().devices:
         raise BadInput(
             source=f"--devices {place.device}",
@@ -497,7 +506,7 @@ def _request_to_keep(
         context: In tokens.
         form: Form of the prompts.
     """
-    corpus = chosen_corpus(request)
+    corpus = chosen_or_default_corpus(request)
     built_in = () if request.models else (pretrained.BUILT_IN,)
     return structs.replace(
         page,
@@ -521,7 +530,7 @@ def _absolute_path(path: str) -> str:
     return str(expand_home(path).absolute())
 
 
-def _cell_prices(
+def _cell_price_of_each_probe(
     request: Request, probes: Sequence[Probe], estimates: Estimates
 ) -> list[Price]:
     """What a cell takes, of each of *probes* that says it; without what is refused."""

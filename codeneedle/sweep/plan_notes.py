@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from codeneedle.corpora.fitting import (
-    filled_phrase,
+    filled_context_phrase,
     is_context_filled,
     unmeasured_beyond_phrase,
 )
@@ -117,8 +117,8 @@ def _corpus_notes(plan: Plan) -> Iterator[str]:
     is_whole = (
         plan.reads_corpus and known.sent_corpus_share >= 1 and not plan.is_built_in
     )
-    if is_whole and not is_context_filled(known.text_tokens, plan.context):
-        filled = filled_phrase(known.text_tokens, plan.context)
+    if is_whole and not is_context_filled(known.sent_corpus_tokens, plan.context):
+        filled = filled_context_phrase(known.sent_corpus_tokens, plan.context)
         yield unmeasured_beyond_phrase(corpus.name, f"about {filled}")
     if not request.models:
         chosen = "" if request.corpus else f", chosen for it: corpus {corpus.name}"

@@ -9,14 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import Fit, Room, cut_to_text, facts_of, fit_text
+from codeneedle.corpora.fitting import (
+    Fit,
+    Room,
+    corpus_facts,
+    cut_to_text,
+    fit_corpus_to_context,
+)
 from codeneedle.engines.engine import Engine, LostText, Tokenizer
 from codeneedle.errors import BadInput
 from codeneedle.models import weights
-from codeneedle.probes import PROBES, probe_with_room, refuse_impossible_settings
+from codeneedle.probes import PROBES, refuse_impossible_settings, room_measuring_probe
 from codeneedle.probes.cell import Preparation, RunContext, tokenizing
 from codeneedle.probes.probe import Probe
-from codeneedle.probes.prompts import PromptForm, Prompts, frame_of
+from codeneedle.probes.prompts import PromptForm, Prompts, find_chat_frame
 from codeneedle.records.comparability import OtherSetup, refuse_other_probe_settings
 from codeneedle.records.record import (
     CorpusFacts,
@@ -28,7 +34,7 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import SETTLED
 from codeneedle.sweep.plan import Plan, plan_for_new_folder
-from codeneedle.sweep.request import keep_request, option_phrase, option_words
+from codeneedle.sweep.request import merge_into_sweep_file, option_phrase, option_words
 from codeneedle.system import machine
 from codeneedle.system.files import temporary_private_folder
 from codeneedle.system.inherited_variables import setup_variables
@@ -51,7 +57,7 @@ class _Counting:
     stack: contextlib.ExitStack
     _prompts: Prompts | None = field(default=None, init=False)
 
-    def open_prompts(self) -> Prompts:
+    def ensure_prompt_counter(self) -> Prompts:
         """
         What counts prompts.
 
@@ -66,7 +72,7 @@ class _Counting:
         return self._prompts
 
 
-def prepare(plan: Plan) -> RunContext:
+def prepare_run_and_store_setup(plan: Plan) -> RunContext:
     """
     Fit the corpus to the context, have probes choose what they ask, store the setup.
 
@@ -84,34 +90,36 @@ def prepare(plan: Plan) -> RunContext:
         CodeneedleError: If counting fails, or a probe finds that it cannot run.
     """
     try:
-        return _prepare(plan)
+        return _prepare_in_present_folder(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise
         plan.store.set_run_aside()
-        return _prepare(plan_for_new_folder(plan))
+        return _prepare_in_present_folder(plan_for_new_folder(plan))
 
 
-def _prepare(plan: Plan) -> RunContext:
-    """Do what `prepare` says, for a folder that is not set aside."""
+def _prepare_in_present_folder(plan: Plan) -> RunContext:
+    """Do `prepare_run_and_store_setup` for a folder that is not set aside."""
     with contextlib.ExitStack() as stack:
-        run, stored = _run_and_stored_setup(plan, _Counting(plan, stack))
-    setup = plan.store.merge_setup(stored, run.setup)
-    notes = [*_restore_calibrations(plan, setup)]
-    keep_request(plan.kept, plan.store)
-    setup = replace(setup, calibrated=plan.store.calibrated() or setup.calibrated)
+        run, stored = _checked_run_and_stored_setup(plan, _Counting(plan, stack))
+    setup = plan.store.merge_and_store_setup(stored, run.setup)
+    notes = [*_restore_calibrations_or_set_aside(plan, setup)]
+    merge_into_sweep_file(plan.kept, plan.store)
+    setup = replace(
+        setup, calibrated=plan.store.read_calibrations() or setup.calibrated
+    )
     notes = [*run.notes, *notes]
     return replace(run, setup=setup, preparation=None, notes=tuple(notes))
 
 
-def _restore_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
+def _restore_calibrations_or_set_aside(plan: Plan, setup: Setup) -> Iterator[str]:
     """
     Restore what references have set and the folder has lost, by what records tell.
 
     Records of a probe that tell nothing of it depend on what is unknown: they are moved
     aside. Notes for the user say so.
     """
-    finished = [r for r in plan.store.records() if r.has_numbers and not r.variant]
+    finished = [r for r in plan.store.read_records() if r.has_numbers and not r.variant]
     for probe in plan.probes:
         records = [r for r in finished if r.probe == probe.name]
         if probe.name in setup.calibrated or not (probe.calibrating and records):
@@ -127,7 +135,7 @@ def _restore_calibrations(plan: Plan, setup: Setup) -> Iterator[str]:
         )
 
 
-def _run_and_stored_setup(
+def _checked_run_and_stored_setup(
     plan: Plan, counting: _Counting | None = None
 ) -> tuple[RunContext, Setup | None]:
     """
@@ -140,17 +148,19 @@ def _run_and_stored_setup(
     Raises:
         OtherSetup: If the run folder is one of another setup.
     """
-    stored = plan.store.setup()
-    sent = _text_to_send(plan, stored, counting)
+    stored = plan.store.read_setup()
+    sent = _fit_or_reuse_sent_corpus(plan, stored, counting)
     preparation = (
-        _make_preparation(plan, sent, counting.open_prompts) if counting else None
+        _make_preparation(plan, sent, counting.ensure_prompt_counter)
+        if counting
+        else None
     )
     setup = _make_setup(plan, sent)
     if preparation:
-        frames = _frames(plan, stored, preparation)
+        frames = _render_or_reuse_chat_frames(plan, stored, preparation)
         setup = replace(setup, frames=frames)
-    with _adding_hints(plan):
-        stored = plan.store.check_setup(setup)
+    with _adding_hints_to_other_setup(plan):
+        stored = plan.store.check_against_stored_setup(setup)
         run = replace(_run_context(plan, setup, sent, stored), preparation=preparation)
         probes = [
             probe
@@ -180,7 +190,7 @@ CHANGED_TEXTS = (
 )
 
 
-def _frames(
+def _render_or_reuse_chat_frames(
     plan: Plan, stored: Setup | None, preparation: Preparation
 ) -> dict[str, Frame]:
     """
@@ -198,7 +208,7 @@ def _frames(
         notes.append(UNKNOWN_PROMPT)
         return frames
     for roles in sorted(wanted - frames.keys()):
-        frame = frame_of(preparation.prompts().tokenizer, roles)
+        frame = find_chat_frame(preparation.prompts().tokenizer, roles)
         if frame:
             frames[roles] = frame
         elif CHANGED_TEXTS not in notes:
@@ -249,7 +259,7 @@ def _run_context(
 
 
 @contextlib.contextmanager
-def _adding_hints(plan: Plan) -> Iterator[None]:
+def _adding_hints_to_other_setup(plan: Plan) -> Iterator[None]:
     """
     Add a hint to `OtherSetup`: the option with which the run goes on, and the command
     of a run of its own with the one that was given.
@@ -258,19 +268,19 @@ def _adding_hints(plan: Plan) -> Iterator[None]:
         yield
     except OtherSetup as error:
         name, _, setting = error.key.partition(" ")
-        kinds = {p.name: p.settings for p in plan.probes if _is_layout_of_settings(p)}
+        kinds = {p.name: p.settings for p in plan.probes if _has_settings_as_layout(p)}
         if name in kinds and setting in kinds[name].__struct_fields__:
             error.hint = _hint_of_settings(plan, name, setting, error)
         elif error.key == "context":
             go_on = sweep_command(plan.store.folder)
-            new = _hint_of_own_run(plan, "--context", str(plan.context))
+            new = _new_run_hint_ending(plan, "--context", str(plan.context))
             error.hint = f"Go on with the context of that run: {go_on}{new}"
         raise
 
 
 def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) -> str:
     """What to do where a *setting* of the probe *name* is another one."""
-    kind, setup = PROBES[name].settings, plan.store.setup()
+    kind, setup = PROBES[name].settings, plan.store.read_setup()
     stored = setup.probes.get(name, {}) if setup else {setting: error.stored}
     chosen = as_json(plan.kept.settings_of(PROBES[name]))
     given = {
@@ -285,10 +295,10 @@ def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) ->
         word for key in given for word in option_words(kind, key, given[key])
     ] or option_words(kind, setting, error.wanted)
     go_on = option_phrase(kind, setting, stored.get(setting))
-    return f"Go on {go_on}{_hint_of_own_run(plan, *words)}"
+    return f"Go on {go_on}{_new_run_hint_ending(plan, *words)}"
 
 
-def _hint_of_own_run(plan: Plan, *words: str) -> str:
+def _new_run_hint_ending(plan: Plan, *words: str) -> str:
     """The end of a hint: the command of a run with these *words*, shown beside."""
     folder, what = plan.store.folder, words[0].strip("-")
     out = folder.parents[1].with_name(f"{folder.parents[1].name}-{what}")
@@ -297,7 +307,7 @@ def _hint_of_own_run(plan: Plan, *words: str) -> str:
     return f". Or make a run of its own: {command}. Both: {both}"
 
 
-def _is_layout_of_settings(probe: Probe) -> bool:
+def _has_settings_as_layout(probe: Probe) -> bool:
     """Whether what a setup stores of *probe* are its settings, or some of them."""
     layout = probe.layout
     return layout is not None and (
@@ -305,9 +315,10 @@ def _is_layout_of_settings(probe: Probe) -> bool:
     )
 
 
-def refuse_unfit_folder(plan: Plan) -> None:
+def refuse_or_void_unfit_folder(plan: Plan) -> None:
     """
-    Stop at a run folder that `prepare` would refuse, as far as that needs no server.
+    Stop at a run folder that `prepare_run_and_store_setup` would refuse, as far as that
+    needs no server.
 
     A folder of another setup without any number counts as new from now on.
 
@@ -315,18 +326,18 @@ def refuse_unfit_folder(plan: Plan) -> None:
         OtherSetup: If its records were made under another setup.
         BadSetup: If its probes have impossible settings.
     """
-    if (stored := plan.store.intact_setup()) is None:
+    if (stored := plan.store.read_intact_setup()) is None:
         return
     try:
         refuse_impossible_settings(stored)
-        _run_and_stored_setup(plan)
+        _checked_run_and_stored_setup(plan)
     except OtherSetup:
         if not _has_no_numbers(plan):
             raise
         plan.store.is_void = True
 
 
-def refuse_too_long_corpus(plan: Plan) -> None:
+def count_and_refuse_long_corpus(plan: Plan) -> None:
     """
     Stop at a corpus that must not be trimmed and is longer than the context.
 
@@ -336,14 +347,14 @@ def refuse_too_long_corpus(plan: Plan) -> None:
         BadInput: With the context that it takes.
         CodeneedleError: If counting fails.
     """
-    is_counted = plan.store.intact_setup() is not None
+    is_counted = plan.store.read_intact_setup() is not None
     if plan.request.fit or not plan.reads_corpus or is_counted:
         return
     with (
         temporary_private_folder() as folder,
         tokenizing(plan.engine, folder) as tokenizer,
     ):
-        fit_text(_fit_of_plan(plan, _prompts_of_plan(plan, tokenizer)))
+        fit_corpus_to_context(_fit_of_plan(plan, _prompts_of_plan(plan, tokenizer)))
 
 
 def refuse_shared_folders(plans: Sequence[Plan]) -> None:
@@ -364,13 +375,13 @@ def refuse_shared_folders(plans: Sequence[Plan]) -> None:
         seen.add(plan.store.name)
 
 
-def thinking_phrase(plan: Plan) -> str:
+def thinking_off_phrase(plan: Plan) -> str:
     """How thinking is switched off, as a phrase for the setup."""
     if plan.prompt_form is PromptForm.COMPLETION:
         return "none: completion form"
     means = ["enable_thinking=false in the template's arguments"]
-    if plan.engine.thinking_off:
-        means.append(plan.engine.thinking_off)
+    if plan.engine.thinking_off_option:
+        means.append(plan.engine.thinking_off_option)
     if plan.request.prefill_no_think:
         means.append("an empty thought prefilled")
     return ", ".join(means)
@@ -385,7 +396,7 @@ def hardware_phrase(engine: Engine) -> str:
     return f"{machine.facts().phrase()}{f'; {devices}' if devices else ''}"
 
 
-def _text_to_send(
+def _fit_or_reuse_sent_corpus(
     plan: Plan, stored: Setup | None, counting: _Counting | None
 ) -> _SentCorpus:
     """
@@ -395,17 +406,17 @@ def _text_to_send(
     """
     reads = plan.reads_corpus
     if stored and (stored.corpus.is_counted or not reads or not counting):
-        return _text_of_setup(plan, stored)
+        return _sent_corpus_of_setup(plan, stored)
     if not reads or not counting:
-        return _SentCorpus(facts_of(plan.corpus, plan.corpus), text="")
-    prompts = counting.open_prompts()
-    corpus, room = fit_text(_fit_of_plan(plan, prompts))
+        return _SentCorpus(corpus_facts(plan.corpus, plan.corpus), text="")
+    prompts = counting.ensure_prompt_counter()
+    corpus, room = fit_corpus_to_context(_fit_of_plan(plan, prompts))
     tokens = prompts.tokenizer.count_tokens(corpus.text)
     _refuse_lost_text(prompts.tokenizer, corpus, room, tokens)
-    return _SentCorpus(facts_of(corpus, plan.corpus, tokens=tokens), corpus.text)
+    return _SentCorpus(corpus_facts(corpus, plan.corpus, tokens=tokens), corpus.text)
 
 
-def _text_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
+def _sent_corpus_of_setup(plan: Plan, stored: Setup) -> _SentCorpus:
     """
     The counts of the *stored* setup, in place of new ones.
 
@@ -442,7 +453,7 @@ def _fit_of_plan(plan: Plan, prompts: Prompts) -> Fit:
 
     If the settings leave no room, those by default decide it.
     """
-    probe = probe_with_room(plan.probes)
+    probe = room_measuring_probe(plan.probes)
     chosen = plan.request.settings_of(probe)
 
     def rooms(corpus: Corpus) -> Iterator[Room]:
@@ -508,11 +519,11 @@ def _make_setup(plan: Plan, sent: _SentCorpus) -> Setup:
     identity = plan.engine.identity()
     return Setup(
         prompt_form=plan.prompt_form.value,
-        thinking=thinking_phrase(plan),
+        thinking=thinking_off_phrase(plan),
         corpus=sent.facts,
         weights=WeightsFacts(
             name=plan.model,
-            sha256=weights.sha256(plan.weights),
+            sha256=weights.load_or_compute_sha256(plan.weights),
             size_bytes=plan.weights.size_bytes,
         ),
         engine=plan.engine.name,

@@ -24,7 +24,7 @@ from codeneedle.cache_types import (
     ENGINE,
     RUNS,
     Pair,
-    by_precision,
+    distinct_most_precise_first,
     whole_grid,
 )
 from codeneedle.corpora import registry
@@ -33,7 +33,7 @@ from codeneedle.engines import SETTINGS
 from codeneedle.errors import (
     BadInput,
     UnknownName,
-    reason_and_hint,
+    msgspec_reason_and_hint,
     refuse_unknown_keys,
 )
 from codeneedle.models import pretrained, stores
@@ -129,13 +129,21 @@ class Request(_Tables, frozen=True, kw_only=True, forbid_unknown_fields=True):
     def grid_k_types(self) -> tuple[str, ...]:
         """Types of K, most precise first; empty for what suits the engine."""
         chosen = (pair.k for pair in map(Pair.parse, self.pairs))
-        return tuple(by_precision(chosen if self.pairs else self.k_types or self.types))
+        return tuple(
+            distinct_most_precise_first(
+                chosen if self.pairs else self.k_types or self.types
+            )
+        )
 
     @property
     def grid_v_types(self) -> tuple[str, ...]:
         """Types of V, most precise first; empty for what suits the engine."""
         chosen = (pair.v for pair in map(Pair.parse, self.pairs))
-        return tuple(by_precision(chosen if self.pairs else self.v_types or self.types))
+        return tuple(
+            distinct_most_precise_first(
+                chosen if self.pairs else self.v_types or self.types
+            )
+        )
 
     @property
     def chosen_pairs(self) -> tuple[Pair, ...]:
@@ -244,7 +252,7 @@ def pages(request: Request) -> list[tuple[str, Request]]:
         )
     return [
         (
-            "+".join(_page_names(request, contexts, rotation, variants)),
+            "+".join(_page_name_parts(request, contexts, rotation, variants)),
             replace(
                 request,
                 models=models,
@@ -258,20 +266,20 @@ def pages(request: Request) -> list[tuple[str, Request]]:
             ),
         )
         for models, contexts, rotation, variants in itertools.product(
-            _single_values(request.models),
-            _single_values(request.contexts),
-            _single_values(request.rotation),
-            _single_values(request.variants),
+            _one_tuple_per_value(request.models),
+            _one_tuple_per_value(request.contexts),
+            _one_tuple_per_value(request.rotation),
+            _one_tuple_per_value(request.variants),
         )
     ]
 
 
-def _single_values(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
+def _one_tuple_per_value(values: Iterable[_Value]) -> list[tuple[_Value, ...]]:
     """Each of *values* by itself, once, in order; one empty tuple if there is none."""
     return [(value,) for value in dict.fromkeys(values)] or [()]
 
 
-def _page_names(
+def _page_name_parts(
     request: Request,
     contexts: tuple[int, ...],
     rotation: tuple[str, ...],
@@ -298,8 +306,8 @@ def join_requests(stored: Request, wanted: Request) -> Request:
         pairs = dict.fromkeys(map(str, (*stored.grid, *wanted.grid)))
         changes = _ALONE | {"pairs": tuple(pairs)}
         return replace(_join_probes_and_tables(stored, wanted), **changes)
-    rows = by_precision((*stored.grid_k_types, *wanted.grid_k_types))
-    columns = by_precision((*stored.grid_v_types, *wanted.grid_v_types))
+    rows = distinct_most_precise_first((*stored.grid_k_types, *wanted.grid_k_types))
+    columns = distinct_most_precise_first((*stored.grid_v_types, *wanted.grid_v_types))
     is_square = rows == columns
     return replace(
         _join_probes_and_tables(stored, wanted),
@@ -330,7 +338,7 @@ def _join_probes_and_tables(stored: Request, wanted: Request) -> Request:
     return replace(wanted, probes=probes, **tables)
 
 
-def keep_request(request: Request, store: Store) -> None:
+def merge_into_sweep_file(request: Request, store: Store) -> None:
     """
     Join *request* to the sweep file of a run folder, whose other values it replaces.
 
@@ -338,10 +346,10 @@ def keep_request(request: Request, store: Store) -> None:
         BadInput: If the sweep file that is there cannot be read.
         FolderUnusable: If it cannot be written.
     """
-    if text := store.sweep_file_text():
-        stored = decoded_request(text, source=str(store.folder / SWEEP))
+    if text := store.read_sweep_file_or_empty():
+        stored = parse_request_toml(text, source=str(store.folder / SWEEP))
         request = join_requests(stored, request)
-    store.keep_sweep_file(encoded_request(request))
+    store.store_sweep_file(request_toml_text(request))
 
 
 # --- sweep files
@@ -361,10 +369,10 @@ def read_sweep(name: str, *, folder: Path = Path("sweeps")) -> Request:
         BadInput: If it cannot be read, has an unknown key, or an impossible value.
     """
     source, text = _read_sweep_file(name, folder)
-    return decoded_request(text, source=source)
+    return parse_request_toml(text, source=source)
 
 
-def decoded_request(text: str, *, source: str) -> Request:
+def parse_request_toml(text: str, *, source: str) -> Request:
     """
     The request that the *text* of a sweep file holds.
 
@@ -390,7 +398,7 @@ def decoded_request(text: str, *, source: str) -> Request:
         )
         request = msgspec.convert(read, type=Request, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
-        reason, hint = reason_and_hint(
+        reason, hint = msgspec_reason_and_hint(
             str(error), otherwise="Give that key another value."
         )
         raise BadInput(source=source, reason=reason, hint=hint) from error
@@ -398,7 +406,7 @@ def decoded_request(text: str, *, source: str) -> Request:
     return request
 
 
-def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
+def named_and_implied_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     """
     The probes of *request*, with those whose `Probe.asked_by` is set.
 
@@ -417,10 +425,10 @@ def asked_probes(request: Request, *, is_named: bool) -> tuple[str, ...]:
     is_named = is_named or request.probes != Request().probes
     named = request.probes if is_named else ()
     asked = tuple(dict.fromkeys((*named, *implied))) or request.probes
-    return _losses_first(asked) if request.decide and asked else asked
+    return _with_loss_probe_first(asked) if request.decide and asked else asked
 
 
-def _losses_first(names: tuple[str, ...]) -> tuple[str, ...]:
+def _with_loss_probe_first(names: tuple[str, ...]) -> tuple[str, ...]:
     """
     *names* with those first that measure losses, each once.
 
@@ -429,7 +437,7 @@ def _losses_first(names: tuple[str, ...]) -> tuple[str, ...]:
     # Commands that read a sweep file do not wait for the verdict.
     from codeneedle.verdict.next import PROBE
 
-    telling = [probe.name for probe in probes_named(names) if probe.tells_loss]
+    telling = [probe.name for probe in probes_named(names) if probe.has_loss_metric]
     return tuple(dict.fromkeys((*(telling or [PROBE.name]), *names)))
 
 
@@ -448,7 +456,7 @@ def refuse_decided_share(request: Request, execution: Execution) -> None:
         )
 
 
-def encoded_request(request: Request) -> str:
+def request_toml_text(request: Request) -> str:
     """*request* as the text of a sweep file: what differs from the defaults."""
     return tomli_w.dumps(_changed_fields(request))
 
@@ -478,19 +486,23 @@ def with_options(request: Request, options: Mapping[str, Any]) -> Request:
         BadInput: If a value is impossible; it names the option.
         UnknownName: If a rotation has an unknown name.
     """
-    read = _with_parsed_token_counts(options, _option_of)
+    read = _with_parsed_token_counts(options, _option_of_key)
     try:
         given = msgspec.convert(read, type=Request, strict=False, dec_hook=_decode_path)
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at ")
-        reason, hint = reason_and_hint(reason, otherwise="Give it another value.")
-        raise BadInput(source=_option_at(place), reason=reason, hint=hint) from error
-    _refuse_rotations(given.rotation)
+        reason, hint = msgspec_reason_and_hint(
+            reason, otherwise="Give it another value."
+        )
+        raise BadInput(
+            source=_option_at_error_path(place), reason=reason, hint=hint
+        ) from error
+    _refuse_unknown_rotations(given.rotation)
     changes: dict[str, Any] = {name: getattr(given, name) for name in options}
     for name in TABLES.keys() & options.keys():
         chosen = {key: getattr(changes[name], key) for key in options[name]}
         changes[name] = replace(request.settings_by_name(name, TABLES[name]), **chosen)
-    _refuse_pairs_beside_types(given)
+    _refuse_bad_or_conflicting_pairs(given)
     # What a file says of the grid gives way to what the options say, but --same
     # keeps the types of a file, and the types of one axis those of the other.
     if {"types", "pairs"} & options.keys():
@@ -502,7 +514,7 @@ def with_options(request: Request, options: Mapping[str, Any]) -> Request:
     return replace(request, **changes)
 
 
-def _refuse_pairs_beside_types(request: Request) -> None:
+def _refuse_bad_or_conflicting_pairs(request: Request) -> None:
     """Stop at texts that are no pair, and at pairs beside types."""
     for text in request.pairs:
         Pair.parse(text)
@@ -521,13 +533,13 @@ def _refuse_pairs_beside_types(request: Request) -> None:
         )
 
 
-def _option_at(place: str) -> str:
+def _option_at_error_path(place: str) -> str:
     """The option for the value at *place*: ``$.throughput.depths[0]`` is --depths."""
     _, *keys = place.strip("`").partition("[")[0].split(".")
-    return _option_of(*keys)
+    return _option_of_key(*keys)
 
 
-def _option_of(name: str, *keys: str) -> str:
+def _option_of_key(name: str, *keys: str) -> str:
     """The option for key *name* of a sweep file, or for a key of the table *name*."""
     if keys:
         return option_of(TABLES[name], keys[0])
@@ -634,7 +646,11 @@ def known_sweeps(folder: Path = Path("sweeps")) -> list[str]:
         for path in folder.glob("*.toml")
         if path.is_file() and NAME.fullmatch(path.stem)
     )
-    return list(dict.fromkeys([*here, *sorted(name for name, _ in _shipped_files())]))
+    return list(
+        dict.fromkeys(
+            [*here, *sorted(name for name, _ in _shipped_sweep_names_and_texts())]
+        )
+    )
 
 
 def is_path(name: str) -> bool:
@@ -642,7 +658,7 @@ def is_path(name: str) -> bool:
     return name.endswith(".toml") or not NAME.fullmatch(name)
 
 
-def run_folder_at(name: str) -> Path | None:
+def find_run_folder(name: str) -> Path | None:
     """
     The run folder that *name* is: its path, or ``corpus/model``; None if it is none.
 
@@ -669,7 +685,7 @@ def _read_sweep_file(name: str, folder: Path) -> tuple[str, str]:
     """
     path = folder / f"{name}.toml"
     if is_path(name):
-        run = run_folder_at(name)
+        run = find_run_folder(name)
         path = run / SWEEP if run else expand_home(name)
     try:
         data = read_regular(path)
@@ -680,10 +696,10 @@ def _read_sweep_file(name: str, folder: Path) -> tuple[str, str]:
         raise BadInput(
             source=path, reason=f"cannot be read: {reason}", hint="Look at the file."
         ) from error
-    shipped = dict(_shipped_files())
+    shipped = dict(_shipped_sweep_names_and_texts())
     if name in shipped:
         return path.name, shipped[name]
-    _refuse_model_or_corpus_name(name)
+    _refuse_name_for_other_option(name)
     if os.sep in name:
         raise BadInput(
             source=path,
@@ -693,7 +709,7 @@ def _read_sweep_file(name: str, folder: Path) -> tuple[str, str]:
     raise UnknownName(kind="sweep", name=name, known=known_sweeps(folder))
 
 
-def _refuse_model_or_corpus_name(name: str) -> None:
+def _refuse_name_for_other_option(name: str) -> None:
     """Stop at the name of a model, corpus or type with the option that takes it."""
     if name in BITS_PER_ELEMENT:
         raise BadInput(
@@ -714,7 +730,7 @@ def _refuse_model_or_corpus_name(name: str) -> None:
         )
 
 
-def _shipped_files() -> Iterator[tuple[str, str]]:
+def _shipped_sweep_names_and_texts() -> Iterator[tuple[str, str]]:
     """Name and text of each sweep file that comes with the package."""
     for file in resources.files("codeneedle").joinpath("sweep", "files").iterdir():
         if file.name.endswith(".toml"):
@@ -723,10 +739,10 @@ def _shipped_files() -> Iterator[tuple[str, str]]:
 
 def _refuse_unusable_names(request: Request, *, source: str) -> None:
     """Stop at impossible names of models, rotations and variants."""
-    _refuse_rotations(request.rotation)
-    _refuse_pairs_beside_types(request)
+    _refuse_unknown_rotations(request.rotation)
+    _refuse_bad_or_conflicting_pairs(request)
     for word in request.models:
-        stores.weights_path(word, source=f"{source}, key 'models':")
+        stores.weights_path_unless_built_in(word, source=f"{source}, key 'models':")
     for name in request.variants:
         if not NAME.fullmatch(name):
             raise BadInput(
@@ -736,7 +752,7 @@ def _refuse_unusable_names(request: Request, *, source: str) -> None:
             )
 
 
-def _refuse_rotations(words: Iterable[str]) -> None:
+def _refuse_unknown_rotations(words: Iterable[str]) -> None:
     """Stop at a rotation that is neither ``on`` nor ``off``."""
     known = ("on", "off")
     for word in words:

@@ -80,7 +80,7 @@ class CellEnded:
 Event = CellStarted | CellStepped | CellEnded
 
 
-def is_left(record: CellRecord | None, *, retries: bool) -> bool:
+def is_left_to_measure(record: CellRecord | None, *, retries: bool) -> bool:
     """
     Whether a cell is untried or interrupted, or failed where that is tried again.
 
@@ -120,17 +120,22 @@ class Runner:
     def __post_init__(self) -> None:
         self.workers = self.workers or [Worker(engine=self.run.engine)]
 
-    def sweep(
+    def measure_pairs(
         self,
         probe: Probe,
         pairs: Sequence[Pair],
         *,
         tell: Callable[[Event], None] = lambda _event: None,
     ) -> None:
-        """Measure the *pairs* that are left of *probe*; raises as `measure` does."""
-        self.measure(CellQueue(self, probe, pairs), tell=tell)
+        """
+        Measure the *pairs* that are left of *probe*.
 
-    def measure(
+        Raises:
+            CodeneedleError: See `measure_cells_of_queue`.
+        """
+        self.measure_cells_of_queue(CellQueue(self, probe, pairs), tell=tell)
+
+    def measure_cells_of_queue(
         self,
         queue: "CellQueue",
         *,
@@ -154,7 +159,7 @@ class Runner:
                 began; what was measured meanwhile is not stored.
             KeyboardInterrupt: As it came; running cells have an interrupted record.
         """
-        queue.stop_if_nothing_to_lose()
+        queue.refuse_nothing_to_lose()
         alone = self.timing_worker or self.workers[0]
         workers = [alone] if queue.probe.is_timed else self.workers
         if len(workers) == 1:
@@ -165,10 +170,10 @@ class Runner:
         if queue.error:
             raise queue.error
 
-    def read(self) -> Run:
+    def read_run_and_calibration(self) -> Run:
         """The run as it is stored by now, with derived statuses and what is settled."""
         # By tasks before: each has a runner of its own.
-        self.add_calibration(self.store.calibrated())
+        self.add_calibration(self.store.read_calibrations())
         return trusted_run(self.store.run_under_setup(self.run.setup))
 
     def measure_further_units(
@@ -188,12 +193,12 @@ class Runner:
             Its record, or that of the failure.
 
         Raises:
-            CodeneedleError: See `measure`.
+            CodeneedleError: See `measure_cells_of_queue`.
             KeyboardInterrupt: As it came.
         """
-        return self._ask_more(probe, pair, goal=goal, tell=tell)
+        return self._measure_more_of_pair(probe, pair, goal=goal, tell=tell)
 
-    def measure_check(
+    def measure_crosscheck(
         self,
         probe: Probe,
         pair: Pair,
@@ -206,9 +211,9 @@ class Runner:
         A failure leaves the answers that there are; returned and raised is as of
         `measure_further_units`.
         """
-        return self._ask_more(probe, pair, is_check=True, tell=tell)
+        return self._measure_more_of_pair(probe, pair, is_check=True, tell=tell)
 
-    def _ask_more(
+    def _measure_more_of_pair(
         self,
         probe: Probe,
         pair: Pair,
@@ -254,7 +259,7 @@ class Runner:
         events: SimpleQueue[Event | None] = SimpleQueue()
         queue.tell = events.put
 
-        def work(worker: Worker) -> None:
+        def run_worker_thread(worker: Worker) -> None:
             try:
                 self._measure_queue(worker, queue)
             except BaseException as error:  # noqa: BLE001 - raised by the main thread
@@ -263,7 +268,7 @@ class Runner:
                 events.put(None)
 
         threads = [
-            threading.Thread(target=work, args=(worker,), daemon=True)
+            threading.Thread(target=run_worker_thread, args=(worker,), daemon=True)
             for worker in workers
         ]
         try:
@@ -282,7 +287,7 @@ class Runner:
 
     def _measure_queue(self, worker: Worker, queue: "CellQueue") -> None:
         """Measure cells of *queue* until none is left."""
-        while (pair := queue.take()) is not None:
+        while (pair := queue.wait_and_take_pair()) is not None:
             try:
                 queue.tell(CellStarted(pair))
                 self._measure_and_store(worker, queue, pair, goal=self.goal)
@@ -307,19 +312,22 @@ class Runner:
         """
         draft = self._draft_cell(worker, queue, pair, goal=goal, is_check=is_check)
         try:
-            record = self._measure_cell(queue, draft)
+            record = self._wait_and_measure_cell(queue, draft)
         except KeyboardInterrupt:
             record = draft.record(Status.INTERRUPTED, reason=STOPPED)
-            queue.tell(CellEnded(self._store(draft, record)))
+            queue.tell(CellEnded(self._store_keeping_numbers(draft, record)))
             raise
         finally:
             worker.previous_end = draft.cell.previous_end
         self._refuse_full_disk(record)
         with queue.changed:
-            before, stored = draft.stored, queue.add(self._store(draft, record))
+            before, stored = (
+                draft.stored,
+                queue.add_and_report_record(self._store_keeping_numbers(draft, record)),
+            )
             # A failure leaves the numbers that there were.
             record = record if draft.stored is before else stored
-        queue.stop_if_cells_fail_alike(record)
+        queue.count_and_refuse_like_failures(record)
         return record
 
     def _draft_cell(
@@ -333,19 +341,19 @@ class Runner:
     ) -> "_Draft":
         """A cell before it is measured, which goes on with what is stored if it may."""
 
-        def tell(step: Step) -> None:
+        def report_step_or_interrupt(step: Step) -> None:
             if queue.is_aborted:
                 raise KeyboardInterrupt
             queue.tell(CellStepped(pair, step))
 
-        def calibrate(facts: Json) -> None:
+        def check_and_store_calibration(facts: Json) -> None:
             self._refuse_replaced_weights(cell)
             self.store.store_calibration(queue.probe.name, facts)
             self.add_calibration({queue.probe.name: facts})
 
-        def identify(program: str) -> None:
+        def check_program_identity(program: str) -> None:
             with queue.changed:
-                self._refuse_other_program(program)
+                self._keep_or_refuse_program(program)
 
         previous = queue.stored_record(pair)
         cell = ProbeContext(
@@ -356,9 +364,9 @@ class Runner:
             ),
             pair=pair,
             logs=self.store.make_log_folder(),
-            tell=tell,
-            calibrate=calibrate,
-            identify=identify,
+            tell=report_step_or_interrupt,
+            calibrate=check_and_store_calibration,
+            identify=check_program_identity,
             previous_record=previous
             if previous
             and (previous.is_partial or ((goal or is_check) and previous.has_numbers))
@@ -379,10 +387,10 @@ class Runner:
             else None,
             stored=previous,
         )
-        cell.keep = functools.partial(self._keep_observation, draft)
+        cell.keep = functools.partial(self._store_observation_so_far, draft)
         return draft
 
-    def _refuse_other_program(self, program: str) -> None:
+    def _keep_or_refuse_program(self, program: str) -> None:
         """
         Stop at a server that is another program than that of the cells so far.
 
@@ -411,20 +419,24 @@ class Runner:
         self.store.store_calibration(PROGRAM, facts)
         self.add_calibration({PROGRAM: facts})
 
-    def _keep_observation(self, draft: "_Draft", observation: Json) -> None:
+    def _store_observation_so_far(self, draft: "_Draft", observation: Json) -> None:
         """Store what was observed of a cell so far, if the weights are the same."""
         self._refuse_replaced_weights(draft.cell)
         draft.observation = observation
-        draft.stored = self.store.add(draft.record_so_far())
+        draft.stored = self.store.write_record(draft.record_so_far())
 
-    def _measure_cell(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
+    def _wait_and_measure_cell(self, queue: "CellQueue", draft: "_Draft") -> CellRecord:
         """
         The record of a cell, once no other sweep is in the way.
 
         A failure to measure is a record, too.
         """
         cell = draft.cell
-        waiting = functools.partial(self._wait, cell) if self.may_wait else None
+        waiting = (
+            functools.partial(self._wait_for_other_sweep, cell)
+            if self.may_wait
+            else None
+        )
         with occupying_machine(
             self.store.name, exclusive=queue.probe.is_timed, waiting=waiting
         ):
@@ -442,7 +454,7 @@ class Runner:
             raise KeyboardInterrupt  # its server was ended for that
         return record
 
-    def _store(self, draft: "_Draft", record: CellRecord) -> CellRecord:
+    def _store_keeping_numbers(self, draft: "_Draft", record: CellRecord) -> CellRecord:
         """
         Store *record*, unless a failure would replace numbers.
 
@@ -452,7 +464,7 @@ class Runner:
         is_failure = not (record.has_numbers or record.computes_nan)
         if previous and previous.has_numbers and is_failure:
             return previous
-        draft.stored = self.store.add(record)
+        draft.stored = self.store.write_record(record)
         return draft.stored
 
     def _refuse_replaced_weights(self, cell: ProbeContext) -> None:
@@ -462,14 +474,14 @@ class Runner:
         Files that were touched since are hashed.
         """
 
-        def tell(done: int, total: int) -> None:
+        def report_hashing(done: int, total: int) -> None:
             share = f"{min(1.0, done / total):.0%}"
             cell.report_step(0, 1, f"hashing the weights, which were touched: {share}")
 
         expected = self.run.setup.weights.sha256
-        refuse_replaced(self.run.weights, expected=expected, progress=tell)
+        refuse_replaced(self.run.weights, expected=expected, progress=report_hashing)
 
-    def _wait(self, cell: ProbeContext, who: str) -> None:
+    def _wait_for_other_sweep(self, cell: ProbeContext, who: str) -> None:
         """
         Wait a moment for another sweep.
 
@@ -623,7 +635,9 @@ class CellQueue:
 
     def _is_pending(self, pair: Pair) -> bool:
         """Whether *pair* is still to be measured, by its record."""
-        return is_left(self.records.get(pair), retries=self.runner.retry_failed)
+        return is_left_to_measure(
+            self.records.get(pair), retries=self.runner.retry_failed
+        )
 
     @property
     def pairs_left(self) -> tuple[Pair, ...]:
@@ -641,7 +655,7 @@ class CellQueue:
         pairs = (pair for pair in self.pairs if pair not in left)
         return {pair: self.records[pair] for pair in pairs if pair in self.records}
 
-    def take(self) -> Pair | None:
+    def wait_and_take_pair(self) -> Pair | None:
         """
         The next cell for a worker, once there is one; None if there is none.
 
@@ -705,7 +719,7 @@ class CellQueue:
         """The record of *pair* as it is stored; None if there is none."""
         return self._observed.get((pair, self.variant))
 
-    def add(self, record: CellRecord) -> CellRecord:
+    def add_and_report_record(self, record: CellRecord) -> CellRecord:
         """
         Take in a stored *record*, with events for it and for others that it changes.
 
@@ -724,16 +738,16 @@ class CellQueue:
                     self.tell(CellEnded(other))
         return record
 
-    def stop_if_cells_fail_alike(self, record: CellRecord) -> None:
+    def count_and_refuse_like_failures(self, record: CellRecord) -> None:
         """
         Count *record* among failures in a row that are alike, or begin anew.
 
         Raises:
             CodeneedleError: If all cells so far failed alike; or as of
-                `stop_if_nothing_to_lose`.
+                `refuse_nothing_to_lose`.
         """
         with self.changed:
-            self.stop_if_nothing_to_lose()
+            self.refuse_nothing_to_lose()
             self._failures = _alike_failures(self._failures, record)
             has_numbers = any(
                 self.records[pair].has_numbers
@@ -747,7 +761,7 @@ class CellQueue:
                     hint="Mend that, then run the same command with --retry-failed.",
                 )
 
-    def stop_if_nothing_to_lose(self) -> None:
+    def refuse_nothing_to_lose(self) -> None:
         """
         Stop at a reference that has nothing to lose, if cells are left.
 
@@ -779,7 +793,7 @@ class CellQueue:
         variants = {self.variant, "" if self.variant == AGAIN else self.variant}
         return {
             (record.pair, record.variant): record
-            for record in self.runner.store.records(self.probe.name)
+            for record in self.runner.store.read_records(self.probe.name)
             if record.pair in grid and record.variant in variants
         }
 

@@ -31,7 +31,7 @@ from codeneedle.sweep.runner import (
     CellQueue,
     NothingToLose,
     Runner,
-    is_left,
+    is_left_to_measure,
 )
 from codeneedle.sweep.steps import fix_and_store_order
 from codeneedle.sweep.workers import Worker, device_kind
@@ -42,7 +42,7 @@ from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
     NextStep,
-    further_time_share,
+    further_time_ratio,
     next_step,
     pairs_to_extend,
 )
@@ -88,7 +88,7 @@ class Task:
     """Which a sweep that decides takes with it, and why."""
 
     @property
-    def asks_more(self) -> bool:
+    def is_extension_or_check(self) -> bool:
         """Whether its pairs have numbers, and are asked for more or another way."""
         return self.is_further or self.variant is Variant.CHECK
 
@@ -157,7 +157,7 @@ def next_task(
         left_s: Seconds that are left: a step has as many pairs as fit, one at least.
     """
     now = _Now(run, wanted, verdict, taken, left_s)
-    tasks = _tasks_that_decide(now) if wanted.decides else _tasks_of_grid(now)
+    tasks = _tasks_of_deciding_sweep(now) if wanted.decides else _tasks_of_grid(now)
     return next((task for task in tasks if task not in taken.tasks), None)
 
 
@@ -180,7 +180,7 @@ class _Now:
         """By their keys, those of variants among them."""
         return {key_of(record): record for record in self.run.every_record}
 
-    def is_left(
+    def is_pair_left_to_measure(
         self,
         probe: Probe,
         pair: Pair,
@@ -195,7 +195,7 @@ class _Now:
         """
         retries = self.wanted.retries if retries is None else retries
         record = self.records.get(Key(pair, probe.name, variant))
-        return is_left(record, retries=retries)
+        return is_left_to_measure(record, retries=retries)
 
     def has_numbers(self, pair: Pair) -> bool:
         """Whether any probe has measured *pair*."""
@@ -207,7 +207,7 @@ class _Now:
         found = {r.pair: r for r in self.run.records if r.probe in names}
         return tuple(sorted(found, key=lambda pair: found[pair].started))
 
-    def records_and_reference(
+    def finished_records_and_reference(
         self, probe: Probe, pairs: Sequence[Pair]
     ) -> tuple[dict[Pair, CellRecord], Pair | None]:
         """The records of *pairs* with numbers of *probe*, and their reference."""
@@ -224,12 +224,14 @@ class _Now:
         return [probe for probe in probes if probe.name not in self.taken.silent]
 
     @cached_property
-    def first_units(self) -> int | None:
+    def first_step_units(self) -> int | None:
         """Units of the first step of a sweep that decides; None for the usual ones."""
         order = order_of(self.run)
         return next(iter(order.looks), None) if order else None
 
-    def group_pairs(self, pairs: Iterable[Pair]) -> Iterator[tuple[Pair, ...]]:
+    def group_pairs_into_tasks(
+        self, pairs: Iterable[Pair]
+    ) -> Iterator[tuple[Pair, ...]]:
         """
         *pairs* by the tasks that they are measured in: all of a run in one.
 
@@ -249,20 +251,22 @@ def _tasks_of_grid(now: _Now) -> Iterator[Task]:
     """Every pair, then open ones; pairs without a kernel last."""
     wanted = now.wanted
     last = wanted.without_kernel
-    yield from _tasks_of_cells(now, [pair for pair in wanted.pairs if pair not in last])
+    yield from _tasks_of_pairs_and_repeats(
+        now, [pair for pair in wanted.pairs if pair not in last]
+    )
     if wanted.may_extend:
         yield from _further_tasks(now)
-        yield from _check_tasks(now)
+        yield from _crosscheck_tasks(now)
     if last:
-        yield from _tasks_of_cells(now, wanted.pairs, Stage.WITHOUT_KERNEL)
+        yield from _tasks_of_pairs_and_repeats(now, wanted.pairs, Stage.WITHOUT_KERNEL)
 
 
-def _tasks_of_cells(
+def _tasks_of_pairs_and_repeats(
     now: _Now, pairs: Sequence[Pair], stage: Stage = Stage.GRID
 ) -> Iterator[Task]:
     """All probes on *pairs*, each with what is measured behind it."""
     for probe in now.probes_with_something_to_lose(now.wanted.probes):
-        if any(now.is_left(probe, pair) for pair in pairs):
+        if any(now.is_pair_left_to_measure(probe, pair) for pair in pairs):
             yield Task(probe=probe.name, pairs=tuple(pairs), stage=stage)
         yield from _reference_repeat_tasks(now, probe, pairs)
 
@@ -273,7 +277,7 @@ def _further_tasks(now: _Now) -> Iterator[Task]:
 
     For a third of the time, unless asked for; none once the reference has failed.
     """
-    is_long = now.wanted.more is None and further_time_share(now.run) >= TIME_SHARE
+    is_long = now.wanted.more is None and further_time_ratio(now.run) >= TIME_SHARE
     if is_long or now.verdict.reference in now.taken.failed:
         return
     for pair, units in pairs_to_extend(now.verdict).items():
@@ -298,9 +302,9 @@ def _extension_task(
 # --- a sweep that decides
 
 
-def _tasks_that_decide(now: _Now) -> Iterator[Task]:
+def _tasks_of_deciding_sweep(now: _Now) -> Iterator[Task]:
     """The reference, steps until nothing could change the answer, then what is left."""
-    telling = [probe for probe in now.wanted.probes if probe.tells_loss]
+    telling = [probe for probe in now.wanted.probes if probe.has_loss_metric]
     yield from _reference_tasks(now, telling)
     if reference_of(now.run, now.wanted) is None or order_of(now.run) is None:
         return
@@ -313,10 +317,10 @@ def _tasks_that_decide(now: _Now) -> Iterator[Task]:
         return
     asked = now.pairs_tried(telling)
     for probe in now.wanted.probes:
-        is_open = any(now.is_left(probe, pair) for pair in asked)
-        if not probe.tells_loss and asked and is_open:
+        is_open = any(now.is_pair_left_to_measure(probe, pair) for pair in asked)
+        if not probe.has_loss_metric and asked and is_open:
             yield Task(probe=probe.name, pairs=asked)
-    yield from _check_tasks(now)
+    yield from _crosscheck_tasks(now)
     for probe in telling:
         yield from _reference_repeat_tasks(now, probe, now.pairs_tried([probe]))
 
@@ -341,9 +345,9 @@ def _reference_tasks(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
     for pair in reference_candidates(now.wanted):
         for probe in telling:
             # One that is measured again is asked for as many as all others.
-            task = Task(probe=probe.name, pairs=(pair,), units=now.first_units)
+            task = Task(probe=probe.name, pairs=(pair,), units=now.first_step_units)
             was_tried = replace(task, units=None) in now.taken.tasks
-            if now.is_left(probe, pair) and not was_tried:
+            if now.is_pair_left_to_measure(probe, pair) and not was_tried:
                 yield task
         if now.has_numbers(pair):
             return
@@ -366,10 +370,10 @@ def _retry_tasks(now: _Now, telling: Sequence[Probe]) -> Iterator[Task]:
         pairs = tuple(
             pair
             for pair in now.pairs_tried([probe])
-            if pair not in before and now.is_left(probe, pair)
+            if pair not in before and now.is_pair_left_to_measure(probe, pair)
         )
-        units = now.first_units
-        for own in now.group_pairs(pairs):
+        units = now.first_step_units
+        for own in now.group_pairs_into_tasks(pairs):
             yield Task(probe=probe.name, pairs=own, units=units, stage=Stage.RETRIED)
 
 
@@ -400,11 +404,17 @@ def _tasks_of_step(
         yield _extension_task(pair, units, Stage.STEP, step)
     for probe in telling:
         # What failed was measured again before the first step.
-        if any(now.is_left(probe, pair, retries=False) for pair in step.new_pairs):
+        if any(
+            now.is_pair_left_to_measure(probe, pair, retries=False)
+            for pair in step.new_pairs
+        ):
             # Not what other probes alone were asked: they may have ruled it out.
             pairs = dict.fromkeys((*now.pairs_tried([probe]), *step.new_pairs))
-            for own in now.group_pairs(pairs):
-                if any(now.is_left(probe, pair, retries=False) for pair in own):
+            for own in now.group_pairs_into_tasks(pairs):
+                if any(
+                    now.is_pair_left_to_measure(probe, pair, retries=False)
+                    for pair in own
+                ):
                     yield Task(
                         probe=probe.name,
                         pairs=own,
@@ -417,7 +427,7 @@ def _tasks_of_step(
 # --- behind both
 
 
-def _check_tasks(now: _Now) -> Iterator[Task]:
+def _crosscheck_tasks(now: _Now) -> Iterator[Task]:
     """
     The pair that is about to be set and the reference, another way.
 
@@ -429,10 +439,10 @@ def _check_tasks(now: _Now) -> Iterator[Task]:
         record.pair
         for record in now.run.records
         if record.probe == PROBE.name and record.has_numbers
-        if record.pair in both and FURTHER.lacks_check(record, now.setup)
+        if record.pair in both and FURTHER.needs_check(record, now.setup)
     )
     is_asked = any(probe is PROBE for probe in now.wanted.probes)
-    for own in now.group_pairs(pairs) if is_asked else ():
+    for own in now.group_pairs_into_tasks(pairs) if is_asked else ():
         yield Task(probe=PROBE.name, pairs=own, variant=Variant.CHECK)
 
 
@@ -444,7 +454,7 @@ def _reference_repeat_tasks(
 
     Once more, then on the CPU, then on other devices.
     """
-    finished, reference = now.records_and_reference(probe, pairs)
+    finished, reference = now.finished_records_and_reference(probe, pairs)
     if reference is None:
         return
     task = Task(probe=probe.name, pairs=(reference,))
@@ -457,10 +467,12 @@ def _reference_repeat_tasks(
     if not probe.is_timed:
         variants += (
             replace(task, variant=Variant.ELSEWHERE, device=device)
-            for device in other_devices(finished[reference], now.wanted.devices)
+            for device in one_device_per_other_kind(
+                finished[reference], now.wanted.devices
+            )
         )
     for variant in variants:
-        if now.is_left(probe, reference, variant.record_variant):
+        if now.is_pair_left_to_measure(probe, reference, variant.record_variant):
             yield variant
 
 
@@ -484,7 +496,7 @@ def _needs_cpu_repeat(
     )
 
 
-def other_devices(record: CellRecord, devices: Sequence[str]) -> list[str]:
+def one_device_per_other_kind(record: CellRecord, devices: Sequence[str]) -> list[str]:
     """
     The first of each kind of *devices* that has not measured *record*.
 
@@ -508,7 +520,7 @@ class JudgedTask:
     verdict: Verdict
 
 
-def judged_task_of(
+def judge_run_and_pick_task(
     run: Run, wanted: Wanted, limits: Limits, taken: Taken, left_s: float
 ) -> JudgedTask | None:
     """The `next_task` of *run*, which is judged once for it; None if none is left."""
@@ -538,34 +550,36 @@ class Schedule:
 
         The run is read and judged once for each.
         """
-        while judged := self.next_judged_task(left_s()):
+        while judged := self.fix_order_and_judge_next(left_s()):
             yield judged
             self.taken.tasks.add(judged.task)
 
-    def next_judged_task(self, left_s: float = math.inf) -> JudgedTask | None:
+    def fix_order_and_judge_next(self, left_s: float = math.inf) -> JudgedTask | None:
         """
         What is next.
 
         None if nothing is left. Fixes the order once there is a reference.
         """
-        run = self.runner.read()
+        run = self.runner.read_run_and_calibration()
         if (
             self.wanted.decides
             and not self.is_settled
             and self.has_tried_reference(run)
         ):
-            self.fix_probes_and_order(run)
+            self.drop_probes_and_store_order(run)
             run = replace(run, setup=self.runner.run.setup)
-        return judged_task_of(run, self.wanted, self.limits, self.taken, left_s)
+        return judge_run_and_pick_task(
+            run, self.wanted, self.limits, self.taken, left_s
+        )
 
     def has_tried_reference(self, run: Run) -> bool:
         """Whether all that tell losses have measured the reference, or tried to."""
         reference = reference_of(run, self.wanted)
-        names = {probe.name for probe in self.wanted.probes if probe.tells_loss}
+        names = {probe.name for probe in self.wanted.probes if probe.has_loss_metric}
         tried = {record.probe for record in run.records if record.pair == reference}
         return reference is not None and names <= tried
 
-    def fix_probes_and_order(self, run: Run) -> None:
+    def drop_probes_and_store_order(self, run: Run) -> None:
         """
         Leave out what the reference shows to be silent, and fix the order.
 
@@ -573,12 +587,12 @@ class Schedule:
             NothingToLose: If that is so of all that tell losses.
         """
         self.is_settled = True
-        for probe in (p for p in self.wanted.probes if p.tells_loss):
+        for probe in (p for p in self.wanted.probes if p.has_loss_metric):
             try:
                 queue = CellQueue(self.runner, probe, self.wanted.pairs)
-                queue.stop_if_nothing_to_lose()
+                queue.refuse_nothing_to_lose()
             except NothingToLose as error:
-                self.leave_out(probe.name, error)
+                self.leave_out_probe_or_raise(probe.name, error)
         reference = reference_of(run, self.wanted)
         if reference is not None:
             fix_and_store_order(
@@ -589,7 +603,7 @@ class Schedule:
                 most_s=self.first_answer_s,
             )
 
-    def leave_out(self, probe: str, error: NothingToLose) -> None:
+    def leave_out_probe_or_raise(self, probe: str, error: NothingToLose) -> None:
         """
         Ask *probe* no further, as its reference has nothing to lose.
 
@@ -599,7 +613,7 @@ class Schedule:
         self.taken.silent.add(probe)
         probes = self.wanted.probes
         if self.wanted.decides:
-            probes = tuple(probe for probe in probes if probe.tells_loss)
+            probes = tuple(probe for probe in probes if probe.has_loss_metric)
         if {each.name for each in probes} <= self.taken.silent:
             raise error
         self.left_out(error)
@@ -623,7 +637,7 @@ class Schedule:
             ][:1]
         return there
 
-    def fail(self, pair: Pair) -> None:
+    def exclude_from_further_units(self, pair: Pair) -> None:
         """Ask *pair* for no further units."""
         self.taken.failed.add(pair)
 
@@ -631,5 +645,5 @@ class Schedule:
 def is_short_of_task(record: CellRecord, task: Task, setup: Setup) -> bool:
     """Whether *record* lacks what *task* has asked of its pair."""
     if task.variant is Variant.CHECK:
-        return FURTHER.lacks_check(record, setup)
+        return FURTHER.needs_check(record, setup)
     return not record.has_numbers or FURTHER.units(record) < (task.units or 0)

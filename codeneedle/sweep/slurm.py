@@ -9,8 +9,8 @@ from pathlib import Path
 
 from codeneedle.errors import BadInput, FolderUnusable, ToolFailed
 from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.prepare import refuse_unfit_folder
-from codeneedle.sweep.request import Execution, keep_request
+from codeneedle.sweep.prepare import refuse_or_void_unfit_folder
+from codeneedle.sweep.request import Execution, merge_into_sweep_file
 from codeneedle.system.files import write_atomically
 from codeneedle.system.processes import run_for_output
 from codeneedle.text import one_line
@@ -55,14 +55,14 @@ class SlurmArray:
             "--open-mode=append",
             # SLURM replaces what follows a single percent sign.
             f"--output={shlex.quote(log.replace('%', '%%') + '/slurm-%A_%a.log')}",
-            *self._further_options(),
+            *self._parse_further_options(),
         ]
         for text in (*options, here, *map(str, folders)):
             _refuse_line_breaks(text)
         # Not of COUNT: some tasks may be sent again.
         share = f'--shard "$SLURM_ARRAY_TASK_ID/{self.tasks}"'
         program = [sys.executable, "-m", "codeneedle", "sweep"]
-        uses = list(_options(execution))
+        uses = list(_execution_option_words(execution))
         commands = [
             f"{shlex.join([*program, str(folder), *uses])} {share}"
             for folder in folders
@@ -71,11 +71,11 @@ class SlurmArray:
             "#!/bin/sh",
             *(f"#SBATCH {option}" for option in options),
             f"cd {shlex.quote(here)} || exit",
-            *_one_after_the_other(commands),
+            *_sequential_shell_lines(commands),
         ]
         return "".join(f"{line}\n" for line in lines)
 
-    def _further_options(self) -> list[str]:
+    def _parse_further_options(self) -> list[str]:
         """`more` on one line: an option may have its value in the next word."""
         try:
             more = shlex.split(self.more)
@@ -99,11 +99,11 @@ class SlurmArray:
         folders = [plan.store.folder for plan in plans]
         script = self.script(folders, plans[0].execution)
         for plan in plans:
-            refuse_unfit_folder(plan)
+            refuse_or_void_unfit_folder(plan)
             if plan.store.is_void:
-                with plan.store.lock():
+                with plan.store.make_and_lock_folder():
                     plan.store.set_run_aside()
-            keep_request(plan.kept, plan.store)
+            merge_into_sweep_file(plan.kept, plan.store)
         try:
             write_atomically(path, script.encode())
         except OSError as error:
@@ -129,7 +129,7 @@ class SlurmArray:
         return done.stdout.strip()
 
 
-def _options(execution: Execution) -> Iterator[str]:
+def _execution_option_words(execution: Execution) -> Iterator[str]:
     """The options of *execution* that a run folder does not keep, as words."""
     if execution.llama_server:
         yield from ("--llama-server", str(execution.llama_server))
@@ -139,7 +139,7 @@ def _options(execution: Execution) -> Iterator[str]:
         yield from ("--workers", str(execution.workers))
 
 
-def _one_after_the_other(commands: Sequence[str]) -> list[str]:
+def _sequential_shell_lines(commands: Sequence[str]) -> list[str]:
     """Lines of a shell; cells without numbers, code 1, do not keep it from the next."""
     if len(commands) == 1:
         return [f"exec {commands[0]}"]

@@ -21,7 +21,7 @@ from codeneedle.verdict.asking_order import Order, stored_asking_order
 from codeneedle.verdict.next import (
     FURTHER,
     PROBE,
-    cell_s,
+    expected_cell_s,
     is_extendable,
 )
 
@@ -76,7 +76,7 @@ def fix_and_store_order(
         unborne: Types of K that are predicted to lose more than is allowed.
         most_s: See `first_look_index`.
     """
-    run = runner.read()
+    run = runner.read_run_and_calibration()
     stored = stored_asking_order(run.setup)
     wanted = [str(pair) for pair in pairs if pair != reference]
     if stored is not None and {*wanted} <= {*stored.pairs}:
@@ -101,7 +101,7 @@ def adopt_and_store_order(
         pairs: Those that may be measured.
         unborne: Types of K that the weights of this run are predicted not to bear.
     """
-    stored = stored_asking_order(runner.read().setup)
+    stored = stored_asking_order(runner.read_run_and_calibration().setup)
     stored = stored or replace(order, pairs=(), unborne=unborne)
     return _store_extended_order(runner, stored, [str(pair) for pair in pairs])
 
@@ -115,7 +115,7 @@ def _store_extended_order(
     The setup of the runner has it from then on.
     """
     order = replace(stored, pairs=tuple(dict.fromkeys((*stored.pairs, *wanted))))
-    runner.store.keep_order(as_json(order))
+    runner.store.store_order(as_json(order))
     setup = replace(runner.run.setup, order=as_json(order))
     runner.run = replace(runner.run, setup=setup)
     return order
@@ -138,9 +138,9 @@ def _with_looks(order: Order, run: Run, reference: Pair, most_s: float) -> Order
         others_s = _seconds_of_other_probes(run, reference)
         at = first_look_index(
             ends,
-            functools.partial(cell_s, own, run.setup),
+            functools.partial(expected_cell_s, own, run.setup),
             cells=cells,
-            spent_s=own.phases.total_s + cells * others_s,
+            spent_s=own.phases.total_from_launch_s + cells * others_s,
             most_s=most_s,
         )
     return replace(order, looks=tuple(ends[at:]), skipped=at)
@@ -149,10 +149,10 @@ def _with_looks(order: Order, run: Run, reference: Pair, most_s: float) -> Order
 def _seconds_of_other_probes(run: Run, pair: Pair) -> float:
     """What *pair* took for losses of which no more is asked than every pair is."""
     return math.fsum(
-        record.phases.total_s
+        record.phases.total_from_launch_s
         for record in run.records
         if record.pair == pair and record.has_numbers and not is_extendable(record)
-        if PROBES[record.probe].tells_loss
+        if PROBES[record.probe].has_loss_metric
     )
 
 
@@ -175,7 +175,7 @@ def _planned_steps(plan: Plan) -> Iterator[PlannedStep]:
     """The steps that `with_steps` says, in the order in which they come."""
     reference, *others = measurable_pairs(plan)
     order = Order(pairs=tuple(map(str, others)), unborne=plan.unborne_types)
-    ends = planned_looks(plan)
+    ends = planned_functions_at_looks(plan)
     at = _planned_first_look_index(plan, ends, cells=1 + len(order.first_step_pairs))
     look = ends[at] if ends else 0
     each = f", {plural(look, 'function')} each" if look else ""
@@ -207,13 +207,13 @@ def initial_function_count(ends: Sequence[int]) -> int:
     return ends[0] if ends else 0
 
 
-def planned_looks(plan: Plan) -> list[int]:
+def planned_functions_at_looks(plan: Plan) -> list[int]:
     """
     Numbers of functions after which a pair is judged.
 
     By an estimate before any count.
     """
-    setup = plan.store.intact_setup()
+    setup = plan.store.read_intact_setup()
     if setup and PROBE.name in setup.probes:
         return [*FURTHER.units_at_looks(setup)]
     if PROBE not in plan.probes:
@@ -254,7 +254,7 @@ def _planned_step(plan: Plan, what: str, cells: int, functions: int) -> PlannedS
 def _planned_cell_price(plan: Plan, functions: int) -> Price | None:
     """What one cell of each probe with losses takes; None if that is unknown of one."""
     price = Price()
-    for probe in (p for p in plan.probes if p.tells_loss):
+    for probe in (p for p in plan.probes if p.has_loss_metric):
         bill = plan.bill(probe, functions=functions if probe is PROBE else None)
         if bill is None:
             return None

@@ -8,7 +8,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import Engine
 from codeneedle.errors import BadInput
 from codeneedle.probes.probe import Probe
-from codeneedle.records.comparability import first_difference_path
+from codeneedle.records.comparability import first_observation_difference_path
 from codeneedle.records.record import CellRecord
 from codeneedle.records.store import Store
 from codeneedle.reference import reference_among
@@ -52,7 +52,7 @@ class Worker:
     """When its server before had ended, in monotonic seconds."""
 
 
-def places(
+def worker_places(
     *, devices: Sequence[str] = (), workers: int | None = None
 ) -> tuple[Place, ...]:
     """
@@ -101,7 +101,7 @@ def device_agreement_sentence(
     theirs = others.get(ours.pair) if ours else None
     if not (ours and theirs and theirs.has_numbers):
         return ""
-    place = first_difference_path(ours.observation, theirs.observation)
+    place = first_observation_difference_path(ours.observation, theirs.observation)
     where = f"{ours.pair} on {ours.device} and on {theirs.device}"
     if not place:
         return f"{where}: the same {probe.name}"

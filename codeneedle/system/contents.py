@@ -9,7 +9,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
+from codeneedle.system.files import (
+    cache_folder,
+    file_state_text,
+    read_json_or_none,
+    write_json_if_possible,
+)
 
 KEPT_FROM_BYTES = 1 << 20
 """Size of a file from which on its hash is kept: less is read as fast as a note."""
@@ -23,7 +28,7 @@ class _ContentHash:
     sha256: str
 
 
-def content_hash(path: Path) -> str:
+def cached_content_hash(path: Path) -> str:
     """SHA-256 of the file at *path*; empty if it cannot be read."""
     try:
         same, size = file_state_text(path), path.stat().st_size
@@ -31,11 +36,11 @@ def content_hash(path: Path) -> str:
             return hashlib.sha256(path.read_bytes()).hexdigest()
         name = hashlib.sha256(same.encode(errors="replace")).hexdigest()[:32]
         note = cache_folder() / "contents" / f"{name}.json"
-        if known := read_note(note, _ContentHash):
+        if known := read_json_or_none(note, _ContentHash):
             return known.sha256
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        write_note(note, _ContentHash(path.name, digest))
+        write_json_if_possible(note, _ContentHash(path.name, digest))
     except OSError:
         return ""
     return digest
@@ -44,11 +49,11 @@ def content_hash(path: Path) -> str:
 def joint_hash(paths: Iterable[Path]) -> str:
     """A hash of the contents of all files at *paths*, links resolved, in any order."""
     files = {path.resolve() for path in paths}
-    hashes = sorted(content_hash(path) for path in files)
+    hashes = sorted(cached_content_hash(path) for path in files)
     return hashlib.sha256("\n".join(hashes).encode()).hexdigest()
 
 
-def named_files(words: Iterable[str]) -> Iterator[Path]:
+def existing_files_in_words(words: Iterable[str]) -> Iterator[Path]:
     """
     The files that *words* of a command line name, each once.
 
@@ -57,7 +62,7 @@ def named_files(words: Iterable[str]) -> Iterator[Path]:
     """
     seen: set[Path] = set()
     for word in words:
-        for name in _names_in(word):
+        for name in _possible_file_names(word):
             path = Path(name)
             with contextlib.suppress(OSError, ValueError):
                 if path.is_file() and path not in seen:
@@ -65,7 +70,7 @@ def named_files(words: Iterable[str]) -> Iterator[Path]:
                     yield path
 
 
-def _names_in(word: str) -> Iterator[str]:
+def _possible_file_names(word: str) -> Iterator[str]:
     """What may name a file in *word*: it, its value, items, each without a colon."""
     for part in (word, word.partition("=")[2]):
         for item in dict.fromkeys((part, *part.split(","))):
@@ -80,5 +85,5 @@ def file_hashes(paths: Iterable[Path]) -> dict[str, str]:
         while name in hashes:
             number += 1
             name = f"{path.name} ({number})"
-        hashes[name] = content_hash(path)
+        hashes[name] = cached_content_hash(path)
     return hashes

@@ -72,16 +72,16 @@ def refuse_unreadable(*folders: Path) -> None:
     """
     for folder in folders:
         for above in reversed(folder.absolute().parents):
-            _refuse_closed(above, os.X_OK)
-        _refuse_closed(folder, os.R_OK | os.X_OK)
+            _refuse_folder_without_rights(above, os.X_OK)
+        _refuse_folder_without_rights(folder, os.R_OK | os.X_OK)
 
 
-def _refuse_closed(folder: Path, rights: int) -> None:
+def _refuse_folder_without_rights(folder: Path, rights: int) -> None:
     if os.path.isdir(folder) and not os.access(folder, rights):  # noqa: PTH112 - any name
         raise SystemRefuses(number=errno.EACCES, file=str(folder))
 
 
-def nearest_folder(path: Path) -> Path:
+def nearest_existing_path(path: Path) -> Path:
     """*path*, absolute, or the nearest folder above it that exists."""
     absolute = expand_home(path).absolute()
     return next(place for place in (absolute, *absolute.parents) if exists(place))
@@ -142,7 +142,7 @@ def make_unlinked_folder(folder: Path) -> Path:
     return folder
 
 
-def make_empty(folder: Path, *, mode: int = 0o777) -> Path:
+def make_or_empty_folder(folder: Path, *, mode: int = 0o777) -> Path:
     """
     The absolute path of *folder*, which is made, or emptied; a link is removed.
 
@@ -209,7 +209,7 @@ def _remove_files_move_folders(
     return moved, number
 
 
-def create(path: Path) -> BinaryIO:
+def replace_with_empty_file(path: Path) -> BinaryIO:
     """
     A new, empty file at *path*, open for appending; its folder must exist.
 
@@ -244,7 +244,7 @@ def write_atomically(path: Path, data: bytes, *, is_lasting: bool = True) -> Non
     # A random name: another process may write the same file.
     draft = path.with_name(f"{path.name}.{secrets.token_hex(4)}.draft")
     try:
-        with create(draft) as file:
+        with replace_with_empty_file(draft) as file:
             file.write(data)
             file.flush()
             if is_lasting:
@@ -298,7 +298,7 @@ def read_regular(path: Path) -> bytes | None:
         return None
 
 
-def tail(path: Path, limit_bytes: int) -> str:
+def masked_log_tail(path: Path, limit_bytes: int) -> str:
     """
     The text of the last *limit_bytes* of a log; empty if it cannot be read.
 
@@ -312,7 +312,7 @@ def tail(path: Path, limit_bytes: int) -> str:
         return ""
 
 
-def size_of(path: Path) -> int:
+def file_size_or_zero(path: Path) -> int:
     """The size of a file in bytes; 0 if it is not there, or may not be looked at."""
     try:
         return path.stat().st_size
@@ -320,7 +320,7 @@ def size_of(path: Path) -> int:
         return 0
 
 
-def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
+def read_json_or_none(path: Path, layout: type[_Layout]) -> _Layout | None:
     """The note at *path*; None if there is none, or it is no *layout*."""
     try:
         return msgspec.json.decode(read_regular(path) or b"", type=layout)
@@ -328,7 +328,7 @@ def read_note(path: Path, layout: type[_Layout]) -> _Layout | None:
         return None
 
 
-def write_note(path: Path, note: object) -> None:
+def write_json_if_possible(path: Path, note: object) -> None:
     """Write *note* as JSON if the disk allows it; nothing depends on it."""
     with contextlib.suppress(OSError):
         write_atomically(path, msgspec.json.encode(note))
@@ -473,7 +473,7 @@ def _private_folders_root() -> Path:
 
 def free_disk_bytes(folder: Path) -> int:
     """Free space where *folder* is or would be made."""
-    return psutil.disk_usage(str(nearest_folder(folder))).free
+    return psutil.disk_usage(str(nearest_existing_path(folder))).free
 
 
 def ensure_whole_folder(

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from codeneedle.errors import BadInput
-from codeneedle.system.contents import content_hash
+from codeneedle.system.contents import cached_content_hash
 from codeneedle.system.secrets import is_secret, secret_name_in
 
 KEPT = frozenset(
@@ -74,18 +74,20 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _passed_on: set[str] = set()
 
 
-def assignment(variable: tuple[str, str]) -> str:
+def shell_assignment(variable: tuple[str, str]) -> str:
     """A name with its value, as a shell sets it."""
     name, value = variable
     return f"{name}={shlex.quote(value)}"
 
 
-def with_variables(variables: Mapping[str, str], command: Iterable[str]) -> str:
+def command_line_with_variables(
+    variables: Mapping[str, str], command: Iterable[str]
+) -> str:
     """*command* for a shell, behind the *variables* that it needs."""
-    return " ".join((*map(assignment, variables.items()), shlex.join(command)))
+    return " ".join((*map(shell_assignment, variables.items()), shlex.join(command)))
 
 
-def pass_on(names: Iterable[str]) -> None:
+def set_passed_on_variables(names: Iterable[str]) -> None:
     """
     Have children inherit the variables of these *names*, too, and no others.
 
@@ -134,16 +136,16 @@ def withheld_variables() -> tuple[str, ...]:
         name
         for name in sorted(os.environ)
         if name.startswith((*_SUSPECTS, *KEPT_PREFIXES))
-        if name not in OURS and name not in REPLACED and not _is_kept(name)
+        if name not in OURS and name not in REPLACED and not _is_inherited(name)
     )
 
 
 def inherited_variables() -> dict[str, str]:
-    """The variables that a child may inherit, with those of `pass_on`."""
-    return {name: value for name, value in os.environ.items() if _is_kept(name)}
+    """The variables that a child may inherit, with those that are passed on."""
+    return {name: value for name, value in os.environ.items() if _is_inherited(name)}
 
 
-def _is_kept(name: str) -> bool:
+def _is_inherited(name: str) -> bool:
     """Whether a child inherits the variable *name*."""
     if name in KEPT | _passed_on:
         return True
@@ -168,4 +170,4 @@ def setup_variables() -> dict[str, str]:
 def _value_or_hash(value: str) -> str:
     """*value*; of the path of a file, the hash of that."""
     is_file = os.sep in value and Path(value).is_file()
-    return f"sha256:{content_hash(Path(value))}" if is_file else value
+    return f"sha256:{cached_content_hash(Path(value))}" if is_file else value

@@ -63,7 +63,7 @@ def facts() -> MachineFacts:
     """Collect the facts; takes milliseconds."""
     memory = psutil.virtual_memory()
     logical = psutil.cpu_count() or 1
-    total = min(memory.total, _memory_limit() or memory.total)
+    total = min(memory.total, _container_memory_limit() or memory.total)
     return MachineFacts(
         system=_system_name(),
         architecture=platform.machine(),
@@ -87,10 +87,10 @@ def usable_cores() -> int:
     cores = psutil.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    return max(1, min(cores, _core_limit() or cores))
+    return max(1, min(cores, _container_core_limit() or cores))
 
 
-def busy_cores() -> float:
+def measure_busy_cores() -> float:
     """Cores that all programs together use now, from 0; takes 0.2 s."""
     return psutil.cpu_percent(interval=0.2) / 100 * (psutil.cpu_count() or 1)
 
@@ -98,10 +98,10 @@ def busy_cores() -> float:
 def available_memory_bytes() -> int:
     """Memory that can be allocated now, in the container, without swapping."""
     available = psutil.virtual_memory().available
-    limit = _memory_limit()
+    limit = _container_memory_limit()
     if limit is None:
         return available
-    used = _number_in(CGROUP / "memory.current") or 0
+    used = _number_in_cgroup_file(CGROUP / "memory.current") or 0
     return max(0, min(available, limit - used))
 
 
@@ -154,14 +154,14 @@ def _system_name() -> str:
 def _processor_name() -> str:
     """Name of the processor; empty if unknown."""
     if sys.platform == "darwin":
-        return _sysctl_brand()
+        return _macos_processor_name()
     try:
-        return processor_in(CPUINFO.read_text(errors="replace"))
+        return parse_processor_name(CPUINFO.read_text(errors="replace"))
     except OSError:
         return ""
 
 
-def processor_in(cpuinfo: str) -> str:
+def parse_processor_name(cpuinfo: str) -> str:
     """Name of the processor in the text of ``/proc/cpuinfo``; empty if it has none."""
     lines = cpuinfo.splitlines()
     pairs = [line.split(":", 1) for line in lines if ":" in line]
@@ -171,7 +171,7 @@ def processor_in(cpuinfo: str) -> str:
     return next((facts[key] for key in keys if facts.get(key)), "")
 
 
-def _sysctl_brand() -> str:
+def _macos_processor_name() -> str:
     """Name of the processor on macOS; empty if unknown."""
     argv = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
     try:
@@ -180,7 +180,7 @@ def _sysctl_brand() -> str:
         return ""
 
 
-def _core_limit() -> int | None:
+def _container_core_limit() -> int | None:
     """Whole cores that the container may use; None where there is no limit."""
     try:
         quota, period = (CGROUP / "cpu.max").read_text().split()[:2]
@@ -191,9 +191,9 @@ def _core_limit() -> int | None:
     return max(1, int(quota) // int(period))
 
 
-def _memory_limit() -> int | None:
+def _container_memory_limit() -> int | None:
     """Bytes that the container may use; None where there is no limit."""
-    return _number_in(CGROUP / "memory.max")
+    return _number_in_cgroup_file(CGROUP / "memory.max")
 
 
 def memory_kill_count() -> int:
@@ -214,12 +214,12 @@ _KILLS_BEFORE = memory_kill_count()
 """`memory_kill_count` at the start of this process."""
 
 
-def ran_out_of_memory() -> bool:
+def has_memory_kill_since_start() -> bool:
     """Whether the kernel has killed a process for it since this one started."""
     return memory_kill_count() > _KILLS_BEFORE
 
 
-def _number_in(path: Path) -> int | None:
+def _number_in_cgroup_file(path: Path) -> int | None:
     """The number in a file of the container's memory; None for ``max`` or no file."""
     try:
         text = path.read_text().strip()

@@ -36,7 +36,7 @@ def occupying_machine(
 
     def wait() -> None:
         if waiting:
-            waiting(_who_computes(path))
+            waiting(_clean_notes_and_name_holder(path))
 
     # Not every system names the holders of a shared lock.
     note = path.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
@@ -51,7 +51,7 @@ def occupying_machine(
         yield
 
 
-def _who_computes(path: Path) -> str:
+def _clean_notes_and_name_holder(path: Path) -> str:
     """Process and run of another sweep that computes; empty if unknown."""
     who = ""
     for note in path.parent.glob(f"{path.stem}.*-*"):

@@ -19,9 +19,9 @@ import psutil
 
 from codeneedle.system.files import (
     cache_folder,
-    read_note,
+    read_json_or_none,
     remove_private_folders,
-    write_note,
+    write_json_if_possible,
 )
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
@@ -53,11 +53,11 @@ class Process:
     """A process; a later one with the same pid differs."""
 
     pid: _Pid  # its number
-    started: float  # its start; see `started_at`
+    started: float  # its start; see `start_for_comparison`
 
     def is_alive(self) -> bool:
         """Whether it still runs on this host."""
-        return started_at(self.pid) == self.started
+        return start_for_comparison(self.pid) == self.started
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ChildNote:
         """Whether its owner ran on this host, and is gone."""
         return self.host == host_identity() and not self.owner.is_alive()
 
-    def groups(self) -> list[int]:
+    def find_marked_groups(self) -> list[int]:
         """
         The process groups, but our own, in which a process bears the mark.
 
@@ -98,16 +98,16 @@ class ChildNote:
                     groups.add(os.getpgid(pid))
         return sorted(groups - {os.getpgrp()})
 
-    def end(self) -> list[Orphan]:
+    def end_marked_groups(self) -> list[Orphan]:
         """
-        End its `groups`, and what they start meanwhile; returns those it ended.
+        End the marked groups, and what they start meanwhile; returns those it ended.
 
         Raises:
             ToolFailed: If a process survives SIGKILL.
         """
         ended = []
         for _ in range(PASSES):
-            groups = self.groups()
+            groups = self.find_marked_groups()
             for group in groups:
                 end_group(group)
                 ended.append(Orphan(self.program, group))
@@ -162,8 +162,8 @@ def running_with_note(
         ) as child:
             yield child
     finally:
-        note.end()
-        if not note.groups():
+        note.end_marked_groups()
+        if not note.find_marked_groups():
             _remove_note(_note_file(note))
 
 
@@ -177,13 +177,15 @@ def _program_name(argv: Sequence[str]) -> str:
 def orphans() -> list[Orphan]:
     """The process groups of this host whose owner is gone."""
     marked = (
-        (note, group) for _, note in _abandoned_notes() for group in note.groups()
+        (note, group)
+        for _, note in _clean_and_find_abandoned_notes()
+        for group in note.find_marked_groups()
     )
     # A note and a draft of its next version name the same group.
     return list(dict.fromkeys(Orphan(note.program, group) for note, group in marked))
 
 
-def end_orphans() -> list[Orphan]:
+def end_orphans_and_clean_up() -> list[Orphan]:
     """
     End the `orphans`, and remove their notes and private folders.
 
@@ -196,14 +198,14 @@ def end_orphans() -> list[Orphan]:
         ToolFailed: If one of them survives SIGKILL.
     """
     ended = []
-    for file, note in _abandoned_notes():
-        ended += note.end()
+    for file, note in _clean_and_find_abandoned_notes():
+        ended += note.end_marked_groups()
         _remove_note(file)
     remove_private_folders()
     return ended
 
 
-def started_at(pid: int) -> float | None:
+def start_for_comparison(pid: int) -> float | None:
     """
     The start of *pid*, for comparisons alone; None if no such process runs.
 
@@ -238,7 +240,7 @@ def host_identity() -> str:
 
 def this_process() -> Process:
     """This process, for comparison by others on this host."""
-    return Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
+    return Process(pid=os.getpid(), started=start_for_comparison(os.getpid()) or 0.0)
 
 
 def _notes_folder() -> Path:
@@ -251,7 +253,7 @@ def _note_file(note: ChildNote) -> Path:
 
 def _write_note(note: ChildNote) -> None:
     """Keep *note*, if the disk allows it."""
-    write_note(_note_file(note), note)
+    write_json_if_possible(_note_file(note), note)
 
 
 def _remove_note(file: Path) -> None:
@@ -260,7 +262,7 @@ def _remove_note(file: Path) -> None:
         file.unlink()
 
 
-def _abandoned_notes() -> Iterator[tuple[Path, ChildNote]]:
+def _clean_and_find_abandoned_notes() -> Iterator[tuple[Path, ChildNote]]:
     """
     Abandoned notes with their files; removes files that are no notes.
 
@@ -268,7 +270,7 @@ def _abandoned_notes() -> Iterator[tuple[Path, ChildNote]]:
     be removed; the next version of the note takes its place.
     """
     for file in sorted(_notes_folder().glob("*.json*")):
-        note = read_note(file, ChildNote)
+        note = read_json_or_none(file, ChildNote)
         if note is None:
             _remove_note(file)
         elif note.is_abandoned():

@@ -39,7 +39,9 @@ def tree_peak_rss_bytes(pid: int) -> int | None:
 
     Of several processes it is the sum of what each had at most.
     """
-    sizes = [peak_rss_bytes(process) for process in processes.process_tree(pid)]
+    sizes = [
+        peak_rss_bytes(process) for process in processes.pids_of_tree_and_group(pid)
+    ]
     present = [size for size in sizes if size is not None]
     return sum(present) if present else None
 

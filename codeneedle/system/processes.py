@@ -20,7 +20,7 @@ from typing import IO
 
 import psutil
 
-from codeneedle.errors import FolderUnusable, ToolFailed, hint_for
+from codeneedle.errors import FolderUnusable, ToolFailed, hint_of_system_error
 from codeneedle.system import files, signals
 from codeneedle.system.inherited_variables import inherited_variables
 
@@ -63,7 +63,7 @@ OMISSION = b"\n[...]\n"
 """Replaces the middle of a long log."""
 
 _running: set[Child] = set()
-"""Children not yet stopped, for `ending_all_children` and `_kill_the_rest`."""
+"""Children not yet stopped, for `ending_all_children` and `_kill_children_at_exit`."""
 
 _starting = threading.Lock()
 """Held while a child starts: `_limiting_file_sizes` changes the whole process."""
@@ -133,13 +133,13 @@ def run_until_last_words(
         )
         writing.close()
         kept = {each: bytearray() for each in (reading, child.stderr) if each}
-        _await_words(last_words, *list(kept.items())[-1], until=until)
+        _read_until_words(last_words, *list(kept.items())[-1], until=until)
         _read_all(child, kept, until=until, limit_s=timeout_s)
         stdout, stderr = kept.values()
         return _output_of(child, stdout.lstrip(b"\0"), stderr)
 
 
-def _await_words(
+def _read_until_words(
     words: bytes, pipe: IO[bytes], kept: bytearray, *, until: float
 ) -> None:
     """Add what comes by *pipe* to *kept*: up to *words*, a pause or the end."""
@@ -208,8 +208,8 @@ def running(
         ToolFailed: If it cannot be started, or if one of its group survives SIGKILL.
     """
     with (
-        _log_file(log, heading) as output,
-        _killing_group_with_us() as group_started,
+        _writing_then_shortening_log(log, heading) as output,
+        _killing_group_if_we_die() as group_started,
         _starting_child(
             argv,
             env=env,
@@ -238,7 +238,7 @@ def free_port(host: str) -> int:
         return port
 
 
-def stop(child: Child) -> None:
+def stop_child_group(child: Child) -> None:
     """
     Stop the child's process group by the signals of `GRACES_S`, one after the other.
 
@@ -270,7 +270,7 @@ def ending_all_children() -> Iterator[None]:
         for child in running_now:
             _signal_group(child.pid, signal.SIGINT)
         for child in running_now:
-            stop(child)
+            stop_child_group(child)
         yield
     finally:
         _are_ending.clear()
@@ -278,7 +278,7 @@ def ending_all_children() -> Iterator[None]:
 
 def end_group(group: int, *, is_reaped: Callable[[], bool] = lambda: True) -> None:
     """
-    Stop the process group *group*, of a child or not, as `stop` does.
+    Stop the process group *group*, of a child or not, as `stop_child_group` does.
 
     Args:
         group: Pid of the process that leads it.
@@ -342,10 +342,11 @@ def _starting_child(
             raise ToolFailed(
                 tool=argv[0],
                 reason=f"cannot be started: {error}",
-                hint=hint_for(error) or f"Try it by hand: {argv[0]} --version",
+                hint=hint_of_system_error(error)
+                or f"Try it by hand: {argv[0]} --version",
             ) from error
         _running.add(child)
-        stack.callback(stop, child)
+        stack.callback(stop_child_group, child)
         hold.release()
         if _are_ending.is_set():
             raise KeyboardInterrupt
@@ -381,7 +382,7 @@ before a second line.
 
 
 @contextlib.contextmanager
-def _killing_group_with_us() -> Iterator[Callable[[int], None]]:
+def _killing_group_if_we_die() -> Iterator[Callable[[int], None]]:
     """
     Have a process group killed if this process dies inside of the block.
 
@@ -422,7 +423,7 @@ def _killing_group_with_us() -> Iterator[Callable[[int], None]]:
 
 
 @contextlib.contextmanager
-def _log_file(log: Path, heading: str) -> Iterator[IO[bytes]]:
+def _writing_then_shortening_log(log: Path, heading: str) -> Iterator[IO[bytes]]:
     """
     *log*, created anew with *heading*, for a child to write to; shortened after the
     block.
@@ -431,7 +432,7 @@ def _log_file(log: Path, heading: str) -> Iterator[IO[bytes]]:
         FolderUnusable: If it cannot be written.
     """
     try:
-        output = files.create(log)
+        output = files.replace_with_empty_file(log)
     except OSError as error:
         raise FolderUnusable(folder=log, reason=files.reason_of(error)) from error
     # On a full disk the child runs without a log.
@@ -509,7 +510,7 @@ def _has_members(group: int) -> bool:
     return any(True for _ in group_members(group))
 
 
-def is_stopped(pid: int) -> bool:
+def is_suspended(pid: int) -> bool:
     """Whether the process *pid* is stopped: it does not run until SIGCONT."""
     with contextlib.suppress(psutil.Error, OSError):
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
@@ -526,7 +527,7 @@ def group_members(group: int) -> Iterator[int]:
                 yield pid
 
 
-def process_tree(pid: int) -> list[int]:
+def pids_of_tree_and_group(pid: int) -> list[int]:
     """*pid*, its process group, and all that it has started, sorted."""
     found = {pid, *group_members(pid)}
     with contextlib.suppress(psutil.Error):
@@ -581,7 +582,7 @@ def _sleep_between_polls(*, until: float) -> Iterator[float]:
 
 
 @atexit.register
-def _kill_the_rest() -> None:
+def _kill_children_at_exit() -> None:
     """Kill children whose `finally` a signal at the wrong moment has skipped."""
     for child in _running:
         _signal_group(child.pid, signal.SIGKILL)

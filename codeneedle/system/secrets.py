@@ -30,7 +30,7 @@ _known: dict[str, re.Pattern[str]] = {}
 _PASSWORD = re.compile(r"://[^\s/@:]*:([^\s/@]+)@")
 
 
-def know_secrets(*secrets: str) -> None:
+def register_secrets_to_mask(*secrets: str) -> None:
     """Mask *secrets* from now on; those below `SHORTEST` characters are words."""
     for secret in secrets:
         bare = "".join(secret.split())

@@ -43,7 +43,7 @@ class Hold:
 
 
 @contextlib.contextmanager
-def unwinding_on_signals() -> Iterator[None]:
+def interrupting_on_end_signals() -> Iterator[None]:
     """
     Turn SIGTERM and SIGHUP into a KeyboardInterrupt with the name of the signal.
 
@@ -51,15 +51,15 @@ def unwinding_on_signals() -> Iterator[None]:
     thread, where Python sets no handlers, nothing changes.
     """
 
-    def unwind(number: int, _frame: FrameType | None) -> NoReturn:
+    def raise_interrupt(number: int, _frame: FrameType | None) -> NoReturn:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
     handlers: dict[int, _Handler] = {
-        number: unwind
+        number: raise_interrupt
         for number in (signal.SIGTERM, signal.SIGHUP)
         if signal.getsignal(number) is not signal.SIG_IGN
     }
-    with _handling(handlers):
+    with _with_signal_handlers(handlers):
         yield
 
 
@@ -80,7 +80,7 @@ def catching_stop_request() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.asked_to_stop = True
 
-    with _handling({signal.SIGINT: on_sigint}):
+    with _with_signal_handlers({signal.SIGINT: on_sigint}):
         yield request
 
 
@@ -108,7 +108,7 @@ def holding_signals() -> Iterator[Hold]:
         if callable(handler) or handler is signal.SIG_IGN
     }
     try:
-        hold.handlers.enter_context(_handling(handlers))
+        hold.handlers.enter_context(_with_signal_handlers(handlers))
         yield hold
     finally:
         hold.release()
@@ -119,7 +119,7 @@ def _ignore_signal(_number: int, _frame: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def _handling(handlers: Mapping[int, _Handler]) -> Iterator[None]:
+def _with_signal_handlers(handlers: Mapping[int, _Handler]) -> Iterator[None]:
     """Have *handlers* in the block; outside the main thread nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from codeneedle.system.files import size_of
+from codeneedle.system.files import file_size_or_zero
 from codeneedle.system.orphans import POLL_S, running_with_note
 from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
@@ -12,7 +12,7 @@ from codeneedle.system.processes import (
 )
 
 
-def run_watched(
+def run_with_silence_limit(
     argv: Sequence[str],
     *,
     env: Mapping[str, str],
@@ -47,7 +47,7 @@ def run_watched(
         size = 0
         while not ends_within(child, POLL_S):
             now_s, before = time.monotonic(), size
-            size = size_of(log) + written()
+            size = file_size_or_zero(log) + written()
             if size != before:
                 last_s = now_s
                 grown()

@@ -16,7 +16,7 @@ from codeneedle.cache_types import (
     FIRST,
     Candidate,
     Pair,
-    bits,
+    bits_per_value,
     most_precise_first,
 )
 from codeneedle.probes import PROBES
@@ -166,7 +166,7 @@ def stored_asking_order(setup: Setup) -> Order | None:
     return from_json(setup.order, Order, file=SETUP) if setup.order else None
 
 
-def covers(finer: Pair, coarser: Pair) -> bool:
+def is_strictly_finer(finer: Pair, coarser: Pair) -> bool:
     """
     Whether *finer* is as precise as *coarser* in both K and V, and another pair.
 
@@ -178,7 +178,8 @@ def covers(finer: Pair, coarser: Pair) -> bool:
         finer != coarser
         and _has_weights_as_fine(finer, coarser)
         and all(
-            one == other or (bits(one) or 0.0) > (bits(other) or math.inf)
+            one == other
+            or (bits_per_value(one) or 0.0) > (bits_per_value(other) or math.inf)
             for one, other in sides
         )
     )
@@ -189,7 +190,7 @@ def _has_weights_as_fine(finer: Pair, coarser: Pair) -> bool:
     return is_same or finer.weight_bits > coarser.weight_bits
 
 
-def pairs_ruled_out(
+def pairs_ruled_out_by_finer(
     decisions: Mapping[Pair, Decision], pairs: Iterable[Pair]
 ) -> dict[Pair, Pair]:
     """
@@ -210,13 +211,14 @@ def pairs_ruled_out(
         if decisions[p] is Decision.BEYOND
     ]
     if any(
-        decision is Decision.WITHIN and any(covers(each, pair) for each in beyond)
+        decision is Decision.WITHIN
+        and any(is_strictly_finer(each, pair) for each in beyond)
         for pair, decision in decisions.items()
     ):
         return {}
     found = {}
     for pair in pairs:
-        finer = next((each for each in beyond if covers(each, pair)), None)
+        finer = next((each for each in beyond if is_strictly_finer(each, pair)), None)
         if pair not in decisions and finer is not None:
             found[pair] = finer
     return found
@@ -285,12 +287,14 @@ def next_target(
         for p, decision in decisions.items()
         if decision is Decision.WITHIN
     ]
-    out = pairs_ruled_out(decisions, order.eligible_pairs)
+    out = pairs_ruled_out_by_finer(decisions, order.eligible_pairs)
     largest = min(within, default=reference.size_by_types if reference else 1.0)
     # One of unknown size may be smaller.
     sizes = {pair: pair.size_by_types for pair in order.eligible_pairs}
     smaller = [p for p, each in sizes.items() if each < largest or math.isinf(each)]
-    looks = _next_looks(order, {pair: seen[pair] for pair in smaller if pair in seen})
+    looks = _next_and_deciding_looks(
+        order, {pair: seen[pair] for pair in smaller if pair in seen}
+    )
     near = {pair: soon for pair, (soon, late) in looks.items() if soon == late}
     if not within and looks:
         near = {pair: soon for pair, (soon, _) in looks.items()}
@@ -299,7 +303,9 @@ def next_target(
     far = {pair: late for pair, (_, late) in looks.items()}
     new = [pair for pair in smaller if pair not in seen and pair not in out]
     unborne = [pair for pair in new if pair.k in order.unborne]
-    unlikely = [pair for pair in _unlikely_pairs(new, seen) if pair not in unborne]
+    unlikely = [
+        pair for pair in _pairs_probably_beyond(new, seen) if pair not in unborne
+    ]
     ruled = [pair for pair in smaller if pair in out and pair not in seen]
     likely = [pair for pair in new if pair not in {*unlikely, *unborne}]
     if likely:
@@ -318,7 +324,7 @@ def _least_likely_target(
     if unlikely:
         return StepTarget((_most_settling(unlikely),), look, Why.UNLIKELY)
     if unborne:
-        return StepTarget((_most_covering(unborne),), look, Why.UNBORNE)
+        return StepTarget((_pair_finer_than_most(unborne),), look, Why.UNBORNE)
     return None
 
 
@@ -330,7 +336,7 @@ def _cheapest_extension(
     return StepTarget((pair,), goals[pair], Why.MORE)
 
 
-def _next_looks(
+def _next_and_deciding_looks(
     order: Order, seen: Mapping[Pair, PairState]
 ) -> dict[Pair, tuple[int, int]]:
     """
@@ -342,11 +348,11 @@ def _next_looks(
     return {
         pair: (soon, order.looks[bisect.bisect_left(order.looks, each.needed or 0)])
         for pair, each in seen.items()
-        if (soon := next_look(order, each))
+        if (soon := functions_at_next_look(order, each))
     }
 
 
-def next_look(order: Order, state: PairState) -> int | None:
+def functions_at_next_look(order: Order, state: PairState) -> int | None:
     """Functions after the next look at an open pair that a look may show to be within.
 
     None of any other.
@@ -358,14 +364,18 @@ def next_look(order: Order, state: PairState) -> int | None:
     return order.looks[bisect.bisect_right(order.looks, state.units)]
 
 
-def _unlikely_pairs(new: Iterable[Pair], seen: Mapping[Pair, PairState]) -> list[Pair]:
+def _pairs_probably_beyond(
+    new: Iterable[Pair], seen: Mapping[Pair, PairState]
+) -> list[Pair]:
     """Those of *new* that are less precise than an open pair above the limit."""
     above = [
         pair
         for pair, each in seen.items()
         if each.decision is Decision.OPEN and not each.is_below
     ]
-    return [pair for pair in new if any(covers(each, pair) for each in above)]
+    return [
+        pair for pair in new if any(is_strictly_finer(each, pair) for each in above)
+    ]
 
 
 def _most_settling(new: Collection[Pair]) -> Pair:
@@ -378,24 +388,24 @@ def _most_settling(new: Collection[Pair]) -> Pair:
 
     def settling_key(pair: Pair) -> tuple[int, float, str]:
         within = sum(other.size_by_types >= pair.size_by_types for other in new)
-        beyond = 1 + sum(covers(pair, other) for other in new)
+        beyond = 1 + sum(is_strictly_finer(pair, other) for other in new)
         return min(within, beyond), -pair.size_by_types, str(pair)
 
     return max(new, key=settling_key)
 
 
-def _most_covering(new: Collection[Pair]) -> Pair:
+def _pair_finer_than_most(new: Collection[Pair]) -> Pair:
     """
     The pair of *new* that settles most of them by being beyond the limit.
 
     Of several, the smallest.
     """
 
-    def covered(pair: Pair) -> tuple[int, float, str]:
-        found = sum(covers(pair, other) for other in new)
+    def finer_than_key(pair: Pair) -> tuple[int, float, str]:
+        found = sum(is_strictly_finer(pair, other) for other in new)
         return found, -pair.size_by_types, str(pair)
 
-    return max(new, key=covered)
+    return max(new, key=finer_than_key)
 
 
 def _is_inference_checked(order: Order, decisions: Mapping[Pair, Decision]) -> bool:
@@ -404,7 +414,7 @@ def _is_inference_checked(order: Order, decisions: Mapping[Pair, Decision]) -> b
         pair for pair, decision in decisions.items() if decision is Decision.BEYOND
     ]
     others = decisions.keys() - {*order.first_step_pairs}
-    return any(covers(each, pair) for pair in others for each in beyond)
+    return any(is_strictly_finer(each, pair) for pair in others for each in beyond)
 
 
 def _size_key(pair: Pair) -> tuple[float, str]:

@@ -15,8 +15,8 @@ from codeneedle.verdict.asking_order import (
     PairState,
     StepTarget,
     Why,
-    covers,
-    next_look,
+    functions_at_next_look,
+    is_strictly_finer,
 )
 from codeneedle.verdict.statistics import Bounds
 
@@ -26,11 +26,11 @@ def undominated_pairs(pairs: Collection[Pair]) -> list[Pair]:
     return [
         pair
         for pair in most_precise_first(pairs)
-        if not any(covers(other, pair) for other in pairs)
+        if not any(is_strictly_finer(other, pair) for other in pairs)
     ]
 
 
-def dominated_pairs(
+def unmeasured_dominated_pairs(
     pairs: Iterable[Pair], bounds: Mapping[Pair, Bounds]
 ) -> dict[Pair, Pair]:
     """
@@ -44,7 +44,7 @@ def dominated_pairs(
     known = most_precise_first(bounds)[::-1]
     found = {}
     for pair in pairs:
-        finer = next((each for each in known if covers(each, pair)), None)
+        finer = next((each for each in known if is_strictly_finer(each, pair)), None)
         if pair not in bounds and finer is not None:
             found[pair] = finer
     return found
@@ -53,13 +53,13 @@ def dominated_pairs(
 def has_better_coarser_pair(bounds: Mapping[Pair, Bounds]) -> bool:
     """Whether one is shown to lose less than one that is finer in everything."""
     return any(
-        covers(finer, pair) and bounds[pair].high < bounds[finer].low
+        is_strictly_finer(finer, pair) and bounds[pair].high < bounds[finer].low
         for finer in bounds
         for pair in bounds
     )
 
 
-def best_of(bounds: Mapping[Pair, Bounds]) -> Pair | None:
+def pair_of_least_upper_loss(bounds: Mapping[Pair, Bounds]) -> Pair | None:
     """The pair with the least upper end, then mean; None if no end is finite."""
     known = {pair: each for pair, each in bounds.items() if math.isfinite(each.high)}
     return min(known, key=lambda p: (known[p].high, known[p].mean), default=None)
@@ -97,6 +97,6 @@ def next_budget_target(
     border = undominated_pairs(alive)
     if left and all(pair in border for pair in ours):
         return StepTarget((max(left, key=lambda p: p.size_by_types),), look, Why.CHECK)
-    best = best_of(ours)
-    goal = next_look(order, seen[best]) if best else None
+    best = pair_of_least_upper_loss(ours)
+    goal = functions_at_next_look(order, seen[best]) if best else None
     return StepTarget((best,), goal, Why.MORE) if best and goal else None

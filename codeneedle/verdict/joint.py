@@ -12,7 +12,7 @@ from itertools import combinations
 from codeneedle.cache_types import Candidate, Pair
 from codeneedle.errors import BadInput
 from codeneedle.models.kv_cache import Caches
-from codeneedle.probes.cell_metrics import caches_of, context_of
+from codeneedle.probes.cell_metrics import caches_of, context_tokens_or_zero
 from codeneedle.records.comparability import PROGRAM, setup_differences
 from codeneedle.records.record import CellRecord, DeviceMemory, ModelFacts, Run, Setup
 from codeneedle.text import escape_invisible, json_value_phrase
@@ -43,7 +43,7 @@ class Memory:
 
     def total_bytes(self, context: int, pair: Pair) -> float:
         """All of it with *pair* at so many tokens, in bytes; NaN if unknown."""
-        cache = self.caches.size(context, pair) if self.caches else None
+        cache = self.caches.cache_bytes_at(context, pair) if self.caches else None
         return self.fixed_bytes + cache if cache and self.weights else math.nan
 
     def longest_fitting_context(self, most: int, pair: Pair) -> int:
@@ -51,7 +51,7 @@ class Memory:
         if self.caches is None or most <= self.fixed_bytes:
             return 0
         at = self.caches.context
-        cache = self.caches.size(at, pair)
+        cache = self.caches.cache_bytes_at(at, pair)
         per_token = (cache or 0.0) / at if at else 0.0
         return int((most - self.fixed_bytes) / per_token) if per_token else 0
 
@@ -67,7 +67,7 @@ def memory_of(run: Run, pair: Pair | None = None) -> Memory:
     size = run.setup.weights.size_bytes
     if not own:
         return Memory(weights=size)
-    effective = max(own, key=lambda r: context_of(r.effective)).effective
+    effective = max(own, key=lambda r: context_tokens_or_zero(r.effective)).effective
     return Memory(
         weights=size,
         recurrent=effective.recurrent_bytes,
@@ -179,7 +179,7 @@ class Candidates:
     told: Run | None  # one whose engine has told its memory; None if none has
     precision: float  # of its weights, beside those of the other runs
 
-    def of(self, pair: Pair) -> Candidate:
+    def candidate_of_pair(self, pair: Pair) -> Candidate:
         """*pair* with the weights of the run."""
         memory = memory_of(self.run, pair)
         if memory.caches is None and self.told:
@@ -195,22 +195,26 @@ class Candidates:
     def records(self) -> Iterator[CellRecord]:
         """The records of the run, each of its candidate."""
         for record in self.run.every_record:
-            yield replace(record, pair=self.of(record.pair))
+            yield replace(record, pair=self.candidate_of_pair(record.pair))
 
-    def every(self) -> Iterator[Candidate]:
+    def eligible_or_measured(self) -> Iterator[Candidate]:
         """All that may be measured, or that were."""
         order = stored_asking_order(self.run.setup)
         pairs = order.eligible_pairs if order else self.run.setup.grid
-        yield from map(self.of, {*pairs, *(r.pair for r in self.run.records)})
+        yield from map(
+            self.candidate_of_pair, {*pairs, *(r.pair for r in self.run.records)}
+        )
 
-    def too_large(self) -> Iterator[Candidate]:
+    def larger_than_eligible(self) -> Iterator[Candidate]:
         """Those of the grid that are larger than all that may be measured."""
         order = stored_asking_order(self.run.setup)
         if order is None:
             return
-        sizes = (self.of(pair).size_by_types for pair in order.eligible_pairs)
-        known, most = {*self.every()}, max(sizes, default=0.0)
-        for candidate in map(self.of, self.run.setup.grid):
+        sizes = (
+            self.candidate_of_pair(pair).size_by_types for pair in order.eligible_pairs
+        )
+        known, most = {*self.eligible_or_measured()}, max(sizes, default=0.0)
+        for candidate in map(self.candidate_of_pair, self.run.setup.grid):
             if candidate not in known and candidate.size_by_types > most:
                 yield candidate
 
@@ -240,7 +244,9 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
     """
     orders = [stored_asking_order(each.run.setup) for each in made]
     fixed = [order for order in orders if order]
-    candidates = tuple(sorted({c for each in made for c in each.every()}))
+    candidates = tuple(
+        sorted({c for each in made for c in each.eligible_or_measured()})
+    )
     # Looks that not all have in common are those of the probe, from the first one on.
     is_one = len({(each.looks, each.skipped) for each in fixed}) == 1
     is_of_all = is_one and len(fixed) == len(orders)
@@ -249,7 +255,9 @@ def _joint_order(made: Sequence[Candidates]) -> JointOrder:
         looks=fixed[0].looks if is_of_all else (),
         skipped=fixed[0].skipped if is_of_all else 0,
         candidates=candidates,
-        too_large=tuple(sorted(c for each in made for c in each.too_large())),
+        too_large=tuple(
+            sorted(c for each in made for c in each.larger_than_eligible())
+        ),
         is_fixed=bool(fixed),
     )
 
@@ -286,7 +294,7 @@ def why_not_on_one_scale(first: Setup, other: Setup) -> str:
     if first.weights.sha256 == other.weights.sha256:
         return "are of the same file of weights"
     architectures = (first.architecture, other.architecture)
-    if reason := why_other_model(first.model, other.model, architectures):
+    if reason := why_not_one_model(first.model, other.model, architectures):
         return reason
     theirs = replace(
         other,
@@ -296,10 +304,10 @@ def why_not_on_one_scale(first: Setup, other: Setup) -> str:
     for key, was, now in setup_differences(first, theirs):
         name = key.replace("_", " ")
         return f"differ in {name}: {json_value_phrase(was)}; {json_value_phrase(now)}"
-    return _difference_of_calibrations(first, other)
+    return _why_calibrated_otherwise(first, other)
 
 
-def why_other_model(
+def why_not_one_model(
     ours: ModelFacts, theirs: ModelFacts, architectures: tuple[str, str]
 ) -> str:
     """Why two files are not weights of one model, as a phrase; empty if they may be."""
@@ -319,7 +327,7 @@ def why_other_model(
     return ""
 
 
-def _difference_of_calibrations(first: Setup, other: Setup) -> str:
+def _why_calibrated_otherwise(first: Setup, other: Setup) -> str:
     """Why nothing of what both were asked stands on one scale; empty if some does."""
     programs = [setup.calibrated.get(PROGRAM) for setup in (first, other)]
     if all(programs) and programs[0] != programs[1]:

@@ -10,14 +10,14 @@ from enum import StrEnum
 
 from codeneedle.cache_types import (
     Pair,
-    by_precision,
+    distinct_most_precise_first,
     finer_axes,
     most_precise_first,
 )
 from codeneedle.engines.memory_gain import Gain, memory_gain
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes import PROBES, frames
-from codeneedle.probes.cell_metrics import caches_of, context_of
+from codeneedle.probes.cell_metrics import caches_of, context_tokens_or_zero
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import (
     Attention,
@@ -30,9 +30,9 @@ from codeneedle.verdict.asking_order import (
     JointOrder,
     JointRun,
     order_of,
-    pairs_ruled_out,
+    pairs_ruled_out_by_finer,
 )
-from codeneedle.verdict.budget_border import dominated_pairs
+from codeneedle.verdict.budget_border import unmeasured_dominated_pairs
 from codeneedle.verdict.lengths import LostFrom, lost_lengths
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import (
@@ -102,7 +102,7 @@ class PairResult:
     evidence: str = ""  # what tells it, as a phrase
 
     @property
-    def is_whole(self) -> bool:
+    def has_all_deciding_metrics(self) -> bool:
         """Whether it has all that decides: more units of a part decide no pair."""
         return not (self.lacking or self.failed)
 
@@ -354,7 +354,7 @@ class Verdict:
         if order is None:
             return {}
         if self.limits.max_memory_bytes is not None and isinstance(order, JointOrder):
-            return dominated_pairs(self.fitting_candidates, self.loss_bounds)
+            return unmeasured_dominated_pairs(self.fitting_candidates, self.loss_bounds)
         decisions = {
             result.pair: result.decision
             for result in self.compared_results
@@ -362,7 +362,7 @@ class Verdict:
         }
         tried = {result.pair for result in self.results}
         pairs = (pair for pair in order.eligible_pairs if pair not in tried)
-        return pairs_ruled_out(decisions, pairs)
+        return pairs_ruled_out_by_finer(decisions, pairs)
 
     @property
     def has_fitting_reference(self) -> bool:
@@ -406,9 +406,9 @@ class Verdict:
         pairs = [each for each in order.too_large if each.size_by_types <= largest]
         decisions = {e.pair: e.decision for e in self.compared_results if e.decision}
         covered = (
-            dominated_pairs(pairs, self.loss_bounds)
+            unmeasured_dominated_pairs(pairs, self.loss_bounds)
             if most
-            else pairs_ruled_out(decisions, pairs)
+            else pairs_ruled_out_by_finer(decisions, pairs)
         )
         return tuple(pair for pair in pairs if pair not in covered)
 
@@ -483,7 +483,7 @@ class Verdict:
         for result in self.compared_results:
             if verdict := self.decision(result.pair, metric):
                 by_type.setdefault(getattr(result.pair, axis), []).append(verdict)
-        return by_precision(
+        return distinct_most_precise_first(
             name
             for name, decisions in by_type.items()
             if len(decisions) > 1 and {*decisions} == {decision}
@@ -649,7 +649,7 @@ def _decision_of(
     further = [
         row.metric.name
         for row in rows
-        if row.kind is LossKind.CHANGE or row.has_impossible_gain
+        if row.kind is LossKind.CHANGE or row.has_gain_or_reference_doubt
     ]
     is_within = all(
         decisions.get(name) is Decision.WITHIN for name in (*deciding, *further)
@@ -671,7 +671,7 @@ def _with_lost_lengths(
     )
     return [
         replace(row, decision=Decision.BEYOND, doubts=doubts)
-        if doubts and row.kind is LossKind.ANSWERS and row.metric.noun == "texts"
+        if doubts and row.kind is LossKind.ANSWERS and row.metric.unit_noun == "texts"
         else row
         for row in rows
     ]
@@ -716,7 +716,7 @@ def _kv_bytes_at(
 ) -> float | None:
     """Bytes of the KV cache of *pair* at *context* tokens; None if no log tells."""
     told = _effective_at_longest(pair, records)
-    return caches_of(told).size(context) if told else None
+    return caches_of(told).cache_bytes_at(context) if told else None
 
 
 def _effective_at_longest(
@@ -724,7 +724,7 @@ def _effective_at_longest(
 ) -> Effective | None:
     """What ran of *pair* at its longest context; None where no log tells of caches."""
     told = (r.effective for r in records if r.pair == pair and r.effective.kv)
-    return max(told, key=context_of, default=None)
+    return max(told, key=context_tokens_or_zero, default=None)
 
 
 def _writing_speeds(run: Run) -> dict[Pair, float]:
@@ -769,7 +769,7 @@ def _pair_to_set(verdict: Verdict, results: Sequence[PairResult]) -> Pair | None
         each
         for each in fitting
         if any(row.kind is not LossKind.CHANGE for row in each.metric_results)
-        if not any(row.has_impossible_gain for row in each.metric_results)
+        if not any(row.has_gain_or_reference_doubt for row in each.metric_results)
     ]
     if isinstance(verdict.run, JointRun):
         candidates = [
@@ -809,7 +809,7 @@ def relative_cache_size(result: PairResult) -> float:
     return result.pair.size_by_types
 
 
-def pareto_front(verdict: Verdict) -> list[PairResult]:
+def pareto_front_with_chosen_pair(verdict: Verdict) -> list[PairResult]:
     """The reference, what is set, and pairs of which none as small loses less."""
     # What one probe has measured of all pairs tells less than all probes of a few.
     compared = verdict.compared_results

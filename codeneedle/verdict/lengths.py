@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from codeneedle.cache_types import Pair
-from codeneedle.probes import PROBES, answers_of_several_lengths
+from codeneedle.probes import PROBES, length_probe_answers_by_pair
 from codeneedle.probes.answers import ScoredAnswer
 from codeneedle.probes.metrics import ABLE
 from codeneedle.records.record import Run
 from codeneedle.reference import reference_among
-from codeneedle.verdict.statistics import Decision, error_share, lost_share
+from codeneedle.verdict.statistics import Decision, error_share, lost_share_interval
 
 Texts = Mapping[str, float]
 """Share of right answers, from 0 to 1, by the name of a text."""
@@ -36,7 +36,8 @@ def lost_lengths(run: Run, max_lost: float) -> list[LostFrom]:
     reference answers count; lengths that a pair was not asked are skipped.
     """
     shares = {
-        pair: _right_shares(of) for pair, of in answers_of_several_lengths(run).items()
+        pair: _right_shares(of)
+        for pair, of in length_probe_answers_by_pair(run).items()
     }
     chosen = reference_among(r for r in run.records if r.pair in shares)
     if chosen is None:
@@ -87,4 +88,6 @@ def _is_length_lost(reference: Texts, texts: Texts, share: float, limit: float) 
     """True if more than *limit* of the texts of one length have fewer right answers."""
     both = [name for name in reference if name in texts]
     lost = sum(texts[name] < reference[name] for name in both)
-    return lost_share(lost, len(both), share).decision(limit) is Decision.BEYOND
+    return (
+        lost_share_interval(lost, len(both), share).decision(limit) is Decision.BEYOND
+    )

@@ -61,13 +61,13 @@ def loss_sentence(limits: Limits, row: MetricResult) -> str:
 def loss_clause(limits: Limits, row: MetricResult) -> str:
     """``loses 0.1 % of the right tokens, at most 0.9 %``: without the limit."""
     if row.kind.is_of_right_tokens:
-        is_of_text = row.metric.noun == "chunks"
+        is_of_text = row.metric.unit_noun == "chunks"
         return loss_phrase(
             limits, row, row.what_is_lost if is_of_text else "the right tokens"
         )
     if row.kind is LossKind.SCORE:
         return _score_clause(limits, row)
-    what = f"loses {row.lost} of {row.bounds.units} {row.metric.noun}"
+    what = f"loses {row.lost} of {row.bounds.units} {row.metric.unit_noun}"
     if row.kind is LossKind.CHANGE:
         what = f"changes by {amount_phrase(limits, row, row.bounds.mean)}"
     return f"{what}{_at_most_phrase(limits, row)}"
@@ -108,7 +108,7 @@ def mean_loss_phrase(limits: Limits, row: MetricResult) -> str:
 def units_phrase(row: MetricResult, units: int | None = None) -> str:
     """``24 functions``, of so many *units*; None for those of *row*."""
     count = row.bounds.units if units is None else units
-    return plural(count, row.metric.noun.removesuffix("s"))
+    return plural(count, row.metric.unit_noun.removesuffix("s"))
 
 
 def decision_word(row: MetricResult) -> str:
@@ -130,7 +130,7 @@ def decision_phrase(result: PairResult, row: MetricResult) -> str:
 
 def why_open_phrase(result: PairResult, row: MetricResult) -> str:
     """Why a pair is open: of several kinds of reasons, the one that applies."""
-    needed, noun = row.units_to_decide, row.metric.noun
+    needed, noun = row.units_to_decide, row.metric.unit_noun
     is_change = row.kind is LossKind.CHANGE
     reasons = (
         (
@@ -154,11 +154,12 @@ def why_open_phrase(result: PairResult, row: MetricResult) -> str:
 
 def units_to_decide_phrase(row: MetricResult) -> str:
     """How many units, those that it has included, would decide an open pair."""
-    return f"about {row.units_to_decide or 0:,} {row.metric.noun} would decide it"
+    return f"about {row.units_to_decide or 0:,} {row.metric.unit_noun} would decide it"
 
 
 def _probably_beyond_phrase(row: MetricResult) -> str:
     """``probably beyond``, and of answers how many units would show it."""
     if row.kind is LossKind.ANSWERS and row.needed:
-        return f"probably beyond; about {row.needed:,} {row.metric.noun} would show it"
+        needed = f"{row.needed:,} {row.metric.unit_noun}"
+        return f"probably beyond; about {needed} would show it"
     return "probably beyond"

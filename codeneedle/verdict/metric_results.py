@@ -30,7 +30,7 @@ from codeneedle.records.record import (
     Run,
     Setup,
 )
-from codeneedle.reference import chosen_reference
+from codeneedle.reference import choose_reference_pair
 from codeneedle.text import plural
 from codeneedle.verdict.asking_order import JointRun, Order, order_of_deciding_sweep
 from codeneedle.verdict.limits import Limits
@@ -42,8 +42,8 @@ from codeneedle.verdict.statistics import (
     answers_needed,
     disagreeing_pairs,
     error_share,
-    interval,
-    lost_share,
+    lost_share_interval,
+    mean_loss_interval,
     units_needed,
 )
 
@@ -155,7 +155,7 @@ class MetricResult:
         return self.metric.loss.what if self.metric.loss else ""
 
     @property
-    def is_better(self) -> bool:
+    def has_gain_above_limit(self) -> bool:
         """Whether the pair gains more than the limit."""
         return self.gain.is_gain_above(self.limit)
 
@@ -166,7 +166,7 @@ class MetricResult:
         return max(self.bounds.high, -self.gain.mean)
 
     @property
-    def has_impossible_gain(self) -> bool:
+    def has_gain_or_reference_doubt(self) -> bool:
         """Whether it gains what it cannot, or is beside a reference in doubt."""
         kinds = {doubt.kind for doubt in self.doubts}
         return not kinds.isdisjoint(_IMPOSSIBLE)
@@ -282,12 +282,14 @@ class MetricUnits:
         """
         others = [pair for pair in self.units if pair != self.reference]
         rows = {p: row for p in others if (row := self._result(p, limits))}
-        text = self._reference_doubt(rows)
+        text = self._why_reference_in_doubt(rows)
         if not text:
             return rows
-        return {pair: _with_doubt(row, text, pair) for pair, row in rows.items()}
+        return {
+            pair: _with_reference_doubt(row, text, pair) for pair, row in rows.items()
+        }
 
-    def _reference_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
+    def _why_reference_in_doubt(self, rows: Mapping[Pair, MetricResult]) -> str:
         """
         Why the reference is in doubt, as a phrase; empty if it is not.
 
@@ -310,25 +312,25 @@ class MetricUnits:
         )
         for of, shown in ((own, gaining), (others, 0)):
             better = sum(
-                self._seems_better(pair, row.gain, row.limit)
+                self._has_mean_gain_above_allowed(pair, row.gain, row.limit)
                 for pair, row in of.items()
             )
             is_half = better > 0 and 2 * better >= len(of)
-            if shown >= MANY or (is_half and self._gain_is_no_chance(of)):
+            if shown >= MANY or (is_half and self._is_gain_beyond_chance(of)):
                 most = max(better, shown)
                 gain = "gains" if most == 1 else "gain"
                 pairs = plural(len(of), "pair")
                 return f"{most} of {pairs} {gain}: the reference is in doubt"
         return ""
 
-    def _gain_is_no_chance(self, pairs: Collection[Pair]) -> bool:
+    def _is_gain_beyond_chance(self, pairs: Collection[Pair]) -> bool:
         """
         Whether *pairs* together gain more than by units that any cache may flip.
 
         Graded losses hardly vary by chance, and a reference that is broken in some
         units leaves them no interval that is sure: there it always is none.
         """
-        if not self.loss.kind.is_counted:
+        if not self.loss.kind.has_counted_outcomes:
             return True
         net: dict[str, list[float]] = defaultdict(list)
         for pair in pairs:
@@ -337,19 +339,21 @@ class MetricUnits:
                 lost = self.loss.unit_loss(ours[name], theirs[name])
                 net[name].append(lost - self.loss.unit_loss(theirs[name], ours[name]))
         losses = [statistics.fmean(net[name]) for name in sorted(net)]
-        return interval(losses, error_share(0, 1)).is_gain_above(0)
+        return mean_loss_interval(losses, error_share(0, 1)).is_gain_above(0)
 
-    def _seems_better(self, pair: Pair, gain: Bounds, limit: float) -> bool:
+    def _has_mean_gain_above_allowed(
+        self, pair: Pair, gain: Bounds, limit: float
+    ) -> bool:
         """Whether *pair* is measured better by more than it may be, maybe by chance."""
         return round(gain.mean, 9) < -self._allowed_gain(pair, limit)
 
-    def _is_counted_and_seems_better(
+    def _has_counted_gain_above_allowed(
         self, pair: Pair, gain: Bounds, limit: float
     ) -> bool:
         """Whether *pair*, no finer one, seems better by units that are counted."""
         is_finer = self.reference and finer_axes(pair, self.reference)
-        is_counted = self.loss.kind.is_counted and not is_finer
-        return is_counted and self._seems_better(pair, gain, limit)
+        is_counted = self.loss.kind.has_counted_outcomes and not is_finer
+        return is_counted and self._has_mean_gain_above_allowed(pair, gain, limit)
 
     def _units_needed(
         self, pair: Pair, losses: Sequence[float], limit: float
@@ -359,7 +363,7 @@ class MetricUnits:
 
         None if none would, and of answers where a pair can be asked further units.
         """
-        look, pairs = self._look_number(pair), self._pairs_sharing_error(pair)
+        look, pairs = self._look_number(pair), self._error_sharing_count(pair)
         share, count = error_share(look, pairs), len(losses)
         if self.loss.kind is LossKind.ANSWERS:
             lost, _ = counts_lost_and_won(losses)
@@ -397,19 +401,19 @@ class MetricUnits:
         if not losses:
             return None
         kind, limit = self.loss.kind, limits.of(self.loss.kind)
-        share = error_share(self._look_number(pair), self._pairs_sharing_error(pair))
-        lost, won = counts_lost_and_won(losses) if kind.is_counted else (0, 0)
+        share = error_share(self._look_number(pair), self._error_sharing_count(pair))
+        lost, won = counts_lost_and_won(losses) if kind.has_counted_outcomes else (0, 0)
         is_few = kind is LossKind.SCORE and lost + won < FEWEST_FLIPS
         bounds = gain = self._bounds(pair, losses, share)
         if kind is LossKind.ANSWERS:
             won = self._units_won(pair)
-            gain = _net_loss(bounds, lost_share(won, len(losses), share))
+            gain = _net_loss(bounds, lost_share_interval(won, len(losses), share))
         is_allowed = gain.is_gain_above(limit) and self._has_other_weights(pair)
         by_bounds = Decision.WITHIN if is_allowed else bounds.decision(limit)
         doubt, decision = self._first_doubt(pair, losses, by_bounds)
         if gain.is_gain_above(self._allowed_gain(pair, limit)):
             doubt, decision = self._remark_on_gain(pair), Decision.OPEN
-        elif decision is not Decision.BEYOND and self._is_counted_and_seems_better(
+        elif decision is not Decision.BEYOND and self._has_counted_gain_above_allowed(
             pair, gain, limit
         ):
             doubt, decision = doubt or self._remark_on_chance(pair), Decision.OPEN
@@ -443,11 +447,17 @@ class MetricUnits:
         """The interval of *losses* of *pair*, by the kind of loss."""
         kind = self.loss.kind
         if kind is LossKind.ANSWERS:
-            return lost_share(counts_lost_and_won(losses)[0], len(losses), share)
+            return lost_share_interval(
+                counts_lost_and_won(losses)[0], len(losses), share
+            )
         if kind is not LossKind.SCORE:
-            return interval(losses, share).clip(*_ENDS[kind])
+            return mean_loss_interval(losses, share).clip(*_ENDS[kind])
         is_few = sum(counts_lost_and_won(losses)) < FEWEST_FLIPS
-        bounds = _bounds_by_counts(losses, share) if is_few else interval(losses, share)
+        bounds = (
+            _bounds_by_counts(losses, share)
+            if is_few
+            else mean_loss_interval(losses, share)
+        )
         ends = _ENDS[kind]
         return bounds.clip(*ends).widen(self._share_without_number(pair)).clip(*ends)
 
@@ -485,7 +495,7 @@ class MetricUnits:
         look = further.look_number(self.records[pair], self.setup)
         return self.order.look_number_in_order(look) if self.order else look
 
-    def _pairs_sharing_error(self, pair: Pair) -> int:
+    def _error_sharing_count(self, pair: Pair) -> int:
         """Among how many pairs the error is shared; see `error_share`."""
         others = self.units.keys() - {self.reference}
         return (
@@ -511,7 +521,7 @@ class MetricUnits:
             text = f"{words}: it may lose less"
         elif missing and not is_widened:
             kind = RemarkKind.MISSING
-            text = f"answers missing: {missing} of {of} {self.metric.noun}"
+            text = f"answers missing: {missing} of {of} {self.metric.unit_noun}"
             if theirs := len(self.metric.units_without_value(reference, self.setup)):
                 text += f" ({reference.pair}: {theirs})"
             decision = Decision.OPEN if decision is Decision.WITHIN else decision
@@ -520,7 +530,7 @@ class MetricUnits:
         ):
             kind, decision = RemarkKind.BOUND, Decision.OPEN
             text = "of some tokens only a bound is known: it may lose more"
-        elif not (self.loss.kind.is_counted or any(losses)):
+        elif not (self.loss.kind.has_counted_outcomes or any(losses)):
             kind = RemarkKind.IDENTICAL
             text = (
                 "identical to the reference in every digit: check that the type took "
@@ -567,12 +577,12 @@ class MetricUnits:
         return len({*names} & unscored), len(names)
 
 
-def _with_doubt(row: MetricResult, text: str, pair: Pair) -> MetricResult:
+def _with_reference_doubt(row: MetricResult, text: str, pair: Pair) -> MetricResult:
     """*row* beside a reference that is in doubt: its loss may be larger."""
     if row.decision is Decision.BEYOND:
         return row
     doubt = Remark(RemarkKind.DOUBTED_REFERENCE, text, (pair,))
-    doubts = (*(each for each in row.doubts if row.is_better), doubt)
+    doubts = (*(each for each in row.doubts if row.has_gain_above_limit), doubt)
     return replace(row, decision=Decision.OPEN, doubts=doubts, needed=None)
 
 
@@ -601,8 +611,8 @@ def _bounds_by_counts(losses: Sequence[float], share: float) -> Bounds:
     (lost, won), units = counts_lost_and_won(losses), len(losses)
     return Bounds(
         mean=statistics.fmean(losses),
-        low=-lost_share(won, units, share).high,
-        high=lost_share(lost, units, share).high,
+        low=-lost_share_interval(won, units, share).high,
+        high=lost_share_interval(lost, units, share).high,
         units=units,
     )
 
@@ -631,7 +641,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
                 continue
             if not _is_on_one_scale(run, probe, metric.loss):
                 continue
-            reference = chosen_reference(
+            reference = choose_reference_pair(
                 [records[pair] for pair in units],
                 []
                 if is_joint
@@ -668,7 +678,7 @@ def metrics_by_unit(run: Run) -> list[MetricUnits]:
             )
             measured.append(of_metric)
     if isinstance(run, JointRun):
-        measured = _with_finest_reference(measured)
+        measured = _metrics_with_finest_reference(measured)
     return sorted(measured, key=lambda each: not each.loss.kind.is_of_right_tokens)
 
 
@@ -685,7 +695,9 @@ def _is_on_one_scale(run: Run, probe: Probe, loss: Loss) -> bool:
     )
 
 
-def _with_finest_reference(measured: Sequence[MetricUnits]) -> list[MetricUnits]:
+def _metrics_with_finest_reference(
+    measured: Sequence[MetricUnits],
+) -> list[MetricUnits]:
     """Those of *measured* whose reference is the most precise of all."""
     references = [each.reference for each in measured if each.reference]
     if not references:

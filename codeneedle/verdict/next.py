@@ -70,14 +70,14 @@ def pairs_to_extend(verdict: Verdict) -> dict[Pair, int]:
     return goals
 
 
-def further_time_share(run: Run) -> float:
+def further_time_ratio(run: Run) -> float:
     """Time of further functions, divided by that of everything else."""
-    whole = math.fsum(record.phases.total_s for record in run.every_record)
-    more = math.fsum(_further_s(record, run.setup) for record in run.records)
+    whole = math.fsum(record.phases.total_from_launch_s for record in run.every_record)
+    more = math.fsum(_further_units_s(record, run.setup) for record in run.records)
     return more / (whole - more) if whole > more else 0.0
 
 
-def _further_s(record: CellRecord, setup: Setup) -> float:
+def _further_units_s(record: CellRecord, setup: Setup) -> float:
     """Seconds of the further functions of *record*, with their servers."""
     if not is_extendable(record):
         return 0.0
@@ -96,13 +96,15 @@ def seconds_for_goals(run: Run, goals: Mapping[Pair, int]) -> float:
     """Seconds that the functions of *goals* take, about; NaN where that is unknown."""
     records = [r for r in run.records if is_extendable(r) and r.pair in goals]
     times = (
-        cell_s(record, run.setup, goals[record.pair], FURTHER.units(record))
+        expected_cell_s(record, run.setup, goals[record.pair], FURTHER.units(record))
         for record in records
     )
     return math.fsum(times) or math.nan
 
 
-def cell_s(record: CellRecord, setup: Setup, goal: int = 0, known: int = 0) -> float:
+def expected_cell_s(
+    record: CellRecord, setup: Setup, goal: int = 0, known: int = 0
+) -> float:
     """
     Seconds of a cell like that of *record*, under *setup*.
 
@@ -110,7 +112,7 @@ def cell_s(record: CellRecord, setup: Setup, goal: int = 0, known: int = 0) -> f
     *known*.
     """
     if not (goal and is_extendable(record) and FURTHER.units(record)):
-        return record.phases.total_s
+        return record.phases.total_from_launch_s
     return FURTHER.pace(record, setup).seconds_for(FURTHER.price(setup, goal, known))
 
 
@@ -194,10 +196,12 @@ def next_step(
     every = [*([verdict.reference] if verdict.reference else []), *asked.pairs]
     has = {pair: known[pair] for pair in every if pair in known}
     goals = {pair: asked.goal for pair, count in has.items() if count < asked.goal}
-    return NextStep(asked, goals, _step_s(verdict, probes, asked, goals, known))
+    return NextStep(
+        asked, goals, _expected_step_s(verdict, probes, asked, goals, known)
+    )
 
 
-def _step_s(
+def _expected_step_s(
     verdict: Verdict,
     probes: Sequence[str],
     asked: StepTarget,
@@ -210,13 +214,13 @@ def _step_s(
     total = 0.0
     for pair, goal in goals.items():
         own = records[pair, PROBE.name]
-        total += cell_s(own, verdict.run.setup, goal, known[pair])
+        total += expected_cell_s(own, verdict.run.setup, goal, known[pair])
     for pair in asked.pairs:
         if pair in goals:
             continue
         for probe in probes:
             like, setup = latest.get(probe), verdict.run.setup
-            total += cell_s(like, setup, asked.goal) if like else math.nan
+            total += expected_cell_s(like, setup, asked.goal) if like else math.nan
     return total
 
 

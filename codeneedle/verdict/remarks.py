@@ -14,7 +14,7 @@ from codeneedle.cache_types import (
     pairs_phrase,
 )
 from codeneedle.corpora.fitting import (
-    filled_phrase,
+    filled_context_phrase,
     is_context_filled,
     unmeasured_beyond_phrase,
 )
@@ -50,22 +50,22 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
     *pair_flags* spells a build with kernels in the words of an engine.
     """
     return [
-        *_remarks_on_smaller(verdict),
+        *_remarks_on_smaller_open_pair(verdict),
         *_remarks_on_types(verdict),
         *_remarks_on_inference(verdict),
         *_remarks_on_lengths(verdict),
         *_remarks_on_kernels(verdict, pair_flags),
-        *_remarks_on_forcing(verdict),
-        *_remarks_on_faults(verdict),
-        *_remarks_on_silent(verdict),
+        *_remarks_on_crosschecks(verdict),
+        *_remarks_on_wrong_lines(verdict),
+        *_remarks_on_silent_metrics(verdict),
         *_remarks_on_paired_tests(verdict),
         *_remarks_on_repetition(verdict),
         *_remarks_on_rotation(verdict.run),
-        *_remarks_on_kinds_of_text(verdict),
-        *_remarks_on_population(verdict),
+        *_remarks_on_missing_text_kind(verdict),
+        *_remarks_on_scope_of_numbers(verdict),
         *(
             Remark(RemarkKind.REFUSED, f"{line}.")
-            for line in refusal_lines(verdict.run)
+            for line in refused_probe_lines(verdict.run)
         ),
         *_remarks_on_gaps(verdict),
         *_remarks_on_left_out(verdict),
@@ -83,10 +83,10 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
             if is_by_budget
             else _remarks_on_inference(verdict)
         ),
-        *_remarks_on_silent(verdict),
+        *_remarks_on_silent_metrics(verdict),
         *_remarks_on_incomparable(verdict.run),
         *_remarks_on_repetition(verdict),
-        *_remarks_on_population(verdict),
+        *_remarks_on_scope_of_numbers(verdict),
         *_remarks_on_gaps(verdict),
         *_remarks_on_left_out(verdict),
         *asked_otherwise_remarks(verdict.run),
@@ -112,7 +112,7 @@ def asked_otherwise_remarks(run: Run) -> Iterator[Remark]:
             yield Remark(RemarkKind.ASKED_OTHERWISE, text, (record.pair,))
 
 
-def refusal_lines(run: Run) -> list[str]:
+def refused_probe_lines(run: Run) -> list[str]:
     """Why probes that *run* was asked for are not measured, a line each."""
     refused = run.setup.refused.items()
     return [
@@ -121,7 +121,7 @@ def refusal_lines(run: Run) -> list[str]:
     ]
 
 
-def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_smaller_open_pair(verdict: Verdict) -> Iterator[Remark]:
     """How to decide an open pair smaller than the one to set: that of fewest units."""
     chosen = verdict.result(verdict.chosen) if verdict.chosen else None
     if chosen is None or chosen.decision is not Decision.WITHIN:
@@ -129,7 +129,8 @@ def _remarks_on_smaller(verdict: Verdict) -> Iterator[Remark]:
     near = [
         (needed, each, row)
         for each in verdict.compared_results
-        if relative_cache_size(each) < relative_cache_size(chosen) and each.is_whole
+        if relative_cache_size(each) < relative_cache_size(chosen)
+        and each.has_all_deciding_metrics
         if (row := each.leading_result) and (needed := row.units_to_decide)
     ]
     if near:
@@ -168,7 +169,7 @@ def _join_by_or(types: Sequence[str]) -> str:
     return " or ".join(filter(None, [", ".join(safe[:-1]), safe[-1]]))
 
 
-def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
+def inferred_pairs_by_phrase(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
     """
     Pairs that were not measured, by why they are beyond.
 
@@ -183,7 +184,7 @@ def inferred_phrases(inferred: Mapping[Pair, Pair]) -> dict[str, list[Pair]]:
 
 def _remarks_on_inference(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on pairs that were not measured as a finer one is beyond the limit."""
-    for phrase, pairs in inferred_phrases(verdict.inferred_pairs).items():
+    for phrase, pairs in inferred_pairs_by_phrase(verdict.inferred_pairs).items():
         text = f"Not measured, {phrase}."
         yield Remark(RemarkKind.INFERRED, text, tuple(pairs))
 
@@ -243,7 +244,9 @@ def _remarks_on_kernels(
         )
         yield Remark(RemarkKind.WITHOUT_KERNEL, text, (best.pair,))
     if pairs := verdict.worth_compiling:
-        named = f"{pairs_phrase(pairs)}{_build_option(verdict, pairs, pair_flags)}"
+        named = (
+            f"{pairs_phrase(pairs)}{_build_option_phrase(verdict, pairs, pair_flags)}"
+        )
         text = f"Worth a kernel, within the limit and smaller: {named}."
         yield Remark(RemarkKind.WORTH_COMPILING, text, pairs)
     elsewhere = [result for result in verdict.results if not result.in_kernel]
@@ -262,7 +265,7 @@ def _remarks_on_kernels(
         yield Remark(RemarkKind.ATTENTION, text, tuple(e.pair for e in plain))
 
 
-def _build_option(
+def _build_option_phrase(
     verdict: Verdict, worth: Sequence[Pair], pair_flags: PairFlags | None
 ) -> str:
     """
@@ -282,7 +285,7 @@ def _build_option(
     return f" (a build with {pair_flags.compiles(pairs)})"
 
 
-def _remarks_on_forcing(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_crosschecks(verdict: Verdict) -> Iterator[Remark]:
     """Whether right tokens that were forced agree with those that were read."""
     for pair, each in verdict.crosschecks.items():
         name, noun = escape_invisible(str(pair)), plural(each.units, "function")
@@ -320,23 +323,25 @@ NOTABLE_LINES = 1.0
 _WORDS = {True: "more", False: "fewer"}
 
 
-def _remarks_on_faults(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_wrong_lines(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on the wrong lines of pairs, by metrics that tell their kinds apart."""
     for probe in PROBES.values():
         metrics = {m.name: m for m in probe.metrics_of(verdict.run.setup)}
         for metric in metrics.values():
             if metric.loss and (faults := metric.loss.faults):
                 counted = [(metrics[name], phrase) for name, phrase in faults]
-                yield from _remarks_on_faults_of_probe(verdict, probe.name, counted)
+                yield from _wrong_line_remarks_of_probe(verdict, probe.name, counted)
 
 
-def _remarks_on_faults_of_probe(
+def _wrong_line_remarks_of_probe(
     verdict: Verdict, probe: str, faults: Sequence[tuple[Metric, str]]
 ) -> Iterator[Remark]:
     """Remarks on pairs that write more lines of a wrong kind than the reference."""
     run, reference = verdict.run, verdict.reference
     counts = {
-        record.pair: [metric.unit_values(record, run.setup) for metric, _ in faults]
+        record.pair: [
+            metric.mean_value_by_unit(record, run.setup) for metric, _ in faults
+        ]
         for record in run.records
         if record.probe == probe and record.has_numbers
     }
@@ -365,7 +370,7 @@ def _remarks_on_faults_of_probe(
         )
 
 
-def _remarks_on_silent(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_silent_metrics(verdict: Verdict) -> Iterator[Remark]:
     for name, reason in verdict.silent.items():
         yield Remark(
             RemarkKind.SILENT, f"{name} has no say: {escape_invisible(reason)}."
@@ -432,7 +437,7 @@ KINDS_OF_TEXT = {"recall-logp": "recall", "text-logp": "ordinary text"}
 """Metrics whose damage does not tell of the other's, and what each is of."""
 
 
-def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_missing_text_kind(verdict: Verdict) -> Iterator[Remark]:
     """A remark if recall or ordinary text has no numbers: more of it may be lost."""
     rows = [row for result in verdict.compared_results for row in result.metric_results]
     seen = {row.metric.name for row in rows if row.kind.is_of_right_tokens}
@@ -448,7 +453,7 @@ def _remarks_on_kinds_of_text(verdict: Verdict) -> Iterator[Remark]:
     yield Remark(RemarkKind.ONE_KIND, text)
 
 
-def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_scope_of_numbers(verdict: Verdict) -> Iterator[Remark]:
     """Remarks on what the numbers are about, and what so few units may hide."""
     if not verdict.compared_results:
         return
@@ -457,10 +462,10 @@ def _remarks_on_population(verdict: Verdict) -> Iterator[Remark]:
     every = [
         row for result in verdict.compared_results for row in result.right_token_results
     ]
-    by_noun = list(dict.fromkeys(row.metric.noun for row in every))
+    by_noun = list(dict.fromkeys(row.metric.unit_noun for row in every))
     if {*by_noun} == {"functions", "chunks"}:
         least: dict[str, int] = {
-            noun: min(r.bounds.units for r in every if r.metric.noun == noun)
+            noun: min(r.bounds.units for r in every if r.metric.unit_noun == noun)
             for noun in by_noun
         }
         about = " and ".join(f"{n} like these {count}" for n, count in least.items())
@@ -482,7 +487,7 @@ def _remarks_on_short_text(verdict: Verdict, kind: UnitKind) -> Iterator[Remark]
     is_whole = kind == FUNCTIONS and not corpus.is_trimmed
     is_told = is_whole and not verdict.is_of_built_in_model
     if is_told and not is_context_filled(corpus.tokens, context):
-        filled = filled_phrase(corpus.tokens, context)
+        filled = filled_context_phrase(corpus.tokens, context)
         text = escape_invisible(unmeasured_beyond_phrase(corpus.name, filled))
         yield Remark(RemarkKind.SHORT_TEXT, f"{text[0].upper()}{text[1:]}.")
 

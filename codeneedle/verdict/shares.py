@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 from codeneedle.errors import BadInput
 from codeneedle.probes import PROBES
-from codeneedle.probes.probe import answered_keys
+from codeneedle.probes.probe import answered_or_skipped_keys
 from codeneedle.records.comparability import (
-    first_difference_path,
+    first_observation_difference_path,
+    merge_compatible_setups,
     setup_differences,
-    with_types_and_probes_of,
 )
 from codeneedle.records.record import CellRecord, Key, Run, Setup, Status, key_of
 from codeneedle.records.store import Store
@@ -44,13 +44,13 @@ class Union:
     def run(self) -> Run:
         """The run, with derived statuses."""
         first = self.stores[0]
-        setup = functools.reduce(with_types_and_probes_of, self.setups)
+        setup = functools.reduce(merge_compatible_setups, self.setups)
         run = Run(
             name=first.run_name,
             setup=setup,
             records=(),
             root=first.folder.parent.parent,
-            sweep=first.sweep_file_text(),
+            sweep=first.read_sweep_file_or_empty(),
         )
         return trusted_run(run.with_records(self.records.values()))
 
@@ -71,7 +71,7 @@ def join_stores(
             no cell in common with them, or if the observations of one differ.
     """
     stores = tuple(stores)
-    setups = tuple(map(setup_of, stores))
+    setups = tuple(map(required_setup_of, stores))
     joined = Union(stores=stores, setups=setups)
     for store, setup in zip(stores[1:], setups[1:], strict=True):
         _refuse_difference(stores[0], setups[0], store, setup)
@@ -80,15 +80,15 @@ def join_stores(
         before = {key.probe for key in joined.cells}
         alone: set[str] = set()
         common: set[str] = set()
-        for record in store.records():
+        for record in store.read_records():
             is_common = _add_or_compare_record(joined, store, record)
             if _is_comparable(record):
                 (common if is_common else alone).add(record.probe)
-        _refuse_unrelated(stores[0], store, (alone - common) & before)
+        _refuse_probes_sharing_no_cell(stores[0], store, (alone - common) & before)
     return joined
 
 
-def read_runs_of_stores(stores: Sequence[Store]) -> list[Run]:
+def read_runs_joining_shares(stores: Sequence[Store]) -> list[Run]:
     """
     The runs in *stores*, with derived statuses: shares of one are read as one.
 
@@ -107,7 +107,7 @@ def read_runs_of_stores(stores: Sequence[Store]) -> list[Run]:
     for group in groups.values():
         if group[1:] or group[0].is_share:
             runs.append(join_stores(group).run)
-        elif run := group[0].read():
+        elif run := group[0].read_run():
             runs.append(trusted_run(run))
     return runs
 
@@ -136,13 +136,15 @@ def _add_or_compare_record(joined: Union, store: Store, record: CellRecord) -> b
         return False
     if not _is_comparable(record):
         return False
-    if place := first_difference_path(other.observation, record.observation):
+    if place := first_observation_difference_path(
+        other.observation, record.observation
+    ):
         what = str(key)
         if other.attention is not record.attention:
             ran = (each.attention or "unknown" for each in (other, record))
             what += f" (attention: {' and '.join(ran)})"
         raise _hosts_error(joined.cells[key], store, what, place)
-    if len(answered_keys(record)) > len(answered_keys(other)):
+    if len(answered_or_skipped_keys(record)) > len(answered_or_skipped_keys(other)):
         joined.cells[key], joined.records[key] = store, record
     joined.compared[key] = joined.compared.get(key, 1) + 1
     return True
@@ -155,7 +157,9 @@ def _is_comparable(record: CellRecord) -> bool:
     return record.has_numbers and is_first and probe is not None and not probe.is_timed
 
 
-def _refuse_unrelated(first: Store, store: Store, probes: set[str]) -> None:
+def _refuse_probes_sharing_no_cell(
+    first: Store, store: Store, probes: set[str]
+) -> None:
     """
     Stop if there are *probes* that two folders have, but no cell of theirs.
 
@@ -171,14 +175,14 @@ def _refuse_unrelated(first: Store, store: Store, probes: set[str]) -> None:
         )
 
 
-def setup_of(store: Store) -> Setup:
+def required_setup_of(store: Store) -> Setup:
     """
     The setup of *store*.
 
     Raises:
         BadInput: If it has none.
     """
-    setup = store.setup()
+    setup = store.read_setup()
     if setup is None:
         raise BadInput(
             source=store.folder, reason="its setup is gone", hint="Sweep it again."
@@ -202,7 +206,9 @@ def _refuse_difference(ours: Store, mine: Setup, theirs: Store, other: Setup) ->
             f"{_comparison_command(ours, theirs)}",
         )
     for probe in sorted(mine.calibrated.keys() & other.calibrated.keys()):
-        place = first_difference_path(mine.calibrated[probe], other.calibrated[probe])
+        place = first_observation_difference_path(
+            mine.calibrated[probe], other.calibrated[probe]
+        )
         if place:
             raise _hosts_error(ours, theirs, f"the calibration of {probe}", place)
 

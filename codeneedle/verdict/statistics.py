@@ -85,7 +85,7 @@ def error_share(look: int, pairs: int) -> float:
     return ALPHA * 0.5 ** (look + 1) / max(pairs, 1)
 
 
-def interval(losses: Sequence[float], share: float) -> Bounds:
+def mean_loss_interval(losses: Sequence[float], share: float) -> Bounds:
     """
     The mean loss over units, with its confidence interval.
 
@@ -109,7 +109,7 @@ def interval(losses: Sequence[float], share: float) -> Bounds:
     return Bounds(mean=mean, low=mean - below, high=mean + above, units=count)
 
 
-def lost_share(lost: int, units: int, share: float) -> Bounds:
+def lost_share_interval(lost: int, units: int, share: float) -> Bounds:
     """
     The share of lost units, from 0 to 1, with Clopper and Pearson's interval.
 
@@ -149,7 +149,7 @@ def paired_p_value(lost: int, won: int) -> float:
 
 def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int | None:
     """
-    Number of units whose `lost_share` would lie on one side of *limit*.
+    Number of units whose `lost_share_interval` would lie on one side of *limit*.
 
     Assumes that the same share of further units is lost. None if more than `MOST_UNITS`
     are needed.
@@ -158,7 +158,7 @@ def answers_needed(lost: int, units: int, limit: float, *, share: float) -> int 
         lost: Number of lost units so far.
         units: Number of all units so far, at least 1.
         limit: Largest share of lost units that is accepted.
-        share: See `lost_share`.
+        share: See `lost_share_interval`.
     """
     from scipy.special import betaincinv
 
@@ -224,7 +224,10 @@ def disagreeing_pairs(
     """
     share = ALPHA / (4 * max(len(read), len(written), 1))
     found = {
-        pair: (interval(read[pair], share), interval(written[pair], share))
+        pair: (
+            mean_loss_interval(read[pair], share),
+            mean_loss_interval(written[pair], share),
+        )
         for pair in read
         if pair in written
     }

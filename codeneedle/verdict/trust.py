@@ -69,10 +69,10 @@ def trusted_run(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return run.with_records(with_consequences_of_others(run.every_record, run.setup))
+    return run.with_records(with_derived_statuses(run.every_record, run.setup))
 
 
-def with_consequences_of_others(
+def with_derived_statuses(
     records: Sequence[CellRecord], setup: Setup
 ) -> tuple[CellRecord, ...]:
     """
@@ -82,7 +82,7 @@ def with_consequences_of_others(
     computes NaN in one probe has no quality in another: it is compared with none, and
     no reference.
     """
-    records = tuple(_mark_nan_pairs(records))
+    records = tuple(_with_nan_pairs_as_gaps(records))
     groups: dict[tuple[str, str, str], dict[Pair, CellRecord]] = {}
     for record in records:
         key = (record.probe, record.variant, record.device)
@@ -97,7 +97,7 @@ def with_consequences_of_others(
         speed = prompt_speed_function(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspect_cells(finished, grid=grid).items():
             troubles[pair, probe, variant, device] = trouble
-        for pair, evidence in attention_on_cpu(finished, speed=speed).items():
+        for pair, evidence in cpu_attention_evidence(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
     marked = tuple(_with_derived_status(each, troubles, on_cpu) for each in records)
     return tuple(drop_answers_asked_otherwise(marked, setup))
@@ -173,7 +173,7 @@ def _drop_asked_otherwise(
     return replace(record, observation=observation, reason=reason)
 
 
-def _mark_nan_pairs(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
+def _with_nan_pairs_as_gaps(records: Sequence[CellRecord]) -> Iterator[CellRecord]:
     """*records*, those with losses as gaps where their pair computes NaN elsewhere."""
     nan = {
         record.pair: record
@@ -226,10 +226,10 @@ def trusted_records(
     As they are stored in a folder that has no setup.
 
     Raises:
-        BadInput: As `Store.records` does.
+        BadInput: As `Store.read_records` does.
         BadSetup: If the setup cannot be read.
     """
-    records, setup = tuple(store.records(probe)), store.setup()
+    records, setup = tuple(store.read_records(probe)), store.read_setup()
     if setup is not None:
         run = Run(name=store.name, setup=setup, records=())
         records = trusted_run(run.with_records(records)).every_record
@@ -258,11 +258,11 @@ def suspect_cells(
         grid: Pairs of the sweep, measured or not.
     """
     return dict(_troubles_of_offload(finished)) | dict(
-        _troubles_without_proof(finished, grid)
+        _troubles_of_unproven_types(finished, grid)
     )
 
 
-def attention_on_cpu(
+def cpu_attention_evidence(
     finished: Sequence[CellRecord], *, speed: Speed | None
 ) -> dict[Pair, str]:
     """
@@ -386,7 +386,7 @@ LEAST_GROWTH = 0.05
 """Least difference as a share of the reference's growth: buffers grow, too."""
 
 
-def _troubles_without_proof(
+def _troubles_of_unproven_types(
     finished: Sequence[CellRecord], grid: Iterable[Pair]
 ) -> Iterator[tuple[Pair, Trouble]]:
     """
@@ -418,7 +418,7 @@ def _troubles_without_proof(
             reason = f"nothing tells a coarser pair from it, and {reason}"
         yield reference, Trouble(Status.UNVERIFIED, reason)
     for pair, each in evidence.items():
-        twin = _finer_twin(pair, evidence)
+        twin = _finer_pair_with_same_logprobs(pair, evidence)
         reason = ""
         if known is None:
             reason = f"there is no evidence of {reference} to compare its own with"
@@ -430,7 +430,9 @@ def _troubles_without_proof(
             yield pair, Trouble(Status.UNVERIFIED, reason)
 
 
-def _finer_twin(pair: Pair, evidence: Mapping[Pair, CacheEvidence]) -> Pair | None:
+def _finer_pair_with_same_logprobs(
+    pair: Pair, evidence: Mapping[Pair, CacheEvidence]
+) -> Pair | None:
     """A more precise pair with the same probabilities; None if there is none."""
     one = evidence[pair].fingerprints
     if not one or not all(each.logprobs for each in one):

@@ -17,7 +17,7 @@ from typing_extensions import override
 from codeneedle.corpora.languages import all_languages
 from codeneedle.document import Block, Facts, Heading, Lines, Table
 from codeneedle.probes.retrieval.task_kinds import TASKS
-from codeneedle.report.models import models_document, shipped_rows
+from codeneedle.report.models import models_document, read_shipped_rows
 from codeneedle.sweep.request import TABLES
 
 
@@ -117,7 +117,9 @@ class TableOfModels(SphinxDirective):
         """A rubric, a table, and what it was measured on, for each model."""
         self.env.note_reread()  # its rows may change while the page does not
         return [
-            node for block in models_document(shipped_rows()) for node in _shown(block)
+            node
+            for block in models_document(read_shipped_rows())
+            for node in _shown(block)
         ]
 
 

@@ -21,7 +21,7 @@ from sphinx.util import logging
 from typer.main import get_command
 
 from codeneedle.cli.app import app as program
-from codeneedle.models.pretrained import built_in_model
+from codeneedle.models.pretrained import checked_built_in_path
 
 ROOT = Path(__file__).parents[2]
 
@@ -151,7 +151,7 @@ def _options() -> frozenset[str]:
 def _folder() -> Iterator[None]:
     """The working folder of somebody who has what documents name."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        Path("some.gguf").symlink_to(built_in_model())
+        Path("some.gguf").symlink_to(checked_built_in_path())
         Path("chat.jsonl").write_text("[]", encoding="utf-8")
         yield
 

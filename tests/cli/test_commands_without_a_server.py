@@ -20,7 +20,7 @@ from programs import llama_like, script
 from started_sweeps import controls, on_terminal
 
 from codeneedle.cli.app import app
-from codeneedle.cli.streams import BestEffort, tolerate_stderr_errors
+from codeneedle.cli.streams import BestEffort, tolerate_stderr_flush_stdout
 
 
 @pytest.fixture
@@ -234,7 +234,7 @@ def test_write_errors_on_stderr_are_ignored():
 
 def test_a_best_effort_stream_is_otherwise_its_stream(monkeypatch):
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    with tolerate_stderr_errors():
+    with tolerate_stderr_flush_stdout():
         sys.stderr.write("heard\n")
         assert not sys.stderr.isatty()
     assert "heard\n" == sys.stderr.getvalue()
@@ -246,7 +246,10 @@ def test_write_errors_on_stdout_are_reported(monkeypatch):
     monkeypatch.setattr(sys, "stderr", None)
     with open("/dev/full", "w", encoding="utf-8") as full:  # noqa: PTH123
         monkeypatch.setattr(sys, "stdout", full)
-        with pytest.raises(OSError, match="No space left"), tolerate_stderr_errors():
+        with (
+            pytest.raises(OSError, match="No space left"),
+            tolerate_stderr_flush_stdout(),
+        ):
             sys.stdout.write("k,v\n")
         full.flush()
 

@@ -202,7 +202,7 @@ def test_a_bare_machine_has_problems_but_no_error(tmp_path, golden):
     found = diagnose(model=tmp_path / "none.gguf")
 
     assert not found.is_ready
-    assert found.tools is None
+    assert found.llama_cpp_tools is None
     assert found.weights is None
     assert found.plan is None
     assert golden == found.left_out

@@ -12,7 +12,7 @@ from codeneedle.cli.app import app
 from codeneedle.cli.doctor import diagnose, doctor_object
 from codeneedle.cli.engines import ENGINES
 from codeneedle.errors import BadInput, WeightsUnusable
-from codeneedle.models.stores import weights_path
+from codeneedle.models.stores import weights_path_unless_built_in
 
 LIBRARY = "registry.ollama.ai/library"
 
@@ -70,7 +70,7 @@ def test_shells_complete_the_names_of_models_that_are_here():
 
 @pytest.mark.parametrize("name", ["org/repo:Q8_0", "studio/model", "qwen:3b", "qwen"])
 def test_the_engine_reads_the_model_that_a_name_stands_for(name):
-    assert ENGINES[ENGINE].weights(weights_path(name)).is_read
+    assert ENGINES[ENGINE].weights(weights_path_unless_built_in(name)).is_read
 
 
 def test_a_file_comes_before_a_name(home, monkeypatch):
@@ -79,12 +79,12 @@ def test_a_file_comes_before_a_name(home, monkeypatch):
     (home / "studio" / "model").write_text("<html>")
 
     with pytest.raises(WeightsUnusable, match="web page"):
-        ENGINES[ENGINE].weights(weights_path("studio/model"))
+        ENGINES[ENGINE].weights(weights_path_unless_built_in("studio/model"))
 
 
 def test_an_unknown_name_is_refused_with_those_that_are_like_it():
     with pytest.raises(BadInput) as caught:
-        weights_path("qwem")
+        weights_path_unless_built_in("qwem")
 
     assert "qwen" in caught.value.hint
 
@@ -97,7 +97,7 @@ def test_servers_of_users_get_names_as_they_are(home):
 
 @pytest.mark.slow
 def test_the_doctor_says_how_many_there_are():
-    found = diagnose(model=weights_path("qwen:3b"))
+    found = diagnose(model=weights_path_unless_built_in("qwen:3b"))
 
     assert found.weights
     kept = doctor_object(found)["kept_models"]

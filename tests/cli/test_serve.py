@@ -11,7 +11,7 @@ import urllib.request
 import pytest
 from injections import processes_in
 
-from codeneedle.cli.serve import chosen_key
+from codeneedle.cli.serve import chosen_api_key
 from codeneedle.errors import BadInput
 from codeneedle.system.processes import free_port
 
@@ -57,7 +57,7 @@ def test_a_cell_is_served_verified_until_ctrl_c(tmp_path, golden):
 @pytest.mark.parametrize("key", ["two words", "one,two", "schlüssel", "line\n"])
 def test_a_key_that_no_header_holds_is_refused(key):
     with pytest.raises(BadInput):
-        chosen_key({"CODENEEDLE_API_KEY": key})
+        chosen_api_key({"CODENEEDLE_API_KEY": key})
 
 
 @pytest.mark.parametrize("port", ["80", "70000", "x"])

@@ -21,7 +21,7 @@ from typer.main import get_command
 
 from codeneedle.cli.app import app
 from codeneedle.cli.engines import ENGINES, prepare_engine_entry
-from codeneedle.cli.sweep import plans_of
+from codeneedle.cli.sweep import make_plans
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.openai.settings import (
     CommandSettings,
@@ -359,7 +359,7 @@ def test_recipes_ship_and_can_be_planned(name, tmp_path, monkeypatch):
     words += args if needs_model else []
     request, execution, _ = command.make_context("sweep", words).obj
 
-    (plan,) = plans_of(request, execution)
+    (plan,) = make_plans(request, execution)
 
     is_free = name in {"ik-llama", "tabbyapi"}
     types = len(request.grid_k_types)

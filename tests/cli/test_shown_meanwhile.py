@@ -67,8 +67,8 @@ def time_left(view):
 
 def test_the_current_cell_tells_its_round(progress, golden):
     before = printed(live_view(progress), width=90)
-    progress.note(CellStarted(PAIRS[6]))
-    progress.note(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
+    progress.note_cell_event(CellStarted(PAIRS[6]))
+    progress.note_cell_event(CellStepped(PAIRS[6], Step(8, 16, "f_i")))
 
     shown = printed(live_view(progress), width=90)
 
@@ -82,8 +82,10 @@ def test_the_current_cell_tells_its_round(progress, golden):
 
 def test_the_steps_of_divergence_are_chunks(progress, golden):
     progress.probe = PROBES["divergence"]
-    progress.note(CellStarted(PAIRS[0]))
-    progress.note(CellStepped(PAIRS[0], Step(2, 8, "comparing at 512 tokens")))
+    progress.note_cell_event(CellStarted(PAIRS[0]))
+    progress.note_cell_event(
+        CellStepped(PAIRS[0], Step(2, 8, "comparing at 512 tokens"))
+    )
 
     view = printed(live_view(progress), width=100)
 
@@ -98,8 +100,10 @@ def test_a_cell_tells_how_far_the_text_is_read_and_how_long_that_takes(
     monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     cell = progress.running[PAIRS[0]] = RunningCell()
     within = Progress(2048, 6843, is_prompt=True)
-    progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus")))
-    progress.note(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus", within)))
+    progress.note_cell_event(CellStepped(PAIRS[0], Step(0, 1, "reading the corpus")))
+    progress.note_cell_event(
+        CellStepped(PAIRS[0], Step(0, 1, "reading the corpus", within))
+    )
     cell.since -= 60
 
     view = printed(live_view(progress), width=120)
@@ -117,10 +121,10 @@ def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(
     now = time.monotonic()
     monkeypatch.setattr(shown.time, "monotonic", lambda: now)
     cell = progress.running[PAIRS[0]] = RunningCell(started=now - 120, since=now)
-    progress.note(CellStepped(PAIRS[0], Step(0, 16, "f_a")))
+    progress.note_cell_event(CellStepped(PAIRS[0], Step(0, 16, "f_a")))
     cell.since -= 60
     within = Step(0, 16, "f_a", Progress(30, 60))
-    progress.note(CellStepped(PAIRS[0], within))
+    progress.note_cell_event(CellStepped(PAIRS[0], within))
 
     assert progress.left_s() == pytest.approx(36 * (60 + 32 * 60) - 120, abs=60)
     assert "f_a, token 30 of 60" in printed(live_view(progress), width=120)
@@ -129,7 +133,7 @@ def test_the_first_answers_of_the_first_cell_tell_the_time_that_is_left(
 def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress, golden):
     asked = []
     progress.asked_to_stop = lambda: bool(asked)
-    progress.note(CellStarted(PAIRS[0]))
+    progress.note_cell_event(CellStarted(PAIRS[0]))
     before = printed(live_view(progress), width=90)
     asked.append(True)
     after = printed(live_view(progress), width=90)
@@ -139,9 +143,9 @@ def test_the_first_ctrl_c_is_answered_while_a_cell_says_nothing(progress, golden
 
 def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
     """34 cells of 10.7 seconds are six minutes."""
-    progress.note(CellEnded(finished(PAIRS[0])))
-    progress.note(CellEnded(failed_record(PAIRS[1], Status.OUT_OF_MEMORY)))
-    progress.note(CellEnded(failed_record(PAIRS[2], Status.INTERRUPTED)))
+    progress.note_cell_event(CellEnded(finished(PAIRS[0])))
+    progress.note_cell_event(CellEnded(failed_record(PAIRS[1], Status.OUT_OF_MEMORY)))
+    progress.note_cell_event(CellEnded(failed_record(PAIRS[2], Status.INTERRUPTED)))
 
     shown = printed(live_view(progress), width=90)
 
@@ -156,7 +160,7 @@ def test_a_finished_cell_shows_its_number_and_a_failed_one_its_word(progress):
 def test_a_number_whose_attention_ran_in_no_kernel_has_its_mark(progress, golden):
     record = finished(PAIRS[0])
     on_cpu = Effective(attention=Attention.CPU, attention_evidence="graph splits")
-    progress.note(CellEnded(replace(record, effective=on_cpu)))
+    progress.note_cell_event(CellEnded(replace(record, effective=on_cpu)))
 
     view = printed(live_view(progress), width=90)
 
@@ -178,8 +182,8 @@ def test_a_pair_of_further_functions_tells_how_many_its_numbers_are_of(progress)
 def test_pairs_that_cannot_run_take_none_of_the_time_that_is_left(progress):
     """Of 36 cells one is done, and 30 cannot be."""
     progress.impossible = frozenset(PAIRS[6:])
-    progress.note(CellEnded(finished(PAIRS[0])))
-    progress.note(CellEnded(failed_record(PAIRS[6], Status.UNSUPPORTED)))
+    progress.note_cell_event(CellEnded(finished(PAIRS[0])))
+    progress.note_cell_event(CellEnded(failed_record(PAIRS[6], Status.UNSUPPORTED)))
 
     assert progress.left_s() == pytest.approx(5 * 10.7)
 
@@ -191,32 +195,32 @@ def test_events_that_come_while_the_grid_is_drawn_do_not_disturb_it(
     rest = iter(PAIRS[2:])
 
     def meanwhile(*_args):
-        progress.note(CellStarted(next(rest)))
-        progress.note(CellEnded(finished(next(rest))))
+        progress.note_cell_event(CellStarted(next(rest)))
+        progress.note_cell_event(CellEnded(finished(next(rest))))
         return 0.5
 
-    monkeypatch.setattr(shown, "value_of", meanwhile)
+    monkeypatch.setattr(shown, "metric_value_or_nan", meanwhile)
     monkeypatch.setattr(shown, "_cell_phrase", lambda *_args: f"cell {meanwhile()}")
-    progress.note(CellEnded(finished(PAIRS[0])))
-    progress.note(CellStarted(PAIRS[1]))
+    progress.note_cell_event(CellEnded(finished(PAIRS[0])))
+    progress.note_cell_event(CellStarted(PAIRS[1]))
 
     assert "1 done" in printed(live_view(progress), width=90)
-    assert progress.done > 1
+    assert progress.ended_count > 1
 
 
 def test_cells_of_other_shares_do_not_count(progress):
     progress.pairs = PAIRS[:2]
-    progress.note(CellEnded(failed_record(PAIRS[2], Status.CRASHED)))
+    progress.note_cell_event(CellEnded(failed_record(PAIRS[2], Status.CRASHED)))
 
-    assert (0, 0) == (progress.done, progress.failures)
+    assert (0, 0) == (progress.ended_count, progress.failure_count)
 
 
 def test_a_pipe_gets_a_line_per_cell(progress):
     out = io.StringIO()
     with SweepDisplay(Console(file=out, width=200), progress) as screen:
-        screen.show(CellStarted(PAIRS[0]))
-        screen.show(CellEnded(finished(PAIRS[0])))
-        screen.show(CellEnded(failed_record(PAIRS[1], reason="it died")))
+        screen.note_and_show_event(CellStarted(PAIRS[0]))
+        screen.note_and_show_event(CellEnded(finished(PAIRS[0])))
+        screen.note_and_show_event(CellEnded(failed_record(PAIRS[1], reason="it died")))
 
     lines = out.getvalue().splitlines()
 
@@ -236,9 +240,9 @@ def test_a_pipe_gets_a_line_for_each_thing_that_is_waited_for(progress):
         Step(0, 1, "waiting for the server", is_wait=True),
     ]
     with SweepDisplay(Console(file=out, width=200), progress) as screen:
-        screen.show(CellStarted(PAIRS[0]))
+        screen.note_and_show_event(CellStarted(PAIRS[0]))
         for step in steps:
-            screen.show(CellStepped(PAIRS[0], step))
+            screen.note_and_show_event(CellStepped(PAIRS[0], step))
 
     expected = ["waiting: a lock", "waiting for the server"]
 
@@ -265,7 +269,7 @@ def told(*calls, **settings):
     lines = PlainLines(show=shown.append, clock=lambda: now, **settings)
     for second, phase, done in calls:
         now = second
-        lines.tell(phase, done, 100)
+        lines.show_progress_if_due(phase, done, 100)
     return shown
 
 

@@ -17,10 +17,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.cli import sweep as sweep_module
 from codeneedle.cli.budget import sweep_together
 from codeneedle.cli.one_model import (
-    can_share_budget,
+    can_share_budget_or_report,
     find_sibling_weights,
     restrict_to_deciding_probe,
-    weights_comparison_line,
+    weights_comparison_hint_line,
 )
 from codeneedle.cli.sweep import Page
 from codeneedle.engines.engine import CacheTypes
@@ -30,7 +30,7 @@ from codeneedle.records.record import Effective, KvBuffer
 from codeneedle.report.budget import budget_remarks
 from codeneedle.sweep import schedule
 from codeneedle.sweep.measure import Options
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.request import Execution, Request
 from codeneedle.verdict.asking_order import stored_asking_order
 from codeneedle.verdict.joint import join_runs
@@ -122,7 +122,9 @@ class Several:
     def sweep(self, most=None, names=tuple(FILES), **options):
         limits = Limits(max_memory_bytes=most)
         pages = self.pages(self.plans(names), limits, **options)
-        return sweep_together([(page, prepare(page.plan)) for page in pages])
+        return sweep_together(
+            [(page, prepare_run_and_store_setup(page.plan)) for page in pages]
+        )
 
     def command(self, monkeypatch, *names, probes=("recall",)):
         """Sweep the files of these *names* as the command does; the exit code."""
@@ -131,7 +133,7 @@ class Several:
             plans = self.plans(names, request.probes)
             return [replace(plan, kept=Request()) for plan in plans]
 
-        monkeypatch.setattr(sweep_module, "make_checked_plans", check_plans)
+        monkeypatch.setattr(sweep_module, "fetch_and_make_checked_plans", check_plans)
         models = tuple(f"{name}.gguf" for name in names)
         return sweep_module.sweep(
             Request(models=models, decide=True, probes=probes),
@@ -144,7 +146,7 @@ class Several:
 
     def joined(self):
         """The stored runs as one."""
-        return join_runs([trusted_run(plan.store.read()) for plan in self.plans()])
+        return join_runs([trusted_run(plan.store.read_run()) for plan in self.plans()])
 
     def remarks(self, most):
         """What is said of candidates that fit into so much memory alone."""
@@ -160,7 +162,7 @@ class Several:
     def probes_asked(self, name):
         """Names of the probes that the file of that *name* has records of."""
         (plan,) = self.plans((name,))
-        return {record.probe for record in plan.store.records()}
+        return {record.probe for record in plan.store.read_records()}
 
     @property
     def asked(self):
@@ -189,12 +191,12 @@ def test_each_file_keeps_what_its_own_weights_are_predicted_not_to_bear(
     several, monkeypatch
 ):
     monkeypatch.setattr(
-        "codeneedle.models.sensitivity.unborne_types",
+        "codeneedle.models.sensitivity.unsafe_k_types",
         lambda weights, **_: (weights.path.stem,),
     )
     several.sweep()
 
-    orders = [stored_asking_order(plan.store.setup()) for plan in several.plans()]
+    orders = [stored_asking_order(plan.store.read_setup()) for plan in several.plans()]
     assert [(name,) for name in FILES] == [order.unborne for order in orders]
 
 
@@ -427,14 +429,14 @@ class Unloadable(ByteTokenizer):
     def count_tokens(self, text):
         raise CellError("it cannot be loaded", hint="Look.")
 
-    def token_counts(self, texts):
+    def token_counts_without_special(self, texts):
         raise CellError("it cannot be loaded", hint="Look.")
 
 
 class TestOneQuestion:
     def asked(self, several, names):
         console = Console(file=several.told, width=200)
-        return can_share_budget(several.plans(names), console)
+        return can_share_budget_or_report(several.plans(names), console)
 
     def test_files_of_one_tokenizer_and_shape_are(self, several):
         assert self.asked(several, tuple(FILES))
@@ -465,7 +467,7 @@ class TestBeside:
         (plan,) = several.plans(("fine",))
         plan = replace(plan, request=structs.replace(plan.request, engine="llama.cpp"))
 
-        line = weights_comparison_line(plan)
+        line = weights_comparison_hint_line(plan)
         assert "--decide --model fine.gguf --model coarse.gguf" in line
         # Its sweep file has all else that was asked for.
         assert f"codeneedle sweep {plan.store.folder}/sweep.toml" in line

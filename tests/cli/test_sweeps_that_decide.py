@@ -88,7 +88,7 @@ class Deciding:
             return self.page.sweep(run)
 
     def verdict(self):
-        return judge(self.page.runner.read())
+        return judge(self.page.runner.read_run_and_calibration())
 
     def served(self, pair):
         """How many servers of *pair* there were."""
@@ -168,7 +168,9 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
     before = deciding.served(reference)
     deciding.sweep(types=("f16", "q8_0"), functions=None)
 
-    asked = recall_of(deciding.page.plan.store.record(reference, "recall")).forced
+    asked = recall_of(
+        deciding.page.plan.store.read_record_if_there(reference, "recall")
+    ).forced
     assert 12 == len(asked)
     # It was asked once, and once more behind all others.
     assert 2 == deciding.served(reference) - before
@@ -177,7 +179,7 @@ def test_a_reference_that_is_measured_again_is_asked_for_as_many_as_the_others(
 def test_functions_that_are_named_are_those_of_the_first_step(deciding):
     """Although five minutes hold all 12; open pairs are asked for more."""
     deciding.sweep(types=("f16", "q8_0"), functions=FEW)
-    records = deciding.page.plan.store.records()
+    records = deciding.page.plan.store.read_records()
 
     assert FEW == min(len(recall_of(record).forced) for record in records)
 
@@ -269,5 +271,7 @@ def test_a_setup_that_was_lost_asks_for_nothing_that_was_read_before(
     deciding.sweep(**asked)
 
     assert before == len(engine.tool.tasks) > 0
-    read = recall_of(deciding.page.plan.store.record(Pair("q8_0", "q8_0"), "recall"))
+    read = recall_of(
+        deciding.page.plan.store.read_record_if_there(Pair("q8_0", "q8_0"), "recall")
+    )
     assert 12 == len(read.read) == len({each.name for each in read.read})

@@ -20,7 +20,7 @@ from started_sweeps import RUN, record, run, signal_at
 from codeneedle.cache_types import RUNS, Pair
 from codeneedle.cli import progress
 from codeneedle.cli import sweep as sweep_module
-from codeneedle.cli.sweep import next_commands, plans_of
+from codeneedle.cli.sweep import make_plans, next_commands
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.models.pretrained import SMOLLM2
@@ -83,7 +83,7 @@ def test_llama_server_is_looked_for_before_the_corpus_is_read(monkeypatch, tmp_p
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path))
 
     with pytest.raises(ToolMissing, match="llama-server"):
-        plans_of(Request(corpus="./binary.py"), Execution())
+        make_plans(Request(corpus="./binary.py"), Execution())
 
 
 def test_llama_server_is_looked_for_before_weights_are_fetched(monkeypatch, tmp_path):
@@ -115,7 +115,7 @@ def test_weights_by_name_are_told_and_fetched_before_anything_is_read(
         sweep_module.sweep(request, execution, console, OPTIONS, console)
 
     assert golden == caught.value.hint
-    assert f"note: fetching {SMOLLM2.offer}" in capsys.readouterr().err
+    assert f"note: fetching {SMOLLM2.offer_phrase}" in capsys.readouterr().err
     assert not list((tmp_path / "cache" / "models").glob("smollm2-*/*"))
 
 
@@ -126,7 +126,9 @@ def test_plan_says_what_would_be_fetched_and_fetches_nothing(codeneedle, tmp_pat
     shown = codeneedle(*command, CODENEEDLE_CACHE=str(cache))
 
     assert 3 == shown.returncode
-    assert f"Fetch it ({SMOLLM2.offer}): codeneedle fetch smollm2" in shown.stderr
+    assert (
+        f"Fetch it ({SMOLLM2.offer_phrase}): codeneedle fetch smollm2" in shown.stderr
+    )
     assert not (cache / "models").exists()
 
 

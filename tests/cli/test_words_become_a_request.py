@@ -19,7 +19,7 @@ from codeneedle.cli.command_line import (
     TranscriptCommand,
 )
 from codeneedle.cli.engines import ENGINES
-from codeneedle.cli.options import USAGE_ERROR, limits_of
+from codeneedle.cli.options import USAGE_ERROR, limits_with_defaults
 from codeneedle.errors import BadInput, RequestError
 from codeneedle.models.pretrained import NAMES, SMOLLM2
 from codeneedle.probes import PROBES
@@ -421,10 +421,12 @@ def test_every_command_with_a_verdict_takes_its_limits(codeneedle, command, opti
 
 
 def test_limits_are_those_that_were_given_and_defaults():
-    assert Limits() == limits_of(None, None)
-    assert Limits(max_loss=0.02, max_lost=0.2) == limits_of(0.02, 0.2)
-    assert Limits(max_memory_bytes=7, at=9) == limits_of(None, None, None, 7, 9)
-    assert Limits(at=9) == limits_of(None, None, at=9)
+    assert Limits() == limits_with_defaults(None, None)
+    assert Limits(max_loss=0.02, max_lost=0.2) == limits_with_defaults(0.02, 0.2)
+    assert Limits(max_memory_bytes=7, at=9) == limits_with_defaults(
+        None, None, None, 7, 9
+    )
+    assert Limits(at=9) == limits_with_defaults(None, None, at=9)
 
 
 def test_plan_takes_every_argument_of_sweep():

@@ -6,7 +6,7 @@ import pytest
 from source_files import names_of, put, python
 
 from codeneedle.corpora.random_bodies import MINI, Knobs, generate_text
-from codeneedle.corpora.registry import generated_path, load, slug
+from codeneedle.corpora.registry import checked_generated_path, load, slug
 from codeneedle.errors import BadInput, RequestError
 
 
@@ -155,7 +155,7 @@ def test_a_generated_corpus_has_a_built_in_name_only_with_its_knobs(
     here, knobs, out, path
 ):
     """Other text of that name would silently replace the built-in one."""
-    written = generated_path(knobs, out and Path(out))
+    written = checked_generated_path(knobs, out and Path(out))
 
     assert (here / "corpora" / path).resolve() == written.resolve()
 
@@ -172,6 +172,6 @@ def test_a_generated_corpus_has_a_built_in_name_only_with_its_knobs(
 )
 def test_a_built_in_corpus_is_not_replaced_by_generated_text(here, knobs, out, golden):
     with pytest.raises(BadInput) as caught:
-        generated_path(knobs, Path(out))
+        checked_generated_path(knobs, Path(out))
     assert golden == str(caught.value)
-    assert str(generated_path(knobs)) in caught.value.hint
+    assert str(checked_generated_path(knobs)) in caught.value.hint

@@ -3,7 +3,7 @@
 import pytest
 from source_files import put, python
 
-from codeneedle.corpora.encodings import Undecodable, text_in
+from codeneedle.corpora.encodings import Undecodable, decode_bytes
 from codeneedle.corpora.registry import load
 
 CHINESE = "x = '模型缓存'\n"
@@ -32,19 +32,19 @@ RUSSIAN = "x = 'кэш'\n"
 def test_a_declaration_is_obeyed(declaration, encoding, text):
     data = f"{declaration}{text}".encode(encoding)
 
-    assert f"{declaration}{text}" == text_in(data)
+    assert f"{declaration}{text}" == decode_bytes(data)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
 def test_a_byte_order_mark_is_obeyed_and_dropped(encoding):
     text = f"# coding: gbk\n{CHINESE}"
 
-    assert text == text_in(text.encode(encoding))
+    assert text == decode_bytes(text.encode(encoding))
 
 
 def test_a_mark_of_another_byte_order_is_obeyed():
-    assert CHINESE == text_in(f"\ufeff{CHINESE}".encode("utf-16-be"))
-    assert CHINESE == text_in(f"\ufeff{CHINESE}".encode("utf-32-be"))
+    assert CHINESE == decode_bytes(f"\ufeff{CHINESE}".encode("utf-16-be"))
+    assert CHINESE == decode_bytes(f"\ufeff{CHINESE}".encode("utf-32-be"))
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_mark_of_another_byte_order_is_obeyed():
 )
 def test_what_is_no_text_in_its_encoding_is_refused_not_guessed(data):
     with pytest.raises(Undecodable):
-        text_in(data)
+        decode_bytes(data)
 
 
 def test_declared_text_is_what_is_asked_for(here, golden):

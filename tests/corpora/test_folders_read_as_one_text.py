@@ -157,7 +157,7 @@ def test_files_that_change_after_they_were_found_are_left_out(here, golden):
     (here / "src/gone.py").unlink()
     (here / "src/pipe.py").unlink()
     os.mkfifo(here / "src/pipe.py")
-    read = reading.read_files(found, root=here / "src")
+    read = reading.read_and_join_files(found, root=here / "src")
 
     assert ["stays"] == names_of(read.functions)
     assert golden == read.left_out
@@ -173,7 +173,7 @@ def test_files_behind_the_one_that_exceeds_a_limit_are_not_read(here, spare, fil
     put(here / "src/d.py", b"\0" if files < 4 else python("d"))
     paths = list(reading.source_files_below(here / "src"))
     limit = 2 * len(python("a")) + spare
-    read = reading.read_files(paths, root=here / "src", limit_bytes=limit)
+    read = reading.read_and_join_files(paths, root=here / "src", limit_bytes=limit)
 
     assert (files, ()) == (read.files, read.left_out)
 
@@ -181,7 +181,7 @@ def test_files_behind_the_one_that_exceeds_a_limit_are_not_read(here, spare, fil
 def test_the_comments_between_files_and_lines_without_an_end_count_as_lines(here):
     put(here / "src/a.py", python("a").rstrip("\n"))
     put(here / "src/b.py", python("b"))
-    read = reading.read_files(
+    read = reading.read_and_join_files(
         reading.source_files_below(here / "src"), root=here / "src"
     )
     lines = read.text.split("\n")

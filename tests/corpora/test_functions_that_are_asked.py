@@ -12,7 +12,7 @@ from codeneedle.corpora.needles import (
     block_ends,
     choose_functions,
     choose_in_blocks,
-    cut_points,
+    cut_line_numbers,
     depth_of,
     eligible_functions,
     forced_needle,
@@ -306,4 +306,4 @@ def test_a_text_is_cut_after_outermost_functions_only():
     )
 
     within = made(62, end=63)
-    assert [50, 64] == cut_points([*inner, within, braced, outer])
+    assert [50, 64] == cut_line_numbers([*inner, within, braced, outer])

@@ -21,7 +21,7 @@ from codeneedle.corpora.random_bodies import (
     SHORT,
     Knobs,
     generate_text,
-    write_generated_corpus,
+    write_and_describe_corpus,
 )
 from codeneedle.errors import BadInput, FolderUnusable
 
@@ -231,8 +231,8 @@ FEW = Knobs(functions=2, value_length=6, name_length=5, lines=20, seed=7)
 
 def test_a_corpus_is_written_and_told_with_its_hash(tmp_path):
     path = tmp_path / "new" / "bodies.py"
-    write_generated_corpus(Knobs(functions=1, seed=1), path)
-    written = write_generated_corpus(FEW, path)
+    write_and_describe_corpus(Knobs(functions=1, seed=1), path)
+    written = write_and_describe_corpus(FEW, path)
     data = path.read_bytes()
 
     assert generate_text(FEW).encode() == data
@@ -244,7 +244,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
 
     with pytest.raises(FolderUnusable) as caught:
-        write_generated_corpus(FEW, tmp_path / "file" / "bodies.py")
+        write_and_describe_corpus(FEW, tmp_path / "file" / "bodies.py")
 
     assert str(tmp_path / "file") in str(caught.value)
     assert 3 == caught.value.exit_code

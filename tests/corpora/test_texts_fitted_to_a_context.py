@@ -12,10 +12,10 @@ from codeneedle.corpora.fitting import (
     Fit,
     Room,
     TooLong,
+    context_holding_tokens,
+    corpus_facts,
     cut_to_text,
-    facts_of,
-    fit_text,
-    larger_context,
+    fit_corpus_to_context,
 )
 from codeneedle.corpora.registry import SMALL_CORPORA, load
 
@@ -177,7 +177,7 @@ def fit(corpus, context, *, trained=None, may_trim=True, rooms=None):
 @pytest.mark.parametrize(("spare", "left"), [(0, ["a", "b", "c"]), (-1, ["a", "b"])])
 def test_a_text_that_fits_to_the_last_token_is_whole(three, spare, left):
     needed = len(three.text) + QUESTION
-    text, chosen = fit_text(fit(three, needed + spare))
+    text, chosen = fit_corpus_to_context(fit(three, needed + spare))
 
     assert (left, 20) == (names_of(text.functions), chosen.lines)
     assert three.text.startswith(text.text)
@@ -185,15 +185,17 @@ def test_a_text_that_fits_to_the_last_token_is_whole(three, spare, left):
 
 def test_a_text_that_must_not_be_cut_is_whole_or_refused_with_what_would_do(three):
     needed = len(three.text) + QUESTION
-    whole, chosen = fit_text(fit(three, needed, may_trim=False))
+    whole, chosen = fit_corpus_to_context(fit(three, needed, may_trim=False))
     assert (three, 20) == (whole, chosen.lines)
 
     larger = -(-needed // 256) * 256
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(three, needed - 1, may_trim=False))
+        fit_corpus_to_context(fit(three, needed - 1, may_trim=False))
     assert (needed, larger) == (raised.value.needed, raised.value.larger)
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(three, needed - 1, trained=needed - 1, may_trim=False))
+        fit_corpus_to_context(
+            fit(three, needed - 1, trained=needed - 1, may_trim=False)
+        )
     assert None is raised.value.larger
     assert "--fit" in raised.value.ways[0]
 
@@ -201,22 +203,24 @@ def test_a_text_that_must_not_be_cut_is_whole_or_refused_with_what_would_do(thre
 def test_the_first_room_that_a_part_of_a_text_has_is_taken(three):
     """Where the longer question does not fit with any function, the next one does."""
     rooms = (room(20, question=10_000), room(5))
-    _, chosen = fit_text(fit(three, len(three.text) + QUESTION, rooms=rooms))
+    _, chosen = fit_corpus_to_context(
+        fit(three, len(three.text) + QUESTION, rooms=rooms)
+    )
 
     assert 5 == chosen.lines
 
 
 def test_where_no_function_fits_the_smallest_context_that_does_is_named(three):
     shortest = len(three.shortest_beginning(5)) + QUESTION
-    text, _ = fit_text(fit(three, shortest))
+    text, _ = fit_corpus_to_context(fit(three, shortest))
     assert ["a"] == names_of(text.functions)
 
     larger = -(-shortest // 256) * 256
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(three, shortest - 1))
+        fit_corpus_to_context(fit(three, shortest - 1))
     assert (shortest, larger) == (raised.value.needed, raised.value.larger)
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(three, shortest - 1, trained=shortest - 1))
+        fit_corpus_to_context(fit(three, shortest - 1, trained=shortest - 1))
     assert (shortest, None) == (raised.value.needed, raised.value.larger)
 
 
@@ -227,7 +231,7 @@ def test_what_the_shortest_question_needs_is_named_where_none_fits(here):
 
     needed = len(python("a", lines=5)) + QUESTION
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(corpus, needed - 1, rooms=rooms))
+        fit_corpus_to_context(fit(corpus, needed - 1, rooms=rooms))
     assert needed == raised.value.needed
 
 
@@ -239,7 +243,7 @@ def test_where_no_function_fits_one_small_corpus_that_does_is_named(here, spare)
     )
     context = len(load(largest).text) + QUESTION + spare
     with pytest.raises(TooLong) as raised:
-        fit_text(fit(load("a.py"), context))
+        fit_corpus_to_context(fit(load("a.py"), context))
 
     fitting = [name for name in SMALL_CORPORA if name in others or not spare]
     assert (f"--corpus {fitting[0]}",) == raised.value.ways
@@ -259,17 +263,17 @@ def test_where_no_function_fits_one_small_corpus_that_does_is_named(here, spare)
 def test_a_larger_context_is_one_that_weights_were_trained_for(
     tokens, trained, context
 ):
-    assert context == larger_context(tokens, trained)
+    assert context == context_holding_tokens(tokens, trained)
 
 
 def test_a_text_that_was_cut_has_the_functions_that_it_ends_behind(three):
-    text, _ = fit_text(fit(three, len(three.text)))
+    text, _ = fit_corpus_to_context(fit(three, len(three.text)))
 
     assert text.functions == cut_to_text(three, text.text).functions
     assert three.functions == cut_to_text(three, three.text).functions
-    facts = facts_of(text, three, tokens=9)
+    facts = corpus_facts(text, three, tokens=9)
     assert (9, 2, 3) == (facts.tokens, facts.functions, facts.functions_before)
     assert (text.sha256, three.sha256) == (facts.sha256, facts.source_sha256)
     assert facts.is_trimmed
-    assert not facts_of(three, three).is_trimmed
-    assert not facts_of(three, three).is_counted
+    assert not corpus_facts(three, three).is_trimmed
+    assert not corpus_facts(three, three).is_counted

@@ -4,7 +4,12 @@ import httpcore
 import pytest
 
 from codeneedle.engines import http
-from codeneedle.engines.http import _Deadline, error_beginning, join_chunks, lines
+from codeneedle.engines.http import (
+    _Deadline,
+    error_beginning,
+    join_chunks,
+    split_into_lines,
+)
 from codeneedle.engines.messages import BadReply
 
 
@@ -61,18 +66,18 @@ def test_lines_do_not_depend_on_how_the_stream_was_cut(size):
     data = b"data: 1\r\n\r\n:\ndata: 2\n\nrest"
     chunks = [data[at : at + size] for at in range(0, len(data), size)]
 
-    assert [b"data: 1", b"", b":", b"data: 2", b""] == list(lines(chunks))
+    assert [b"data: 1", b"", b":", b"data: 2", b""] == list(split_into_lines(chunks))
 
 
 def test_a_line_without_end_is_refused():
     part = b"x" * (http.LINE_LIMIT_BYTES // 8)
 
-    list(lines([part] * 8))
+    list(split_into_lines([part] * 8))
     with pytest.raises(BadReply, match="longer than"):
-        list(lines([part] * 9))
+        list(split_into_lines([part] * 9))
 
 
-@pytest.mark.parametrize("read", [lines, join_chunks])
+@pytest.mark.parametrize("read", [split_into_lines, join_chunks])
 def test_an_answer_without_end_is_refused(read):
     chunks = iter([b"data: x\n" * 10] * 100)
 

@@ -42,7 +42,7 @@ def test_an_engine_answers_and_can_do_nothing_else(golden):
     assert frozenset() == engine.abilities
     assert ((), "", False) == (
         engine.notes(),
-        engine.thinking_off,
+        engine.thinking_off_option,
         engine.stretches_context,
     )
     for ability in Ability:
@@ -63,10 +63,10 @@ def test_an_engine_answers_and_can_do_nothing_else(golden):
     ids=["arguments", "rotation"],
 )
 def test_what_an_engine_would_ignore_is_refused(changes, source, golden):
-    Least(model=MODEL).refuse_arguments()
+    Least(model=MODEL).refuse_unusable_arguments()
 
     with pytest.raises(BadInput) as caught:
-        Least(model=replace(MODEL, **changes)).refuse_arguments()
+        Least(model=replace(MODEL, **changes)).refuse_unusable_arguments()
     assert golden == caught.value.reason
     assert source == caught.value.source
 
@@ -81,7 +81,7 @@ def test_a_server_that_is_not_ours_tells_nothing():
         served.device_bytes(),
     )
     assert served.tokenizer is None
-    assert not served.ends_within(0.0)
+    assert not served.wait_for_end(0.0)
     for use in (served.save_cache, served.restore_cache):
         with pytest.raises(CannotSave, match="this engine cannot"):
             use()
@@ -95,5 +95,5 @@ def test_what_a_server_took_is_known_after_its_end():
         seen = served.peak_rss_bytes()
         child.communicate(b"\n")
 
-    assert served.ends_within(0.0)
+    assert served.wait_for_end(0.0)
     assert 0 < seen == served.peak_rss_bytes()

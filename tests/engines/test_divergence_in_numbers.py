@@ -5,9 +5,9 @@ import pytest
 
 from codeneedle.engines.distributions import (
     Sums,
-    chunks,
     decoded_row,
     encoded_row,
+    split_into_chunks,
 )
 
 VOCABULARY = 51
@@ -79,5 +79,5 @@ def test_of_few_tokens_no_errors_are_stated():
 
 def test_chunks_begin_as_prompts_do():
     """Where a token begins prompts, it takes the place of the first one."""
-    assert [[9, 1], [9, 3]] == chunks(range(5), context=2, beginning=[9])
-    assert [[0, 1], [2, 3]] == chunks(range(5), context=2, beginning=[])
+    assert [[9, 1], [9, 3]] == split_into_chunks(range(5), context=2, beginning=[9])
+    assert [[0, 1], [2, 3]] == split_into_chunks(range(5), context=2, beginning=[])

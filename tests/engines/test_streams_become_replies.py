@@ -5,19 +5,19 @@ import math
 
 import pytest
 
-from codeneedle.engines.llama_cpp.client import completion_event
+from codeneedle.engines.llama_cpp.client import parse_completion_event
 from codeneedle.engines.messages import (
     LONGEST_TOKEN,
     BadReply,
     Progress,
     Refused,
     ServerGone,
-    check_shape,
-    json_object,
-    passage_tokens,
+    check_and_convert_answer,
+    parse_json_object,
+    parse_stated_error,
+    passage_token_ranges_and_costs,
     quote_beginning,
-    reply_of,
-    stated_error,
+    read_reply_stream,
 )
 from codeneedle.scores import LOWEST, ComputesNan
 
@@ -37,7 +37,9 @@ def token(text, *, chosen=-0.1, other=-2.5):
 
 
 def completion(*events, enough=never):
-    return reply_of(events, read=completion_event, enough=enough, max_tokens=1000)
+    return read_reply_stream(
+        events, read=parse_completion_event, enough=enough, max_tokens=1000
+    )
 
 
 def test_a_reply_is_its_tokens_with_probabilities_and_gaps():
@@ -78,9 +80,9 @@ def test_a_reply_tells_how_far_its_prompt_is_read_and_how_many_tokens_came():
         {"content": "", "prompt_progress": {"total": 6843, "processed": n, "cache": c}}
         for n, c in ((2048, 0), (6843, 6842))
     )
-    reply_of(
+    read_reply_stream(
         [read, known, token("a"), LAST],
-        read=completion_event,
+        read=parse_completion_event,
         enough=never,
         max_tokens=60,
         tell=told.append,
@@ -181,12 +183,14 @@ def test_a_reply_longer_than_its_tokens_can_be_is_refused():
 )
 def test_what_is_no_json_object_is_refused(data):
     with pytest.raises(BadReply):
-        json_object(data, expected="an event")
+        parse_json_object(data, expected="an event")
 
 
 def test_invalid_utf8_and_nan_are_read():
     """Older builds write NaN, and models write any bytes."""
-    found = json_object(b'{"text": "a\xffb", "logprob": NaN}', expected="an event")
+    found = parse_json_object(
+        b'{"text": "a\xffb", "logprob": NaN}', expected="an event"
+    )
 
     assert "a\ufffdb" == found["text"]
 
@@ -194,21 +198,21 @@ def test_invalid_utf8_and_nan_are_read():
 def test_an_error_in_a_stream_has_its_own_code():
     """The stream itself began with a 200."""
     data = b'{"error": {"code": 500, "message": "Compute error.", "type": "server"}}'
-    found = stated_error(data, code=200)
+    found = parse_stated_error(data, code=200)
 
     assert (500, "server", "Compute error.") == (found.code, found.kind, found.message)
 
 
 def test_an_error_with_absurd_words_is_told_in_few():
     data = b'{"error": {"code": 1%b, "type": "%b"}}' % (b"0" * 400, b"x" * 5000)
-    found = stated_error(data, code=400)
+    found = parse_stated_error(data, code=400)
 
     assert 400 == found.code
     assert len(str(found)) < 300
 
 
 def test_an_error_that_is_a_page_is_quoted_in_one_line():
-    found = stated_error(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
+    found = parse_stated_error(b"<h1>\n\x1b[31mBad\x1b[0m gateway</h1>", code=502)
 
     assert type(found) is Refused
     assert "'<h1> [31mBad [0m gateway</h1>'" in str(found)
@@ -218,7 +222,9 @@ def test_an_error_that_is_a_page_is_quoted_in_one_line():
 def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
     """Its text as objects may be far longer than its bytes were."""
     with pytest.raises(BadReply) as caught:
-        check_shape({"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens")
+        check_and_convert_answer(
+            {"tokens": [{}] * 9}, dict[str, list[int]], expected="tokens"
+        )
 
     assert "Expected `int`, got `object` - at `$[...][0]`" in str(caught.value)
     assert "{}" not in str(caught.value)
@@ -226,6 +232,6 @@ def test_an_answer_of_another_shape_is_not_quoted_as_python_writes_it():
 
 def test_the_tokens_of_a_passage_are_those_that_end_in_it():
     """It takes those from the passage before, too; of a token that spans it, none."""
-    found = passage_tokens([2, 5, 6, 9, 12], [(3, 6), (7, 8), (8, 12)])
+    found = passage_token_ranges_and_costs([2, 5, 6, 9, 12], [(3, 6), (7, 8), (8, 12)])
 
     assert [(range(1, 3), 2), (range(3, 3), 0), (range(3, 5), 2)] == found

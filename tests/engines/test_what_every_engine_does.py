@@ -22,8 +22,8 @@ from codeneedle.engines.openai.engine import (
 )
 from codeneedle.engines.openai.settings import CommandSettings, EndpointSettings
 from codeneedle.errors import CellError, CodeneedleError
-from codeneedle.models.pretrained import built_in_model
-from codeneedle.models.weights import read_header
+from codeneedle.models.pretrained import checked_built_in_path
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.records.record import Status
 from codeneedle.system.processes import free_port
 
@@ -63,7 +63,7 @@ class Case:
 
 def made_spec():
     """The built-in model, as an engine serves it."""
-    weights = read_header(built_in_model())
+    weights = read_weights_from_headers(checked_built_in_path())
     return ModelSpec(weights=weights, name="nano", is_tiny=True)
 
 
@@ -83,7 +83,7 @@ def command(folder):
     """llama-server by OpenAI's API, which scores no given text."""
     words = (
         str(real_context(folder).engine.tools.server),
-        *("--model", str(built_in_model()), "--host", HOST, "--port", "${port}"),
+        *("--model", str(checked_built_in_path()), "--host", HOST, "--port", "${port}"),
         *("-c", "${context}", "-ctk", "${k}", "-ctv", "${v}", "-fa", "on", "-np", "1"),
     )
     settings = CommandSettings(
@@ -165,7 +165,7 @@ def test_a_cell_is_served_as_asked_and_ends_with_its_block(case, tmp_path):
 
 def test_text_is_counted_without_a_cache(case, tmp_path):
     with case.engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
-        short, long = tokenizer.token_counts(["return 17", TEXT])
+        short, long = tokenizer.token_counts_without_special(["return 17", TEXT])
         whole = tokenizer.count_tokens(TEXT)
 
     assert 0 < short < long <= whole

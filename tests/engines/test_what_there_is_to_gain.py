@@ -36,7 +36,7 @@ def test_a_gain_is_told_in_exact_bytes_although_the_log_rounds_them():
 
     assert (1.0 * MIB, 0.53125 * MIB) == (found.reference, found.kv)
     assert (0.46875 / 100) == found.saved_share
-    assert int(1024 * 0.46875 / 0.53125) == found.further_tokens
+    assert int(1024 * 0.46875 / 0.53125) == found.further_tokens_in_saved_memory
 
 
 def test_a_gain_names_the_state_that_stays_and_windows_hold_no_further_tokens():

@@ -7,8 +7,8 @@ import pytest
 
 from codeneedle.engines.exit_causes import (
     Died,
-    cause,
     exit_cause,
+    exit_cause_from_log,
     exit_phrase,
     last_lines,
     last_log_lines,
@@ -16,7 +16,11 @@ from codeneedle.engines.exit_causes import (
     trouble_of_sigkill,
 )
 from codeneedle.engines.llama_cpp import log as llama_log
-from codeneedle.engines.reasons import LINE_CHARACTERS, MEMORY, trouble_in
+from codeneedle.engines.reasons import (
+    LINE_CHARACTERS,
+    MEMORY,
+    find_most_telling_trouble,
+)
 from codeneedle.records.record import Status, Trouble
 from codeneedle.system import machine
 
@@ -111,7 +115,7 @@ def test_a_lack_of_memory_is_known_in_the_words_of_every_backend(line, tmp_path)
     log = tmp_path / "log"
     log.write_text(f"loading\n{line}\nserver: exiting due to model loading error\n")
 
-    for found in (cause(log, -6), llama_log.cause(log.read_text(), -6)):
+    for found in (exit_cause_from_log(log, -6), llama_log.cause(log.read_text(), -6)):
         assert (Status.OUT_OF_MEMORY, line) == (found.status, found.reason)
 
 
@@ -208,7 +212,7 @@ def test_the_reason_is_the_most_telling_of_the_last_lines(name, tmp_path):
     log = tmp_path / "log"
     log.write_text(text)
 
-    assert line == cause(log, 1).reason
+    assert line == exit_cause_from_log(log, 1).reason
     assert line == llama_log.cause(text, 1).reason
 
 
@@ -219,20 +223,20 @@ def test_lines_without_a_complaint_are_no_reason_of_llama_cpp_and_the_last_of_ot
     log = tmp_path / "log"
     log.write_text(healthy)
 
-    assert trouble_in(healthy.splitlines()) is None
+    assert find_most_telling_trouble(healthy.splitlines()) is None
     assert exit_cause(-11) == llama_log.cause(healthy, -11)
-    assert "0 errors: 0" == cause(log, -11).reason
-    assert exit_cause(1) == cause(tmp_path / "none", 1)
+    assert "0 errors: 0" == exit_cause_from_log(log, -11).reason
+    assert exit_cause(1) == exit_cause_from_log(tmp_path / "none", 1)
 
 
 def test_a_signal_tells_more_than_a_complaint_and_less_than_a_lack_of_memory(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: a request was refused\n")
-    complains = cause(log, -9)
+    complains = exit_cause_from_log(log, -9)
     log.write_text("cudaMalloc failed: out of memory\n")
 
     assert exit_cause(-9).reason == complains.reason
-    assert Status.OUT_OF_MEMORY is cause(log, -9).status
+    assert Status.OUT_OF_MEMORY is exit_cause_from_log(log, -9).status
 
 
 def test_a_server_that_ended_well_was_stopped_whatever_it_complained_of():
@@ -248,4 +252,4 @@ def test_a_complaint_of_long_ago_is_no_reason(tmp_path):
     log = tmp_path / "log"
     log.write_text("error: a request was refused\n" + "ready\n" * 60)
 
-    assert "ready" == cause(log, -11).reason
+    assert "ready" == exit_cause_from_log(log, -11).reason

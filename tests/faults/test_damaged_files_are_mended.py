@@ -25,10 +25,10 @@ from codeneedle.records.store import (
     append_checksum,
     decode_record,
     decode_setup,
-    encode,
+    encode_masked_and_sealed,
 )
 from codeneedle.system.files import CACHE_VARIABLE
-from codeneedle.system.orphans import end_orphans, host_identity
+from codeneedle.system.orphans import end_orphans_and_clean_up, host_identity
 
 RUN = Path("sweeps/tiny/needle-nano")
 PAIRS = [Pair(k, v) for k in ("q8_0", "q4_0") for v in ("q8_0", "q4_0")]
@@ -168,14 +168,14 @@ def test_what_is_no_record_of_its_cell_is_a_gap_and_is_kept(done, ledger, fault)
     done.finished.discard(path)
 
     store = Store(done.path / RUN)
-    run = store.read()
+    run = store.read_run()
     gap = next(record for record in run.records if record.pair == pair)
-    store.add(good)
+    store.write_record(good)
 
     assert Status.INTERRUPTED is gap.status
     assert "cannot be used" in gap.reason
     assert 4 == len(run.records)
-    assert good == store.record(pair, "recall")
+    assert good == store.read_record_if_there(pair, "recall")
     ending = "foreign" if fault in FOREIGN else "damaged"
     aside = path.with_name(f"{path.name}.{ending}")
     assert not damaged or damaged == aside.read_bytes()
@@ -227,7 +227,7 @@ SEALED = {
 @pytest.mark.parametrize("kind", SEALED)
 def test_a_cut_or_one_changed_bit_is_refused_wherever_it_is(ledger, times, kind):
     value, decode = SEALED[kind]
-    data = encode(value)
+    data = encode_masked_and_sealed(value)
     size = len(data.rstrip())
     bits = range(8 * size)
     if times(1, quick=0) == 0:
@@ -244,7 +244,9 @@ def test_a_cut_or_one_changed_bit_is_refused_wherever_it_is(ledger, times, kind)
 
 def test_a_record_without_a_seal_is_refused_whatever_it_holds(ledger, times):
     chance = random.Random(7)  # noqa: S311 - the same damage each time
-    body = json.loads(encode(made_record(PAIRS[0], [made_round(made_needle())])))
+    body = json.loads(
+        encode_masked_and_sealed(made_record(PAIRS[0], [made_round(made_needle())]))
+    )
     del body["crc32"]
     data = json.dumps(body).encode()
 
@@ -284,7 +286,7 @@ SETUP_DAMAGES = {
     "setup that is a link to itself": looped,
     "setup that is a pipe": a_pipe,
     "record in the place of the setup": rewritten(
-        lambda _: encode(made_record(PAIRS[0], []))
+        lambda _: encode_masked_and_sealed(made_record(PAIRS[0], []))
     ),
 }
 
@@ -425,7 +427,7 @@ def test_a_damaged_note_of_a_server_ends_nothing(tmp_path, ledger, times, monkey
             damaged[chance.randrange(len(damaged))] = chance.randrange(256)
         note.write_bytes(damaged)
 
-        assert [] == end_orphans()
+        assert [] == end_orphans_and_clean_up()
         ledger.note("note of a server, bytes changed")
 
 
@@ -476,10 +478,10 @@ def test_a_text_that_changes_while_a_sweep_runs_changes_nothing(
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_a_record_that_may_not_be_read_is_a_gap(folder, ledger):
     store = Store(folder.path / RUN)
-    store.add(made_record(PAIRS[0], [made_round(made_needle())]))
+    store.write_record(made_record(PAIRS[0], [made_round(made_needle())]))
     cell(folder, PAIRS[0]).chmod(0)
 
-    gap = store.record(PAIRS[0], "recall")
+    gap = store.read_record_if_there(PAIRS[0], "recall")
 
     assert "Permission denied" in gap.reason
     ledger.note("record that may not be read", gap.reason)

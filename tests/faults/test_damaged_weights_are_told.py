@@ -15,7 +15,7 @@ from started_sweeps import going, on_terminal, until
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import weights
 from codeneedle.models.gguf import parse
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 
 MODEL = "model.gguf"
 ONE = ("--types", "q8_0")
@@ -45,7 +45,7 @@ def refused(ledger):
 
     def read(path: Path, fault: str, words: str = "") -> None:
         with pytest.raises(WeightsUnusable, match=words or None) as caught:
-            read_header(path)
+            read_weights_from_headers(path)
         assert caught.value.hint
         assert str(caught.value).isprintable()
         ledger.note(fault, str(caught.value).replace(str(path.parent), ""))
@@ -56,7 +56,7 @@ def refused(ledger):
 def _said_of(path: Path) -> str:
     """What is said of the file at *path*, without its name; empty if it is read."""
     try:
-        read_header(path)
+        read_weights_from_headers(path)
     except WeightsUnusable as error:
         return str(error).replace(str(path), "it")
     return ""

@@ -83,7 +83,7 @@ def numbers(data, setup):
     "path", FILES, ids=lambda path: f"{path.parts[-5]}-{path.name}"
 )
 def test_a_changed_number_is_refused_with_a_hint_or_gives_finite_ones(path):
-    raw, setup = opened(path), Store(path.parents[1]).setup()
+    raw, setup = opened(path), Store(path.parents[1]).read_setup()
     for at, value in places(raw):
         for new in impossible(value) if at else ():
             found = outcome(numbers, changed(raw, at, new), setup)
@@ -120,7 +120,7 @@ FORCED = ("observation", "answers", "forced uat6", "scores")
 )
 def test_what_cannot_be_is_a_bad_record(name, at, new):
     path = next(path for path in FILES if path.name.endswith(name))
-    raw, setup = opened(path), Store(path.parents[1]).setup()
+    raw, setup = opened(path), Store(path.parents[1]).read_setup()
 
     with pytest.raises(BadRecord):
         numbers(changed(raw, at, new), setup)

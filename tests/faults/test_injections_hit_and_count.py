@@ -18,7 +18,7 @@ PAIR = Pair("q8_0", "q4_0")
 def finished(folder):
     """The file of a finished cell."""
     store = Store(folder.path / "sweeps/tiny/needle-nano")
-    store.add(made_record(PAIR, [made_round(made_needle())]))
+    store.write_record(made_record(PAIR, [made_round(made_needle())]))
     folder.look()
     return store.folder / "cells" / "q8_0-q4_0.recall.json"
 

@@ -254,12 +254,12 @@ def asked_of(url):
     messages = (Message("user", "a:\n"),)
     chosen = EndpointSettings(url=url, pair="f16/f16")
     return (
-        client.models,
+        client.ask_model_names,
         lambda: client.readiness(health="/health"),
         lambda: client.complete(question),
         lambda: client.chat(Chat(messages=messages, max_tokens=4)),
         lambda: client.force(question, "right"),
-        lambda: client.prompt_tokens("a"),
+        lambda: client.ask_prompt_token_count("a"),
         lambda: endpoint_engine_factory(chosen, environment={})(
             ModelSpec(weights=made_weights(), name="made")
         ),

@@ -18,7 +18,7 @@ from made_records import made_needle, made_round
 from programs import misbehave, server
 from started_sweeps import controls, impatient, on_terminal, problem, record, run
 
-from codeneedle.probes.recall.alignment import align_reply, answer_end
+from codeneedle.probes.recall.alignment import align_reply, answer_end_offset
 from codeneedle.probes.recall.answers import side_by_side_document
 from codeneedle.probes.recall.rounds import ScoredRound
 
@@ -214,9 +214,9 @@ def test_a_long_reply_that_is_stored_is_scored_in_the_time_it_takes_to_read(
 
     spent = time.process_time()
     scored = align_reply(needle, asked.round.text)
-    assert 0 == scored.matched
+    assert 0 == scored.matched_line_count
     assert asked.error in {"", "empty answer"}
-    assert answer_end(needle, part[: 1 << 20]) >= 0
+    assert answer_end_offset(needle, part[: 1 << 20]) >= 0
     short = align_reply(needle, part[: 1 << 15])
     assert side_by_side_document(needle, short, width=100)
     # Hours where a line is read once for each line; it is seconds.

@@ -62,7 +62,7 @@ class BuildPrograms:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(build, "PACKAGE_SHA256", digest)
             patch.setattr(build, "install_private_pip", lambda _: pip)
-            return build.build(report, **choice)
+            return build.ensure_built(report, **choice)
 
     @property
     def left_behind(self):

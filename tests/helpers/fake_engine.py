@@ -31,7 +31,7 @@ class ByteTokenizer:
     def count_tokens(self, text):
         return len(text.encode())
 
-    def token_counts(self, texts):
+    def token_counts_without_special(self, texts):
         return [len(text.encode()) for text in texts]
 
     def tokens(self, text, *, add_special=True):
@@ -127,7 +127,7 @@ class FakeServer:
     def differences_from_cell(self, cell):
         return self.engine.differences
 
-    def ends_within(self, _limit_s):
+    def wait_for_end(self, _limit_s):
         return self.is_dying
 
     def peak_rss_bytes(self):
@@ -200,7 +200,7 @@ class FakeEngine(Engine):
     attention: Attention | None = None
     surveyed: object = None
     stretches_context: bool = False
-    thinking_off: str = ""
+    thinking_off_option: str = ""
     tokenizer: ByteTokenizer = field(default_factory=ByteTokenizer)
     template: object = None
     server: FakeServer | None = None
@@ -223,7 +223,7 @@ class FakeEngine(Engine):
         self.require(Ability.SPEED)
         return FakeSpeed()
 
-    def refuse_arguments(self):
+    def refuse_unusable_arguments(self):
         if "--port" in self.model.arguments:
             raise BadInput(source="--port", reason="refused", hint="Drop it.")
 
@@ -239,7 +239,7 @@ class FakeEngine(Engine):
     def cache_types(self):
         return self.types
 
-    def survey(self, pairs, *, context, log):
+    def survey_attention_and_memory(self, pairs, *, context, log):
         if self.surveyed is None:
             return None
         return made_survey({pair: self.surveyed(pair) for pair in pairs}, context)

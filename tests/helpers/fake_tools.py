@@ -80,7 +80,7 @@ class FakeDivergence:
     def bytes_to_write(self, _folder, *, context, chunks):
         return 0 if any(at == context for _, at in self.kept) else 1000 * chunks
 
-    def reference(self, task):
+    def find_stored_reference(self, task):
         return self.kept.get((task.reference, task.context))
 
     def write_reference(self, task, *, log, note, progress):

@@ -20,7 +20,7 @@ POINTS = {
         "codeneedle.engines.llama_cpp.engine:LlamaCpp.serving"
     ),
     "start a server process": "codeneedle.system.orphans:running",
-    "wait for a server": "codeneedle.engines.started_servers:_wait_for",
+    "wait for a server": "codeneedle.engines.started_servers:_wait_until_ready",
     "choose a port": "codeneedle.engines.started_servers:free_port",
     "ask for a completion": "codeneedle.engines.llama_cpp.client:Client.complete",
     "force a right answer": "codeneedle.engines.llama_cpp.client:Client.force",
@@ -28,15 +28,17 @@ POINTS = {
         "codeneedle.engines.llama_cpp.client:Client.render_conversation"
     ),
     "look whether a process group lives": "codeneedle.system.processes:_has_members",
-    "wait for a tool": "codeneedle.system.orphans:ends_within",
+    "wait for a tool": "codeneedle.system.watched:ends_within",
     "select runs for a report": "codeneedle.report.chosen_runs:read_runs",
     # what is written
     "sync a file": "os:fsync",
-    "write a record": "codeneedle.records.store:Store.add",
-    "write a setup": "codeneedle.records.store:Store.merge_setup",
+    "write a record": "codeneedle.records.store:Store.write_record",
+    "write a setup": "codeneedle.records.store:Store.merge_and_store_setup",
     "write the note of a server": "codeneedle.system.orphans:_write_note",
-    "write a base file": "codeneedle.engines.llama_cpp.perplexity:run_watched",
-    "write the hash of the weights": "codeneedle.models.weights:write_note",
+    "write a base file": (
+        "codeneedle.engines.llama_cpp.perplexity:run_with_silence_limit"
+    ),
+    "write the hash of the weights": "codeneedle.models.weights:write_json_if_possible",
     "draw a picture": "codeneedle.report.heatmap:paint",
     # what is replaced
     "class of a child": "codeneedle.system.processes:Child",

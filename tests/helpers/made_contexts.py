@@ -11,8 +11,8 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.llama_cpp.installation import Program
-from codeneedle.models.pretrained import built_in_model
-from codeneedle.models.weights import read_header
+from codeneedle.models.pretrained import checked_built_in_path
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.probes.cell import Preparation, RunContext
 from codeneedle.probes.estimates import Estimates
 from codeneedle.probes.prompts import PromptForm, Prompts
@@ -34,7 +34,9 @@ def run_context(folder, engine=None, **changes):
 
 def stored_by(probe, run):
     """What the setup of *run* stores of *probe*, by what the user chose for it."""
-    return probe.as_stored(run.settings_of(probe.settings, probe.name), run)
+    return probe.as_stored(
+        run.chosen_or_default_settings(probe.settings, probe.name), run
+    )
 
 
 def made_outlook(**changes):
@@ -67,10 +69,10 @@ def made_preparation():
 def real_context(folder, *, tools=None, arguments=(), **changes):
     """A run of the built-in model on the real llama.cpp, with other *tools*."""
     found = installation.find_tools()
-    header = read_header(built_in_model())
+    header = read_weights_from_headers(checked_built_in_path())
     engine = LlamaCpp(
         tools=replace(found, **{n: Program(p) for n, p in (tools or {}).items()}),
-        facts=installation.server_facts(found.server),
+        facts=installation.ask_server_facts(found.server),
         model=ModelSpec(
             weights=header, name="needle-nano", is_tiny=True, arguments=arguments
         ),

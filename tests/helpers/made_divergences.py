@@ -25,7 +25,7 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "runs" / "divergence"
 
 def golden_run():
     """A stored run of f16 and q4_0."""
-    return Store(GOLDEN / "golden" / "needle-nano").read()
+    return Store(GOLDEN / "golden" / "needle-nano").read_run()
 
 
 def without_perplexities(run, *pairs, reference_is_told=True):

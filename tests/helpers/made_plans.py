@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from codeneedle.models import pretrained
 from codeneedle.sweep import plan
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.request import Execution, Request
 
 CORPUS = """\
@@ -61,7 +61,9 @@ def made_world(folder, monkeypatch):
     (folder / "corpora").mkdir()
     (folder / "corpora" / "tiny.toml").write_text(CORPUS, encoding="utf-8")
     write_gguf(folder / "model.gguf", SHAPE)
-    monkeypatch.setattr(pretrained, "built_in_model", lambda: folder / "model.gguf")
+    monkeypatch.setattr(
+        pretrained, "checked_built_in_path", lambda: folder / "model.gguf"
+    )
 
 
 def asking(**changes):
@@ -90,6 +92,6 @@ def planned(*, engine=None, **changes):
 
 def measured(plan):
     """The run of *plan*, with a finished record in its folder."""
-    ready = prepare(plan)
-    plan.store.add(made_record("f16/f16", []))
+    ready = prepare_run_and_store_setup(plan)
+    plan.store.write_record(made_record("f16/f16", []))
     return ready

@@ -25,7 +25,7 @@ class HalfTool:
     def scorable_places(self, tokens):
         return range(tokens // 2 + 1, tokens)
 
-    def memory_bytes(self, _tokens):
+    def bytes_needed_to_read(self, _tokens):
         return self.needed
 
     def read_and_score(self, task, *, log, note):

@@ -26,7 +26,7 @@ from codeneedle.records.record import (
     WeightsFacts,
     as_json,
 )
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, checked_run_folder
 
 LETTERS = string.ascii_letters
 
@@ -333,8 +333,8 @@ def stored_run(root: Path, run: Run | None = None) -> Run:
     """*run*, or a `made_run`, stored below *root* as a sweep leaves it."""
     run = run or made_run()
     corpus, model = run.setup.corpus.name, run.setup.weights.name
-    store = Store(run_folder(root, corpus=corpus, model=model))
-    store.check_and_merge_setup(run.setup)
+    store = Store(checked_run_folder(root, corpus=corpus, model=model))
+    store.check_and_store_setup(run.setup)
     for record in run.records:
-        store.add(record)
+        store.write_record(record)
     return run

@@ -60,7 +60,9 @@ def made_perplexity(folder, fault="none", *, build=11434, **changes):
 def made_bench(folder, fault="none", *, devices=(), **changes):
     """A `Bench` whose program has a *fault*; *changes* are the model's."""
     tools = fake_tools(folder, bench=fake_program(folder, "bench", fault))
-    return Bench.of(tools, made_facts(devices=devices), made_model(**changes))
+    return Bench.of_checked_installation(
+        tools, made_facts(devices=devices), made_model(**changes)
+    )
 
 
 def divergence_task(folder, pair="f16/f16", **changes):

@@ -252,7 +252,7 @@ def running_child(folder, program="llama-server"):
     for file in (cache_folder() / "running").glob(f"{program}.*.json"):
         with contextlib.suppress(OSError, msgspec.MsgspecError, psutil.Error):
             note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
-            for pid in set(note.groups()) & set(processes_in(folder)):
+            for pid in set(note.find_marked_groups()) & set(processes_in(folder)):
                 argv = psutil.Process(pid).cmdline()
                 options = dict(itertools.pairwise(argv))
                 named = {key: options.get(f"--{key}") for key in ("alias", "port")}

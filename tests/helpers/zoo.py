@@ -14,7 +14,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 
-from codeneedle.models.pretrained import built_in_model
+from codeneedle.models.pretrained import checked_built_in_path
 
 WIDTH = 256
 """Length of a token's vector, but for the models that say otherwise."""
@@ -144,7 +144,7 @@ class _File:
 @functools.cache
 def _tokenizer():
     """Keys of the built-in model's tokenizer, each with its type and value."""
-    fields = gguf.GGUFReader(built_in_model()).fields
+    fields = gguf.GGUFReader(checked_built_in_path()).fields
     return [
         (key, field.types, field.contents())
         for key, field in fields.items()

@@ -9,18 +9,22 @@ from made_attention import HEADS, KV_HEADS, SIZE, WIDTH, write_attention
 
 from codeneedle.cache_types import BITS_PER_ELEMENT
 from codeneedle.models import moved_attention as module
-from codeneedle.models.moved_attention import K_TYPES, compute_moved_shares
-from codeneedle.models.weights import read_header
+from codeneedle.models.moved_attention import K_TYPES, moved_attention_by_k_type
+from codeneedle.models.weights import read_weights_from_headers
 
 
 def moved_in(folder, name="a.gguf", **changes):
     """What is told of a made model."""
-    return compute_moved_shares(read_header(write_attention(folder / name, **changes)))
+    return moved_attention_by_k_type(
+        read_weights_from_headers(write_attention(folder / name, **changes))
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "qwen2bias", "qwen3moe"])
 def test_the_fewer_bits_k_has_the_more_attention_moves(tmp_path, name):
-    moved = compute_moved_shares(read_header(zoo.write(name, tmp_path)))
+    moved = moved_attention_by_k_type(
+        read_weights_from_headers(zoo.write(name, tmp_path))
+    )
 
     by_bits = sorted(K_TYPES, key=lambda name: -BITS_PER_ELEMENT[name])
     assert sorted(moved.values()) == [moved[name] for name in by_bits]
@@ -55,13 +59,13 @@ def test_norms_of_heads_and_either_kind_of_positions_are_known(tmp_path):
 def test_of_a_large_model_a_part_is_read_which_tells_about_the_same(
     tmp_path, monkeypatch
 ):
-    weights = read_header(zoo.write("llama", tmp_path))
-    whole = compute_moved_shares(weights)
+    weights = read_weights_from_headers(zoo.write("llama", tmp_path))
+    whole = moved_attention_by_k_type(weights)
     rows = 2 * module.HEADS * weights.key_length * weights.layers
     monkeypatch.setattr(module, "LARGEST_BLOCK", 1)
     monkeypatch.setattr(module, "MOST_VALUES", rows * weights.embedding // 2)
-    compute_moved_shares.cache_clear()
-    part = compute_moved_shares(weights)
+    moved_attention_by_k_type.cache_clear()
+    part = moved_attention_by_k_type(weights)
 
     assert whole != part
     for name in K_TYPES:
@@ -110,15 +114,15 @@ def test_a_model_that_is_not_computed_or_contradicts_itself_tells_nothing(
 
 def test_a_file_that_was_cut_or_went_since_it_was_read_tells_nothing(tmp_path):
     path = write_attention(tmp_path / "a.gguf")
-    weights = read_header(path)
+    weights = read_weights_from_headers(path)
     path.write_bytes(path.read_bytes()[:-SIZE])
 
-    assert {} == compute_moved_shares(weights)
+    assert {} == moved_attention_by_k_type(weights)
 
-    compute_moved_shares.cache_clear()
+    moved_attention_by_k_type.cache_clear()
     path.unlink()
 
-    assert {} == compute_moved_shares(weights)
+    assert {} == moved_attention_by_k_type(weights)
 
 
 def test_no_more_is_read_than_the_limit_whatever_a_header_states(tmp_path, monkeypatch):

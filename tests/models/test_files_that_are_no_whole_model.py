@@ -8,14 +8,14 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import read_header, short_name
+from codeneedle.models.weights import read_weights_from_headers, slug_from_path
 
 DATA = gguf_bytes({**SHAPE, "tokenizer.chat_template": "x" * 3_000})
 
 
 def refusal_of(path):
     with pytest.raises(WeightsUnusable) as refused:
-        read_header(path)
+        read_weights_from_headers(path)
     return refused.value
 
 
@@ -57,7 +57,7 @@ def test_pieces_are_to_be_joined_by_a_command_that_does_it(tmp_path, names, whic
     assert [str(path) for path in paths] == shlex.split(command[1])[1:-2]
     subprocess.run(["/bin/sh", "-c", command[1]], check=True)
     whole = shlex.split(command[1])[-1]
-    assert 4 == read_header(tmp_path / whole).layers
+    assert 4 == read_weights_from_headers(tmp_path / whole).layers
 
 
 def test_pieces_of_zeros_are_pieces(tmp_path):
@@ -139,7 +139,7 @@ def test_what_a_download_has_so_far_is_called_that(tmp_path, data, golden):
 def test_a_whole_file_is_read_whatever_it_is_called(tmp_path, name):
     (tmp_path / name).write_bytes(DATA)
 
-    assert 4 == read_header(tmp_path / name).layers
+    assert 4 == read_weights_from_headers(tmp_path / name).layers
 
 
 @pytest.mark.parametrize(
@@ -207,5 +207,5 @@ def test_a_folder_offers_language_models_alone(tmp_path):
 def test_an_ending_in_capitals_is_an_ending(tmp_path):
     path = write_gguf(tmp_path / "U.GGUF")
 
-    assert path == read_header(path).path
-    assert "u" == short_name(path)
+    assert path == read_weights_from_headers(path).path
+    assert "u" == slug_from_path(path)

@@ -7,8 +7,14 @@ from gguf_files import SHAPE, gguf_bytes
 from made_attention import write_attention
 
 from codeneedle.models import gguf
-from codeneedle.models.gguf import BadHeader, EndsTooSoon, Tensor, looks_like, parse
-from codeneedle.models.weights import read_header
+from codeneedle.models.gguf import (
+    BadHeader,
+    EndsTooSoon,
+    Tensor,
+    guessed_kind_phrase,
+    parse,
+)
+from codeneedle.models.weights import read_weights_from_headers
 
 
 def test_values_come_back_and_vocabularies_are_only_counted():
@@ -92,7 +98,7 @@ def test_a_large_vocabulary_is_walked_over():
     ],
 )
 def test_other_files_are_recognised(start, words):
-    assert words in looks_like(start)
+    assert words in guessed_kind_phrase(start)
 
 
 # What is kept of it
@@ -308,4 +314,4 @@ def test_what_a_token_does_not_pass_through_of_a_mixture_is_known(
     )
 
     of_experts = 4 * 3 * 8 * 4 * 128
-    assert unused * of_experts == read_header(path).unused_bytes
+    assert unused * of_experts == read_weights_from_headers(path).unused_bytes

@@ -13,8 +13,8 @@ from codeneedle.models.kv_cache import (
     AvailableMemory,
     Buffers,
     Caches,
-    allowance_bytes,
     available_memory,
+    bytes_beside_weights_and_cache,
     caches_of_plain_attention,
     longest_context,
     predict_memory,
@@ -35,7 +35,7 @@ def weights(**changes):
 
 def plain_size(found, pair, context):
     """Size of the cache of *pair*, by the header alone."""
-    return caches_of_plain_attention(found, 131_072).size(
+    return caches_of_plain_attention(found, 131_072).cache_bytes_at(
         context, Pair.parse(str(pair))
     )
 
@@ -61,7 +61,7 @@ LARGE = replace(
 def needed(weights, pair, context):
     """All that a server would take, in bytes."""
     cache = plain_size(weights, pair, context)
-    return weights.size_bytes + cache + allowance_bytes(weights, context)
+    return weights.size_bytes + cache + bytes_beside_weights_and_cache(weights, context)
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,23 @@ COMPUTED = {256: 3, 1024: 7, 4096: 10, 8192: 14, 32768: 38}
 def test_buffers_that_are_told_at_two_contexts_are_known_at_others():
     buffers = Buffers({each: COMPUTED[each] * MIB for each in (8192, 32_768)})
 
-    sizes = {each: buffers.size(each) / MIB for each in COMPUTED}
+    sizes = {each: buffers.buffer_bytes_at(each) / MIB for each in COMPUTED}
     assert COMPUTED == pytest.approx({**sizes, 256: 3})
     assert COMPUTED[256] < sizes[256]  # less than a micro-batch of 512
-    assert 14 * MIB == Buffers({8192: 14 * MIB}).size(1024)
+    assert 14 * MIB == Buffers({8192: 14 * MIB}).buffer_bytes_at(1024)
 
 
 def test_buffers_between_two_contexts_are_whole_bytes():
     assert [10, 14, 17, 20, 20] == [
-        Buffers({2: 10, 5: 20}).size(context) for context in (2, 3, 4, 5, 6)
+        Buffers({2: 10, 5: 20}).buffer_bytes_at(context) for context in (2, 3, 4, 5, 6)
     ]
-    assert 10 == Buffers({4: 10, 5: 20}).size(4)
+    assert 10 == Buffers({4: 10, 5: 20}).buffer_bytes_at(4)
 
 
 def test_a_model_without_attention_is_allowed_no_layer_in_f16():
     batch = 4 * SMALL.vocabulary + 8 * 4 * SMALL.embedding + 6 * 4096
 
-    found = allowance_bytes(replace(SMALL, kv_heads=()), 4096)
+    found = bytes_beside_weights_and_cache(replace(SMALL, kv_heads=()), 4096)
 
     assert 512 * batch + (1 << 29) == found
 
@@ -209,8 +209,10 @@ def test_buffers_that_an_engine_tells_take_the_place_of_an_estimate():
     told = Buffers({4096: 9 * GIB})
     room = AvailableMemory(9 * GIB, "here")
 
-    estimated = allowance_bytes(SMALL, 4096)
-    assert allowance_bytes(SMALL, 4096, buffers=told) - estimated > 8 * GIB
+    estimated = bytes_beside_weights_and_cache(SMALL, 4096)
+    assert (
+        bytes_beside_weights_and_cache(SMALL, 4096, buffers=told) - estimated > 8 * GIB
+    )
     caches = caches_of_plain_attention(SMALL, 8192)
     assert 8192 == longest_context(SMALL, caches, F16, room)
     assert 0 == longest_context(SMALL, caches, F16, room, told)
@@ -222,7 +224,9 @@ def test_the_allowance_grows_with_vocabulary_and_context(context):
     batch = 4 * 151_936 + 8 * 4 * 2560 + 6 * context
     layer = context * 8 * (128 + 128) * 2
 
-    assert 512 * batch + layer + (1 << 29) == allowance_bytes(LARGE, context)
+    assert 512 * batch + layer + (1 << 29) == bytes_beside_weights_and_cache(
+        LARGE, context
+    )
 
 
 @pytest.mark.parametrize(

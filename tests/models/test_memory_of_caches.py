@@ -14,11 +14,11 @@ from codeneedle.models.kv_cache import (
     ROUNDING_BYTES,
     Caches,
     bits_by_cache_type,
-    cache_bytes,
     caches_of_plain_attention,
-    type_misfit,
+    exact_k_and_v_bytes,
     why_cacheless,
     why_misfit,
+    why_type_misfit,
 )
 from codeneedle.models.weights import weights_of
 from codeneedle.records.record import KvBuffer
@@ -36,7 +36,7 @@ def weights(**changes):
 
 def plain_size(found, pair, context):
     """Size of the cache of *pair*, by the header alone."""
-    return caches_of_plain_attention(found, 131_072).size(
+    return caches_of_plain_attention(found, 131_072).cache_bytes_at(
         context, Pair.parse(str(pair))
     )
 
@@ -99,7 +99,7 @@ WINDOWED = Caches((buffer(4096), buffer(1024, k_mib=2.0)), 4096)
     [(256, 1.375), (1024, 5.5), (2048, 7.0), (4096, 10.0), (8192, 16.0)],
 )
 def test_a_sliding_window_stays_as_it_is_at_a_longer_context(context, mib):
-    assert mib * MIB == WINDOWED.size(context)
+    assert mib * MIB == WINDOWED.cache_bytes_at(context)
 
 
 def test_a_further_token_takes_what_grows():
@@ -108,7 +108,7 @@ def test_a_further_token_takes_what_grows():
 
 @pytest.mark.parametrize(("pair", "share"), [("q8_0/q8_0", 34 / 64), ("f16/f16", 1)])
 def test_bits_of_types_tell_the_size_of_other_pairs(pair, share):
-    assert 10 * MIB * share == WINDOWED.size(4096, Pair.parse(pair))
+    assert 10 * MIB * share == WINDOWED.cache_bytes_at(4096, Pair.parse(pair))
 
 
 @pytest.mark.parametrize(
@@ -118,38 +118,41 @@ def test_a_size_that_a_log_rounds_is_that_of_its_layers_and_heads(layers, values
     """A log tells MiB with two digits, of 256 cells."""
     cache = buffer(256, layers=layers, k_mib=told, v_mib=told)
 
-    assert 2 * layers * 256 * values * 2 == Caches((cache,), 256).size(256)
+    assert 2 * layers * 256 * values * 2 == Caches((cache,), 256).cache_bytes_at(256)
 
 
 def test_beyond_what_was_told_a_window_may_not_have_been_full():
     """Both caches hold all 1,024 tokens: which of them has a window is not known."""
     both = Caches((buffer(1024), buffer(1024)), 1024)
 
-    assert 12 * MIB == both.size(1024)
-    assert None is both.size(1025)
+    assert 12 * MIB == both.cache_bytes_at(1024)
+    assert None is both.cache_bytes_at(1025)
 
 
 def test_a_type_of_unknown_size_has_no_prediction():
-    assert None is WINDOWED.size(1024, Pair("turbo3", "f16"))
-    assert None is Caches((), 1024).size(1024)
+    assert None is WINDOWED.cache_bytes_at(1024, Pair("turbo3", "f16"))
+    assert None is Caches((), 1024).cache_bytes_at(1024)
 
 
 @pytest.mark.parametrize(("cells", "mib"), [(0, 0.0), (1, 6 * 256), (2, 3 * 256)])
 def test_a_cache_has_the_size_of_its_cells_and_none_has_none(cells, mib):
     """Of 6 MiB as told; 256 cells are what a server makes."""
-    assert mib * MIB == Caches((buffer(cells),), cells).size(cells and 256)
+    assert mib * MIB == Caches((buffer(cells),), cells).cache_bytes_at(cells and 256)
 
 
 def test_head_sizes_say_which_types_they_take(golden):
     """Head size 80 takes no type with blocks of 32; a fork's type is for its server."""
     found = replace(weights(), key_length=80, value_length=80)
 
-    assert golden == type_misfit(found, "q4_0")
-    assert type_misfit(found, "q4_0") == why_misfit(found, Pair("f16", "q4_0"))
+    assert golden == why_type_misfit(found, "q4_0")
+    assert why_type_misfit(found, "q4_0") == why_misfit(found, Pair("f16", "q4_0"))
     assert why_misfit(found, F16) is None
-    assert {None} == {type_misfit(found, "bf16"), type_misfit(weights(), "turbo3")}
+    assert {None} == {
+        why_type_misfit(found, "bf16"),
+        why_type_misfit(weights(), "turbo3"),
+    }
     odd = replace(weights(), key_length=81, value_length=81)
-    assert {None} == {type_misfit(odd, "bf16"), type_misfit(odd, "turbo3")}
+    assert {None} == {why_type_misfit(odd, "bf16"), why_type_misfit(odd, "turbo3")}
 
 
 def test_latent_attention_wants_equal_types(golden):
@@ -205,8 +208,8 @@ def test_the_size_of_a_cache_is_exact_although_its_log_rounds_it():
         for name, size in (("bf16", 0.62), ("q8_0", 0.33))
     )
 
-    assert (640 * 1024, 0.0) == cache_bytes(plain)
-    assert (340 * 1024, 0.0) == cache_bytes(quantized)
+    assert (640 * 1024, 0.0) == exact_k_and_v_bytes(plain)
+    assert (340 * 1024, 0.0) == exact_k_and_v_bytes(quantized)
 
 
 def test_the_size_of_a_tiny_cache_is_that_of_round_heads():
@@ -215,7 +218,7 @@ def test_the_size_of_a_tiny_cache_is_that_of_round_heads():
         cells=256, layers=1, k_type="f16", v_type="q8_0", k_mib=0.06, v_mib=0.03
     )
 
-    assert (64 * 1024, 34 * 1024) == cache_bytes(tiny)
+    assert (64 * 1024, 34 * 1024) == exact_k_and_v_bytes(tiny)
 
 
 def cache(k, v, k_mib, v_mib, cells=4096):
@@ -239,7 +242,7 @@ def test_of_sizes_that_a_log_rounds_alike_that_of_the_roundest_heads_counts(valu
         cells=cells, layers=1, k_type="f16", v_type="turbo3", k_mib=0.02, v_mib=0.02
     )
 
-    assert (16 * 1024, 0.02 * MIB) == cache_bytes(tiny)
+    assert (16 * 1024, 0.02 * MIB) == exact_k_and_v_bytes(tiny)
 
 
 @pytest.mark.parametrize(

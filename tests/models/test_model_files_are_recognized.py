@@ -8,12 +8,12 @@ import pytest
 from gguf_files import SHAPE, gguf_bytes, write_gguf
 
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import read_header, short_name
+from codeneedle.models.weights import read_weights_from_headers, slug_from_path
 
 
 def test_the_shape_of_a_model_is_read(tmp_path):
     """Head sizes default to the embedding shared out among the heads."""
-    found = read_header(write_gguf(tmp_path / "m.gguf"))
+    found = read_weights_from_headers(write_gguf(tmp_path / "m.gguf"))
 
     assert ("llama", 4, 256) == (found.architecture, found.layers, found.embedding)
     assert (4, 4, 4, 4) == found.heads
@@ -34,7 +34,7 @@ def test_numbers_may_differ_from_layer_to_layer(tmp_path):
         "llama.nextn_predict_layers": 1,
         "tokenizer.chat_template": "{{ messages }}",
     }
-    found = read_header(write_gguf(tmp_path / "m.gguf", keys))
+    found = read_weights_from_headers(write_gguf(tmp_path / "m.gguf", keys))
 
     assert 3 == found.layers
     assert (2, 0, 2) == found.kv_heads
@@ -45,7 +45,7 @@ def test_a_missing_file_offers_its_neighbours(tmp_path):
     write_gguf(tmp_path / "qwen3-4b-q4_k_m.gguf")
 
     with pytest.raises(WeightsUnusable, match="does not exist") as caught:
-        read_header(tmp_path / "qwen3-4b-q4_k_n.gguf")
+        read_weights_from_headers(tmp_path / "qwen3-4b-q4_k_n.gguf")
 
     assert "Did you mean 'qwen3-4b-q4_k_m.gguf'?" == caught.value.hint
 
@@ -55,7 +55,7 @@ def test_a_folder_offers_the_models_in_it(tmp_path):
         write_gguf(tmp_path / f"{name}.gguf")
 
     with pytest.raises(WeightsUnusable, match="is a folder") as caught:
-        read_header(tmp_path)
+        read_weights_from_headers(tmp_path)
 
     assert f"In it: {tmp_path}/a.gguf, {tmp_path}/b-00001-of-00002.gguf." == (
         caught.value.hint
@@ -81,7 +81,7 @@ def test_what_is_no_usable_file_is_named(tmp_path, make, words):
     make(tmp_path / "m.gguf")
 
     with pytest.raises(WeightsUnusable, match=words) as caught:
-        read_header(tmp_path / "m.gguf")
+        read_weights_from_headers(tmp_path / "m.gguf")
 
     assert 3 == caught.value.exit_code
     assert caught.value.hint
@@ -93,7 +93,7 @@ def test_weights_that_may_not_be_read_are_named(tmp_path):
     path.chmod(0)
 
     with pytest.raises(WeightsUnusable, match="cannot be read"):
-        read_header(path)
+        read_weights_from_headers(path)
 
 
 def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
@@ -103,7 +103,7 @@ def test_a_file_that_lacks_a_few_bytes_is_told_so(tmp_path):
     path.write_bytes(data[:-1])
 
     with pytest.raises(WeightsUnusable, match="cut short") as caught:
-        read_header(path)
+        read_weights_from_headers(path)
 
     assert f"it has {len(data) - 1:,} of {len(data):,} bytes" in str(caught.value)
 
@@ -124,7 +124,7 @@ def test_a_gguf_that_is_no_language_model_is_refused(tmp_path, keys, changes, wo
     path = write_gguf(tmp_path / "m.gguf", {**SHAPE, **keys}, **changes)
 
     with pytest.raises(WeightsUnusable, match=re.escape(words)):
-        read_header(path)
+        read_weights_from_headers(path)
 
 
 def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_path):
@@ -133,13 +133,13 @@ def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_pat
     lonely = write_gguf(tmp_path / "n-00001-of-00003.gguf")
     (tmp_path / "n-00003-of-00003.gguf").mkdir()
 
-    found = read_header(second)
+    found = read_weights_from_headers(second)
 
     assert (first, second) == found.files
     assert first == found.path
     assert 2 * first.stat().st_size == found.size_bytes
     with pytest.raises(WeightsUnusable, match=r"2 of the 3 .*n-00002-of.*n-00003"):
-        read_header(lonely)
+        read_weights_from_headers(lonely)
 
 
 @pytest.mark.parametrize(
@@ -153,4 +153,4 @@ def test_a_split_model_is_found_from_any_part_and_a_missing_one_is_named(tmp_pat
     ],
 )
 def test_a_short_name_is_safe_as_a_folder(tmp_path, file, name):
-    assert name == short_name(tmp_path / file)
+    assert name == slug_from_path(tmp_path / file)

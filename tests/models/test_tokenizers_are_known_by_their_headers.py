@@ -3,7 +3,7 @@
 import pytest
 from gguf_files import SHAPE, write_gguf
 
-from codeneedle.models.weights import MOST_PARAMETERS, read_header
+from codeneedle.models.weights import MOST_PARAMETERS, read_weights_from_headers
 
 TOKENIZER = {
     "tokenizer.ggml.model": "gpt2",
@@ -15,7 +15,7 @@ KEYS = {**SHAPE, **TOKENIZER}
 
 
 def tokenizer_of(folder, keys):
-    return read_header(write_gguf(folder / "made.gguf", keys)).tokenizer
+    return read_weights_from_headers(write_gguf(folder / "made.gguf", keys)).tokenizer
 
 
 def test_it_does_not_depend_on_the_order_or_on_other_keys(tmp_path):
@@ -44,7 +44,9 @@ def test_a_file_without_one_has_none(tmp_path):
 
 
 def test_shape_and_parameters_are_those_of_the_model(tmp_path, golden):
-    read = read_header(write_gguf(tmp_path / "made.gguf", KEYS, tensors=3))
+    read = read_weights_from_headers(
+        write_gguf(tmp_path / "made.gguf", KEYS, tensors=3)
+    )
 
     assert golden == read.shape_phrase
     assert 3 * 32 == read.parameters < MOST_PARAMETERS

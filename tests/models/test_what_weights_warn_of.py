@@ -14,18 +14,18 @@ from codeneedle.engines.openai.engine import Command, Endpoint
 from codeneedle.models import sensitivity
 from codeneedle.models.sensitivity import (
     attention_moved_by_k_type,
+    cache_quantization_warnings,
     coarsest_safe_k_type,
-    unborne_types,
-    warnings,
+    unsafe_k_types,
 )
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.sweep.plan import Plan
 from codeneedle.sweep.request import Request
 
 
 def said(weights):
     """All warnings in one text."""
-    return " ".join(warnings(weights))
+    return " ".join(cache_quantization_warnings(weights))
 
 
 def test_a_spike_of_the_bias_of_k_is_named_with_its_layer(golden):
@@ -52,16 +52,20 @@ def large_enough(weights):
 def test_types_of_k_that_move_too_much_attention_are_predicted_in_place_of_the_rule(
     tmp_path,
 ):
-    predicted = said(large_enough(read_header(zoo.write("qwen2bias", tmp_path))))
+    predicted = said(
+        large_enough(read_weights_from_headers(zoo.write("qwen2bias", tmp_path)))
+    )
 
     assert "K q5_1, q5_0, q4_1, q4_0: predicted" in predicted
     assert "biases" not in predicted
 
 
 def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path):
-    weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
+    weights = large_enough(read_weights_from_headers(zoo.write("qwen2bias", tmp_path)))
 
-    assert "predicted" not in " ".join(warnings(weights, is_rotated=False))
+    assert "predicted" not in " ".join(
+        cache_quantization_warnings(weights, is_rotated=False)
+    )
 
 
 @pytest.mark.parametrize(
@@ -77,7 +81,7 @@ def test_nothing_is_predicted_of_a_cache_that_is_not_rotated(tmp_path):
 def test_losses_are_predicted_for_engines_that_rotate_caches_alone(
     engine, is_predicted, tmp_path
 ):
-    weights = large_enough(read_header(zoo.write("qwen2bias", tmp_path)))
+    weights = large_enough(read_weights_from_headers(zoo.write("qwen2bias", tmp_path)))
     plan = SimpleNamespace(weights=weights, engine=engine, request=Request())
     plan.is_rotated = Plan.is_rotated.fget(plan)
     notes = Plan.notes_of_weights.fget(plan)
@@ -88,7 +92,7 @@ def test_losses_are_predicted_for_engines_that_rotate_caches_alone(
 
 @pytest.mark.parametrize(("name", "is_near"), [("llama", True), ("qwen2bias", False)])
 def test_a_prediction_where_nothing_was_measured_says_so(name, is_near, tmp_path):
-    weights = large_enough(read_header(zoo.write(name, tmp_path)))
+    weights = large_enough(read_weights_from_headers(zoo.write(name, tmp_path)))
     least = min(e for e in attention_moved_by_k_type(weights).values() if e > 0.05)
 
     assert is_near == (least < sensitivity.LEAST_LOST)
@@ -111,11 +115,13 @@ def test_types_that_move_all_attention_are_said_to_in_plain_digits(
 def test_types_of_k_that_move_little_are_no_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(sensitivity, "MOST_MOVED", 0.99)
 
-    assert "" == said(large_enough(read_header(zoo.write("qwen2bias", tmp_path))))
+    assert "" == said(
+        large_enough(read_weights_from_headers(zoo.write("qwen2bias", tmp_path)))
+    )
 
 
 def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):
-    weights = read_header(zoo.write("qwen2bias", tmp_path))
+    weights = read_weights_from_headers(zoo.write("qwen2bias", tmp_path))
 
     assert weights.parameters < sensitivity.LEAST_PARAMETERS
     assert "K has biases" in said(weights)
@@ -123,11 +129,11 @@ def test_nothing_is_predicted_of_a_model_smaller_than_any_measured(tmp_path):
 
 @pytest.mark.real
 def test_the_cliff_of_smollm2_is_predicted_where_it_was_measured(smollm2):
-    weights = read_header(smollm2)
+    weights = read_weights_from_headers(smollm2)
 
     assert "K q4_1, q4_0: predicted" in said(weights)
     assert "q5_0" == coarsest_safe_k_type(attention_moved_by_k_type(weights))
-    assert ("q4_1", "q4_0") == unborne_types(weights)
+    assert ("q4_1", "q4_0") == unsafe_k_types(weights)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +149,7 @@ def test_the_coarsest_type_of_k_is_the_last_before_one_that_moves_much(
 
 
 def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):
-    weights = read_header(zoo.write("qwen2bias", tmp_path))
+    weights = read_weights_from_headers(zoo.write("qwen2bias", tmp_path))
 
     assert weights.layers == len(weights.k_bias_norms)
     assert all(norm > 0 for _, norm in weights.k_bias_norms)
@@ -151,5 +157,5 @@ def test_biases_are_read_from_the_file_layer_by_layer(tmp_path):
 
 def test_sinks_and_heads_that_are_not_rotated_are_named(tmp_path, golden):
     for name in ("gptoss", "llama80"):
-        assert golden == said(read_header(zoo.write(name, tmp_path)))
-    assert "" == said(read_header(zoo.write("llama", tmp_path)))
+        assert golden == said(read_weights_from_headers(zoo.write(name, tmp_path)))
+    assert "" == said(read_weights_from_headers(zoo.write("llama", tmp_path)))

@@ -12,16 +12,16 @@ from codeneedle.engines.engine import CellSpec, ModelSpec
 from codeneedle.engines.llama_cpp import installation
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.messages import Chat, Completion, Message, Refused, Rendered
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.probes import PROBES
 from codeneedle.probes.prompts import (
     build_request,
     fill_frame,
-    frame_of,
+    find_chat_frame,
     template_with_past_date,
 )
 from codeneedle.probes.thinking import NO_THINK_ARGS, thought_and_answer
-from codeneedle.records.comparability import setup_differences, with_types_and_probes_of
+from codeneedle.records.comparability import merge_compatible_setups, setup_differences
 from codeneedle.records.record import Frame
 
 USER = Message("user", "What?\n")
@@ -60,7 +60,7 @@ class Refusing(Template):
 @pytest.mark.parametrize("roles", ROLES)
 def test_what_stands_around_texts_gives_what_the_template_gives(roles, change):
     template = Template(change=change)
-    frame = frame_of(template, roles)
+    frame = find_chat_frame(template, roles)
     said = tuple(Message(role, f" {role} \n") for role in roles.split())
 
     for messages in (said, (*said, BEGUN)):
@@ -79,11 +79,11 @@ def test_what_stands_around_texts_gives_what_the_template_gives(roles, change):
     ids=["other letters", "escapes", "drops", "twice", "refuses"],
 )
 def test_a_template_that_changes_texts_has_none(template):
-    assert None is frame_of(template, "user")
+    assert None is find_chat_frame(template, "user")
 
 
 def test_a_chat_is_sent_as_it_was_rendered_on_the_first_day():
-    frames = {"user": frame_of(Template("26 Nov"), "user")}
+    frames = {"user": find_chat_frame(Template("26 Nov"), "user")}
     setup = replace(made_setup(), prompt_form="chat", frames=frames)
     question = build_request(setup, prompt="", messages=(USER, BEGUN), tokens=8)
 
@@ -102,7 +102,7 @@ def test_a_server_renders_chats_where_nothing_is_known_of_its_template():
 
 def test_a_conversation_is_rendered_as_on_the_day_on_which_a_run_began():
     first, today = Template("26 Nov 2026"), Template("27 Dec 2026")
-    then = frame_of(first, "user", begins_answers=False)
+    then = find_chat_frame(first, "user", begins_answers=False)
     said = ([{"role": "user", "content": "What?"}], "tools")
     asked = {"begins_reply": True, "thinking": False}
 
@@ -128,7 +128,7 @@ def test_folders_go_on_with_the_first_day_and_are_not_merged_with_another():
 
     assert [("rendered chat", "26", "27")] == [*setup_differences(one, two)]
     assert [] == [*setup_differences(one, made_setup())]
-    assert one.frames == with_types_and_probes_of(one, made_setup()).frames
+    assert one.frames == merge_compatible_setups(one, made_setup()).frames
 
 
 @pytest.mark.parametrize(
@@ -158,12 +158,14 @@ def test_a_rendered_chat_has_the_very_tokens_that_the_server_makes_of_it(
     found = installation.find_tools()
     engine = LlamaCpp(
         tools=found,
-        facts=installation.server_facts(found.server),
-        model=ModelSpec(weights=read_header(smollm2), name="smollm2", is_chat=True),
+        facts=installation.ask_server_facts(found.server),
+        model=ModelSpec(
+            weights=read_weights_from_headers(smollm2), name="smollm2", is_chat=True
+        ),
     )
     with engine.serving(CellSpec(Pair("f16", "f16"), 1024), log=tmp_path / "l") as it:
         for roles, begun in itertools.product(ROLES, (False, True)):
-            frame = frame_of(it.client, roles)
+            frame = find_chat_frame(it.client, roles)
             said = tuple(Message(role, "Count: 1, 2.\n") for role in roles.split())
             messages = (*said, BEGUN) if begun else said
             chat = it.client.chat(

@@ -180,8 +180,8 @@ def test_what_is_measured_over_the_reference_is_none_where_that_is_none() -> Non
 def test_two_values_have_a_standard_error_and_one_has_none(
     values: list[float], error: float
 ) -> None:
-    assert error == pytest.approx(frames.standard_error(values))
-    assert math.isnan(frames.standard_error(values[:1]))
+    assert error == pytest.approx(frames.standard_error_of_mean(values))
+    assert math.isnan(frames.standard_error_of_mean(values[:1]))
 
 
 def test_repeated_records_of_a_probe_are_its_own() -> None:
@@ -200,8 +200,10 @@ def test_the_reference_is_the_most_precise_pair_that_has_a_value() -> None:
     run = small_run(failed=[failed_record("bf16/bf16")])
     none = replace(run, records=())
 
-    assert Pair("bf16", "q8_0") == (frames.reference(frames.cells_frame(run, MATCHED)))
-    assert None is frames.reference(frames.cells_frame(none, MATCHED))
+    assert Pair("bf16", "q8_0") == (
+        frames.reference_pair(frames.cells_frame(run, MATCHED))
+    )
+    assert None is frames.reference_pair(frames.cells_frame(none, MATCHED))
 
 
 def test_the_reference_is_the_pair_that_records_name() -> None:
@@ -213,11 +215,11 @@ def test_the_reference_is_the_pair_that_records_name() -> None:
 
     several = cells(lambda record: str(record.pair))
 
-    assert Pair("q4_0", "q8_0") == frames.reference(cells(lambda _: "q4_0/q8_0"))
-    assert None is frames.reference(cells(lambda _: "f16/f16"))
-    assert None is frames.reference(several)
+    assert Pair("q4_0", "q8_0") == frames.reference_pair(cells(lambda _: "q4_0/q8_0"))
+    assert None is frames.reference_pair(cells(lambda _: "f16/f16"))
+    assert None is frames.reference_pair(several)
     assert ["bf16/bf16", "bf16/q8_0", "q4_0/q8_0"] == (
-        list(map(str, frames.named_references(several)))
+        list(map(str, frames.named_reference_pairs(several)))
     )
 
 

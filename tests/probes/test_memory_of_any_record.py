@@ -106,6 +106,4 @@ def test_a_metric_of_units_has_a_value_for_each_item_that_has_a_number():
     record = made_record("q8_0/q4_0", [])
 
     assert [1.0, 3.0, 0.0] == metric.values(record, made_setup())
-    assert {"a": [1.0, 3.0], "c": [0.0]} == metric.values_of_each_unit(
-        record, made_setup()
-    )
+    assert {"a": [1.0, 3.0], "c": [0.0]} == metric.values_by_unit(record, made_setup())

@@ -19,7 +19,7 @@ def test_each_moment_ends_a_phase():
     assert phases == Phases(
         between_s=0.5, ready_s=0.25, start_s=0.25, measure_s=10.0, stop_s=0.5
     )
-    assert 11.0 == phases.total_s
+    assert 11.0 == phases.total_from_launch_s
     assert 1.5 == phases.waiting_s
 
 
@@ -38,7 +38,7 @@ def test_a_server_that_dies_in_a_round_stops_from_its_last_reply_on():
 
 def test_a_served_cell_has_all_phases(tmp_path):
     cell = made_cell(tmp_path, previous_end=0.0)
-    with cell.serving(), cell.timing_requests():
+    with cell.serving(), cell.record_request_span():
         pass
 
     assert None not in (

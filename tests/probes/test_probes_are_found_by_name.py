@@ -3,7 +3,7 @@
 import pytest
 from made_contexts import run_context
 
-from codeneedle.probes import PROBES, by_name, probes_named
+from codeneedle.probes import PROBES, checked_probes_by_name, probes_named
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.probes.probe import NoSettings, Probe
 from codeneedle.probes.throughput.probe import ThroughputSettings
@@ -14,10 +14,10 @@ def test_settings_that_were_not_chosen_are_the_defaults(tmp_path):
     settings = {"throughput": chosen, "divergence": chosen}
     run = run_context(tmp_path, settings=settings)
 
-    assert chosen == run.settings_of(ThroughputSettings, "throughput")
-    assert NoSettings() == run.settings_of(NoSettings, "recall")
+    assert chosen == run.chosen_or_default_settings(ThroughputSettings, "throughput")
+    assert NoSettings() == run.chosen_or_default_settings(NoSettings, "recall")
     with pytest.raises(TypeError, match="ThroughputSettings"):
-        run.settings_of(DivergenceSettings, "divergence")
+        run.chosen_or_default_settings(DivergenceSettings, "divergence")
 
 
 def test_every_setting_has_a_default_and_an_option():
@@ -43,11 +43,11 @@ def test_probes_are_found_by_name_once_each():
 def test_the_name_of_a_probe_is_one_word(name, golden):
     """Others would not be found in the names of files that hold its cells."""
     with pytest.raises(ValueError, match="one word") as caught:
-        by_name(Probe(name=name, purpose="", metrics=()))
+        checked_probes_by_name(Probe(name=name, purpose="", metrics=()))
     assert golden == str(caught.value)
 
 
 def test_no_two_probes_have_one_name(golden):
     with pytest.raises(ValueError, match="that name") as caught:
-        by_name(PROBES["recall"], PROBES["recall"])
+        checked_probes_by_name(PROBES["recall"], PROBES["recall"])
     assert golden == str(caught.value)

@@ -16,9 +16,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.messages import NoScores
 from codeneedle.probes import PROBES
 from codeneedle.probes.divergence.probe import DivergenceSettings
-from codeneedle.probes.frames import cells_frame, reference
+from codeneedle.probes.frames import cells_frame, reference_pair
 from codeneedle.probes.generation.probe import GenerationSettings
-from codeneedle.probes.probe import Probe, answered_keys
+from codeneedle.probes.probe import Probe, answered_or_skipped_keys
 from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.reuse.probe import ReuseSettings
@@ -26,7 +26,7 @@ from codeneedle.probes.throughput.probe import ThroughputSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
 from codeneedle.records.record import Run, Status
 from codeneedle.scores import ComputesNan
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.runner import Runner
 
 SETTINGS = {
@@ -121,15 +121,15 @@ class World:
     def sweep(self):
         """Measure what is left; the records by pair, and how often was asked."""
         plan = self.plan(SETTINGS[self.probe.name])
-        runner = Runner(run=prepare(plan), store=plan.store)
+        runner = Runner(run=prepare_run_and_store_setup(plan), store=plan.store)
         before = self.asked.count
         try:
-            runner.sweep(self.probe, PAIRS)
+            runner.measure_pairs(self.probe, PAIRS)
         finally:
-            self.setup = plan.store.setup()
+            self.setup = plan.store.read_setup()
             self.records = {
                 record.pair: record
-                for record in plan.store.records()
+                for record in plan.store.read_records()
                 if record.probe == self.probe.name
             }
         return self.asked.count - before
@@ -178,13 +178,13 @@ def test_a_finished_cell_has_all_answers_and_is_not_asked_again(world):
     assert [Status.FINISHED] * 2 == [each.status for each in world.records.values()]
     for record in world.records.values():
         asked = {question.key for question in world.probe.questions(world.setup)}
-        assert asked <= answered_keys(record)
+        assert asked <= answered_or_skipped_keys(record)
     assert first > again == 0
 
 
 def test_the_setup_is_the_same_to_the_byte_before_the_reference_and_behind_all(world):
     plan = world.plan(SETTINGS[world.probe.name])
-    prepare(plan)
+    prepare_run_and_store_setup(plan)
     file = plan.store.folder / "setup.json"
     before = file.read_bytes()
 
@@ -236,7 +236,7 @@ def test_a_pair_that_computes_nan_is_a_gap_and_never_the_reference(new_world):
     run = Run(name="r", setup=world.setup, records=(gap, other))
     metric = world.probe.metrics_of(world.setup)[0]
     cells = cells_frame(run, metric)
-    assert other.pair == reference(cells)
+    assert other.pair == reference_pair(cells)
     assert not next(cell for cell in cells if cell.pair == gap.pair).has_value
 
 

@@ -19,7 +19,11 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput, FolderUnusable, SystemRefuses
 from codeneedle.probes.observations import Observed
 from codeneedle.records import store as stores
-from codeneedle.records.comparability import OtherSetup, setup_identity, setup_stamp
+from codeneedle.records.comparability import (
+    OtherSetup,
+    setup_identity,
+    setup_identity_for_probe,
+)
 from codeneedle.records.record import (
     SCHEMA,
     BadRecord,
@@ -34,12 +38,12 @@ from codeneedle.records.record import (
 from codeneedle.records.store import (
     Store,
     append_checksum,
+    checked_run_folder,
     decode_record,
     decode_setup,
-    encode,
-    find_runs,
-    is_intact,
-    run_folder,
+    encode_masked_and_sealed,
+    find_stores_or_refuse,
+    is_intact_if_sealed,
 )
 from codeneedle.report.chosen_runs import read_runs
 
@@ -61,40 +65,40 @@ def file(tmp_path):
 
 
 def test_a_record_is_found_until_its_file_is_deleted(store, file):
-    store.add(RECORD)
+    store.write_record(RECORD)
 
-    assert RECORD == store.record(PAIR, "recall")
-    assert None is store.record(PAIR, "throughput")
-    assert [RECORD] == list(store.records())
+    assert RECORD == store.read_record_if_there(PAIR, "recall")
+    assert None is store.read_record_if_there(PAIR, "throughput")
+    assert [RECORD] == list(store.read_records())
     file.unlink()
-    assert None is store.record(PAIR, "recall")
+    assert None is store.read_record_if_there(PAIR, "recall")
 
 
 def test_a_write_that_fails_leaves_the_old_record(store, file, monkeypatch):
-    store.add(RECORD)
+    store.write_record(RECORD)
 
     def full(_descriptor):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FolderUnusable, match="No space left"):
-        store.add(replace(RECORD, reason="newer"))
+        store.write_record(replace(RECORD, reason="newer"))
 
-    assert RECORD == store.record(PAIR, "recall")
+    assert RECORD == store.read_record_if_there(PAIR, "recall")
     assert [file] == list(file.parent.iterdir())
 
 
 def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
     store = Store(tmp_path / "corpus" / "model")
-    assert store.read() is None
+    assert store.read_run() is None
 
-    store.check_and_merge_setup(SETUP)
+    store.check_and_store_setup(SETUP)
     records = [made_record(pair, []) for pair in ("f16/f16", "q8_0/q4_0")]
     for record in records:
-        store.add(record)
+        store.write_record(record)
     for name in ("0.json", "g.json", "notes.json"):
         (store.folder / "cells" / name).write_text("{}")
-    found = store.read()
+    found = store.read_run()
 
     assert found is not None
     assert "corpus/model" == found.name
@@ -104,12 +108,12 @@ def test_a_folder_is_read_with_all_its_records_and_nothing_else(tmp_path):
 
 def test_a_run_is_the_same_wherever_its_folder_lies(tmp_path):
     here = Store(tmp_path / "here" / "corpus" / "model")
-    here.check_and_merge_setup(SETUP)
-    here.add(RECORD)
+    here.check_and_store_setup(SETUP)
+    here.write_record(RECORD)
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     there = Store(tmp_path / "there" / "corpus" / "model")
 
-    assert here.read() == there.read()
+    assert here.read_run() == there.read_run()
 
 
 @pytest.mark.parametrize(
@@ -124,18 +128,18 @@ def test_a_folder_is_used_from_64_mib_free_on(tmp_path, leave_free, lacking, ref
 
 
 def test_a_grid_may_grow_and_nothing_else_may_differ(store):
-    store.check_and_merge_setup(replace(SETUP, types_k=("q8_0",)))
+    store.check_and_store_setup(replace(SETUP, types_k=("q8_0",)))
 
-    store.check_and_merge_setup(
+    store.check_and_store_setup(
         replace(SETUP, types_k=("q4_0", "bf16"), created="later")
     )
 
-    grown = store.setup()
+    grown = store.read_setup()
     assert grown
     assert ("bf16", "q8_0", "q4_0") == grown.types_k
     assert SETUP.created == grown.created
     with pytest.raises(OtherSetup, match="context: 12288; now: 4096"):
-        store.check_and_merge_setup(replace(SETUP, context=4096))
+        store.check_and_store_setup(replace(SETUP, context=4096))
 
 
 @pytest.mark.parametrize("target", ["cells", "."])
@@ -143,14 +147,14 @@ def test_records_behind_a_link_are_neither_read_nor_taken_for_none(tmp_path, tar
     (tmp_path / "cells").symlink_to(target)
 
     with pytest.raises(BadInput, match="cells"):
-        list(Store(tmp_path).records())
+        list(Store(tmp_path).read_records())
 
 
 def test_who_holds_a_folder_is_named(tmp_path, golden):
     with (
-        Store(tmp_path).lock(),
+        Store(tmp_path).make_and_lock_folder(),
         pytest.raises(BadInput) as caught,
-        Store(tmp_path).lock(),
+        Store(tmp_path).make_and_lock_folder(),
     ):
         pass
 
@@ -162,21 +166,21 @@ def test_who_holds_a_folder_is_named(tmp_path, golden):
 @pytest.mark.parametrize("name", ["..", "../x", "a/b", "", ".hidden", "a\x00b"])
 def test_no_name_leads_out_of_the_root(tmp_path, name):
     with pytest.raises(ValueError, match="no safe folder"):
-        run_folder(tmp_path, corpus=name, model="m")
+        checked_run_folder(tmp_path, corpus=name, model="m")
 
 
 def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path, golden):
     with pytest.raises(ValueError, match="300 letters") as caught:
-        run_folder(tmp_path, corpus="c", model="n" * 300)
+        checked_run_folder(tmp_path, corpus="c", model="n" * 300)
     assert golden == str(caught.value)
-    assert run_folder(tmp_path, corpus="c", model="n" * 200)
+    assert checked_run_folder(tmp_path, corpus="c", model="n" * 200)
 
 
 def test_records_without_a_setup_are_not_adopted(store):
-    store.add(RECORD)
+    store.write_record(RECORD)
 
     with pytest.raises(BadInput, match=r"no setup\.json"):
-        store.check_and_merge_setup(SETUP)
+        store.check_and_store_setup(SETUP)
 
 
 def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
@@ -184,14 +188,14 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
 
     for damaged in (b"{", b"[]"):
         file.write_bytes(damaged)
-        store.add(RECORD)
+        store.write_record(RECORD)
     file.unlink()
     file.mkdir()
-    store.add(RECORD)
-    store.add(RECORD)
+    store.write_record(RECORD)
+    store.write_record(RECORD)
 
-    assert RECORD == store.record(PAIR, "recall")
-    assert [RECORD] == list(store.records())
+    assert RECORD == store.read_record_if_there(PAIR, "recall")
+    assert [RECORD] == list(store.read_records())
     aside = [f"{file.name}.damaged", *(f"{file.name}.damaged-{n}" for n in (2, 3))]
     assert [file.name, *aside] == sorted(each.name for each in file.parent.iterdir())
     assert b"{" == (file.parent / aside[0]).read_bytes()
@@ -207,15 +211,17 @@ def test_what_stands_in_the_place_of_a_record_is_put_aside(store, file):
 )
 def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reason):
     whole = made_record(Pair("q8_0", "q8_0"), [made_round(written_of(SETUP)[0])])
-    store.add(whole)
-    store.add(RECORD)
+    store.write_record(whole)
+    store.write_record(RECORD)
     data = file.read_bytes()
     file.unlink()
     file.with_name(f"{Pair.parse(pair).slug}.recall.json").write_bytes(change(data))
 
-    gap = store.record(Pair.parse(pair), "recall")
+    gap = store.read_record_if_there(Pair.parse(pair), "recall")
 
-    assert {pair: gap, "q8_0/q8_0": whole} == {str(r.pair): r for r in store.records()}
+    assert {pair: gap, "q8_0/q8_0": whole} == {
+        str(r.pair): r for r in store.read_records()
+    }
     assert Status.INTERRUPTED is gap.status
     assert reason in gap.reason
 
@@ -223,7 +229,7 @@ def test_what_is_no_record_of_its_cell_is_a_gap(store, file, pair, change, reaso
 def stamped(setup):
     """A record that was measured under *setup*, as an adopted one."""
     setup = replace(setup, identity=setup_identity(setup))
-    return replace(RECORD, setup=setup_stamp(setup, "recall"))
+    return replace(RECORD, setup=setup_identity_for_probe(setup, "recall"))
 
 
 @pytest.mark.parametrize(
@@ -236,92 +242,92 @@ def stamped(setup):
     ids=["weights", "context", "recall"],
 )
 def test_a_record_of_another_setup_is_a_gap(store, golden, other):
-    store.check_and_merge_setup(SETUP)
-    store.add(stamped(other))
+    store.check_and_store_setup(SETUP)
+    store.write_record(stamped(other))
 
-    assert golden == store.record(PAIR, "recall").reason
-    assert Status.INTERRUPTED is next(store.records()).status
+    assert golden == store.read_record_if_there(PAIR, "recall").reason
+    assert Status.INTERRUPTED is next(store.read_records()).status
 
 
 def test_a_record_of_its_setup_stays_one_when_the_grid_grows(tmp_path, store):
-    store.check_and_merge_setup(SETUP)
-    store.add(stamped(SETUP))
-    store.check_and_merge_setup(
+    store.check_and_store_setup(SETUP)
+    store.write_record(stamped(SETUP))
+    store.check_and_store_setup(
         replace(SETUP, types_k=("f32",), probes={"speed": {"depth": 7}})
     )
 
-    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+    assert stamped(SETUP) == Store(tmp_path).read_record_if_there(PAIR, "recall")
 
 
 def test_a_sweep_file_gives_way_to_another_one(store):
     for text in ("a = 1\n", "a = 2\n"):
-        store.keep_sweep_file(text)
-        assert text == store.sweep_file_text()
+        store.store_sweep_file(text)
+        assert text == store.read_sweep_file_or_empty()
 
 
 def test_a_setup_that_is_gone_is_made_anew_if_the_records_are_of_it(tmp_path, store):
-    adopted = store.check_and_merge_setup(SETUP)
-    store.add(stamped(SETUP))
+    adopted = store.check_and_store_setup(SETUP)
+    store.write_record(stamped(SETUP))
     (tmp_path / "setup.json").unlink()
 
     with pytest.raises(BadInput, match="holds records"):
-        Store(tmp_path).check_and_merge_setup(replace(SETUP, context=4096))
+        Store(tmp_path).check_and_store_setup(replace(SETUP, context=4096))
 
-    assert adopted == Store(tmp_path).check_and_merge_setup(SETUP)
-    assert stamped(SETUP) == Store(tmp_path).record(PAIR, "recall")
+    assert adopted == Store(tmp_path).check_and_store_setup(SETUP)
+    assert stamped(SETUP) == Store(tmp_path).read_record_if_there(PAIR, "recall")
 
 
 def test_a_damaged_setup_is_put_aside_if_the_records_name_theirs(tmp_path, store):
-    store.check_and_merge_setup(SETUP)
-    store.add(stamped(SETUP))
+    store.check_and_store_setup(SETUP)
+    store.write_record(stamped(SETUP))
     (tmp_path / "setup.json").write_text("{")
 
-    assert None is store.intact_setup()
+    assert None is store.read_intact_setup()
     assert tmp_path / "setup.json.damaged" == store.set_damaged_setup_aside()
     assert None is store.set_damaged_setup_aside()
     with pytest.raises(BadInput, match="holds records"):
-        store.check_and_merge_setup(replace(SETUP, seed=7))
-    store.check_and_merge_setup(SETUP)
-    assert [stamped(SETUP)] == list(store.records())
+        store.check_and_store_setup(replace(SETUP, seed=7))
+    store.check_and_store_setup(SETUP)
+    assert [stamped(SETUP)] == list(store.read_records())
 
 
 def test_what_the_reference_sets_is_kept_beside_what_others_have_set(tmp_path, store):
     other = Store(tmp_path)
-    store.check_and_merge_setup(SETUP)
-    assert {} == other.calibrated()
+    store.check_and_store_setup(SETUP)
+    assert {} == other.read_calibrations()
 
     store.store_calibration("retrieval", {"dials": [3]})
     other.store_calibration("divergence", {"reference": "f16/f16"})
     store.store_calibration("retrieval", {"dials": [4]})
 
     kept = {"retrieval": {"dials": [4]}, "divergence": {"reference": "f16/f16"}}
-    assert kept == other.calibrated() == store.calibrated()
+    assert kept == other.read_calibrations() == store.read_calibrations()
     assert (
         kept
-        == store.check_and_merge_setup(replace(SETUP, types_k=("q8_0",))).calibrated
+        == store.check_and_store_setup(replace(SETUP, types_k=("q8_0",))).calibrated
     )
 
 
 def test_records_that_hang_on_a_lost_setup_are_put_aside(tmp_path, store):
-    store.check_and_merge_setup(SETUP)
+    store.check_and_store_setup(SETUP)
     for probe, variant in (("retrieval", ""), ("retrieval", "again"), ("recall", "")):
-        store.add(replace(RECORD, probe=probe, variant=variant))
+        store.write_record(replace(RECORD, probe=probe, variant=variant))
 
     store.set_probe_aside("retrieval")
 
-    assert ["recall"] == [each.probe for each in store.records()]
+    assert ["recall"] == [each.probe for each in store.read_records()]
     assert 2 == len(list((tmp_path / "cells").glob("*.uncalibrated*")))
 
 
 def test_records_of_another_setup_are_moved_aside_as_foreign(store, file):
-    store.check_and_merge_setup(SETUP)
-    store.add(stamped(replace(SETUP, context=4096)))
+    store.check_and_store_setup(SETUP)
+    store.write_record(stamped(replace(SETUP, context=4096)))
     foreign = file.read_bytes()
 
-    store.add(stamped(SETUP))
+    store.write_record(stamped(SETUP))
 
     assert foreign == file.with_name(f"{file.name}.foreign").read_bytes()
-    assert stamped(SETUP) == store.record(PAIR, "recall")
+    assert stamped(SETUP) == store.read_record_if_there(PAIR, "recall")
     assert 2 == len(list(file.parent.iterdir()))
 
 
@@ -330,16 +336,16 @@ def test_types_that_differ_have_records_of_their_own(store):
     odd = Pair("a-b", "q8_0"), Pair("a_b", "q8_0"), Pair("a", "b-q8_0")
     records = [made_record(pair, [made_round(written_of(SETUP)[0])]) for pair in odd]
     for record in records:
-        store.add(record)
+        store.write_record(record)
 
-    assert records == [store.record(pair, "recall") for pair in odd]
-    assert sorted(records, key=str) == sorted(store.records(), key=str)
+    assert records == [store.read_record_if_there(pair, "recall") for pair in odd]
+    assert sorted(records, key=str) == sorted(store.read_records(), key=str)
 
 
 def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
     probes = ("recall", "divergence", "throughput")
     for probe in probes:
-        store.add(replace(made_record(PAIR, []), probe=probe))
+        store.write_record(replace(made_record(PAIR, []), probe=probe))
     decode, read = stores.decode_record, []
 
     def reading(data, *, file):
@@ -347,9 +353,9 @@ def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
         return decode(data, file=file)
 
     monkeypatch.setattr(stores, "decode_record", reading)
-    (found,) = store.records("divergence")
+    (found,) = store.read_records("divergence")
     first = len(read)
-    store.record(PAIR, "recall")
+    store.read_record_if_there(PAIR, "recall")
 
     assert "divergence" == found.probe
     assert (1, 2) == (first, len(read))
@@ -357,11 +363,11 @@ def test_records_of_one_probe_are_read_without_the_others(store, monkeypatch):
 
 def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
     store = Store(tmp_path / "run")
-    with store.lock():
+    with store.make_and_lock_folder():
         (tmp_path / "run").rename(tmp_path / "moved")
         (tmp_path / "run").mkdir()
         with pytest.raises(FolderUnusable, match="removed or moved"):
-            store.add(made_record(PAIR, []))
+            store.write_record(made_record(PAIR, []))
         with pytest.raises(FolderUnusable, match="removed or moved"):
             store.make_log_folder()
 
@@ -371,22 +377,22 @@ def test_a_folder_that_was_taken_away_takes_no_record(tmp_path):
 def test_what_is_set_aside_stands_in_a_folder_of_its_own_without_locks(tmp_path):
     store = Store(tmp_path)
     for name in ("first", "second"):
-        store.check_and_merge_setup(
+        store.check_and_store_setup(
             replace(SETUP, corpus=replace(SETUP.corpus, name=name))
         )
         (store.make_log_folder() / "a.log").touch()
-        with store.lock():
+        with store.make_and_lock_folder():
             aside = store.set_run_aside()
         assert {"setup.json", "logs"} == {path.name for path in aside.iterdir()}
-        assert name == Store(aside).setup().corpus.name
+        assert name == Store(aside).read_setup().corpus.name
 
     assert 2 == len([path for path in tmp_path.iterdir() if path.is_dir()])
 
 
 def make_run(root, corpus, model, *, when=1_700_000_000):
     """A run folder with nothing but a setup, last changed at *when*."""
-    store = Store(run_folder(root, corpus=corpus, model=model))
-    store.check_and_merge_setup(SETUP)
+    store = Store(checked_run_folder(root, corpus=corpus, model=model))
+    store.check_and_store_setup(SETUP)
     os.utime(store.folder / "setup.json", (when, when))
     return store
 
@@ -397,7 +403,7 @@ def test_a_name_finds_its_runs_newest_first(tmp_path):
     make_run(tmp_path, "random-bodies-mini", "m", when=1_700_000_002)
 
     def found(name):
-        return [store.folder.name for store in find_runs(tmp_path, name)]
+        return [store.folder.name for store in find_stores_or_refuse(tmp_path, name)]
 
     assert ["new", "old"] == found("random-bodies")
     assert ["m", "new", "old"] == found("random")
@@ -410,7 +416,7 @@ def test_a_run_that_must_not_be_read_is_not_called_unknown(tmp_path, monkeypatch
     monkeypatch.setattr(os, "access", lambda *_: False)  # root has every right
 
     with pytest.raises(SystemRefuses, match="Permission denied") as refused:
-        find_runs(tmp_path, name)
+        find_stores_or_refuse(tmp_path, name)
 
     assert "ask its owner" in refused.value.hint
 
@@ -426,7 +432,7 @@ def test_a_folder_of_somebody_else_is_named_wherever_it_shuts_a_run_off(
     monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != shut)
 
     for read in (
-        lambda: find_runs(root, "tiny/model"),
+        lambda: find_stores_or_refuse(root, "tiny/model"),
         lambda: read_runs(root),
         lambda: read_runs(root, str(root / "tiny" / "model")),
     ):
@@ -439,7 +445,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
     make_run(tmp_path, "jquery", "m")
 
     with pytest.raises(BadInput, match="no sweep called") as caught:
-        find_runs(tmp_path, "jqeury/m")
+        find_stores_or_refuse(tmp_path, "jqeury/m")
 
     assert "jquery/m" in caught.value.hint
 
@@ -499,22 +505,22 @@ SETUPS = any_made(
 def test_any_record_reads_back_as_it_was_written(record, seen):
     """Strict JSON in UTF-8, without NaN, infinity and lone surrogates."""
     record = replace(record, observation=as_json(seen))
-    data = encode(record)
+    data = encode_masked_and_sealed(record)
     read = decode_record(data, file="x")
 
     assert record == read
     assert seen == from_json(read.observation, Observed, file="x")
-    assert data == encode(read)
+    assert data == encode_masked_and_sealed(read)
     json.loads(data.decode("utf-8"), parse_constant=pytest.fail)
 
 
 @settings(max_examples=40)
 @given(setup=SETUPS)
 def test_any_setup_reads_back_as_it_was_written(setup):
-    assert setup == decode_setup(encode(setup), file="x")
+    assert setup == decode_setup(encode_masked_and_sealed(setup), file="x")
 
 
-WRITTEN = encode(RECORD)
+WRITTEN = encode_masked_and_sealed(RECORD)
 
 
 @given(data=st.binary() | st.text().map(str.encode))
@@ -567,13 +573,16 @@ def test_what_is_no_number_is_stored_as_nothing():
         phases=Phases(ready_s=math.nan, measure_s=math.inf, stop_s=1.0),
     )
 
-    assert Phases(stop_s=1.0) == decode_record(encode(odd), file="x").phases
+    assert (
+        Phases(stop_s=1.0)
+        == decode_record(encode_masked_and_sealed(odd), file="x").phases
+    )
 
 
 def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
     odd = replace(RECORD, reason="in a\udcffb", command=("--out", "a\udcffb", "c"))
 
-    read = decode_record(encode(odd), file="x")
+    read = decode_record(encode_masked_and_sealed(odd), file="x")
 
     assert (
         replace(odd, reason="in a\ufffdb", command=("--out", "a\ufffdb", "c")) == read
@@ -592,7 +601,9 @@ def test_text_that_no_file_can_hold_becomes_u_fffd_and_all_else_stays():
 )
 def test_a_record_edited_by_hand_is_told_from_one_that_was_written(edit, golden):
     with pytest.raises(BadRecord) as caught:
-        decode_record(edit(encode(RECORD).decode()).encode(), file="a")
+        decode_record(
+            edit(encode_masked_and_sealed(RECORD).decode()).encode(), file="a"
+        )
 
     assert golden == str(caught.value)
 
@@ -611,7 +622,7 @@ def test_texts_that_look_like_lists_of_numbers_stay_as_they_are():
     reply = "x = [ 1, 2 ]\ny = [\n  1,\n  2\n]\n[ \t3]"
     record = made_record("q8_0/q4_0", [made_round(written_of(SETUP)[0], reply=reply)])
 
-    assert record == decode_record(encode(record), file="x")
+    assert record == decode_record(encode_masked_and_sealed(record), file="x")
 
 
 def test_one_changed_bit_anywhere_breaks_the_seal():
@@ -621,7 +632,7 @@ def test_one_changed_bit_anywhere_breaks_the_seal():
     for bit in range(8 * end):
         damaged = bytearray(data)
         damaged[bit // 8] ^= 1 << bit % 8
-        assert not is_intact(bytes(damaged))
+        assert not is_intact_if_sealed(bytes(damaged))
 
 
 def test_what_bears_no_seal_is_neither_intact_nor_broken():
@@ -632,4 +643,4 @@ def test_what_bears_no_seal_is_neither_intact_nor_broken():
         b'{"crc32": "no"}',
         append_checksum(b'{"a": 1}')[:-6],
     ):
-        assert is_intact(data) is None
+        assert is_intact_if_sealed(data) is None

@@ -19,7 +19,7 @@ from codeneedle.records.record import (
     as_json,
     from_json,
 )
-from codeneedle.records.store import decode_record, encode
+from codeneedle.records.store import decode_record, encode_masked_and_sealed
 
 PHASES = Phases(
     between_s=0.25,
@@ -31,7 +31,7 @@ PHASES = Phases(
 
 
 def test_a_cell_takes_its_own_phases_alone():
-    assert 15.0 == PHASES.total_s
+    assert 15.0 == PHASES.total_from_launch_s
     assert 11.25 == PHASES.waiting_s
 
 
@@ -40,8 +40,8 @@ def test_phases_that_were_not_reached_take_no_time(missing):
     left = replace(PHASES, **{missing: None})
     taken = getattr(PHASES, missing)
 
-    assert (15.0 - taken, 11.25 - taken) == (left.total_s, left.waiting_s)
-    assert (0.0, 0.0) == (Phases().total_s, Phases().waiting_s)
+    assert (15.0 - taken, 11.25 - taken) == (left.total_from_launch_s, left.waiting_s)
+    assert (0.0, 0.0) == (Phases().total_from_launch_s, Phases().waiting_s)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_a_server_reports_of_its_context_is_stored_whatever_it_is():
     cache = replace(record.effective.kv[0], cells=most)
     record = replace(record, effective=Effective(context=most, kv=(cache,)))
 
-    assert record == decode_record(encode(record), file="x")
+    assert record == decode_record(encode_masked_and_sealed(record), file="x")
 
 
 @pytest.mark.parametrize("status", ["fallback-cpu", "fallback-f16"])

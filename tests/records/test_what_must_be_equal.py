@@ -16,13 +16,13 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.records.comparability import (
     OtherSetup,
-    first_difference_path,
+    first_observation_difference_path,
+    merge_compatible_setups,
     refuse_difference,
-    refuse_foreign,
+    refuse_foreign_record,
     setup_differences,
     setup_identity,
-    setup_stamp,
-    with_types_and_probes_of,
+    setup_identity_for_probe,
 )
 from codeneedle.records.record import ForeignRecord, Key, as_json
 
@@ -80,7 +80,7 @@ def test_types_dates_and_further_probes_do_not_differ(changes):
     wanted = replace(SETUP, **changes)
 
     refuse_difference(SETUP, wanted, folder=Path("runs"))
-    both = with_types_and_probes_of(SETUP, wanted)
+    both = merge_compatible_setups(SETUP, wanted)
     assert {*SETUP.types_k, *wanted.types_k} == set(both.types_k)
     assert {*SETUP.types_v, *wanted.types_v} == set(both.types_v)
     assert {**SETUP.probes, **wanted.probes} == both.probes
@@ -95,8 +95,8 @@ def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
 
     assert (
         SETUP
-        == with_types_and_probes_of(BARE, SETUP)
-        == with_types_and_probes_of(SETUP, BARE)
+        == merge_compatible_setups(BARE, SETUP)
+        == merge_compatible_setups(SETUP, BARE)
     )
     assert (
         []
@@ -140,8 +140,8 @@ def changed(**answers):
 )
 def test_two_records_of_one_cell_agree_as_far_as_both_were_asked(answers, place):
     ours, theirs = ANSWERS.observation, changed(**answers)
-    assert place == first_difference_path(ours, theirs)
-    assert place == first_difference_path(theirs, ours)
+    assert place == first_observation_difference_path(ours, theirs)
+    assert place == first_observation_difference_path(theirs, ours)
 
 
 def test_answers_by_key_agree_as_far_as_both_were_asked():
@@ -149,10 +149,12 @@ def test_answers_by_key_agree_as_far_as_both_were_asked():
     theirs = {"answers": {"2": {"reply": "b"}}, "skipped": {"1": "hopeless"}}
 
     assert (
-        "" == first_difference_path(ours, theirs) == first_difference_path(theirs, ours)
+        ""
+        == first_observation_difference_path(ours, theirs)
+        == first_observation_difference_path(theirs, ours)
     )
     other = {"answers": {"2": {"reply": "c"}}}
-    assert "answers 2 reply" == first_difference_path(ours, other)
+    assert "answers 2 reply" == first_observation_difference_path(ours, other)
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,8 @@ def test_a_perplexity_that_one_log_has_lost_is_no_difference(theirs, place):
         for ppl in (2.5, theirs)
     ]
 
-    assert place == first_difference_path(*answers)
-    assert place == first_difference_path(*reversed(answers))
+    assert place == first_observation_difference_path(*answers)
+    assert place == first_observation_difference_path(*reversed(answers))
 
 
 def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
@@ -175,7 +177,9 @@ def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
         for each, seconds in (("a", 1), ("b", 2))
     )
 
-    assert "answers written count_tokens reply" == first_difference_path(ours, theirs)
+    assert "answers written count_tokens reply" == first_observation_difference_path(
+        ours, theirs
+    )
 
 
 @pytest.mark.parametrize(
@@ -188,7 +192,7 @@ def test_a_function_that_is_called_as_a_count_is_compared_all_the_same():
     ],
 )
 def test_only_lists_of_answers_may_differ_in_length(ours, theirs, place):
-    assert place == first_difference_path({"x": ours}, {"x": theirs})
+    assert place == first_observation_difference_path({"x": ours}, {"x": theirs})
 
 
 def test_answers_that_begin_alike_differ_where_one_ends():
@@ -197,7 +201,7 @@ def test_answers_that_begin_alike_differ_where_one_ends():
     fewer = {**scored["scores"], "logprobs": scored["scores"]["logprobs"][1:]}
     shorter = {**scored, "scores": fewer}
 
-    told = first_difference_path(
+    told = first_observation_difference_path(
         ANSWERS.observation, changed(answers={FORCED: shorter})
     )
 
@@ -214,13 +218,14 @@ def stored(**changes):
 
 
 RECORD = replace(
-    made_record(PAIR, [made_round(FIRST)]), setup=setup_stamp(stored(), "recall")
+    made_record(PAIR, [made_round(FIRST)]),
+    setup=setup_identity_for_probe(stored(), "recall"),
 )
 
 
 @pytest.mark.parametrize("setup", [stored(), stored(types_k=("f16",)), None])
 def test_a_record_belongs_to_its_setup(setup):
-    refuse_foreign(RECORD, Key(PAIR, "recall"), setup=setup, file="x")
+    refuse_foreign_record(RECORD, Key(PAIR, "recall"), setup=setup, file="x")
 
 
 @pytest.mark.parametrize(
@@ -233,15 +238,15 @@ def test_a_record_belongs_to_its_setup(setup):
 )
 def test_a_record_of_something_else_is_foreign(pair, probe, setup, of):
     with pytest.raises(ForeignRecord, match=of):
-        refuse_foreign(RECORD, Key(pair, probe), setup=setup, file="x")
+        refuse_foreign_record(RECORD, Key(pair, probe), setup=setup, file="x")
 
 
 def test_a_grid_with_holes_grows_by_the_pairs_of_both():
     chosen = replace(SETUP, types_k=("f16",), types_v=("f16",), pairs=("f16/f16",))
     other = replace(SETUP, types_k=("q8_0",), types_v=("q4_0",))
 
-    assert ("f16/f16", "q8_0/q4_0") == with_types_and_probes_of(chosen, other).pairs
-    assert ("q8_0/q4_0", "f16/f16") == with_types_and_probes_of(other, chosen).pairs
+    assert ("f16/f16", "q8_0/q4_0") == merge_compatible_setups(chosen, other).pairs
+    assert ("q8_0/q4_0", "f16/f16") == merge_compatible_setups(other, chosen).pairs
 
 
 @pytest.mark.parametrize(("told", "count"), [("", 0), ("AVX", 0), ("AVX2", 1)])

@@ -7,7 +7,7 @@ from printing import printed
 from codeneedle.cache_types import Pair, PairFlags
 from codeneedle.document import Lines, Table
 from codeneedle.report.llama_form import HEADING, divergence_document
-from codeneedle.report.tidy import cell_rows
+from codeneedle.report.tidy import loss_and_metric_rows
 from codeneedle.report.verdict import verdicts_document
 from codeneedle.text import NO_VALUE_WORD
 from codeneedle.verdict.judge import judge
@@ -33,7 +33,7 @@ def test_a_row_of_data_says_why_it_is_empty_and_all_others_are_as_they_were(
     whole, pairs, is_told, ratios
 ):
     cut = without_perplexities(whole, *pairs, reference_is_told=is_told)
-    before, found = (cell_rows([each]) for each in (whole, cut))
+    before, found = (loss_and_metric_rows([each]) for each in (whole, cut))
     gaps = {"ppl": {*pairs}, "ppl-ratio": ratios}
 
     assert len(before) == len(found)

@@ -10,7 +10,7 @@ from made_losses import BEYOND, WITHIN, losing_run
 from made_stores import hugging_face, ollama
 
 from codeneedle.cache_types import ENGINE, Pair
-from codeneedle.cli.engines import launch_words
+from codeneedle.cli.engines import find_launch_words
 from codeneedle.engines.llama_cpp.launching import launcher_lines
 from codeneedle.engines.mlx import launching as mlx_launching
 from codeneedle.errors import NothingToShow
@@ -19,7 +19,7 @@ from codeneedle.report.answer import (
     answer_badge_svg,
     answer_lines,
     answer_object,
-    answer_of,
+    answer_or_refuse,
 )
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -36,11 +36,11 @@ def answered(
     setup = replace(run.setup, server_args=tuple(arguments), rotation=rotation)
     setup = replace(setup, weights=replace(setup.weights, **weights))
     run = replace(run, setup=setup, sweep=f"models = ['{model}']\n" if model else "")
-    return answer_of(judge(run, Limits()))
+    return answer_or_refuse(judge(run, Limits()))
 
 
 def lines(form, *answers):
-    return answer_lines(answers or [answered()], form, launch_words)
+    return answer_lines(answers or [answered()], form, find_launch_words)
 
 
 def test_the_command_starts_the_model_with_the_pair_and_what_was_measured_with():
@@ -69,7 +69,7 @@ def test_json_has_the_variables_that_the_form_of_variables_has():
     answer = answered(rotation=False)
     told = [line for line in lines("env", answer) if line[0] != "#"]
 
-    stated = answer_object(answer, launch_words(ENGINE)).environment
+    stated = answer_object(answer, find_launch_words(ENGINE)).environment
     assert told == [f"{name}={value}" for name, value in stated.items()]
     assert "1" == stated["LLAMA_ATTN_ROT_DISABLE"]
 
@@ -90,7 +90,9 @@ def test_mlx_is_given_no_command_that_leaves_out_how_positions_were_stretched():
 
     assert told.startswith("# ")
     assert "--rope-factor 4" in told
-    assert [] == mlx_launching.mlx_lm_options(Pair.parse("kv8/kv8"), "org/m", given)
+    assert [] == mlx_launching.mlx_lm_arguments_or_empty(
+        Pair.parse("kv8/kv8"), "org/m", given
+    )
 
 
 def test_variables_are_those_of_llama_server():
@@ -168,8 +170,8 @@ def test_launchers_are_told_where_they_have_a_word_for_the_pair(pair, expected):
 
 def test_json_has_the_pair_its_loss_and_what_it_was_measured_on():
     answer = answered()
-    told = answer_object(answer, launch_words(ENGINE))
-    (row,) = answer.result.metric_results
+    told = answer_object(answer, find_launch_words(ENGINE))
+    (row,) = answer.result_unless_reference.metric_results
 
     assert ("q8_0", "q4_0", False) == (told.k, told.v, told.is_kept)
     assert (row.bounds.mean, row.bounds.high) == (told.loss, told.at_most)
@@ -210,11 +212,11 @@ def test_an_engine_without_words_is_told_and_has_json_and_a_badge():
     answer = answered()
     run = answer.run
     mlx = replace(run, setup=replace(run.setup, engine="endpoint"))
-    other = answer_of(judge(mlx, Limits()))
+    other = answer_or_refuse(judge(mlx, Limits()))
 
     with pytest.raises(NothingToShow, match="endpoint"):
         lines("command", other)
-    assert [] == answer_object(other, launch_words("endpoint")).arguments
+    assert [] == answer_object(other, find_launch_words("endpoint")).arguments
     assert "q8_0/q4_0" in answer_badge_svg(other)
 
 
@@ -235,7 +237,7 @@ def test_mlx_is_told_by_the_options_of_its_server(pair, options, golden):
         assert golden == told
     else:
         assert [MLX + options] == told
-    assert ("command",) == launch_words("mlx").forms
+    assert ("command",) == find_launch_words("mlx").forms
 
 
 def test_several_runs_are_several_sections():
@@ -268,7 +270,7 @@ def test_what_a_preset_cannot_hold_is_said_and_not_cut(model, arguments, said):
 def test_a_name_with_brackets_makes_one_section():
     run = losing_run(SET)
     weights = replace(run.setup.weights, name="m[1]")
-    answer = answer_of(
+    answer = answer_or_refuse(
         judge(replace(run, setup=replace(run.setup, weights=weights)), Limits())
     )
 
@@ -279,7 +281,7 @@ def test_a_name_with_brackets_makes_one_section():
 def test_names_from_elsewhere_stay_on_their_line_and_in_their_word(form):
     model = "/m/a; rm -rf b\\nreal = 1 $(x)\\u001b[2J.gguf"
     run = replace(losing_run(SET), sweep=f'models = ["{model}"]\n')
-    told = lines(form, answer_of(judge(run, Limits())))
+    told = lines(form, answer_or_refuse(judge(run, Limits())))
 
     assert not any(set(line) & {"\n", "\x1b"} for line in told)
     assert len(lines(form)) == len(told)

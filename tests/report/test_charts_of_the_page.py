@@ -18,12 +18,12 @@ from codeneedle.cache_types import Pair
 from codeneedle.report.charts import (
     FORMATS,
     THEMES,
-    front_chart,
-    front_frame,
+    loss_by_memory_chart,
+    loss_by_memory_frame,
     memory_chart,
     memory_chart_pairs,
     memory_frame,
-    paint_front,
+    paint_loss_by_memory,
     paint_memory,
 )
 from codeneedle.report.losses import losses_of
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.slow
 
 VERDICT = judge(lossy_grid())
 LOSSES = losses_of(VERDICT)
-FRAME = front_frame(LOSSES)
+FRAME = loss_by_memory_frame(LOSSES)
 SIZES = {
     Pair.parse(pair): [size, 4 * size]
     for pair, size in {
@@ -50,7 +50,7 @@ def painted(kind: str) -> tuple[Axes, list[Text]]:
     figure = Figure(figsize=FORMATS[kind], dpi=72, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
-    names = paint_front(axes, FRAME, LOSSES)
+    names = paint_loss_by_memory(axes, FRAME, LOSSES)
     figure.draw_without_rendering()
     return axes, names
 
@@ -88,7 +88,7 @@ def test_the_axes_are_where_the_points_are_and_the_limit_is_a_band() -> None:
 def test_a_chart_is_drawn_for_each_screen_in_light_and_dark(
     golden: SnapshotAssertion,
 ) -> None:
-    chart = front_chart(LOSSES)
+    chart = loss_by_memory_chart(LOSSES)
 
     drawn = pictures_in(chart)
     assert len(FORMATS) * len(THEMES) == len({*drawn})
@@ -107,7 +107,7 @@ def test_text_of_records_is_text_in_a_chart() -> None:
     rest = [each for each in run.records if each is not first]
     taken = replace(run, records=(*rest, *others, replace(first, pair=hostile)))
 
-    drawn = pictures_in(front_chart(losses_of(judge(taken))))
+    drawn = pictures_in(loss_by_memory_chart(losses_of(judge(taken))))
 
     assert any("&lt;script&gt;alert(1)" in each for each in drawn)
     assert not any(re.search(r"<(script|img)", each) for each in drawn)

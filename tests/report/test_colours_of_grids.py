@@ -12,12 +12,12 @@ from codeneedle.report.colours import (
     RAMP,
     Scale,
     cell_style,
-    colour,
     difference_scale,
     loss_colour,
     loss_scale,
     readable_text_colour,
     value_scale,
+    viridis_colour,
 )
 
 METRIC = {metric.name: metric for metric in METRICS}
@@ -60,7 +60,7 @@ def test_styles_are_styles(value: float) -> None:
 
 def test_text_is_legible_and_the_ramp_grows_lighter() -> None:
     """The contrast is at least 4.5 all along the scale, as WCAG AA asks."""
-    grounds = [colour(step / 100) for step in range(101)]
+    grounds = [viridis_colour(step / 100) for step in range(101)]
     lightness = [luminance(*ground) for ground in grounds]
 
     assert 4.5 <= min(

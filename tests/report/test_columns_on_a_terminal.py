@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from codeneedle.document import Facts, Grid, Heading, Lines, Table
-from codeneedle.report.terminal import print_report
+from codeneedle.report.terminal import print_with_end_if_long
 
 EVIL = "\x1b[2J\u202e"
 
@@ -86,7 +86,7 @@ def test_an_answer_that_scrolls_away_is_the_last_line_too(rows, is_terminal, tim
     )
     answer = Lines(["Set: this one"])
 
-    print_report(console, [answer, Lines(["a row"] * rows)], [answer])
+    print_with_end_if_long(console, [answer, Lines(["a row"] * rows)], [answer])
 
     lines = console.file.getvalue().splitlines()
     assert times == lines.count("Set: this one")

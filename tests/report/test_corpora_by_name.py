@@ -5,7 +5,7 @@ from printing import printed
 
 from codeneedle.corpora import registry
 from codeneedle.errors import UnknownName
-from codeneedle.report.corpus import corpora_table, corpus_overview, truth_lines
+from codeneedle.report.corpus import corpora_table, corpus_overview, right_answer_lines
 
 CORPUS = "[generate]\nfunctions = 6\nvalue_length = 6\nname_length = 5\nseed = 7\n"
 
@@ -55,9 +55,9 @@ def test_files_that_were_left_out_are_listed(tmp_path):
 def test_the_truth_of_a_function_is_what_a_model_should_answer(tiny):
     function = tiny.functions[2]
 
-    assert "\n".join(function.body[:20]) == truth_lines(tiny, function.name)
+    assert "\n".join(function.body[:20]) == right_answer_lines(tiny, function.name)
     with pytest.raises(UnknownName) as caught:
-        truth_lines(tiny, f"{function.name}x")
+        right_answer_lines(tiny, f"{function.name}x")
     assert f"'{function.name}'" in caught.value.hint
 
 

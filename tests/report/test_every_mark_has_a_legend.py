@@ -30,7 +30,7 @@ from codeneedle.probes import PROBES
 from codeneedle.probes.frames import CellValue
 from codeneedle.records.record import Attention, Effective, KvBuffer, Run, Status
 from codeneedle.report.budget import budget_document
-from codeneedle.report.chosen_runs import default_metric, probe_and_metric
+from codeneedle.report.chosen_runs import default_metric_name, probe_and_metric
 from codeneedle.report.compare import compare, comparisons_document
 from codeneedle.report.grid import grid_report, loss_report
 from codeneedle.report.heatmap import Picture, loss_picture, picture_of
@@ -134,7 +134,7 @@ def pair_flags_of(_engine):
 
 def grids(verdict: Verdict) -> Iterator[Document]:
     run = verdict.run
-    chosen, metric = probe_and_metric(default_metric([run]), [run])
+    chosen, metric = probe_and_metric(default_metric_name([run]), [run])
     narrowed = run.of_probe(chosen.name)
     yield loss_report([narrowed], [metric], [], [verdict], pair_flags_of)
     for probe in PROBES.values():
@@ -294,9 +294,9 @@ def test_every_mark_of_a_plan_has_its_entry(tmp_path, monkeypatch):
     plan = planned(
         engine=fork, k_types=("f16", "q8_0", "turbo3"), v_types=("f16", "q4_0")
     )
-    plan.store.check_and_merge_setup(made_setup(needles=2))
-    plan.store.add(made_record("q8_0/q4_0", []))
-    plan.store.add(failed_record("q8_0/f16", Status.OUT_OF_MEMORY, "no room"))
+    plan.store.check_and_store_setup(made_setup(needles=2))
+    plan.store.write_record(made_record("q8_0/q4_0", []))
+    plan.store.write_record(failed_record("q8_0/f16", Status.OUT_OF_MEMORY, "no room"))
 
     assert set() == unexplained(plan_document(plan))
 

@@ -7,7 +7,7 @@ from made_metrics import made_metric
 from made_records import made_setup
 
 from codeneedle.probes import PROBES
-from codeneedle.probes.divergence.metrics import metrics_at_contexts
+from codeneedle.probes.divergence.metrics import metrics_if_several_contexts
 from codeneedle.probes.metrics import Metric
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.retrieval.metrics import metrics_of_tasks
@@ -36,7 +36,7 @@ METRICS: dict[str, Metric] = {
     for metric in (
         *(metric for probe in PROBES.values() for metric in probe.metrics),
         *FORCED,
-        *metrics_at_contexts(SETUP),
+        *metrics_if_several_contexts(SETUP),
         *metrics_of_tasks(SETUP),
         *metrics_at_depths(SETUP),
         *(

@@ -14,7 +14,7 @@ from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.records.record import Run
 from codeneedle.report.llama_form import (
     divergence_document,
-    pareto_pairs,
+    pareto_pairs_not_beyond,
     ppl_difference,
 )
 from codeneedle.verdict.judge import judge
@@ -28,7 +28,7 @@ def run():
 
 def test_a_pair_that_loses_more_for_its_size_is_not_worth_compiling(run):
     assert ["f16/f16", "q4_0/f16", "q4_0/q4_0"] == (
-        sorted(map(str, pareto_pairs(judge(run))))
+        sorted(map(str, pareto_pairs_not_beyond(judge(run))))
     )
 
 

@@ -15,16 +15,16 @@ from syrupy.assertion import SnapshotAssertion
 from codeneedle.records.record import Attention, Run, Status
 from codeneedle.report.chosen_runs import (
     LOSS,
-    default_metric,
+    default_metric_name,
     probe_and_metric,
-    select_runs,
+    read_selection,
 )
 from codeneedle.report.grid import loss_report
 from codeneedle.report.heatmap import Files, draw_losses, loss_picture, paint
 from codeneedle.report.losses import Losses, losses_of
 from codeneedle.report.losses_side_by_side import losses_side_by_side
 from codeneedle.report.page import loss_object
-from codeneedle.report.pictures import draw_metric
+from codeneedle.report.pictures import draw_loss_or_metric
 from codeneedle.report.shown import Style, legend
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.limits import Limits
@@ -62,7 +62,7 @@ def by_pair(found: Losses) -> dict[str, tuple[str, str]]:
 
 def shown(*runs: Run, width: int = 100) -> str:
     """The grid of *runs*, as `codeneedle grid` prints it."""
-    _, metric = probe_and_metric(default_metric(runs), runs)
+    _, metric = probe_and_metric(default_metric_name(runs), runs)
     verdicts = [judge(run) for run in runs]
     document = loss_report(runs, [metric], [], verdicts, pair_flags_of)
     return printed(document, width=width)
@@ -245,10 +245,10 @@ def test_the_first_picture_is_the_loss_and_others_have_their_metric(
     tmp_path: Path, metric, options, stem
 ) -> None:
     stored_run(tmp_path, RUN)
-    chosen = select_runs(tmp_path, "random-bodies", metric=metric)
+    chosen = read_selection(tmp_path, "random-bodies", metric=metric)
     files = Files(folder=tmp_path / "new", forms=("svg",))
 
-    drawn = draw_metric(
+    drawn = draw_loss_or_metric(
         *(chosen.runs[0], chosen, chosen.verdicts[0], pair_flags_of(""), files),
         **options,
     )
@@ -304,6 +304,6 @@ def test_a_grid_takes_several_names_and_run_folders(tmp_path):
     first, second = (stored_run(tmp_path / each) for each in ("a", "b"))
     folders = [str(tmp_path / each / first.name) for each in ("a", "b")]
 
-    chosen = select_runs(tmp_path / "a", second.name, *folders)
+    chosen = read_selection(tmp_path / "a", second.name, *folders)
 
     assert [tmp_path / "a", tmp_path / "b"] == [run.root for run in chosen.runs]

@@ -13,7 +13,7 @@ import codeneedle as api
 from codeneedle.cache_types import RUNS
 from codeneedle.errors import BadInput
 from codeneedle.report.captions import run_command_text
-from codeneedle.sweep.request import read_sweep, run_folder_at
+from codeneedle.sweep.request import find_run_folder, read_sweep
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "runs"
 NAME = "golden/needle-nano"
@@ -92,7 +92,7 @@ def test_without_any_run_the_next_command_is_named(tmp_path, golden):
 )
 def test_python_takes_names_as_commands_do(two, name):
     assert "golden/recall" == api.load(name).run.name
-    assert Path("sweeps/golden/recall") == run_folder_at(str(name))
+    assert Path("sweeps/golden/recall") == find_run_folder(str(name))
 
 
 def test_python_takes_the_only_run_and_refuses_several(two):

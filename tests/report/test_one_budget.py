@@ -9,11 +9,11 @@ from printing import printed
 from codeneedle.cli.engines import engine_pair_flags
 from codeneedle.records.record import ModelFacts
 from codeneedle.report.budget import (
+    budget_document_with_run_facts,
     budget_headline,
     budget_remarks,
-    table_of_all_candidates,
+    candidates_table_and_legend,
     weights_file_name,
-    whole_budget_document,
 )
 from codeneedle.report.verdict_data import verdict_objects
 from codeneedle.verdict.joint import join_runs
@@ -76,13 +76,13 @@ class TestFirstLines:
 
 class TestTable:
     def test_there_is_a_row_for_each_candidate_by_weights(self):
-        table, _ = table_of_all_candidates(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = candidates_table_and_legend(judged(size_of("Q6_K q8_0/q8_0")))
 
         weights = ["Q8_0"] * 3 + ["Q6_K"] * 3 + ["Q4_K_M"] * 3
         assert weights == [row[0] for row in table.rows]
 
     def test_a_row_says_what_is_set_and_what_does_not_fit(self, golden):
-        table, _ = table_of_all_candidates(judged(size_of("Q6_K q8_0/q8_0")))
+        table, _ = candidates_table_and_legend(judged(size_of("Q6_K q8_0/q8_0")))
 
         words = {f"{row[0]} {row[1]}": row[-1] for row in table.rows}
         assert golden == words[f"Q8_0 {FULL}"]
@@ -124,7 +124,9 @@ class TestBesideTheAnswer:
 
 class TestForms:
     def test_all_of_it_is_printed(self):
-        text = printed(whole_budget_document(judged(size_of("Q6_K q8_0/q8_0")), FLAGS))
+        text = printed(
+            budget_document_with_run_facts(judged(size_of("Q6_K q8_0/q8_0")), FLAGS)
+        )
 
         assert "Set: -m made-q6_k" in text
         assert "bits per weight" in text

@@ -14,13 +14,13 @@ from made_verdicts import made_verdicts
 import codeneedle
 from codeneedle.cache_types import Pair
 from codeneedle.probes.frames import cells_frames
-from codeneedle.probes.metrics import LossKind, facet_parts
+from codeneedle.probes.metrics import LossKind, parse_facet
 from codeneedle.records.record import Status
 from codeneedle.report.receipt import receipt_of
 from codeneedle.report.tidy import (
     COLUMNS,
-    cell_rows,
     data_frame,
+    loss_and_metric_rows,
     table_rows,
     task_facet_rows,
 )
@@ -34,7 +34,7 @@ def test_every_metric_of_every_probe_has_the_value_and_the_error_of_each_cell(na
     run = codeneedle.load(RUNS / name / "golden" / "needle-nano").run
     found = {
         (row.probe, row.metric, row.facet, row.pair): (row.value, row.error, row.n)
-        for row in cell_rows([run])
+        for row in loss_and_metric_rows([run])
     }
 
     expected = {
@@ -56,7 +56,7 @@ def test_every_metric_of_every_probe_has_the_value_and_the_error_of_each_cell(na
 def test_a_pair_without_a_number_is_a_gap_with_its_reason_and_no_zero():
     setup = made_setup(needles=2, types_k=["f16", "q4_0"], types_v=["f16"])
     failed = failed_record("q4_0/f16", Status.CRASHED, "it died")
-    rows = cell_rows([made_run(setup=setup, failed=[failed])])
+    rows = loss_and_metric_rows([made_run(setup=setup, failed=[failed])])
     gaps = [row for row in rows if row.pair == "q4_0/f16"]
 
     assert {("crashed", "it died", None, None, 0)} == {
@@ -64,7 +64,7 @@ def test_a_pair_without_a_number_is_a_gap_with_its_reason_and_no_zero():
     }
     untried = made_run(setup=setup, untried=["q4_0/f16"])
     assert {"not-run"} == {
-        row.status for row in cell_rows([untried]) if row.pair == "q4_0/f16"
+        row.status for row in loss_and_metric_rows([untried]) if row.pair == "q4_0/f16"
     }
 
 
@@ -72,7 +72,9 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
     run = losing_run({"q8_0/q8_0": WITHIN, "q4_0/q4_0": BEYOND})
     verdict = judge(run)
     rows = {
-        row.pair: row for row in cell_rows([run], [verdict]) if row.metric == "loss"
+        row.pair: row
+        for row in loss_and_metric_rows([run], [verdict])
+        if row.metric == "loss"
     }
     coarse, reference = rows["q4_0/q4_0"], rows["bf16/bf16"]
     row = verdict.result(Pair("q4_0", "q4_0")).metric_result("recall-logp")
@@ -97,7 +99,11 @@ def test_a_loss_has_its_interval_its_limit_and_its_word():
 @pytest.mark.parametrize("name", made_verdicts())
 def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
     verdict = made_verdicts()[name]
-    rows = [row for row in cell_rows([verdict.run], [verdict]) if row.metric == "loss"]
+    rows = [
+        row
+        for row in loss_and_metric_rows([verdict.run], [verdict])
+        if row.metric == "loss"
+    ]
     told = {(row.pair, row.facet): row for row in rows}
     assert len(told) == len(rows)
 
@@ -117,8 +123,8 @@ def test_the_words_and_losses_of_each_pair_are_those_of_the_verdict(name):
 def test_a_speed_at_a_depth_is_a_facet_of_the_speed():
     run = run_of(measured(F16, {0: 100.0, 100: 102.0}), measured(Q8, {0: 50.0}))
     found = {
-        (row.pair, facet_parts(row.facet).get("depth")): row.value
-        for row in cell_rows([run])
+        (row.pair, parse_facet(row.facet).get("depth")): row.value
+        for row in loss_and_metric_rows([run])
         if row.metric == "tg"
     }
 
@@ -153,7 +159,7 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
 
 
 def test_a_frame_has_the_columns_and_no_number_is_nan():
-    frame = data_frame(cell_rows([made_run(untried=["q4_0/q4_0"])]))
+    frame = data_frame(loss_and_metric_rows([made_run(untried=["q4_0/q4_0"])]))
 
     assert list(COLUMNS) == list(frame.columns)
     assert frame[frame.pair == "q4_0/q4_0"]["value"].isna().all()
@@ -164,7 +170,7 @@ def test_a_run_that_read_no_corpus_names_none_in_any_row():
     """Its folder may be called after one: it was said to be of that text."""
     corpus = replace(made_setup().corpus, tokens=0)
     setups = (made_setup(), replace(made_setup(), corpus=corpus))
-    rows = [cell_rows([made_run(setup=setup)]) for setup in setups]
+    rows = [loss_and_metric_rows([made_run(setup=setup)]) for setup in setups]
 
     assert [{corpus.name}, {""}] == [{row.corpus for row in each} for each in rows]
 

@@ -27,7 +27,7 @@ from codeneedle.probes.retrieval.record import NAME
 from codeneedle.report.data import json_text
 from codeneedle.report.panels import (
     LETTERS,
-    length_word,
+    length_label,
     panel_objects,
     panel_rows,
     panels_document,
@@ -252,4 +252,4 @@ def test_a_pair_without_answers_says_why():
     ("length", "word"), [(1024, "1K"), (65536, "64K"), (1500, "1,500")]
 )
 def test_lengths_are_short(length, word):
-    assert word == length_word(length)
+    assert word == length_label(length)

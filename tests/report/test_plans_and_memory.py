@@ -45,7 +45,7 @@ from codeneedle.report.plan import (
     survey_plan_memory,
     sweep_time_phrase,
 )
-from codeneedle.report.served import smallest_pair
+from codeneedle.report.served import pair_with_fewest_bits
 from codeneedle.sweep.measure import Options, with_next_task
 from codeneedle.sweep.plan import plan as make_plan
 from codeneedle.sweep.request import Execution
@@ -93,7 +93,7 @@ def test_the_smallest_pair_is_so_by_both_of_its_types():
     """By the order of K it was once q4_0/f16, of 20 bits."""
     pairs = [Pair("f16", "f16"), Pair("q4_0", "f16"), Pair("q8_0", "q4_0")]
 
-    assert Pair("q8_0", "q4_0") == smallest_pair(pairs)
+    assert Pair("q8_0", "q4_0") == pair_with_fewest_bits(pairs)
 
 
 def grid_of(text):
@@ -193,10 +193,10 @@ def test_the_grid_predicts_memory(width):
 
 def test_what_is_done_is_marked_and_tells_what_is_left(golden):
     plan = planned()
-    plan.store.check_and_merge_setup(SETUP)
+    plan.store.check_and_store_setup(SETUP)
     slow = Phases(ready_s=1.0, measure_s=9.0)
-    plan.store.add(replace(made_record("q8_0/q8_0", []), phases=slow))
-    plan.store.add(failed_record("q4_0/q4_0", Status.OUT_OF_MEMORY, "no room"))
+    plan.store.write_record(replace(made_record("q8_0/q8_0", []), phases=slow))
+    plan.store.write_record(failed_record("q4_0/q4_0", Status.OUT_OF_MEMORY, "no room"))
 
     text = shown(plan, width=200)
     facts, grid = facts_of(text), grid_of(text)
@@ -209,7 +209,7 @@ def test_what_is_done_is_marked_and_tells_what_is_left(golden):
     both = shown(planned(probes=("throughput", "recall")), width=200)
     assert "0 of 4 finished" in both
     assert "1 of 5 finished" in both
-    plan.store.add(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
+    plan.store.write_record(failed_record("q4_0/q4_0", Status.INTERRUPTED, "stopped"))
     two = replace(plan, workers=plan.workers * 2)
     one = replace(plan, pairs=(Pair("q8_0", "q8_0"),))
     assert golden == [facts_of(shown(each))["time"] for each in (plan, two, one)]
@@ -233,8 +233,8 @@ def test_all_time_is_told_before_a_sweep_where_it_is_known():
 def test_the_reference_counts_twice_and_its_repeat_is_priced(golden):
     plan = planned()
     again = replace(made_record("q8_0/q8_0", []), variant=AGAIN)
-    plan.store.check_and_merge_setup(SETUP)
-    plan.store.add(replace(again, phases=Phases(measure_s=20.0)))
+    plan.store.check_and_store_setup(SETUP)
+    plan.store.write_record(replace(again, phases=Phases(measure_s=20.0)))
 
     text = shown(plan)
     facts = facts_of(text)
@@ -426,7 +426,7 @@ def test_caches_with_settings_of_their_own_are_not_predicted(is_known):
 class Telling(FakeEngine):
     """An engine that tells a cache and 100 bytes of buffers for each token."""
 
-    def survey(self, pairs, *, context, log):
+    def survey_attention_and_memory(self, pairs, *, context, log):
         cache = KvBuffer(
             cells=context, layers=4, k_type="f16", v_type="f16", k_mib=1.0, v_mib=1.0
         )

@@ -24,13 +24,13 @@ from codeneedle.report.receipt import (
     MOST_RECEIPTS,
     NOT_TESTED,
     TEXT_BYTES,
-    is_text_source,
+    is_file_or_stdin,
     parse_receipts,
+    read_or_make_receipts,
     receipt_markdown,
     receipt_objects,
     receipt_of,
     receipts_document,
-    receipts_from_names,
 )
 from codeneedle.system import machine
 
@@ -39,7 +39,7 @@ RUNS = ("divergence", "recall", "retrieval", "mlx")
 
 
 def stored_run(name="divergence") -> Run:
-    return Store(GOLDEN / name / "golden" / "needle-nano").read()
+    return Store(GOLDEN / name / "golden" / "needle-nano").read_run()
 
 
 def elsewhere(run, **facts):
@@ -48,7 +48,7 @@ def elsewhere(run, **facts):
 
 def named(*names):
     """The receipts of texts called *names*."""
-    return receipts_from_names([*map(str, names)], lambda _: stored_run("recall"))
+    return read_or_make_receipts([*map(str, names)], lambda _: stored_run("recall"))
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -255,9 +255,9 @@ def test_a_text_without_receipts_or_with_too_much_is_refused(tmp_path, golden):
     file.write_text("\n".join(many), encoding="utf-8")
     with pytest.raises(BadInput, match=f"more than the {MOST_RECEIPTS}"):
         named(file)
-    assert is_text_source(str(file))
-    assert not is_text_source(str(tmp_path))
-    assert not is_text_source(str(tmp_path / "none"))
+    assert is_file_or_stdin(str(file))
+    assert not is_file_or_stdin(str(tmp_path))
+    assert not is_file_or_stdin(str(tmp_path / "none"))
 
 
 def test_a_nested_or_endless_line_is_read_in_time():

@@ -327,7 +327,7 @@ def test_divergence_is_not_compared_across_builds_and_processors(facts, golden):
     assert "" == change(found, "ppl").refused == change(found, "recall-logp").refused
     assert WALL in " ".join(printed(comparison_document(found)).split())
     assert WALL == comparison_object(found)["remark"]
-    assert "" == compare(run, run).divergence_remark
+    assert "" == compare(run, run).why_divergence_not_compared
 
 
 def test_kernels_are_other_ones_by_build_or_by_features_of_the_processor(golden):

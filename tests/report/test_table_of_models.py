@@ -12,8 +12,8 @@ from codeneedle.records.store import Store
 from codeneedle.report.models import (
     model_objects,
     models_document,
-    rows_in,
-    shipped_rows,
+    read_rows_from,
+    read_shipped_rows,
     with_rows_of_same_weights,
 )
 from codeneedle.report.receipt import Receipt, receipt_markdown
@@ -23,7 +23,7 @@ GOLDEN = ROOT / "tests" / "golden" / "runs"
 
 
 def stored_run(name="divergence", **facts):
-    run = Store(GOLDEN / name / "golden" / "needle-nano").read()
+    run = Store(GOLDEN / name / "golden" / "needle-nano").read_run()
     return replace(run, setup=replace(run.setup, **facts))
 
 
@@ -43,7 +43,7 @@ def folder(tmp_path):
 
 
 def test_rows_of_one_model_stand_beside_each_other_by_pair(folder):
-    text = printed(models_document(rows_in(folder)), width=300)
+    text = printed(models_document(read_rows_from(folder)), width=300)
     first, second = text.split("needle-nano (3319a9a0)")[1].split("other (ffffffff)")
 
     lines = [line.split()[:2] for line in first.splitlines() if "q4_0/" in line]
@@ -54,7 +54,7 @@ def test_rows_of_one_model_stand_beside_each_other_by_pair(folder):
 
 
 def test_what_may_be_compared_is_said_by_kind_of_number(folder, golden):
-    text = printed(models_document(rows_in(folder)), width=300)
+    text = printed(models_document(read_rows_from(folder)), width=300)
 
     assert golden == [line for line in text.splitlines() if "compared" in line]
     assert "losses" not in text
@@ -63,7 +63,7 @@ def test_what_may_be_compared_is_said_by_kind_of_number(folder, golden):
 def test_speeds_that_were_asked_for_and_not_measured_are_not_compared(folder):
     names = {"pp tokens/s": "x", "tg tokens/s": "y"}
     rows = []
-    for row in rows_in(folder):
+    for row in read_rows_from(folder):
         columns = tuple(names.get(name, name) for name in row.receipt.columns)
         rows.append(replace(row, receipt=replace(row.receipt, columns=columns)))
 
@@ -71,7 +71,7 @@ def test_speeds_that_were_asked_for_and_not_measured_are_not_compared(folder):
 
 
 def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
-    sent, others = rows_in(folder / "bea.md"), rows_in(folder)
+    sent, others = read_rows_from(folder / "bea.md"), read_rows_from(folder)
 
     assert ["bea", "ada"] == [
         row.name for row in with_rows_of_same_weights(sent, others)
@@ -79,7 +79,7 @@ def test_a_row_that_was_sent_stands_beside_those_of_its_weights_alone(folder):
 
 
 def test_as_data_each_row_has_its_name_its_note_and_its_receipt(folder):
-    first, *_ = model_objects(rows_in(folder))
+    first, *_ = model_objects(read_rows_from(folder))
 
     assert {"name": "ada", "note": "By ada."}.items() <= first.items()
     assert "f16/f16" == first["setup"]["reference"]
@@ -91,14 +91,14 @@ def test_a_file_without_a_receipt_is_refused_with_what_prints_one(tmp_path, gold
     file.write_text("see below", encoding="utf-8")
 
     with pytest.raises(BadInput) as caught:
-        rows_in(tmp_path)
+        read_rows_from(tmp_path)
 
     assert golden == caught.value.reason
     assert "codeneedle sweep row" in caught.value.hint
 
 
 def test_every_row_of_the_project_can_be_read_and_names_its_weights():
-    rows = shipped_rows()
+    rows = read_shipped_rows()
 
     assert rows
     assert all(len(row.weights_hash_or_name) == 8 for row in rows)
@@ -125,7 +125,7 @@ def written(
 def test_models_whose_weights_have_no_hash_are_told_apart_by_their_names(tmp_path):
     written(tmp_path, "ada", "alpha (llama, F16)")
     written(tmp_path, "bea", "beta (llama, F16)")
-    text = printed(models_document(rows_in(tmp_path)), width=200)
+    text = printed(models_document(read_rows_from(tmp_path)), width=200)
 
     assert "alpha (llama, F16): 1 row" in text
     assert "beta (llama, F16): 1 row" in text
@@ -142,7 +142,7 @@ def test_models_whose_weights_have_no_hash_are_told_apart_by_their_names(tmp_pat
 )
 def test_only_a_share_of_right_tokens_is_headed_so(tmp_path, column, heading):
     written(tmp_path, "ada", column=column)
-    text = printed(models_document(rows_in(tmp_path)), width=200)
+    text = printed(models_document(read_rows_from(tmp_path)), width=200)
 
     assert heading in text.splitlines()[2]
     assert ("right tokens" in text) == (heading == "right tokens lost")
@@ -162,7 +162,7 @@ def test_losses_are_compared_by_one_metric_of_equal_settings(tmp_path, other, go
     same = {"column": "loss by recall-logp", "facts": "recall lines 3"}
     written(tmp_path, "ada", **same)
     written(tmp_path, "bea", **same | other)
-    text = printed(models_document(rows_in(tmp_path)), width=200)
+    text = printed(models_document(read_rows_from(tmp_path)), width=200)
 
     assert golden == [line for line in text.splitlines() if "compared" in line]
     assert "memory" not in text

@@ -28,7 +28,7 @@ from printing import printed
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Phases, Status
-from codeneedle.report.check import Check, check_pair
+from codeneedle.report.check import Check, exit_code_and_reason
 from codeneedle.report.data import json_text
 from codeneedle.report.markdown import markdown
 from codeneedle.report.verdict import (
@@ -36,7 +36,7 @@ from codeneedle.report.verdict import (
     brief_document,
     decision_entries,
     further_metric_tables,
-    headline_lines,
+    headline_and_gain_lines,
     headline_sentences,
     verdict_table,
     verdicts_document,
@@ -105,7 +105,7 @@ def test_the_nearest_pair_needs_as_many_functions_as_its_row_says(golden):
 def test_what_a_pair_that_is_not_set_would_save_says_so(about):
     found = VERDICTS[about]
     gain = None if found.is_of_built_in_model else found.memory_saving
-    lines = [str(each) for each in headline_lines(found, pair_flags).lines]
+    lines = [str(each) for each in headline_and_gain_lines(found, pair_flags).lines]
     told = [line for line in lines if " of the memory " in line]
 
     assert (gain is not None) == bool(told)
@@ -121,7 +121,7 @@ def test_few_chunks_of_a_screening_are_not_taken_for_functions():
     found = judge(run)
 
     assert "can show" not in " ".join(headline_sentences(found, pair_flags))
-    assert "functions" == found.results_of_main_metric[0].metric.noun
+    assert "functions" == found.results_of_main_metric[0].metric.unit_noun
     assert "of 16 functions" in verdict_table(found, found.results).heading
 
 
@@ -142,7 +142,7 @@ def test_a_check_tells_a_program_within_open_and_beyond():
         ("q5_1/q5_1", Check.OPEN, "q5_1/q5_1: not measured"),
         ("Q8_0/Q8_0", Check.OPEN, "Q8_0/Q8_0: not measured. Did you mean 'q8_0/q8_0'?"),
     ):
-        told, line = check_pair(found, Pair.parse(str(pair)))
+        told, line = exit_code_and_reason(found, Pair.parse(str(pair)))
         assert (code, True) == (told, line.startswith(begins)), line
 
 

@@ -28,13 +28,13 @@ from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.divergence import probe as divergence
 from codeneedle.probes.throughput.record import ThroughputLayout
 from codeneedle.records.record import Run, as_json
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, checked_run_folder
 from codeneedle.report.chosen_runs import (
-    pair_tables,
     probe_and_metric,
+    read_and_judge_pair_tables,
     read_runs,
-    runs_and_output_folder,
-    select_runs,
+    read_runs_and_output_folder,
+    read_selection,
 )
 
 TYPES = ("bf16", "q4_0")
@@ -68,10 +68,10 @@ def setup():
 
 def stored(root, run, *, model="made-model", corpus="random-bodies"):
     """*run* in a folder below *root*."""
-    store = Store(run_folder(root, corpus=corpus, model=model))
-    store.check_and_merge_setup(run.setup)
+    store = Store(checked_run_folder(root, corpus=corpus, model=model))
+    store.check_and_store_setup(run.setup)
     for record in run.records:
-        store.add(record)
+        store.write_record(record)
     return store
 
 
@@ -127,7 +127,7 @@ def test_a_selection_knows_all_metrics_of_its_runs_each_once(tmp_path, setup):
 
     names = [
         m.name
-        for m in select_runs(tmp_path, "random-bodies", metric="tg@0").probe.metrics
+        for m in read_selection(tmp_path, "random-bodies", metric="tg@0").probe.metrics
     ]
 
     plain = [metric.name for metric in PROBES["throughput"].metrics]
@@ -139,8 +139,8 @@ def test_a_selection_has_the_records_of_one_probe(tmp_path):
     (_, other) = failed("throughput", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, other)))
 
-    recalled = select_runs(tmp_path, "random-bodies", metric="matched")
-    timed = select_runs(tmp_path, "random-bodies", metric="tg")
+    recalled = read_selection(tmp_path, "random-bodies", metric="matched")
+    timed = read_selection(tmp_path, "random-bodies", metric="tg")
 
     assert {"recall"} == {record.probe for record in recalled.runs[0].records}
     assert [(other.pair, "throughput")] == [
@@ -169,7 +169,7 @@ def test_without_a_metric_the_headline_of_what_ran_is_shown(tmp_path):
         stored(tmp_path, run, corpus=name)
 
     shown = {
-        name: select_runs(tmp_path, name).metric.name
+        name: read_selection(tmp_path, name).metric.name
         for name in ("recalled", "mixed", "nothing")
     }
 
@@ -180,7 +180,7 @@ def test_a_summary_has_passes_next_to_another_metric(tmp_path):
     stored(tmp_path, made_run(setup=PLAIN))
 
     matched, passed = (
-        select_runs(tmp_path, "random-bodies", metric=metric)
+        read_selection(tmp_path, "random-bodies", metric=metric)
         for metric in ("matched", "pass")
     )
 
@@ -199,12 +199,12 @@ def test_forced_recall_is_shown_first_where_it_was_asked(tmp_path):
     newer = replace(former, setup=setup, records=tuple(forced))
     stored(tmp_path, newer, model="newer")
 
-    both = select_runs(tmp_path, "random-bodies")
+    both = read_selection(tmp_path, "random-bodies")
 
     assert "recall-logp" == both.metric.name == both.probe.metrics[0].name
     assert ["matched", "pass"] == [metric.name for metric in both.summary_metrics]
-    assert () == select_runs(tmp_path, "random-bodies/newer").summary_metrics
-    assert "matched" == select_runs(tmp_path, "random-bodies/former").metric.name
+    assert () == read_selection(tmp_path, "random-bodies/newer").summary_metrics
+    assert "matched" == read_selection(tmp_path, "random-bodies/former").metric.name
 
 
 def test_pages_are_shown_by_one_name(tmp_path):
@@ -216,7 +216,7 @@ def test_pages_are_shown_by_one_name(tmp_path):
     both = {"random-bodies/m+rotation-on", "random-bodies/m+rotation-off"}
     assert both == {run.name for run in read_runs(tmp_path, "random-bodies/m")}
     assert 3 == len(read_runs(tmp_path, "random-bodies"))
-    assert 2 == len(pair_tables(tmp_path, "random-bodies/m+", sort=None))
+    assert 2 == len(read_and_judge_pair_tables(tmp_path, "random-bodies/m+", sort=None))
 
 
 def test_a_table_is_sorted_by_what_ranks(tmp_path):
@@ -225,21 +225,21 @@ def test_a_table_is_sorted_by_what_ranks(tmp_path):
     (_, broken) = failed("divergence", "q4_0/q4_0")
     stored(tmp_path, replace(run, records=(*run.records, broken)))
 
-    (table,) = pair_tables(tmp_path, "random-bodies", sort="matched")
+    (table,) = read_and_judge_pair_tables(tmp_path, "random-bodies", sort="matched")
 
     assert bad == table.pairs[-1]
     for metric, error in (("ppl", BadInput), ("machted", UnknownName)):
         with pytest.raises(error):
-            pair_tables(tmp_path, "random-bodies", sort=metric)
+            read_and_judge_pair_tables(tmp_path, "random-bodies", sort=metric)
 
 
 def test_a_page_goes_to_the_folder_of_its_only_run_and_else_beside_all(tmp_path):
     first = stored(tmp_path, made_run(setup=PLAIN))
     folder = str(first.folder)
 
-    runs, where = runs_and_output_folder(tmp_path, ["random-bodies", folder])
+    runs, where = read_runs_and_output_folder(tmp_path, ["random-bodies", folder])
     assert (1, first.folder) == (len(runs), where)
 
     other = stored(tmp_path, made_run(setup=PLAIN), model="second")
-    runs, where = runs_and_output_folder(tmp_path, [folder, str(other.folder)])
+    runs, where = read_runs_and_output_folder(tmp_path, [folder, str(other.folder)])
     assert (2, tmp_path) == (len(runs), where)

@@ -95,7 +95,9 @@ def test_settings_of_a_probe_are_told_without_hashes_and_builds() -> None:
     setup = replace(SETUP, probes={"divergence": told, "throughput": {"depths": [0]}})
     record = replace(failed_record("q4_0/q4_0"), probe="divergence")
 
-    found = captions.probe_settings(replace(made_run(), setup=setup, records=(record,)))
+    found = captions.probe_settings_entries(
+        replace(made_run(), setup=setup, records=(record,))
+    )
 
     assert (("divergence", "contexts 512, 1024; chunks 2"),) == found
 

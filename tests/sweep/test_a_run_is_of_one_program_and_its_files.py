@@ -25,13 +25,17 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.cell import ProbeContext
 from codeneedle.records.comparability import (
     OtherSetup,
+    merge_compatible_setups,
     setup_differences,
-    with_types_and_probes_of,
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.merge import merge
 from codeneedle.sweep.runner import Runner
-from codeneedle.system.contents import content_hash, file_hashes, named_files
+from codeneedle.system.contents import (
+    cached_content_hash,
+    existing_files_in_words,
+    file_hashes,
+)
 from codeneedle.system.inherited_variables import setup_variables
 
 F16 = Pair("f16", "f16")
@@ -62,7 +66,7 @@ def test_programs_are_compared_as_far_as_both_have_them():
     other = replace(more, programs={"llama-server": "xy"})
 
     assert [] == [*setup_differences(ours, more)]
-    assert more.programs == with_types_and_probes_of(ours, more).programs
+    assert more.programs == merge_compatible_setups(ours, more).programs
     assert [("program llama-server", "ab", "xy")] == [*setup_differences(ours, other)]
 
 
@@ -70,7 +74,7 @@ def test_folders_of_other_files_are_not_merged(tmp_path, golden):
     for name, files in (("a", {}), ("b", {"chat.jinja": "ab"})):
         store = Store(tmp_path / name / "corpus" / "model")
         store.folder.mkdir(parents=True)
-        store.check_and_merge_setup(replace(SETUP, files=files))
+        store.check_and_store_setup(replace(SETUP, files=files))
 
     with pytest.raises(BadInput) as caught:
         merge([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
@@ -87,7 +91,9 @@ def test_a_word_that_names_a_file_is_found_by_rule(word, tmp_path):
     file = tmp_path / "adapter.gguf"
     file.write_text("made")
 
-    assert [file] == [*named_files(["-x", word.replace("{}", str(file)), "512"])]
+    assert [file] == [
+        *existing_files_in_words(["-x", word.replace("{}", str(file)), "512"])
+    ]
 
 
 def test_all_parts_of_weights_that_draft_are_files_of_an_argument(tmp_path):
@@ -111,11 +117,11 @@ def test_files_of_one_name_are_told_apart(tmp_path):
 def test_a_file_that_is_written_anew_has_another_hash(size, tmp_path):
     file = tmp_path / "file"
     file.write_bytes(b"a" * size)
-    before = content_hash(file)
+    before = cached_content_hash(file)
     file.write_bytes(b"a" * (size - 1) + b"b")
 
-    assert before != content_hash(file)
-    assert "" == content_hash(tmp_path / "none")
+    assert before != cached_content_hash(file)
+    assert "" == cached_content_hash(tmp_path / "none")
 
 
 # What engines say of theirs
@@ -146,7 +152,7 @@ def test_llama_cpp_tells_the_files_of_its_arguments(tmp_path):
     )
     served = LlamaCpp(tools=None, facts=None, model=model)
 
-    assert {"chat.jinja": content_hash(template)} == served.hashes_by_file()
+    assert {"chat.jinja": cached_content_hash(template)} == served.hashes_by_file()
 
 
 def test_a_command_tells_its_program_and_the_scripts_that_it_names(tmp_path):
@@ -168,7 +174,7 @@ def test_variables_that_decide_how_a_backend_computes_are_told(tmp_path, monkeyp
     monkeypatch.setenv("GGML_SCHED_DEBUG", "2")
 
     assert {
-        "GGML_BACKEND_PATH": f"sha256:{content_hash(library)}",
+        "GGML_BACKEND_PATH": f"sha256:{cached_content_hash(library)}",
         "GGML_VK_DISABLE_F16": "1",
     } == setup_variables()
 
@@ -202,7 +208,7 @@ def served(run, store, program):
         run=replace(run, engine=engine),
         pair=F16,
         logs=store.folder,
-        identify=runner._refuse_other_program,
+        identify=runner._keep_or_refuse_program,
     )
     with cell.serving():
         pass
@@ -213,13 +219,13 @@ def test_another_program_than_that_of_the_numbers_ends_a_sweep(tmp_path):
     """Whatever version it states: many builds share one."""
     store = Store(tmp_path)
     run = run_context(tmp_path)
-    run = replace(run, setup=store.check_and_merge_setup(run.setup))
+    run = replace(run, setup=store.check_and_store_setup(run.setup))
     run = served(run, store, "one")
     run = served(run, store, "two")
-    store.add(made_record("f16/f16", []))
+    store.write_record(made_record("f16/f16", []))
     served(run, store, "two")
 
-    assert {"sha256": "two"} == store.calibrated()["program"]
+    assert {"sha256": "two"} == store.read_calibrations()["program"]
     with pytest.raises(OtherSetup) as refused:
         served(run, store, "three")
     assert "program that serves" == refused.value.key

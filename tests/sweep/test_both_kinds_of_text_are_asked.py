@@ -8,7 +8,7 @@ from codeneedle.engines.engine import Ability
 from codeneedle.errors import CodeneedleError
 from codeneedle.probes.divergence.probe import DivergenceSettings
 from codeneedle.sweep.plan_notes import notes_of_plan
-from codeneedle.sweep.request import Request, asked_probes, read_sweep
+from codeneedle.sweep.request import Request, named_and_implied_probes, read_sweep
 
 BOTH = ["divergence", "recall"]
 
@@ -65,10 +65,10 @@ def test_a_run_folder_keeps_what_was_asked():
 def test_a_sweep_that_decides_measures_losses_first():
     named = Request(probes=("throughput", "recall", "divergence"), decide=True)
 
-    ordered = asked_probes(named, is_named=True)
+    ordered = named_and_implied_probes(named, is_named=True)
 
     assert ("recall", "divergence", "throughput") == ordered
-    assert () == asked_probes(Request(decide=True), is_named=False)
+    assert () == named_and_implied_probes(Request(decide=True), is_named=False)
 
 
 @pytest.mark.parametrize("name", ["gradient", "row"])

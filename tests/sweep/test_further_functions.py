@@ -41,11 +41,11 @@ from codeneedle.records.record import Phases, Run, Status
 from codeneedle.report.captions import run_facts, setup_line
 from codeneedle.sweep import schedule
 from codeneedle.sweep.grid_shares import Share
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.request import (
     Execution,
     Request,
-    asked_probes,
+    named_and_implied_probes,
     refuse_decided_share,
 )
 from codeneedle.sweep.runner import CellStarted, Runner
@@ -69,8 +69,8 @@ from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.next import (
     FURTHER,
     NextStep,
-    cell_s,
-    further_time_share,
+    expected_cell_s,
+    further_time_ratio,
     next_step,
     pairs_to_extend,
     seconds_for_goals,
@@ -235,15 +235,17 @@ class World:
         return self.plan.store
 
     def runner(self, **changes):
-        return Runner(run=prepare(self.plan), store=self.store, **changes)
+        return Runner(
+            run=prepare_run_and_store_setup(self.plan), store=self.store, **changes
+        )
 
     def sweep(self, *pairs):
-        self.runner().sweep(self.plan.probes[0], pairs)
+        self.runner().measure_pairs(self.plan.probes[0], pairs)
 
     def decide(self, is_over=lambda _run: False):
         """Ask open pairs for more; the records that fall short."""
         self.events, failed = [], []
-        measured = tuple(r.pair for r in self.store.records("recall"))
+        measured = tuple(r.pair for r in self.store.read_records("recall"))
         wanted = Wanted(probes=self.plan.probes[:1], pairs=measured, more=True)
         tasks = Schedule(runner=self.runner(), wanted=wanted, limits=Limits())
         for turn in tasks.judged_tasks(lambda: math.inf):
@@ -255,15 +257,15 @@ class World:
                 PROBES["recall"], pair, task.units, tell=self.events.append
             )
             if is_short_of_task(record, task, tasks.runner.run.setup):
-                tasks.fail(pair)
+                tasks.exclude_from_further_units(pair)
                 failed.append(record)
         return failed
 
     def functions(self, pair):
-        return len(recall_of(self.store.record(pair, "recall")).forced)
+        return len(recall_of(self.store.read_record_if_there(pair, "recall")).forced)
 
     def decision(self, pair):
-        return judge(self.runner().read()).decision(pair)
+        return judge(self.runner().read_run_and_calibration()).decision(pair)
 
 
 @pytest.fixture
@@ -326,7 +328,11 @@ def test_a_run_is_read_and_judged_once_a_turn(world, monkeypatch):
         return called
 
     monkeypatch.setattr(schedule, "judge", counted("judge", schedule.judge))
-    monkeypatch.setattr(Runner, "read", counted("read", Runner.read))
+    monkeypatch.setattr(
+        Runner,
+        "read_run_and_calibration",
+        counted("read", Runner.read_run_and_calibration),
+    )
     world.decide()
 
     turns = len(world.rounds) + 1
@@ -369,7 +375,7 @@ def test_a_pair_that_fails_is_left_as_it_was_and_the_others_go_on(world):
         failed.reason,
     )
     assert (12, 40) == (world.functions(GOOD), world.functions(other))
-    assert Status.FINISHED is world.store.record(GOOD, "recall").status
+    assert Status.FINISHED is world.store.read_record_if_there(GOOD, "recall").status
     assert "open" == world.decision(GOOD)
     assert [] == world.decide()
     assert 40 == world.functions(GOOD)
@@ -397,7 +403,7 @@ def test_an_interruption_leaves_what_was_answered(world):
         world.decide()
 
     assert (16, 12) == (world.functions(WHOLE), world.functions(GOOD))
-    assert world.store.record(GOOD, "recall").has_numbers
+    assert world.store.read_record_if_there(GOOD, "recall").has_numbers
     world.decide()
     assert 40 == world.functions(GOOD)
     assert len(world.asked) == len(set(world.asked))
@@ -429,10 +435,10 @@ def test_the_time_of_further_functions_is_set_beside_that_of_the_sweep():
     gap = replace(records[1], status=Status.CRASHED, observation=None)
     run = Run(name="made", setup=setup, records=records)
 
-    assert 0.5 == pytest.approx(further_time_share(run), rel=0.05)
-    assert 0.0 == further_time_share(replace(run, records=(records[0], gap)))
-    assert 0.0 == further_time_share(replace(run, records=records[:1]))
-    assert 0.0 == further_time_share(replace(run, records=()))
+    assert 0.5 == pytest.approx(further_time_ratio(run), rel=0.05)
+    assert 0.0 == further_time_ratio(replace(run, records=(records[0], gap)))
+    assert 0.0 == further_time_ratio(replace(run, records=records[:1]))
+    assert 0.0 == further_time_ratio(replace(run, records=()))
 
 
 @pytest.mark.parametrize("starts", [2, 3], ids=["a look passed over", "each look"])
@@ -444,7 +450,7 @@ def test_each_further_server_has_read_the_text_once_more(starts):
     server_s = (56.0 - functions_s) / starts
     further_s = functions_s * 24 / 32 + server_s * (starts - 1)
 
-    found = further_time_share(Run(name="made", setup=setup, records=(record,)))
+    found = further_time_ratio(Run(name="made", setup=setup, records=(record,)))
 
     assert further_s / (56.0 - further_s) == pytest.approx(found, rel=0.05)
 
@@ -453,7 +459,7 @@ def test_a_cell_that_was_resumed_spent_nothing_on_further_functions():
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32)
     records = (timed(REFERENCE, starts=2, functions=16, total_s=24.0, setup=setup),)
 
-    assert 0.0 == further_time_share(Run(name="made", setup=setup, records=records))
+    assert 0.0 == further_time_ratio(Run(name="made", setup=setup, records=records))
 
 
 def test_the_time_of_more_functions_is_that_of_reading_and_of_each():
@@ -498,8 +504,8 @@ def test_a_share_of_a_grid_cannot_decide(golden):
 def test_probes_that_measure_losses_come_first_or_recall(asked, expected):
     request = Request(decide=True, probes=asked)
 
-    assert expected == asked_probes(request, is_named=True)
-    assert asked == asked_probes(Request(probes=asked), is_named=True)
+    assert expected == named_and_implied_probes(request, is_named=True)
+    assert asked == named_and_implied_probes(Request(probes=asked), is_named=True)
 
 
 def test_a_text_that_is_read_is_read_again_behind_each_look_that_is_passed():
@@ -523,22 +529,22 @@ def test_a_cell_whose_questions_took_all_its_time_has_a_server_for_nothing():
     setup = losing_setup([REFERENCE], forced=32, functions=8)
     record = timed(REFERENCE, starts=1, functions=8, total_s=7.5, setup=setup)
 
-    assert 8.0 == pytest.approx(cell_s(record, setup, 8))
-    assert 8.0 == pytest.approx(cell_s(record, setup, 16, 8), rel=0.05)
+    assert 8.0 == pytest.approx(expected_cell_s(record, setup, 8))
+    assert 8.0 == pytest.approx(expected_cell_s(record, setup, 16, 8), rel=0.05)
 
 
 def test_a_cell_of_another_probe_takes_what_it_took():
     record = replace(reads_at_20(), probe="divergence")
     setup = losing_setup([REFERENCE])
 
-    assert [28.0, 28.0] == [cell_s(record, setup, goal) for goal in (8, 96)]
+    assert [28.0, 28.0] == [expected_cell_s(record, setup, goal) for goal in (8, 96)]
 
 
 def test_a_cell_takes_its_text_and_its_functions():
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=32, functions=8)
 
     assert [28.0, 44.0, 36.0] == [
-        pytest.approx(cell_s(reads_at_20(), setup, *asked), rel=0.05)
+        pytest.approx(expected_cell_s(reads_at_20(), setup, *asked), rel=0.05)
         for asked in ((8,), (24,), (24, 8))
     ]
 
@@ -573,7 +579,7 @@ def test_the_order_is_fixed_once_and_kept_with_the_run(world):
     assert (
         order
         == stored_asking_order(runner.run.setup)
-        == stored_asking_order(world.store.setup())
+        == stored_asking_order(world.store.read_setup())
     )
     assert order == fix_and_store_order(world.runner(), WHOLE, [GOOD])
     more = fix_and_store_order(world.runner(), WHOLE, [GOOD, Pair("q8_0", "f16")])
@@ -619,14 +625,18 @@ def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
 ):
     """Of each pair, what else tells its loss counts, too."""
     world.sweep(WHOLE)
-    own = world.store.record(WHOLE, "recall")
+    own = world.store.read_record_if_there(WHOLE, "recall")
     for answer in own.observation["answers"].values():
         answer["scores"]["wall_s"] = 2.0
-    world.store.add(own)
+    world.store.write_record(own)
     text = replace(diverging(str(WHOLE), [0.004, 0.004]), phases=Phases(measure_s=7.0))
-    world.store.add(text)
-    like_s = cell_s(own, world.store.setup(), 16)
-    most_s = own.phases.total_s + 3 * text.phases.total_s + share * 3 * like_s
+    world.store.write_record(text)
+    like_s = expected_cell_s(own, world.store.read_setup(), 16)
+    most_s = (
+        own.phases.total_from_launch_s
+        + 3 * text.phases.total_from_launch_s
+        + share * 3 * like_s
+    )
     order = fix_and_store_order(
         world.runner(), WHOLE, [WHOLE, GOOD, BAD], most_s=most_s
     )
@@ -636,7 +646,9 @@ def test_the_first_look_is_what_the_reference_and_the_first_pairs_have_time_for(
 
 def steps(world, **changes):
     """The next step of *world*, by the order that it has."""
-    return next_step(judge(world.runner().read()), ["recall"], **changes)
+    return next_step(
+        judge(world.runner().read_run_and_calibration()), ["recall"], **changes
+    )
 
 
 def take(world, step):
@@ -645,7 +657,7 @@ def take(world, step):
         world.runner().measure_further_units(world.plan.probes[0], pair, goal)
     if step.new_pairs:
         pairs = [WHOLE, *step.new_pairs]
-        world.runner(goal=step.asked.goal).sweep(world.plan.probes[0], pairs)
+        world.runner(goal=step.asked.goal).measure_pairs(world.plan.probes[0], pairs)
 
 
 def test_without_an_order_there_is_no_step(world):
@@ -676,8 +688,13 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
 
     first = steps(world)
     assert first == steps(world, may_continue=False)
-    setup, reference = world.store.setup(), world.store.record(WHOLE, "recall")
-    assert first.time_s == pytest.approx(2 * cell_s(reference, setup, 8), abs=1e-9)
+    setup, reference = (
+        world.store.read_setup(),
+        world.store.read_record_if_there(WHOLE, "recall"),
+    )
+    assert first.time_s == pytest.approx(
+        2 * expected_cell_s(reference, setup, 8), abs=1e-9
+    )
     take(world, first)
     assert (Why.FIRST, (GOOD, BAD), {}) == (
         first.asked.why,
@@ -687,8 +704,8 @@ def test_steps_go_on_until_nothing_could_change_the_answer(world):
     assert 8 == world.functions(GOOD) == world.functions(WHOLE)
     more = steps(world)
     assert ((GOOD,), {WHOLE: 16, GOOD: 16}) == (more.asked.pairs, dict(more.goals))
-    own = [world.store.record(pair, "recall") for pair in (WHOLE, GOOD)]
-    expected_s = sum(cell_s(record, setup, 16, 8) for record in own)
+    own = [world.store.read_record_if_there(pair, "recall") for pair in (WHOLE, GOOD)]
+    expected_s = sum(expected_cell_s(record, setup, 16, 8) for record in own)
     assert more.time_s == pytest.approx(expected_s, abs=1e-9)
     assert steps(world, may_continue=False) is None
     assert steps(world, failed={GOOD}) is None
@@ -704,7 +721,7 @@ def test_a_step_takes_as_long_as_the_latest_pair(world):
     """The reference came first: by now the machine may be slower."""
     ordered(world, GOOD, BAD, most_s=0.0)
     world.sweep(GOOD)
-    run = world.runner().read()
+    run = world.runner().read_run_and_calibration()
     latest = next(each for each in run.records if each.pair == GOOD)
     slow = replace(latest, phases=Phases(measure_s=100.0))
     others = [each for each in run.records if each is not latest]
@@ -741,9 +758,9 @@ def test_a_footer_tells_of_how_many_functions_the_cells_have(world, golden):
     runner, _ = ordered(world, GOOD, most_s=0.0)
     world.losses = {GOOD: noisy}
     take(world, steps(world))
-    first = dict(run_facts(runner.read()))
+    first = dict(run_facts(runner.read_run_and_calibration()))
     runner.measure_further_units(world.plan.probes[0], GOOD, 16)
-    more = dict(run_facts(runner.read()))
+    more = dict(run_facts(runner.read_run_and_calibration()))
 
     assert golden == [forced_phrase(each["context"]) for each in (first, more)]
     assert "functions 8" in more["recall"]
@@ -785,7 +802,7 @@ def test_a_plan_whose_lines_are_read_tells_their_check(world, golden):
 
     assert golden == check.what
     assert (0, first.price * 3) == (then.price.written, then.price)
-    assert 2 * plan.estimates.text_tokens == check.price.read
+    assert 2 * plan.estimates.sent_corpus_tokens == check.price.read
 
 
 def test_a_plan_tells_the_steps_before_the_first_cell(world, golden):

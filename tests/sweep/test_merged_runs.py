@@ -16,7 +16,7 @@ from made_records import (
 from codeneedle.cache_types import Pair
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Key, Status
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, checked_run_folder
 from codeneedle.report.chosen_runs import read_runs
 from codeneedle.sweep.merge import merge
 
@@ -42,10 +42,10 @@ def failed(pair):
 
 def share(folder, *records, setup=SETUP, model="made"):
     """A folder of run folders with one run of *records*."""
-    store = Store(run_folder(folder, corpus=setup.corpus.name, model=model))
-    store.check_and_merge_setup(setup)
+    store = Store(checked_run_folder(folder, corpus=setup.corpus.name, model=model))
+    store.check_and_store_setup(setup)
     for record in records:
-        store.add(record)
+        store.write_record(record)
     return folder
 
 
@@ -62,10 +62,10 @@ def test_shares_of_hosts_that_compute_alike_become_one_run(tmp_path):
     found, store = merged(tmp_path, a, b)
 
     assert {Key(F16, "recall"): 2} == found.compared
-    assert {F16, Q8, Q4} == {r.pair for r in store.records() if r.has_numbers}
-    assert SETUP.types_k == store.setup().types_k
+    assert {F16, Q8, Q4} == {r.pair for r in store.read_records() if r.has_numbers}
+    assert SETUP.types_k == store.read_setup().types_k
     again, store = merged(tmp_path, a, b)
-    assert 3 == len(list(store.records()))
+    assert 3 == len(list(store.read_records()))
     folders = [each.folder for each in (store, *found.stores)]
     assert folders == [each.folder for each in again.stores]
 
@@ -84,7 +84,7 @@ def test_of_two_records_of_a_pair_the_one_with_more_answers_is_taken(tmp_path):
 
     for folders in ((few, many), (many, few)):
         ((folder, found),) = merge(folders, tmp_path / folders[0].name / "all")
-        (record,) = Store(folder).records()
+        (record,) = Store(folder).read_records()
         assert asked(4, 1).observation == record.observation
         assert {Key(F16, "recall"): 2} == found.compared
 
@@ -98,8 +98,8 @@ def test_a_share_without_recall_joins_one_with_it(tmp_path):
     for folders in ((a, b), (b, a)):
         ((folder, _),) = merge(folders, tmp_path / folders[0].name / "all")
         store = Store(folder)
-        assert written_of(SETUP) == written_of(store.setup())
-        assert {"recall", "divergence"} == {each.probe for each in store.records()}
+        assert written_of(SETUP) == written_of(store.read_setup())
+        assert {"recall", "divergence"} == {each.probe for each in store.read_records()}
 
 
 def test_reports_read_shares_as_the_run_that_their_merge_is(tmp_path):
@@ -163,7 +163,7 @@ def test_a_merge_that_was_interrupted_goes_on(tmp_path, monkeypatch):
             merged(tmp_path, a, b)
     _, store = merged(tmp_path, a, b)
 
-    assert {F16, Q8, Q4} == {record.pair for record in store.records()}
+    assert {F16, Q8, Q4} == {record.pair for record in store.read_records()}
 
 
 def test_records_are_taken_over_byte_by_byte(tmp_path):
@@ -218,7 +218,7 @@ def test_references_that_set_something_else_are_refused_and_times_may_differ(
 
     _, store = merged(tmp_path, a, b)
 
-    assert calibrated(3, 1.0).calibrated == store.setup().calibrated
+    assert calibrated(3, 1.0).calibrated == store.read_setup().calibrated
     with pytest.raises(BadInput) as caught:
         merged(tmp_path, a, c)
     assert golden == str(caught.value)
@@ -237,11 +237,11 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path, gol
     a = share(tmp_path / "a", finished(F16))
     b = share(tmp_path / "b", finished(F16))
     foreign = replace(finished(Q4), setup="0123456789abcdef")
-    Store(b / SETUP.corpus.name / "made").add(foreign)
+    Store(b / SETUP.corpus.name / "made").write_record(foreign)
 
     found, store = merged(tmp_path, a, b)
 
-    assert [F16] == [record.pair for record in store.records()]
+    assert [F16] == [record.pair for record in store.read_records()]
     (left_out,) = found.left_out
     assert golden == left_out
 
@@ -249,14 +249,14 @@ def test_a_record_of_another_model_in_a_share_is_left_out_and_told(tmp_path, gol
 def test_runs_are_joined_by_what_they_are_not_by_the_names_of_their_folders(tmp_path):
     for name, pair in (("share 1", Q8), ("share2", Q4)):
         run = Store(tmp_path / name)
-        run.check_and_merge_setup(SETUP)
-        run.add(finished(F16))
-        run.add(finished(pair))
+        run.check_and_store_setup(SETUP)
+        run.write_record(finished(F16))
+        run.write_record(finished(pair))
 
     _, store = merged(tmp_path, tmp_path / "share 1", tmp_path / "share2")
 
     assert "random-bodies/made-model" == store.name
-    assert {F16, Q8, Q4} == {record.pair for record in store.records()}
+    assert {F16, Q8, Q4} == {record.pair for record in store.read_records()}
 
 
 def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path, golden):
@@ -271,7 +271,7 @@ def test_a_run_that_one_of_several_sources_holds_is_refused(tmp_path, golden):
 
 
 def test_a_name_that_is_no_folder_name_is_refused_with_a_hint(tmp_path, golden):
-    Store(tmp_path / "made-model+my page").check_and_merge_setup(SETUP)
+    Store(tmp_path / "made-model+my page").check_and_store_setup(SETUP)
 
     with pytest.raises(BadInput) as caught:
         merge([tmp_path / "made-model+my page"], tmp_path / "all")

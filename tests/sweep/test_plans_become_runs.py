@@ -37,12 +37,12 @@ from codeneedle.records.comparability import (
 )
 from codeneedle.records.store import Store
 from codeneedle.sweep.prepare import (
+    count_and_refuse_long_corpus,
     hardware_phrase,
-    prepare,
+    prepare_run_and_store_setup,
+    refuse_or_void_unfit_folder,
     refuse_shared_folders,
-    refuse_too_long_corpus,
-    refuse_unfit_folder,
-    thinking_phrase,
+    thinking_off_phrase,
 )
 from codeneedle.sweep.request import option_phrase, read_sweep
 from codeneedle.system.files import cache_folder
@@ -65,7 +65,7 @@ def planned(*probes, engine=None, **changes):
 def refused(**changes):
     """Why such a plan cannot go on in the folder that is there."""
     with pytest.raises(OtherSetup) as caught:
-        prepare(planned(**changes))
+        prepare_run_and_store_setup(planned(**changes))
     return str(caught.value)
 
 
@@ -73,7 +73,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
     """Each needle may take half as many tokens again as its truth, and a preamble."""
     plan = planned(rotation=("off",), server_args=("-t", "1"), seed=7)
 
-    ready = prepare(plan)
+    ready = prepare_run_and_store_setup(plan)
 
     setup, facts = ready.setup, ready.setup.corpus
     assert plan.corpus.text == ready.text
@@ -81,7 +81,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
     assert len(ready.text) == facts.tokens == facts.characters
     truth = "\n".join(written_of(setup)[0].lines)
     assert -(-len(truth) * 3 // 2) + 64 == written_of(setup)[0].budget
-    assert setup == plan.store.setup()
+    assert setup == plan.store.read_setup()
     assert (False, ("-t", "1"), 7) == (setup.rotation, setup.server_args, setup.seed)
     assert (FakeEngine.version, 8192) == (setup.llama, setup.context)
 
@@ -89,7 +89,7 @@ def test_a_corpus_that_fits_is_sent_whole_and_the_setup_stored():
 def test_a_long_corpus_is_trimmed_to_whole_functions():
     plan = planned(contexts=(3000,))
 
-    ready = prepare(plan)
+    ready = prepare_run_and_store_setup(plan)
 
     facts = ready.setup.corpus
     assert facts.is_trimmed
@@ -105,12 +105,12 @@ def test_a_long_corpus_is_refused_where_it_must_stay_whole():
     plan = planned(contexts=(3000,), fit=False)
 
     with pytest.raises(TooLong) as caught:
-        prepare(plan)
+        prepare_run_and_store_setup(plan)
 
     context = caught.value.larger
     assert 0 == context % 256
-    assert None is plan.store.setup()
-    ready = prepare(planned(contexts=(context,), fit=False))
+    assert None is plan.store.read_setup()
+    ready = prepare_run_and_store_setup(planned(contexts=(context,), fit=False))
     assert not ready.setup.corpus.is_trimmed
 
 
@@ -121,7 +121,7 @@ def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context)
     refused = pytest.raises(TooLong)
 
     with refused if context == 3000 else contextlib.nullcontext():
-        refuse_too_long_corpus(plan)
+        count_and_refuse_long_corpus(plan)
 
     assert not plan.store.folder.exists()
     assert not [*cache_folder().glob("private/*/*")]
@@ -130,8 +130,8 @@ def test_a_plan_refuses_by_the_tokens_of_the_model_what_a_sweep_refuses(context)
 def test_an_estimate_of_a_text_that_stays_whole_is_of_all_of_it():
     cut, whole = (planned(contexts=(1000,), fit=fit).estimates for fit in (True, False))
 
-    assert 1000 > cut.text_tokens
-    assert whole.tokens(len(whole.corpus.text)) == whole.text_tokens > 1000
+    assert 1000 > cut.sent_corpus_tokens
+    assert whole.tokens(len(whole.corpus.text)) == whole.sent_corpus_tokens > 1000
 
 
 def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
@@ -139,7 +139,7 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
     put_corpus("many", functions=60)
 
     with pytest.raises(TooLong) as caught:
-        prepare(planned(corpus="many", fit=False))
+        prepare_run_and_store_setup(planned(corpus="many", fit=False))
 
     assert None is caught.value.larger
     assert "--fit" in caught.value.ways[0]
@@ -147,13 +147,13 @@ def test_where_no_context_would_do_a_long_corpus_may_only_be_trimmed():
 
 def test_a_trimmed_run_is_not_continued_where_trimming_is_forbidden(golden):
     asked = {"contexts": (3000,)}
-    refuse_unfit_folder(planned(**asked))
+    refuse_or_void_unfit_folder(planned(**asked))
     measured(planned(**asked))
-    refuse_unfit_folder(planned(**asked))
+    refuse_or_void_unfit_folder(planned(**asked))
 
     for changes in ({"fit": False}, {"seed": 7}):
         with pytest.raises(OtherSetup) as caught:
-            refuse_unfit_folder(planned(**asked, **changes))
+            refuse_or_void_unfit_folder(planned(**asked, **changes))
         assert golden == str(caught.value)
 
 
@@ -171,8 +171,8 @@ def test_what_was_counted_is_not_counted_again():
     engine = FakeEngine()
     for contexts in ((8192,), (3000,)):
         asked = {"contexts": contexts, "out": Path(str(contexts)), "engine": engine}
-        first = prepare(planned(**asked))
-        again = prepare(planned(**asked))
+        first = prepare_run_and_store_setup(planned(**asked))
+        again = prepare_run_and_store_setup(planned(**asked))
         assert (first.setup, first.text) == (again.setup, again.text)
     assert 2 == engine.counted
 
@@ -181,20 +181,23 @@ def test_a_corpus_that_no_probe_reads_is_neither_counted_nor_fitted():
     engine, blind = FakeEngine(), made_probe("other", own_text_name=lambda *_: "")
     few = planned(blind, engine=engine, contexts=(256,))
 
-    ready = prepare(few)
+    ready = prepare_run_and_store_setup(few)
 
     assert ("", ()) == (ready.text, written_of(ready.setup))
     assert (0, False) == (engine.counted, ready.setup.corpus.is_counted)
-    assert ready.setup == prepare(few).setup
+    assert ready.setup == prepare_run_and_store_setup(few).setup
     with pytest.raises(RequestError):
-        prepare(planned(contexts=(256,)))
-    alone = prepare(planned(blind, out=Path("both"))).setup
-    both = prepare(planned(out=Path("both")))
-    plain = prepare(planned(out=Path("plain")))
+        prepare_run_and_store_setup(planned(contexts=(256,)))
+    alone = prepare_run_and_store_setup(planned(blind, out=Path("both"))).setup
+    both = prepare_run_and_store_setup(planned(out=Path("both")))
+    plain = prepare_run_and_store_setup(planned(out=Path("plain")))
     assert plain.setup.corpus == both.setup.corpus
     assert (plain.text, written_of(plain.setup)) == (both.text, written_of(both.setup))
     assert alone.identity == both.setup.identity
-    assert both.setup == prepare(planned(blind, out=Path("both"))).setup
+    assert (
+        both.setup
+        == prepare_run_and_store_setup(planned(blind, out=Path("both"))).setup
+    )
 
 
 @pytest.mark.parametrize(
@@ -228,11 +231,11 @@ def test_each_probe_adds_its_conditions_to_the_folder():
 
     failing = planned(made_probe("throughput", as_stored=refusing))
     with pytest.raises(BadInput):
-        prepare(failing)
-    assert None is failing.store.setup()
-    first = prepare(planned())
+        prepare_run_and_store_setup(failing)
+    assert None is failing.store.read_setup()
+    first = prepare_run_and_store_setup(planned())
     speed = made_probe("throughput", as_stored=conditions)
-    both = prepare(planned(speed, k_types=("f16",))).setup
+    both = prepare_run_and_store_setup(planned(speed, k_types=("f16",))).setup
 
     assert [(first.setup.corpus.tokens, len(first.text))] == seen
     assert first.setup.probes | {"throughput": {"depths": [0]}} == both.probes
@@ -281,13 +284,13 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     first = measured(asking(**before)).setup
 
     with pytest.raises(OtherSetup) as caught:
-        prepare(asking(**now))
+        prepare_run_and_store_setup(asking(**now))
 
     assert golden == (str(caught.value), caught.value.hint)
     name, value = option.removeprefix("--").split()
     works = {name: value.split(",") if name == "way" else int(value)}
     for again in ({}, before, works, {**before, **works}):
-        assert first == prepare(asking(**again)).setup
+        assert first == prepare_run_and_store_setup(asking(**again)).setup
 
 
 @pytest.mark.parametrize(
@@ -307,16 +310,20 @@ def test_the_option_that_gives_a_stored_setting_is_named(settings, name, value, 
 
 
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():
-    first = prepare(asking(functions=50)).setup
+    first = prepare_run_and_store_setup(asking(functions=50)).setup
 
     assert 6 == settings_of(first).functions
-    assert first == prepare(asking(functions=50)).setup == prepare(asking()).setup
+    assert (
+        first
+        == prepare_run_and_store_setup(asking(functions=50)).setup
+        == prepare_run_and_store_setup(asking()).setup
+    )
 
 
 def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
     put_corpus("many", functions=120)
 
-    ready = prepare(asking("many", contexts=(65536,)))
+    ready = prepare_run_and_store_setup(asking("many", contexts=(65536,)))
 
     assert RecallSettings().with_defaults == settings_of(ready.setup)
     assert (16, 96) == (len(written_of(ready.setup)), len(forced_of(ready.setup)))
@@ -331,7 +338,7 @@ def test_32_functions_are_forced_and_16_written_where_nothing_else_is_said():
     [((), 6, 6), (("force", "write"), 6, 6), (("write",), 6, 0), (("force",), 0, 6)],
 )
 def test_functions_are_chosen_for_what_is_asked_alone(way, written, forced):
-    setup = prepare(asking(way=way)).setup
+    setup = prepare_run_and_store_setup(asking(way=way)).setup
 
     assert (written, forced) == (len(written_of(setup)), len(forced_of(setup)))
 
@@ -342,12 +349,15 @@ def test_functions_are_chosen_for_what_is_asked_alone(way, written, forced):
 def test_a_text_without_long_functions_is_forced_alone_and_says_so(golden):
     put_corpus("short", functions=9, lines=7)
 
-    ready = prepare(asking("short", functions=9))
+    ready = prepare_run_and_store_setup(asking("short", functions=9))
 
     assert (Way.FORCE,) == settings_of(ready.setup).way
     assert ((), 9) == (written_of(ready.setup), len(forced_of(ready.setup)))
     assert golden == ready.notes
-    assert ready.setup == prepare(asking("short", way=("force",))).setup
+    assert (
+        ready.setup
+        == prepare_run_and_store_setup(asking("short", way=("force",))).setup
+    )
     for way in (("write",), ("write", "force")):
         with pytest.raises(BadInput) as caught:
             asking("short", way=way)
@@ -361,7 +371,7 @@ def test_more_lines_than_a_function_has_are_refused_with_the_most(golden):
         asking("short", lines=8)
 
     assert golden == (str(caught.value), caught.value.hint)
-    setup = prepare(asking("short", lines=7)).setup
+    setup = prepare_run_and_store_setup(asking("short", lines=7)).setup
     assert {7} == {len(needle.lines) for needle in forced_of(setup)}
 
 
@@ -389,12 +399,14 @@ def test_a_context_that_holds_no_long_function_forces_lines_alone(golden):
     put_mixed()
     small = {"contexts": (1536,)}
 
-    ready = prepare(asking("mixed", functions=4, **small))
+    ready = prepare_run_and_store_setup(asking("mixed", functions=4, **small))
 
     assert (Way.FORCE,) == settings_of(ready.setup).way
     assert golden == ready.notes
     longer = {"contexts": (4096,), "out": "b"}
-    assert 1 == len(written_of(prepare(asking("mixed", **longer)).setup))
+    assert 1 == len(
+        written_of(prepare_run_and_store_setup(asking("mixed", **longer)).setup)
+    )
 
 
 @pytest.mark.parametrize(("wanted", "held"), [(None, 32), (20, 20), (96, 60)])
@@ -403,7 +415,9 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
 ):
     put_corpus("many", functions=60, lines=8)
 
-    few = prepare(asking("many", way=("force",), functions=wanted, contexts=(2048,)))
+    few = prepare_run_and_store_setup(
+        asking("many", way=("force",), functions=wanted, contexts=(2048,))
+    )
 
     functions = len(forced_of(few.setup))
     assert 1 < functions < held
@@ -413,7 +427,7 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
     assert golden == note
     larger = named_context(note)
     for context, is_enough in ((larger, True), (larger - 256, False)):
-        found = prepare(
+        found = prepare_run_and_store_setup(
             asking(
                 "many",
                 way=("force",),
@@ -428,30 +442,30 @@ def test_a_context_that_holds_fewer_functions_than_wanted_says_which_holds_them(
 def test_a_context_beyond_the_training_is_not_named(golden):
     put_corpus("many", functions=60)
 
-    ready = prepare(asking("many", engine=FakeEngine()))
+    ready = prepare_run_and_store_setup(asking("many", engine=FakeEngine()))
 
     (note,) = ready.notes
     assert golden == note
 
 
 def test_a_text_that_has_fewer_functions_than_wanted_says_so_once(golden):
-    assert golden == prepare(asking()).notes
-    assert () == prepare(asking()).notes
-    assert () == prepare(asking(functions=6, out="b")).notes
-    assert () == prepare(asking(way=("write",), out="c")).notes
+    assert golden == prepare_run_and_store_setup(asking()).notes
+    assert () == prepare_run_and_store_setup(asking()).notes
+    assert () == prepare_run_and_store_setup(asking(functions=6, out="b")).notes
+    assert () == prepare_run_and_store_setup(asking(way=("write",), out="c")).notes
 
 
 @pytest.mark.parametrize("way", [(), ("write",), ("force",)])
 def test_a_context_that_holds_no_function_names_the_smallest_that_does(way):
     with pytest.raises(TooLong) as caught:
-        prepare(asking(way=way, contexts=(256,)))
+        prepare_run_and_store_setup(asking(way=way, contexts=(256,)))
 
     larger = caught.value.larger
     assert 0 == larger % 256
-    ready = prepare(asking(way=way, contexts=(larger,)))
+    ready = prepare_run_and_store_setup(asking(way=way, contexts=(larger,)))
     assert 1 <= len((*written_of(ready.setup), *forced_of(ready.setup))) <= 2
     with pytest.raises(BadInput):
-        prepare(asking(way=way, contexts=(larger - 256,), out="b"))
+        prepare_run_and_store_setup(asking(way=way, contexts=(larger - 256,), out="b"))
 
 
 @pytest.mark.parametrize(
@@ -468,12 +482,14 @@ def test_where_a_text_does_not_fit_one_that_does_is_named(chosen, context, named
     put_corpus("large", functions=9, value_length=900)
 
     with pytest.raises(TooLong) as caught:
-        prepare(asking("large", contexts=(context,), **chosen))
+        prepare_run_and_store_setup(asking("large", contexts=(context,), **chosen))
 
     assert caught.value.larger > context
     assert ((f"--corpus {named}",) if named else ()) == caught.value.ways
     if named:
-        ready = prepare(asking(named, contexts=(context,), **chosen))
+        ready = prepare_run_and_store_setup(
+            asking(named, contexts=(context,), **chosen)
+        )
         assert not ready.setup.corpus.is_trimmed
 
 
@@ -488,9 +504,9 @@ def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
     small = {"contexts": (4096,)}
 
     alone = replace(asking("many", **small), probes=(DIVERGENCE,))
-    before = prepare(alone)
-    both = prepare(asking("many", **small))
-    first = prepare(asking("many", **small, out="other"))
+    before = prepare_run_and_store_setup(alone)
+    both = prepare_run_and_store_setup(asking("many", **small))
+    first = prepare_run_and_store_setup(asking("many", **small, out="other"))
 
     assert ((), (), ()) == (
         written_of(before.setup),
@@ -503,14 +519,22 @@ def test_a_folder_that_was_begun_by_divergence_gets_functions_later():
     assert first.notes == both.notes
     assert first.setup.probes["recall"] == both.setup.probes["recall"]
     assert both.setup.identity == before.setup.identity
-    assert both.setup == prepare(alone).setup == prepare(asking("many", **small)).setup
+    assert (
+        both.setup
+        == prepare_run_and_store_setup(alone).setup
+        == prepare_run_and_store_setup(asking("many", **small)).setup
+    )
 
 
 def test_what_is_asked_later_is_chosen_from_the_text_of_the_folder():
     put_corpus("many", functions=60)
-    before = prepare(replace(asking("many", contexts=(4096,)), probes=(DIVERGENCE,)))
+    before = prepare_run_and_store_setup(
+        replace(asking("many", contexts=(4096,)), probes=(DIVERGENCE,))
+    )
 
-    forced = prepare(asking("many", way=("force",), lines=20, contexts=(4096,)))
+    forced = prepare_run_and_store_setup(
+        asking("many", way=("force",), lines=20, contexts=(4096,))
+    )
 
     assert before.text == forced.text
     assert before.setup.corpus.functions == len(forced_of(forced.setup))
@@ -522,24 +546,28 @@ def test_a_text_that_was_cut_too_short_for_what_is_asked_later_says_so(golden):
     put_mixed()
     chosen = {"lines": 6}
     small = {"contexts": (1536,)}
-    prepare(replace(asking("mixed", **small), probes=(DIVERGENCE,)))
+    prepare_run_and_store_setup(replace(asking("mixed", **small), probes=(DIVERGENCE,)))
 
     with pytest.raises(BadInput) as caught:
-        prepare(asking("mixed", **chosen, **small))
+        prepare_run_and_store_setup(asking("mixed", **chosen, **small))
 
     assert golden == (str(caught.value), caught.value.hint)
-    assert forced_of(prepare(asking("mixed", way=("force",), **small)).setup)
+    assert forced_of(
+        prepare_run_and_store_setup(asking("mixed", way=("force",), **small)).setup
+    )
     context = int(caught.value.hint.partition("--context ")[2].split()[0])
     assert forced_of(
-        prepare(asking("mixed", **chosen, contexts=(context,), out="larger")).setup
+        prepare_run_and_store_setup(
+            asking("mixed", **chosen, contexts=(context,), out="larger")
+        ).setup
     )
     smaller = asking("mixed", **chosen, contexts=(context - 256,), out="smaller")
     with pytest.raises(TooLong):
-        prepare(smaller)
+        prepare_run_and_store_setup(smaller)
 
 
 def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
-    built_in = prepare(planned(models=(), corpus=None))
+    built_in = prepare_run_and_store_setup(planned(models=(), corpus=None))
     assert ("random-bodies-mini", ("needle-nano",)) == (
         kept(built_in).corpus,
         kept(built_in).models,
@@ -550,7 +578,7 @@ def test_the_run_folder_keeps_the_request_and_grows_with_it(tmp_path):
     assert (str(tmp_path / "model.gguf"),) == request.models
     assert ((8192,), PromptForm.COMPLETION) == (request.contexts, request.prompt_form)
     speed = made_probe("throughput", as_stored=lambda *_: {})
-    prepare(planned(speed, probes=("throughput",), types=("f16",)))
+    prepare_run_and_store_setup(planned(speed, probes=("throughput",), types=("f16",)))
     refused(seed=7)
     assert (("f16", "q8_0", "q4_0"), ("recall", "throughput"), 42) == (
         kept(first).types,
@@ -589,24 +617,24 @@ def test_another_processor_is_refused_in_the_same_folder(golden):
 
 def test_a_try_without_a_single_number_makes_room_for_another():
     first = planned()
-    prepare(first)
-    first.store.add(failed_record("f16/f16"))
+    prepare_run_and_store_setup(first)
+    first.store.write_record(failed_record("f16/f16"))
     other = planned(seed=7)
 
-    refuse_unfit_folder(other)
+    refuse_or_void_unfit_folder(other)
 
-    assert (None, []) == (other.store.setup(), list(other.store.records()))
-    with other.store.lock():
+    assert (None, []) == (other.store.read_setup(), list(other.store.read_records()))
+    with other.store.make_and_lock_folder():
         assert None is other.store.set_damaged_setup_aside()
-        assert 7 == prepare(other).setup.seed
-    assert [] == list(Store(other.store.folder).records())
-    former = Store(other.store.folder / "former").read()
+        assert 7 == prepare_run_and_store_setup(other).setup.seed
+    assert [] == list(Store(other.store.folder).read_records())
+    former = Store(other.store.folder / "former").read_run()
     assert (42, 1) == (former.setup.seed, len(former.records))
-    assert 7 == kept(prepare(planned(seed=7))).seed
-    refuse_unfit_folder(back := planned())
+    assert 7 == kept(prepare_run_and_store_setup(planned(seed=7))).seed
+    refuse_or_void_unfit_folder(back := planned())
     measured(planned(seed=7))
-    with pytest.raises(OtherSetup), back.store.lock():
-        prepare(back)
+    with pytest.raises(OtherSetup), back.store.make_and_lock_folder():
+        prepare_run_and_store_setup(back)
 
 
 def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
@@ -622,12 +650,12 @@ def test_another_text_and_other_weights_by_the_same_name_are_refused(tmp_path):
 
 def test_how_thinking_is_switched_off_is_told(golden):
     chat = planned(prompt_form=PromptForm.CHAT, prefill_no_think=True)
-    means = FakeEngine(thinking_off="--reasoning-budget 0")
+    means = FakeEngine(thinking_off_option="--reasoning-budget 0")
 
     assert golden == {
-        "completion": thinking_phrase(planned()),
-        "budget": thinking_phrase(replace(chat, engine=means)),
-        "chat": thinking_phrase(chat),
+        "completion": thinking_off_phrase(planned()),
+        "budget": thinking_off_phrase(replace(chat, engine=means)),
+        "chat": thinking_off_phrase(chat),
     }
 
 
@@ -654,9 +682,9 @@ def test_a_template_that_drops_the_text_is_refused(template, golden):
     plan = planned(engine=engine, prompt_form=PromptForm.CHAT)
 
     with pytest.raises(BadInput) as caught:
-        prepare(plan)
+        prepare_run_and_store_setup(plan)
     assert golden == (str(caught.value), caught.value.hint)
-    assert None is plan.store.setup()
+    assert None is plan.store.read_setup()
 
 
 def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused(golden):
@@ -665,22 +693,22 @@ def test_a_prompt_that_is_counted_shorter_than_its_text_is_refused(golden):
             return 10**6 // len(text)
 
     with pytest.raises(BadInput) as caught:
-        prepare(planned(engine=FakeEngine(tokenizer=Odd())))
+        prepare_run_and_store_setup(planned(engine=FakeEngine(tokenizer=Odd())))
     assert golden == str(caught.value)
 
 
 def test_records_go_with_the_setup_that_held_what_they_were_measured_by():
     probe = replace(made_probe("divergence"), calibrating=Calibrating())
     plan = planned(RECALL, probe)
-    prepare(plan)
+    prepare_run_and_store_setup(plan)
     plan.store.store_calibration("divergence", {"reference": "f16/f16"})
     for name in ("recall", "divergence"):
-        plan.store.add(replace(made_record("f16/f16", []), probe=name))
+        plan.store.write_record(replace(made_record("f16/f16", []), probe=name))
 
     def left_without(name):
         (plan.store.folder / name).unlink()
-        prepare(planned(RECALL, probe))
-        return sorted(record.probe for record in plan.store.records())
+        prepare_run_and_store_setup(planned(RECALL, probe))
+        return sorted(record.probe for record in plan.store.read_records())
 
     assert ["divergence", "recall"] == left_without("setup.json")
     assert ["recall"] == left_without("settled.json")
@@ -692,16 +720,16 @@ def test_records_that_name_their_reference_stay_without_what_was_settled():
         made_probe("divergence"), calibrating=PROBES["divergence"].calibrating
     )
     plan = planned(RECALL, probe)
-    prepare(plan)
+    prepare_run_and_store_setup(plan)
     for pair in ("f16/f16", "q8_0/q8_0"):
-        plan.store.add(diverging(pair, [0.01] * 4, reference="f16/f16"))
+        plan.store.write_record(diverging(pair, [0.01] * 4, reference="f16/f16"))
 
-    run = prepare(planned(RECALL, probe))
+    run = prepare_run_and_store_setup(planned(RECALL, probe))
 
-    assert 2 == len([*plan.store.records()])
+    assert 2 == len([*plan.store.read_records()])
     known = {"reference": "f16/f16", "unread": {}}
     assert known == run.setup.calibrated["divergence"]
-    assert known == plan.store.calibrated()["divergence"]
+    assert known == plan.store.read_calibrations()["divergence"]
 
 
 def test_records_of_several_references_are_moved_aside_and_said_to_be():
@@ -709,27 +737,27 @@ def test_records_of_several_references_are_moved_aside_and_said_to_be():
         made_probe("divergence"), calibrating=PROBES["divergence"].calibrating
     )
     plan = planned(RECALL, probe)
-    prepare(plan)
+    prepare_run_and_store_setup(plan)
     for pair in ("f16/f16", "q8_0/q8_0"):
-        plan.store.add(diverging(pair, [0.01] * 4, reference=pair))
+        plan.store.write_record(diverging(pair, [0.01] * 4, reference=pair))
 
-    run = prepare(planned(RECALL, probe))
+    run = prepare_run_and_store_setup(planned(RECALL, probe))
 
-    assert () == tuple(plan.store.records())
+    assert () == tuple(plan.store.read_records())
     assert any("2 cells moved aside" in note for note in run.notes)
 
 
 def test_a_setup_is_compared_once_and_all_of_it_with_the_stored_one(monkeypatch):
     measured(planned())
     compared = []
-    compare = Store.check_setup
+    compare = Store.check_against_stored_setup
 
     def counted(store, setup):
         compared.append(setup)
         return compare(store, setup)
 
-    monkeypatch.setattr(Store, "check_setup", counted)
-    prepare(planned())
+    monkeypatch.setattr(Store, "check_against_stored_setup", counted)
+    prepare_run_and_store_setup(planned())
 
     assert 1 == len(compared)
     for changes in ({"seed": 7}, {"recall": RecallSettings(lines=9)}):
@@ -739,7 +767,7 @@ def test_a_setup_is_compared_once_and_all_of_it_with_the_stored_one(monkeypatch)
 def test_the_setup_says_what_the_header_of_the_weights_says():
     plan = planned()
     header = replace(plan.weights, architecture="qwen3", file_type="Q4_K_M")
-    prepared = prepare(replace(plan, weights=header))
+    prepared = prepare_run_and_store_setup(replace(plan, weights=header))
 
     assert ("qwen3", "Q4_K_M") == (prepared.setup.architecture, prepared.setup.quant)
     former = replace(prepared.setup, architecture="", quant="")

@@ -28,9 +28,9 @@ from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.transcript.record import TranscriptSettings
-from codeneedle.records.store import Store, run_folder
+from codeneedle.records.store import Store, checked_run_folder
 from codeneedle.sweep import plan, prompt_form
-from codeneedle.sweep.folder_names import _folder_of_context
+from codeneedle.sweep.folder_names import _plain_or_context_folder
 from codeneedle.sweep.plan_notes import notes_of_plan
 from codeneedle.sweep.request import Execution, Request, pages
 from codeneedle.sweep.running_order import measures_reference_first, running_order
@@ -120,14 +120,14 @@ def test_the_context_is_the_one_asked_for_or_one_that_suits(
     request = Request(models=("model.gguf",) * model, contexts=asked)
     header = SimpleNamespace(training_context=trained)
 
-    assert expected == plan.chosen_context(request, header, stretched=False)
+    assert expected == plan.checked_or_default_context(request, header, stretched=False)
 
 
 def test_the_built_in_model_gets_more_of_a_text_of_longer_functions():
     header = SimpleNamespace(training_context=65536)
     request = Request(corpus="random-bodies")
 
-    assert 4096 == plan.chosen_context(request, header, stretched=False)
+    assert 4096 == plan.checked_or_default_context(request, header, stretched=False)
 
 
 def test_a_context_beyond_the_training_is_refused_with_the_longest():
@@ -300,7 +300,7 @@ def test_a_user_is_told_of_the_built_in_model_and_of_what_is_left_out(tmp_path, 
     named = planned(models=("needle-nano",), corpus=mini.corpus.name, contexts=(8192,))
     assert () == notes_of_plan(named)
     assert golden == (chosen, memorised[-1])
-    assert "random-bodies" == plan.chosen_corpus(Request(models=("m.gguf",)))
+    assert "random-bodies" == plan.chosen_or_default_corpus(Request(models=("m.gguf",)))
     assert "bad.py" in notes_of_plan(planned(corpus="./src"))[0]
 
 
@@ -365,17 +365,17 @@ def test_a_second_context_has_a_folder_of_its_own_and_the_first_keeps_its_own(
 ):
     """Also where two contexts were asked for at once before."""
     root = tmp_path / "sweeps"
-    plain = run_folder(root, corpus="c", model="m")
+    plain = checked_run_folder(root, corpus="c", model="m")
     execution = Execution(out=root)
-    assert plain == _folder_of_context(execution, "c", "m", 4096)
+    assert plain == _plain_or_context_folder(execution, "c", "m", 4096)
 
-    Store(plain).check_and_merge_setup(replace(made_setup(), context=4096))
+    Store(plain).check_and_store_setup(replace(made_setup(), context=4096))
 
-    second = run_folder(root, corpus="c", model="m+context-8192")
+    second = checked_run_folder(root, corpus="c", model="m+context-8192")
     both = replace(execution, page="context-4096")
-    assert plain == _folder_of_context(execution, "c", "m", 4096)
-    assert plain == _folder_of_context(both, "c", "m", 4096)
-    assert second == _folder_of_context(execution, "c", "m", 8192)
+    assert plain == _plain_or_context_folder(execution, "c", "m", 4096)
+    assert plain == _plain_or_context_folder(both, "c", "m", 4096)
+    assert second == _plain_or_context_folder(execution, "c", "m", 8192)
 
 
 def test_memory_for_reading_is_that_of_the_context_that_decides():

@@ -13,8 +13,14 @@ from codeneedle.records.store import Store
 from codeneedle.sweep import workers
 from codeneedle.sweep.grid_shares import Share, slurm_task_share
 from codeneedle.sweep.runner import Runner
-from codeneedle.sweep.schedule import Schedule, Task, Variant, Wanted, other_devices
-from codeneedle.sweep.workers import Place, Worker, places
+from codeneedle.sweep.schedule import (
+    Schedule,
+    Task,
+    Variant,
+    Wanted,
+    one_device_per_other_kind,
+)
+from codeneedle.sweep.workers import Place, Worker, worker_places
 from codeneedle.verdict.limits import Limits
 
 TYPES = ("f16", "q8_0", "q4_0")
@@ -29,14 +35,14 @@ def cores(monkeypatch):
 
 
 def test_cores_are_divided_between_workers_and_devices(golden):
-    assert (Place(),) == places()
-    assert (Place("2"),) == places(devices=["2"])
-    assert (Place("", 2),) * 4 == places(workers=4)
-    assert (Place("0", 2), Place("1", 2), Place("2", 2)) == places(devices="012")
-    assert Place("9", 1) == places(devices=[str(n) for n in range(10)])[-1]
+    assert (Place(),) == worker_places()
+    assert (Place("2"),) == worker_places(devices=["2"])
+    assert (Place("", 2),) * 4 == worker_places(workers=4)
+    assert (Place("0", 2), Place("1", 2), Place("2", 2)) == worker_places(devices="012")
+    assert Place("9", 1) == worker_places(devices=[str(n) for n in range(10)])[-1]
     for asked in ({"workers": 9}, {"devices": ["0"], "workers": 2}):
         with pytest.raises(BadInput) as caught:
-            places(**asked)
+            worker_places(**asked)
         assert golden == str(caught.value)
 
 
@@ -53,7 +59,9 @@ def test_devices_of_one_kind_have_one_phrase_and_those_of_two_have_two():
 
 @pytest.mark.parametrize("of", [1, 2, 3, 8, 20])
 def test_shares_cover_the_grid_and_overlap_in_the_reference_alone(of):
-    shares = [Share(number, of).pairs(PAIRS) for number in range(1, of + 1)]
+    shares = [
+        Share(number, of).own_pairs_and_reference(PAIRS) for number in range(1, of + 1)
+    ]
 
     assert set(PAIRS) == set().union(*shares)
     reference = Pair("f16", "f16")
@@ -89,7 +97,7 @@ def test_the_reference_is_measured_on_other_kinds_of_devices_alone(
             variant=Variant.ELSEWHERE,
             device=device,
         )
-        for device in other_devices(record, devices)
+        for device in one_device_per_other_kind(record, devices)
     ]
 
     assert others == [(task.record_variant, task.device) for task in found]

@@ -8,7 +8,7 @@ from made_plans import made_world, measured, planned
 
 from codeneedle.errors import BadInput
 from codeneedle.records.comparability import OtherSetup
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.request import Execution, read_sweep
 from codeneedle.sweep.slurm import SlurmArray
 
@@ -123,7 +123,7 @@ def test_run_folders_hold_their_sweep_files_before_a_task_starts():
         kept.contexts,
         kept.grid_k_types,
     )
-    prepare(planned(contexts=(4096,)))
+    prepare_run_and_store_setup(planned(contexts=(4096,)))
     SlurmArray(tasks=1).write_script_and_sweeps(Path("a.sbatch"), [planned()])
     assert kept == read_sweep(str(Path.cwd() / FOLDER))
     measured(planned())

@@ -24,14 +24,14 @@ from codeneedle.sweep.request import (
     MOST_PAGES,
     TABLES,
     Request,
-    decoded_request,
-    encoded_request,
+    find_run_folder,
     join_requests,
-    keep_request,
     known_sweeps,
+    merge_into_sweep_file,
     pages,
+    parse_request_toml,
     read_sweep,
-    run_folder_at,
+    request_toml_text,
     with_options,
 )
 
@@ -170,7 +170,7 @@ def test_every_key_reaches_the_request(write):
     assert (("q8_0", "q4_0"), ("f16",)) == (asked.grid_k_types, asked.grid_v_types)
     weights = (Path("a.gguf"), Path.home() / "b.gguf", SMOLLM2.path, None)
     assert weights == tuple(map(path_unless_built_in, models))
-    assert asked == decoded_request(encoded_request(asked), source="again")
+    assert asked == parse_request_toml(request_toml_text(asked), source="again")
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_rotation_is_on_or_off(golden):
     with pytest.raises(UnknownName):
         with_options(Request(), {"rotation": ("of",)})
     with pytest.raises(UnknownName) as caught:
-        decoded_request("rotation = ['on', 'of']", source="mine")
+        parse_request_toml("rotation = ['on', 'of']", source="mine")
     assert golden == (str(caught.value), caught.value.hint)
 
 
@@ -358,8 +358,8 @@ def test_a_run_folder_keeps_what_all_sweeps_of_it_asked_for(tmp_path):
         throughput=None,
     )
 
-    keep_request(STORED, store)
-    keep_request(wanted, store)
+    merge_into_sweep_file(STORED, store)
+    merge_into_sweep_file(wanted, store)
     grown = read_sweep(str(tmp_path))
 
     assert ("f16", "q8_0", "q4_0") == grown.types
@@ -384,11 +384,11 @@ def test_a_run_folder_is_known_by_its_path_alone(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
 
     for name in ("sweeps/a/b", f"{folder}/", "./sweeps/a/../a/b"):
-        assert Path("sweeps/a/b") == run_folder_at(name)
+        assert Path("sweeps/a/b") == find_run_folder(name)
     monkeypatch.chdir(folder.parent)
-    assert folder == run_folder_at("./b")
+    assert folder == find_run_folder("./b")
     for name in ("b", "sweeps/none", "../a/b/sweep.toml"):
-        assert run_folder_at(name) is None
+        assert find_run_folder(name) is None
 
 
 # Laws of the files that users write
@@ -476,7 +476,7 @@ def test_options_of_a_probe_replace_single_settings():
 
 def test_a_sweep_file_that_misspells_a_model_is_refused(golden):
     with pytest.raises(BadInput) as caught:
-        decoded_request("models = ['smolm']", source="mine")
+        parse_request_toml("models = ['smolm']", source="mine")
 
     assert golden == (str(caught.value), caught.value.hint)
 

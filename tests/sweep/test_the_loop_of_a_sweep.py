@@ -11,7 +11,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.errors import CellError
 from codeneedle.probes.recall.settings import RecallSettings, Way
 from codeneedle.sweep.measure import Options, task_loop
-from codeneedle.sweep.prepare import prepare
+from codeneedle.sweep.prepare import prepare_run_and_store_setup
 from codeneedle.sweep.runner import CellEnded
 from codeneedle.verdict.limits import Limits
 
@@ -32,7 +32,7 @@ class Recorder:
         yield lambda event: isinstance(event, CellEnded) and self.ended.append(event)
 
     def report_cells_ended(self, queue, tally, *, is_old):
-        self.told.append((tally.done, tally.failures, is_old))
+        self.told.append((tally.ended_count, tally.failure_count, is_old))
 
     def report_short_records(self, task, records):
         self.told.append(("short", [record.pair for record in records]))
@@ -67,7 +67,7 @@ class World:
         )
         loop = task_loop(
             plan,
-            prepare(plan),
+            prepare_run_and_store_setup(plan),
             Options(limits=Limits(), **options),
             began=time.monotonic() - spent_s,
             observer=self.observer,

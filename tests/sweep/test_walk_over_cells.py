@@ -28,7 +28,7 @@ from codeneedle.cache_types import (
 from codeneedle.engines.http import SILENCE_S
 from codeneedle.engines.silence_limits import MULTIPLE
 from codeneedle.errors import CellError, CodeneedleError, FolderUnusable
-from codeneedle.models.weights import read_header, sha256
+from codeneedle.models.weights import load_or_compute_sha256, read_weights_from_headers
 from codeneedle.probes.cell import Step
 from codeneedle.probes.probe import Calibrating, Question
 from codeneedle.probes.recall import probe as recall
@@ -113,7 +113,9 @@ def left(store, pairs=PAIRS, **changes):
 def walk(store, script, *, pairs=PAIRS, engine=None, **changes):
     """The events of a whole sweep."""
     events = []
-    made_runner(store, engine, **changes).sweep(script.probe, pairs, tell=events.append)
+    made_runner(store, engine, **changes).measure_pairs(
+        script.probe, pairs, tell=events.append
+    )
     return events
 
 
@@ -133,9 +135,9 @@ def test_what_a_survey_refuses_is_measured_on_a_device_that_was_not_asked(
     made = made_runner(store)
     made.run = replace(made.run, survey=survey)
     made.workers = [Worker(engine=FakeEngine(), is_surveyed=is_surveyed)]
-    made.sweep(Script().probe, PAIRS[:1])
+    made.measure_pairs(Script().probe, PAIRS[:1])
 
-    assert status == store.record(PAIRS[0], "recall").status
+    assert status == store.read_record_if_there(PAIRS[0], "recall").status
 
 
 def fails(reason="it broke"):
@@ -156,17 +158,21 @@ def test_every_pair_is_measured_once_in_running_order(store):
     assert PAIRS == script.measured
     started = [event for event in events if isinstance(event, CellStarted)]
     assert PAIRS == [event.pair for event in started]
-    assert [1, 2, 3, 4] == [store.record(pair, "recall").position for pair in PAIRS]
+    assert [1, 2, 3, 4] == [
+        store.read_record_if_there(pair, "recall").position for pair in PAIRS
+    ]
 
 
 def test_a_record_is_on_disk_before_it_is_told(store):
     def tell(event):
         if isinstance(event, CellEnded):
-            assert event.record == store.record(event.record.pair, "recall")
+            assert event.record == store.read_record_if_there(
+                event.record.pair, "recall"
+            )
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made_runner(store).sweep(Script().probe, PAIRS, tell=tell)
+        made_runner(store).measure_pairs(Script().probe, PAIRS, tell=tell)
 
     assert PAIRS[1:] == left(store)
 
@@ -176,7 +182,7 @@ def test_a_run_is_read_as_that_of_its_folder_while_it_is_measured(store):
     text = "decide = true\n"
     (store.folder / SWEEP).write_text(text, encoding="utf-8")
 
-    run = made_runner(store).read()
+    run = made_runner(store).read_run_and_calibration()
 
     assert (store.folder, text) == (run.folder, run.sweep)
 
@@ -188,7 +194,7 @@ def test_a_repetition_that_was_asked_otherwise_is_told_when_it_ends(store):
     script, events = Script(lambda _cell: observed(Recall(rounds=rounds))), []
     mine = made_runner(store)
     queue = CellQueue(mine, script.probe, [GOOD], AGAIN)
-    mine.measure(queue, tell=events.append)
+    mine.measure_cells_of_queue(queue, tell=events.append)
 
     assert [(GOOD, "mismatched")] == ended(events)
 
@@ -200,7 +206,7 @@ def test_an_interrupted_cell_has_a_record_and_is_measured_again(store):
     with pytest.raises(KeyboardInterrupt):
         walk(store, Script(interrupted))
 
-    assert Status.INTERRUPTED is store.record(PAIRS[0], "recall").status
+    assert Status.INTERRUPTED is store.read_record_if_there(PAIRS[0], "recall").status
     assert PAIRS == left(store)
 
 
@@ -208,7 +214,7 @@ def test_a_failed_cell_is_a_record_and_measured_again_only_if_wished(store):
     script = Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None)
     walk(store, script)
 
-    record = store.record(PAIRS[1], "recall")
+    record = store.read_record_if_there(PAIRS[1], "recall")
     assert (Status.CRASHED, "it broke", ("a line",)) == (
         record.status,
         record.reason,
@@ -265,7 +271,7 @@ def test_a_reference_that_has_nothing_to_lose_ends_a_sweep_that_tries_it(store, 
             walk(store, script, pairs=pairs, tries_reference=tries)
 
     assert pairs[: 1 if tries else 4] == script.measured
-    assert store.record(GOOD, "recall").has_numbers
+    assert store.read_record_if_there(GOOD, "recall").has_numbers
 
 
 def test_a_reference_that_has_something_to_lose_ends_nothing(store):
@@ -290,7 +296,7 @@ def patient(store, *, seen_s, attention):
 
     def outcome(cell):
         cell.effective = Effective(attention=attention[cell.pair])
-        with cell.silence_limit() as limited:
+        with cell.limit_and_record_silence() as limited:
             limits[cell.pair] = limited.limit_and_cause(SILENCE_S)[0]
             limited.longest_s = seen_s
 
@@ -302,7 +308,7 @@ def test_a_cell_waits_as_long_as_others_let_expect(store):
     limits = patient(store, seen_s=10.0, attention=dict.fromkeys(PAIRS, KERNEL))
 
     assert [SILENCE_S, *[10 * MULTIPLE] * 3] == [limits[pair] for pair in PAIRS]
-    assert 10.0 == store.record(PAIRS[0], "recall").silence_s
+    assert 10.0 == store.read_record_if_there(PAIRS[0], "recall").silence_s
 
 
 @pytest.mark.parametrize("slow", [Attention.CPU, Attention.CONVERTED, None])
@@ -317,8 +323,8 @@ def test_a_pair_that_has_no_kernel_is_not_hurried_by_those_that_have_one(store, 
 def test_a_cell_that_took_too_long_gets_all_the_time_that_there_is(store):
     where = dict.fromkeys(PAIRS, KERNEL)
     patient(store, seen_s=10.0, attention=where)
-    record = store.record(PAIRS[2], "recall")
-    store.add(replace(record, status=Status.TIMED_OUT, observation=None))
+    record = store.read_record_if_there(PAIRS[2], "recall")
+    store.write_record(replace(record, status=Status.TIMED_OUT, observation=None))
 
     assert {PAIRS[2]: SILENCE_S} == patient(store, seen_s=10.0, attention=where)
 
@@ -353,7 +359,7 @@ def test_a_sweep_that_waits_for_another_one_ends_at_the_first_ctrl_c(
 
     mine = made_runner(store, asked_to_stop=lambda: bool(asked))
     with machine_lock.occupying_machine("a/b", exclusive=False, waiting=None):
-        mine.sweep(timed, PAIRS, tell=tell)
+        mine.measure_pairs(timed, PAIRS, tell=tell)
 
     assert [] == script.measured
     assert golden == steps
@@ -367,7 +373,7 @@ def test_a_sweep_that_must_not_wait_measures_beside_another_one(
     mine = made_runner(store, may_wait=False)
 
     with machine_lock.occupying_machine("a/b", exclusive=False, waiting=None):
-        mine.sweep(replace(script.probe, is_timed=True), PAIRS)
+        mine.measure_pairs(replace(script.probe, is_timed=True), PAIRS)
 
     assert PAIRS == script.measured
 
@@ -378,10 +384,10 @@ def test_a_failure_on_a_full_disk_is_not_the_cell_s(store, leave_free):
 
     with pytest.raises(FolderUnusable, match=r"only 1\.0 MiB is"):
         walk(store, Script(fails()))
-    assert [] == list(store.records())
+    assert [] == list(store.read_records())
     walk(store, Script())
 
-    assert 4 == len(list(store.records()))
+    assert 4 == len(list(store.read_records()))
 
 
 def test_a_failure_where_a_mebibyte_is_free_is_the_cell_s(store, leave_free):
@@ -389,7 +395,7 @@ def test_a_failure_where_a_mebibyte_is_free_is_the_cell_s(store, leave_free):
 
     walk(store, Script(lambda cell: fails()(cell) if cell.pair == PAIRS[1] else None))
 
-    assert 4 == len(list(store.records()))
+    assert 4 == len(list(store.read_records()))
 
 
 def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
@@ -399,16 +405,16 @@ def test_weights_that_are_replaced_meanwhile_end_the_sweep(store, tmp_path):
     made.run = replace(made.run, weights=weights)
 
     with pytest.raises(CodeneedleError, match="replaced"):
-        made.sweep(Script().probe, PAIRS)
+        made.measure_pairs(Script().probe, PAIRS)
 
-    assert [] == list(store.records())
+    assert [] == list(store.read_records())
 
 
 def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_path):
     path = write_gguf(tmp_path / "w.gguf")
-    found = read_header(path)
+    found = read_weights_from_headers(path)
     made = made_runner(store)
-    facts = replace(made.run.setup.weights, sha256=sha256(found))
+    facts = replace(made.run.setup.weights, sha256=load_or_compute_sha256(found))
     setup = replace(made.run.setup, weights=facts)
     made.run = replace(made.run, weights=found, setup=setup)
 
@@ -417,18 +423,18 @@ def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_
         cell.keep({"answers": ["of either file"]})
 
     with pytest.raises(CodeneedleError, match="other weights than"):
-        made.sweep(Script(outcome).probe, PAIRS)
+        made.measure_pairs(Script(outcome).probe, PAIRS)
 
-    assert [] == list(store.records())
+    assert [] == list(store.read_records())
 
 
 def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
     store, tmp_path, golden
 ):
     path = write_gguf(tmp_path / "w.gguf")
-    found = read_header(path)
+    found = read_weights_from_headers(path)
     setup = made_setup(needles=1, types_k=TYPES, types_v=TYPES)
-    facts = replace(setup.weights, sha256=sha256(found))
+    facts = replace(setup.weights, sha256=load_or_compute_sha256(found))
     path.chmod(0o600)
     made = made_runner(store)
     setup = replace(setup, weights=facts)
@@ -441,13 +447,13 @@ def test_weights_that_are_touched_are_hashed_with_progress_and_ctrl_c_ends_it(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made.sweep(Script().probe, PAIRS[:1], tell=interrupted)
-    made.sweep(Script().probe, PAIRS[:1])
+        made.measure_pairs(Script().probe, PAIRS[:1], tell=interrupted)
+    made.measure_pairs(Script().probe, PAIRS[:1])
 
     hashing = told[1].step.what
     assert CellStepped(PAIRS[0], Step(0, 1, hashing)) == told[1]
     assert golden == hashing
-    assert [Status.FINISHED] == [record.status for record in store.records()]
+    assert [Status.FINISHED] == [record.status for record in store.read_records()]
 
 
 def test_steps_are_told_with_the_pair(store):
@@ -457,7 +463,7 @@ def test_steps_are_told_with_the_pair(store):
 
 
 def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
-    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.check_and_store_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     seen = []
 
     def outcome(cell):
@@ -469,7 +475,7 @@ def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
 
     kept = {"recall": {"by": str(PAIRS[0])}}
     assert [{}, kept, kept, kept] == seen
-    assert kept == Store(store.folder).setup().calibrated
+    assert kept == Store(store.folder).read_setup().calibrated
 
 
 # The recall probe on a server that differs, or holds memory
@@ -477,8 +483,8 @@ def test_what_a_cell_sets_for_all_is_in_the_setup_of_the_next_ones(store):
 
 def recall_record(store, engine, **changes):
     """The record of one cell of the recall probe on *engine*."""
-    made_runner(store, engine, **changes).sweep(recall.PROBE, [BAD])
-    return store.record(BAD, "recall")
+    made_runner(store, engine, **changes).measure_pairs(recall.PROBE, [BAD])
+    return store.read_record_if_there(BAD, "recall")
 
 
 def test_attention_that_is_told_at_the_first_token_is_in_the_record(store):
@@ -539,10 +545,14 @@ def test_attention_on_the_cpu_beside_others_is_told_and_stored_as_observed(
 
     finished = [each.record for each in events if isinstance(each, CellEnded)]
     assert told == [(each.pair, each.attention) for each in finished]
-    stored = store.record(BAD, "recall")
+    stored = store.read_record_if_there(BAD, "recall")
     assert (Status.FINISHED, None) == (stored.status, stored.attention)
     assert observation() == stored.observation
-    (found,) = (r for r in made_runner(store).read().records if r.pair == BAD)
+    (found,) = (
+        r
+        for r in made_runner(store).read_run_and_calibration().records
+        if r.pair == BAD
+    )
     assert "30 graph splits, 2 for q8_0/q8_0" == found.effective.attention_evidence
 
 
@@ -559,7 +569,7 @@ def test_a_cell_is_verified_once_the_reference_is_there(store):
     first, last = ended(events)[:3], dict(ended(events))
     assert {"unverified"} == {status for _, status in first}
     assert {"finished"} == set(last.values())
-    stored = [store.record(pair, "recall") for pair in PAIRS]
+    stored = [store.read_record_if_there(pair, "recall") for pair in PAIRS]
     assert {(Status.FINISHED, "")} == {(each.status, each.reason) for each in stored}
 
 
@@ -613,7 +623,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
 ):
     with contextlib.suppress(KeyboardInterrupt, Killed):
         walk(store, Script(answering("abc", error)), pairs=PAIRS[:2])
-    early = store.record(PAIRS[0], "recall")
+    early = store.read_record_if_there(PAIRS[0], "recall")
     is_failure = status is not Status.INTERRUPTED
 
     assert (status, {"answers": ["a", "b"]}) == (early.status, early.observation)
@@ -631,7 +641,7 @@ def test_a_cell_that_ends_early_keeps_its_answers_and_goes_on_from_them(
     pairs = PAIRS[1::-1]
     walk(store, Script(outcome), pairs=pairs, retry_failed=is_failure)
 
-    late = store.record(PAIRS[0], "recall")
+    late = store.read_record_if_there(PAIRS[0], "recall")
     assert early in given
     assert (Status.FINISHED, "") == (late.status, late.reason)
     assert {"answers": ["a", "b", "c"]} == late.observation
@@ -648,12 +658,14 @@ def test_answers_stay_where_the_next_server_gives_none(store, error):
     for outcome in (answering("abc", Killed()), failing):
         with contextlib.suppress(KeyboardInterrupt, Killed):
             walk(store, Script(outcome), pairs=PAIRS[:1])
-    assert {"answers": ["a", "b"]} == store.record(PAIRS[0], "recall").observation
+    assert {"answers": ["a", "b"]} == store.read_record_if_there(
+        PAIRS[0], "recall"
+    ).observation
 
     script = Script(answering("abc"))
     walk(store, script, pairs=PAIRS[:1], retry_failed=True)
 
-    found = store.record(PAIRS[0], "recall")
+    found = store.read_record_if_there(PAIRS[0], "recall")
     assert {"answers": ["a", "b", "c"]} == found.observation
 
 
@@ -664,7 +676,7 @@ def test_a_cell_that_turns_out_to_compute_nan_has_no_numbers_any_more(store):
     script = Script(answering("abcd", ComputesNan(token=7)))
     made_runner(store).measure_further_units(script.probe, PAIRS[0], 64)
 
-    found = store.record(PAIRS[0], "recall")
+    found = store.read_record_if_there(PAIRS[0], "recall")
     assert found.computes_nan
     assert (Status.UNSUPPORTED, None) == (found.status, found.observation)
 
@@ -680,14 +692,14 @@ def test_pairs_that_compute_nan_do_not_end_a_sweep(store):
     walk(store, Script(outcome), pairs=PAIRS)
 
     assert len(PAIRS) > GIVE_UP_AFTER
-    assert 1 == sum(record.has_numbers for record in store.records("recall"))
+    assert 1 == sum(record.has_numbers for record in store.read_records("recall"))
 
 
 def test_each_answer_is_on_disk_before_the_next_question(store):
     def outcome(cell):
         for answers in (["a"], ["a", "b"]):
             cell.keep({"answers": answers})
-            found = Store(store.folder).record(cell.pair, "recall")
+            found = Store(store.folder).read_record_if_there(cell.pair, "recall")
             assert {"answers": answers} == found.observation
             assert Status.INTERRUPTED is found.status
             # It may be killed at any time: a report that looks now knows no more.
@@ -697,7 +709,7 @@ def test_each_answer_is_on_disk_before_the_next_question(store):
 
 
 def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatch):
-    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.check_and_store_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     done = []
 
     def counting(what, function):
@@ -722,7 +734,7 @@ def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatc
 
     made = made_runner(store)
     queue = CellQueue(made, Script(outcome).probe, PAIRS[:1])
-    made.measure(queue)
+    made.measure_cells_of_queue(queue)
 
     assert ["write_atomically"] == done
 
@@ -744,7 +756,7 @@ def test_the_time_of_all_servers_of_a_cell_is_counted(store):
         walk(store, Script(interrupted), pairs=PAIRS[:1])
     walk(store, Script(measured(3.0)), pairs=PAIRS[:1])
 
-    phases = store.record(PAIRS[0], "recall").phases
+    phases = store.read_record_if_there(PAIRS[0], "recall").phases
     assert (2.0, 5.0) == (phases.ready_s, phases.measure_s)
 
 
@@ -758,10 +770,10 @@ def test_a_cell_that_did_not_run_what_was_asked_is_measured_anew(store, status):
         raise broken(status)
 
     walk(store, Script(fallen_back), pairs=PAIRS[:1])
-    assert status is store.record(PAIRS[0], "recall").status
+    assert status is store.read_record_if_there(PAIRS[0], "recall").status
     walk(store, Script(answering("ab")), pairs=PAIRS[:1], retry_failed=True)
 
-    found = store.record(PAIRS[0], "recall")
+    found = store.read_record_if_there(PAIRS[0], "recall")
     assert (Status.FINISHED, {"answers": ["a", "b"]}) == (
         found.status,
         found.observation,
@@ -795,7 +807,7 @@ def test_crashes_alike_end_a_sweep_whatever_was_answered_before_them(store, gold
 
 def test_a_pair_with_numbers_is_asked_for_more(store):
     walk(store, Script(answering("ab")), pairs=[BAD, GOOD])
-    before, given, told = store.record(GOOD, "recall"), [], []
+    before, given, told = store.read_record_if_there(GOOD, "recall"), [], []
 
     def outcome(cell):
         given.append((cell.previous_record, cell.goal))
@@ -807,7 +819,7 @@ def test_a_pair_with_numbers_is_asked_for_more(store):
     )
 
     assert [(before, 64)] == given
-    assert record == store.record(GOOD, "recall")
+    assert record == store.read_record_if_there(GOOD, "recall")
     assert {"answers": [*"abcd"]} == record.observation
     assert (before.position, before.started) == (record.position, record.started)
     assert [CellStarted(GOOD), CellEnded(record)] == told
@@ -833,7 +845,7 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
             Script(answering("abcd", error)).probe, PAIRS[0], 64, tell=told.append
         )
         assert error.status == made.status
-    found = store.record(PAIRS[0], "recall")
+    found = store.read_record_if_there(PAIRS[0], "recall")
 
     assert (Status.FINISHED, "") == (found.status, found.reason)
     assert {"answers": [*kept]} == found.observation
@@ -842,12 +854,12 @@ def test_numbers_stay_whatever_ends_their_next_questions(store, error, kept):
 
 def test_numbers_stay_where_no_further_answer_came(store):
     walk(store, Script(answering("ab")), pairs=PAIRS[:2])
-    before = store.record(PAIRS[0], "recall")
+    before = store.read_record_if_there(PAIRS[0], "recall")
 
     made = made_runner(store).measure_further_units(Script(fails()).probe, PAIRS[0], 64)
 
     assert Status.CRASHED is made.status
-    assert before == store.record(PAIRS[0], "recall")
+    assert before == store.read_record_if_there(PAIRS[0], "recall")
 
 
 # --- several workers, several processes
@@ -865,12 +877,12 @@ def test_several_workers_measure_each_cell_once_side_by_side(store):
     def tell(event):
         told.append((event, threading.current_thread()))
 
-    made_runner(store, workers=workers()).sweep(script.probe, PAIRS, tell=tell)
+    made_runner(store, workers=workers()).measure_pairs(script.probe, PAIRS, tell=tell)
 
     assert sorted(PAIRS) == sorted(script.measured)
     assert {threading.main_thread()} == {thread for _, thread in told}
     assert 4 == len(ended([event for event, _ in told]))
-    devices = {store.record(pair, "recall").device for pair in PAIRS}
+    devices = {store.read_record_if_there(pair, "recall").device for pair in PAIRS}
     assert {"GPU 0", "GPU 1"} == devices
 
 
@@ -900,7 +912,7 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
 
     script = Script(outcome)
     probe = replace(script.probe, calibrating=Calibrating())
-    made_runner(store, workers=workers(3)).sweep(probe, pairs)
+    made_runner(store, workers=workers(3)).measure_pairs(probe, pairs)
 
     assert [(pair, None) for pair in precise[:2]] == seen[:2]
     assert {str(precise[1])} == {by for _, by in seen[2:]}
@@ -909,12 +921,14 @@ def test_the_cell_that_decides_for_others_is_measured_first_and_alone(store):
 
 @pytest.mark.parametrize("status", [Status.INTERRUPTED, Status.FINISHED])
 def test_a_cell_that_was_stopped_behind_what_it_set_goes_on_alone(store, status):
-    store.check_and_merge_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
+    store.check_and_store_setup(made_setup(needles=1, types_k=TYPES, types_v=TYPES))
     store.store_calibration("recall", {"by": str(PAIRS[0])})
-    store.add(replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status))
+    store.write_record(
+        replace(made_record(PAIRS[0], [made_round(NEEDLE)]), status=status)
+    )
     probe = replace(Script().probe, calibrating=Calibrating())
     made = made_runner(store)
-    made.add_calibration(store.calibrated())
+    made.add_calibration(store.read_calibrations())
 
     assert (status is Status.INTERRUPTED) == runner.CellQueue(
         made, probe, PAIRS
@@ -927,11 +941,13 @@ def test_times_are_taken_by_one_worker_that_has_the_machine(store):
     threads = []
     probe = replace(script.probe, is_timed=True)
 
-    made_runner(store, workers=workers(), timing_worker=alone).sweep(probe, PAIRS)
+    made_runner(store, workers=workers(), timing_worker=alone).measure_pairs(
+        probe, PAIRS
+    )
 
     assert {threading.main_thread()} == set(threads)
     assert PAIRS == script.measured
-    assert alone.device == store.record(PAIRS[0], "recall").device
+    assert alone.device == store.read_record_if_there(PAIRS[0], "recall").device
 
 
 def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
@@ -947,11 +963,11 @@ def test_an_interruption_ends_all_cells_and_their_records_say_so(store):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        made_runner(store, workers=workers()).sweep(
+        made_runner(store, workers=workers()).measure_pairs(
             Script(outcome).probe, PAIRS, tell=tell
         )
 
-    found = [store.record(pair, "recall") for pair in PAIRS]
+    found = [store.read_record_if_there(pair, "recall") for pair in PAIRS]
     assert [Status.INTERRUPTED] * 2 == [record.status for record in found if record]
     assert PAIRS == left(store)
 
@@ -969,7 +985,7 @@ def test_an_error_of_one_worker_comes_up_when_the_others_are_through(store):
 
     script = Script(outcome)
     with pytest.raises(FolderUnusable, match="it is gone"):
-        made_runner(store, workers=workers()).sweep(script.probe, PAIRS)
+        made_runner(store, workers=workers()).measure_pairs(script.probe, PAIRS)
 
     assert 2 == len(script.measured)
-    assert store.record(PAIRS[1], "recall").has_numbers
+    assert store.read_record_if_there(PAIRS[1], "recall").has_numbers

@@ -7,7 +7,7 @@ from fake_engine import FakeEngine, bf16_alone, made_survey, same_types_alone
 from made_plans import asking, made_world, measured, planned
 
 from codeneedle.cache_types import Pair
-from codeneedle.engines.attention_place import with_attention
+from codeneedle.engines.attention_place import with_attention_place
 from codeneedle.engines.engine import CacheTypes
 from codeneedle.errors import BadInput
 from codeneedle.records.record import Attention, Effective, KvBuffer
@@ -184,7 +184,7 @@ def cell(splits, layers=30):
 )
 def test_splits_tell_without_another_cell(splits, attention):
     """SmolLM2 on Vulkan: 2 splits are whole, 62 are attention on the CPU."""
-    found = with_attention(cell(splits), None, MIXED, is_split=False)
+    found = with_attention_place(cell(splits), None, MIXED, is_split=False)
 
     assert attention is found.attention
 
@@ -192,23 +192,23 @@ def test_splits_tell_without_another_cell(splits, attention):
 def test_a_cache_that_the_user_keeps_on_the_host_has_the_kernels_of_the_cpu(golden):
     """--no-kv-offload: 62 splits, and the cache on the CPU."""
     asked = replace(cell(62), devices=("CPU",))
-    found = with_attention(asked, None, MIXED, is_split=False)
+    found = with_attention_place(asked, None, MIXED, is_split=False)
 
     assert Attention.KERNEL is found.attention
     assert golden == found.attention_evidence
 
 
 def test_a_graph_that_is_split_for_other_reasons_says_nothing_without_a_survey():
-    found = with_attention(cell(62), None, MIXED, is_split=True)
+    found = with_attention_place(cell(62), None, MIXED, is_split=True)
     survey = replace(made_survey({MIXED: Attention.KERNEL}), whole_splits=62)
-    surveyed = with_attention(cell(62), survey, MIXED, is_split=True)
+    surveyed = with_attention_place(cell(62), survey, MIXED, is_split=True)
 
     assert (None, Attention.KERNEL) == (found.attention, surveyed.attention)
 
 
 def test_a_cell_that_contradicts_the_survey_says_so(golden):
     survey = made_survey({MIXED: Attention.KERNEL})
-    found = with_attention(cell(62), survey, MIXED, is_split=False)
+    found = with_attention_place(cell(62), survey, MIXED, is_split=False)
 
     assert Attention.CPU is found.attention
     assert golden == found.attention_evidence
@@ -216,14 +216,14 @@ def test_a_cell_that_contradicts_the_survey_says_so(golden):
 
 def test_a_whole_graph_does_not_contradict_that_the_build_converts_the_pair():
     survey = made_survey({MIXED: Attention.CONVERTED})
-    found = with_attention(cell(2), survey, MIXED, is_split=False)
+    found = with_attention_place(cell(2), survey, MIXED, is_split=False)
 
     assert Attention.CONVERTED is found.attention
     assert "by the survey" == found.attention_evidence
 
 
 def test_on_the_cpu_alone_every_pair_has_a_kernel():
-    found = with_attention(
+    found = with_attention_place(
         Effective(graph_splits=1, devices=("CPU",)), None, SAME, is_split=False
     )
 

@@ -10,7 +10,7 @@ from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import processes
 from codeneedle.system.inherited_variables import (
     inherited_variables,
-    pass_on,
+    set_passed_on_variables,
     setup_variables,
     withheld_variables,
 )
@@ -145,7 +145,7 @@ def test_places_languages_and_devices_are_inherited_and_nothing_else(
 @pytest.fixture
 def _passes_nothing_on():
     yield
-    pass_on(())
+    set_passed_on_variables(())
 
 
 @pytest.mark.usefixtures("_passes_nothing_on")
@@ -157,11 +157,11 @@ def test_a_variable_that_is_named_is_inherited_and_told_until_then(monkeypatch):
         *withheld_variables()
     }
     assert "LLAMA_SERVER" not in withheld_variables()
-    pass_on(["LLAMA_SET_ROWS"])
+    set_passed_on_variables(["LLAMA_SET_ROWS"])
     assert "1" == inherited_variables()["LLAMA_SET_ROWS"]
     assert "1" == setup_variables()["LLAMA_SET_ROWS"]
     assert "LLAMA_SET_ROWS" not in withheld_variables()
-    pass_on(())
+    set_passed_on_variables(())
     assert "LLAMA_SET_ROWS" not in inherited_variables()
 
 
@@ -178,6 +178,6 @@ def test_a_variable_that_must_not_be_passed_on_is_refused(monkeypatch, name):
     monkeypatch.setenv("HIDDEN", "http://me:pw@proxy")
 
     with pytest.raises(BadInput) as refused:
-        pass_on([name])
+        set_passed_on_variables([name])
     assert refused.value.hint
     assert name not in inherited_variables()

@@ -5,17 +5,17 @@ import os
 import pytest
 
 from codeneedle.system.files import (
-    create,
     file_state_text,
+    masked_log_tail,
     move_aside,
-    read_note,
+    read_json_or_none,
     read_regular,
     reason_of,
-    tail,
+    replace_with_empty_file,
     write_atomically,
-    write_note,
+    write_json_if_possible,
 )
-from codeneedle.system.secrets import know_secrets
+from codeneedle.system.secrets import register_secrets_to_mask
 
 
 def test_a_file_is_written_whole_its_folders_made(tmp_path):
@@ -80,7 +80,7 @@ def test_a_link_that_comes_back_is_not_followed(tmp_path, monkeypatch):
         if victim_is_there:
             victim.write_bytes(b"precious")
         with pytest.raises(FileExistsError):
-            create(link)
+            replace_with_empty_file(link)
 
     assert b"precious" == victim.read_bytes()
 
@@ -91,21 +91,25 @@ def test_the_end_of_a_log_is_read_as_text(tmp_path):
     path.write_bytes(b"abcd\xff")
     os.mkfifo(tmp_path / "pipe")
 
-    assert ["d\ufffd", "abcd\ufffd"] == [tail(path, limit) for limit in (2, 9)]
-    assert ["", ""] == [tail(tmp_path / name, 9) for name in ("none", "pipe")]
+    assert ["d\ufffd", "abcd\ufffd"] == [
+        masked_log_tail(path, limit) for limit in (2, 9)
+    ]
+    assert ["", ""] == [
+        masked_log_tail(tmp_path / name, 9) for name in ("none", "pipe")
+    ]
 
 
 def test_the_end_of_a_log_tells_no_secret_that_takes_three_lines(tmp_path):
-    know_secrets("sk-0123456789abcdef")
+    register_secrets_to_mask("sk-0123456789abcdef")
     (tmp_path / "log").write_text("began\nsk-01234\n56789a\nbcdef\n")
 
-    assert "began\n********\n******\n*****\n" == tail(tmp_path / "log", 99)
+    assert "began\n********\n******\n*****\n" == masked_log_tail(tmp_path / "log", 99)
 
 
 def test_a_created_file_is_appended_to(tmp_path):
     path = tmp_path / "log"
     path.write_text("of yesterday")
-    with create(path) as ours:
+    with replace_with_empty_file(path) as ours:
         with path.open("ab") as other:
             other.write(b"a")
         ours.write(b"b")
@@ -144,14 +148,14 @@ def test_what_is_not_a_regular_file_is_not_read(tmp_path, make, golden):
 @pytest.mark.parametrize("damage", [b"", b"{", b'["7"]', b"\xff", b"[" * 100_000])
 def test_a_note_is_read_unless_it_is_damaged_and_need_not_be_written(tmp_path, damage):
     note = tmp_path / "cache" / "note.json"
-    write_note(note, [7])
-    found = read_note(note, list[int])
+    write_json_if_possible(note, [7])
+    found = read_json_or_none(note, list[int])
     note.write_bytes(damage)
-    write_note(note / "no" / "folder.json", [7])
+    write_json_if_possible(note / "no" / "folder.json", [7])
 
     assert [7] == found
-    assert None is read_note(note, list[int])
-    assert None is read_note(tmp_path / "none", list[int])
+    assert None is read_json_or_none(note, list[int])
+    assert None is read_json_or_none(tmp_path / "none", list[int])
 
 
 def test_a_file_moved_aside_replaces_nothing(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from codeneedle.errors import BadInput, FolderUnusable
 from codeneedle.system import files
-from codeneedle.system.files import ensure_whole_folder, make_empty
+from codeneedle.system.files import ensure_whole_folder, make_or_empty_folder
 
 
 def test_free_disk_is_that_of_the_folder_to_be(tmp_path):
@@ -65,7 +65,11 @@ def test_of_two_at_once_the_second_waits_for_the_first(wanted):
 
     def second():
         others.append(
-            made(wanted, react=lambda: pytest.fail("made twice"), waiting=waits.set)
+            made(
+                wanted,
+                react=lambda: pytest.fail("made twice"),
+                waiting=waits.set,
+            )
         )
 
     thread = threading.Thread(target=second)
@@ -126,7 +130,7 @@ def test_an_emptied_folder_holds_nothing_and_no_link_is_followed(tmp_path):
     out.mkdir()
     (out / "link").symlink_to(tmp_path / "kept")
 
-    make_empty(out)
+    make_or_empty_folder(out)
 
     assert [] == list(out.iterdir())
     assert (tmp_path / "kept" / "file").exists()

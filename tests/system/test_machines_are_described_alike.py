@@ -65,7 +65,7 @@ def test_a_container_limits_the_cores(cgroup, limit, cores):
     """Half a core is one, no limit is none, nonsense is ignored."""
     (cgroup / "cpu.max").write_text(f"{limit}\n")
 
-    assert cores == machine._core_limit()
+    assert cores == machine._container_core_limit()
     assert machine.usable_cores() <= (cores or 1_000_000)
 
 
@@ -89,7 +89,7 @@ def test_a_container_limits_the_memory(cgroup):
 )
 def test_a_processor_is_named_as_linux_names_it(text, name):
     """Boards call it something else, some do not call it anything."""
-    assert name == machine.processor_in(text)
+    assert name == machine.parse_processor_name(text)
 
 
 @pytest.fixture(autouse=True)

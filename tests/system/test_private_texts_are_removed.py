@@ -8,7 +8,7 @@ import pytest
 
 from codeneedle.errors import FolderUnusable
 from codeneedle.system.files import CACHE_VARIABLE, temporary_private_folder
-from codeneedle.system.orphans import end_orphans
+from codeneedle.system.orphans import end_orphans_and_clean_up
 
 TELLS = """
 from codeneedle.system.files import temporary_private_folder
@@ -33,11 +33,11 @@ def test_what_a_killed_program_kept_private_goes_with_the_next_command(
     ) as program:
         folder = Path(program.stdout.readline().strip())
         mode = folder.stat().st_mode & 0o777
-        end_orphans()
+        end_orphans_and_clean_up()
         is_kept_in_use = (folder / "server.log").exists()
         program.kill()
     is_left = (folder / "server.log").exists()
-    end_orphans()
+    end_orphans_and_clean_up()
 
     assert (0o700, True, True) == (mode, is_kept_in_use, is_left)
     assert not folder.exists()

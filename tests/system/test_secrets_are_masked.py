@@ -8,14 +8,14 @@ from made_records import made_record
 
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.readers import find_reader_and_samples
-from codeneedle.records.store import encode
+from codeneedle.records.store import encode_masked_and_sealed
 from codeneedle.system.secrets import (
     SHORTEST_IN_ANSWERS,
     has_known_secret,
-    know_secrets,
     mask_text,
     masked_values,
     masking_errors,
+    register_secrets_to_mask,
     secret_name_in,
     secrets_of,
 )
@@ -26,7 +26,7 @@ STARS = "*" * len(KEY)
 
 @pytest.fixture(autouse=True)
 def _known():
-    know_secrets(KEY)
+    register_secrets_to_mask(KEY)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_known_secret_is_masked_however_it_is_broken_or_cut(text, expected):
 )
 @pytest.mark.parametrize("white", ["", "\n", "\u00a0\u2028\x0b"])
 def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
-    know_secrets(key)
+    register_secrets_to_mask(key)
     stored = msgspec.json.encode({"reply": f"x{key[:4]}{white}{key[4:]}y"})
 
     assert has_known_secret(stored)
@@ -59,7 +59,7 @@ def test_a_key_of_any_letters_is_found_in_json_whatever_breaks_it(key, white):
 
 
 def test_a_placeholder_that_is_a_word_is_masked_in_errors_and_in_no_answer():
-    know_secrets("none")
+    register_secrets_to_mask("none")
 
     assert ["**** left", "none left"] == [
         mask_text("none left"),
@@ -96,7 +96,7 @@ def test_no_record_holds_a_known_secret_in_any_text(key):
         observation={key: [key, {"text": f"a {key} b"}]},
     )
 
-    assert KEY.encode() not in encode(record).replace(b"\\n", b"")
+    assert KEY.encode() not in encode_masked_and_sealed(record).replace(b"\\n", b"")
 
 
 @pytest.mark.parametrize("field", ["id", "group", "error", "prompt_sha"])

@@ -9,7 +9,7 @@ import pytest
 from codeneedle.system.signals import (
     catching_stop_request,
     holding_signals,
-    unwinding_on_signals,
+    interrupting_on_end_signals,
 )
 
 
@@ -32,7 +32,10 @@ def test_a_request_to_terminate_unwinds_the_stack(number):
         finally:
             left.append("in order")
 
-    with pytest.raises(KeyboardInterrupt, match=number.name), unwinding_on_signals():
+    with (
+        pytest.raises(KeyboardInterrupt, match=number.name),
+        interrupting_on_end_signals(),
+    ):
         work()
 
     assert ["in order"] == left
@@ -42,7 +45,7 @@ def test_a_signal_that_is_ignored_stays_ignored():
     """A sweep under nohup goes on when its terminal is closed."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with unwinding_on_signals():
+        with interrupting_on_end_signals():
             signal.raise_signal(signal.SIGHUP)
     finally:
         signal.signal(signal.SIGHUP, before)
@@ -84,7 +87,7 @@ def test_other_threads_may_enter_every_block():
     reached = []
 
     def work():
-        with unwinding_on_signals(), catching_stop_request(), holding_signals():
+        with interrupting_on_end_signals(), catching_stop_request(), holding_signals():
             reached.append(True)
 
     thread = threading.Thread(target=work)

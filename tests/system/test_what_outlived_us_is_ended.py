@@ -14,25 +14,25 @@ import pytest
 from programs import script
 
 from codeneedle.system import orphans
-from codeneedle.system.files import CACHE_VARIABLE, size_of
+from codeneedle.system.files import CACHE_VARIABLE, file_size_or_zero
 from codeneedle.system.orphans import (
     VARIABLE,
     ChildNote,
     Orphan,
     Process,
-    end_orphans,
+    end_orphans_and_clean_up,
     host_identity,
     running_with_note,
-    started_at,
+    start_for_comparison,
 )
 from codeneedle.system.processes import free_port
-from codeneedle.system.watched import run_watched
+from codeneedle.system.watched import run_with_silence_limit
 
 pytestmark = pytest.mark.slow
 
 MARK = "llama-server.0a1b2c3d"
 GONE = Process(pid=2**22 + 1, started=1.0)
-OURS = Process(pid=os.getpid(), started=started_at(os.getpid()) or 0.0)
+OURS = Process(pid=os.getpid(), started=start_for_comparison(os.getpid()) or 0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -77,7 +77,7 @@ def test_an_orphan_is_found_and_ended(orphan, notes):
 
     assert [Orphan("llama-server", orphan.pid)] == orphans.orphans()
     assert orphan.poll() is None
-    assert [Orphan("llama-server", orphan.pid)] == end_orphans()
+    assert [Orphan("llama-server", orphan.pid)] == end_orphans_and_clean_up()
     assert -signal.SIGINT == orphan.wait()
     assert [] == list(notes.iterdir())
 
@@ -91,7 +91,7 @@ def test_the_note_of_a_living_owner_or_another_host_is_void(orphan, notes, chang
     file = store(notes, note_of(**change))
 
     assert [] == orphans.orphans()
-    assert [] == end_orphans()
+    assert [] == end_orphans_and_clean_up()
     assert orphan.poll() is None
     assert file.exists()
 
@@ -99,13 +99,13 @@ def test_the_note_of_a_living_owner_or_another_host_is_void(orphan, notes, chang
 def test_an_owner_that_is_a_zombie_is_gone(orphan, notes):
     """Killed, and not yet waited for by whoever started it."""
     owner = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    known = Process(pid=owner.pid, started=started_at(owner.pid) or 0.0)
+    known = Process(pid=owner.pid, started=start_for_comparison(owner.pid) or 0.0)
     store(notes, note_of(owner=known))
-    before = end_orphans()
+    before = end_orphans_and_clean_up()
     owner.kill()
     os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)
 
-    after = end_orphans()
+    after = end_orphans_and_clean_up()
     owner.communicate()
 
     assert ([], [Orphan("llama-server", orphan.pid)]) == (before, after)
@@ -114,7 +114,7 @@ def test_an_owner_that_is_a_zombie_is_gone(orphan, notes):
 def test_a_process_with_another_mark_is_left_alone(orphan, notes):
     file = store(notes, note_of(mark="llama-server.ffffffff"))
 
-    assert [] == end_orphans()
+    assert [] == end_orphans_and_clean_up()
     assert orphan.poll() is None
     assert not file.exists()
 
@@ -150,7 +150,7 @@ def test_a_note_that_is_none_is_removed(notes, content):
     (notes / "x.json").write_text(content)
     os.mkfifo(notes / "y.json")
 
-    assert [] == end_orphans()
+    assert [] == end_orphans_and_clean_up()
     assert [] == list(notes.iterdir())
 
 
@@ -165,7 +165,7 @@ def test_a_draft_that_a_sigkill_left_is_removed(orphan, notes, has_note):
 
     found = orphans.orphans()
 
-    assert [Orphan("llama-server", orphan.pid)] == found == end_orphans()
+    assert [Orphan("llama-server", orphan.pid)] == found == end_orphans_and_clean_up()
     assert [] == list(notes.iterdir())
 
 
@@ -173,7 +173,7 @@ def test_the_draft_of_a_living_owner_stays(notes):
     draft = store(notes, ChildNote(mark=MARK, owner=OURS, host=host_identity()))
     draft = draft.rename(draft.with_suffix(".json.draft"))
 
-    assert [] == end_orphans()
+    assert [] == end_orphans_and_clean_up()
     assert draft.exists()
 
 
@@ -208,10 +208,10 @@ def test_a_child_is_noted_while_it_runs(tmp_path, notes):
         (file,) = notes.iterdir()
         note = msgspec.json.decode(file.read_bytes(), type=ChildNote)
         # The system shows the environment of a child a moment after its start.
-        while not note.groups():
+        while not note.find_marked_groups():
             assert child.poll() is None
 
-        assert [child.pid] == note.groups()
+        assert [child.pid] == note.find_marked_groups()
     assert ("sleep", OURS) == (note.program, note.owner)
     assert file.stem == note.mark
     assert [] == list(notes.iterdir())
@@ -280,11 +280,11 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
     more = tmp_path / "more"
     script = script.replace("more", str(more))
 
-    found = run_watched(
+    found = run_with_silence_limit(
         ["/bin/sh", "-c", script],
         env={"PATH": "/usr/bin:/bin"},
         log=tmp_path / "log",
-        written=lambda: size_of(more),
+        written=lambda: file_size_or_zero(more),
         grown=lambda: seen.append(more.exists()),
         **limits,
     )
@@ -294,7 +294,7 @@ def test_a_program_is_watched_until_it_ends_or_stops_writing(
 
 
 def test_the_note_of_a_child_that_will_not_end_stays(tmp_path, notes, monkeypatch):
-    monkeypatch.setattr(ChildNote, "groups", lambda _: [2**22 + 1])
+    monkeypatch.setattr(ChildNote, "find_marked_groups", lambda _: [2**22 + 1])
     with running_with_note(["/bin/cat"], env={}, log=tmp_path / "log"):
         pass
 

@@ -22,8 +22,8 @@ from codeneedle.verdict.statistics import (
     answers_needed,
     disagreeing_pairs,
     error_share,
-    interval,
-    lost_share,
+    lost_share_interval,
+    mean_loss_interval,
     paired_p_value,
     units_needed,
 )
@@ -60,7 +60,7 @@ def test_a_run_without_other_pairs_has_a_share_too():
 @pytest.mark.parametrize(("units", "expected"), [(12, 4.22), (16, 3.90)])
 def test_the_quantiles_of_a_grid_of_36_pairs_are_those_of_the_design(units, expected):
     values = [-1.0, 1.0] * (units // 2)
-    found = interval(values, error_share(0, 35))
+    found = mean_loss_interval(values, error_share(0, 35))
     error = statistics.stdev(values) / math.sqrt(units)
 
     assert expected == round((found.high - found.mean) / error, 2)
@@ -71,7 +71,7 @@ def test_three_functions_can_show_nothing():
     two_degrees = t.ppf(1 - error_share(0, 35), 2)
     losses = [0.0, 0.01, 0.02]
 
-    found = interval(losses, error_share(0, 35))
+    found = mean_loss_interval(losses, error_share(0, 35))
 
     assert round(float(two_degrees), 1) == 26.4
     assert found.high - found.mean == pytest.approx(plain_width(losses, 0.025 / 35))
@@ -82,7 +82,7 @@ def test_three_functions_can_show_nothing():
 def test_the_correction_for_skewness_only_widens(losses, share):
     """On the side of the longer tail; the other is that of Student."""
     assume(statistics.pstdev(losses) > 1e-9)
-    found, plain = interval(losses, share), plain_width(losses, share)
+    found, plain = mean_loss_interval(losses, share), plain_width(losses, share)
 
     below, above = found.mean - found.low, found.high - found.mean
 
@@ -98,7 +98,7 @@ def test_the_correction_is_that_of_johnson():
     q = float(t.ppf(1 - share, 15))
     lean = skewness * (1 + 2 * q**2) / (6 * 4)
 
-    found = interval(losses, share)
+    found = mean_loss_interval(losses, share)
 
     error = statistics.stdev(losses) / 4
     assert found.high == pytest.approx(mean + error * (q + lean))
@@ -107,7 +107,10 @@ def test_the_correction_is_that_of_johnson():
 
 @given(LOSSES, SHARES)
 def test_an_interval_of_gains_is_that_of_losses_turned_round(losses, share):
-    ours, theirs = interval(losses, share), interval([-x for x in losses], share)
+    ours, theirs = (
+        mean_loss_interval(losses, share),
+        mean_loss_interval([-x for x in losses], share),
+    )
 
     assert (ours.mean, ours.low, ours.high) == pytest.approx(
         (-theirs.mean, -theirs.high, -theirs.low), abs=1e-9
@@ -116,7 +119,9 @@ def test_an_interval_of_gains_is_that_of_losses_turned_round(losses, share):
 
 @given(LOSSES, SHARES, SHARES)
 def test_an_interval_holds_its_mean_and_a_smaller_share_is_wider(losses, one, other):
-    near, far = (interval(losses, each) for each in sorted((one, other), reverse=True))
+    near, far = (
+        mean_loss_interval(losses, each) for each in sorted((one, other), reverse=True)
+    )
 
     assert near.low <= near.mean <= near.high
     assert far.low <= near.low
@@ -125,7 +130,7 @@ def test_an_interval_holds_its_mean_and_a_smaller_share_is_wider(losses, one, ot
 
 @given(some.floats(-1, 1), some.integers(2, 100), SHARES)
 def test_equal_losses_have_no_width(loss, units, share):
-    found = interval([loss] * units, share)
+    found = mean_loss_interval([loss] * units, share)
 
     assert (loss, loss, loss) == pytest.approx((found.mean, found.low, found.high))
     assert units == found.units
@@ -134,13 +139,13 @@ def test_equal_losses_have_no_width(loss, units, share):
 @pytest.mark.parametrize("loss", [1e-110, -1e-160, 1e-300])
 def test_losses_too_small_for_their_cubes_are_none(loss):
     """Of tokens that are impossible with both: their variance is 0 by rounding."""
-    found = interval([0.0, 0.0, loss], 0.01)
+    found = mean_loss_interval([0.0, 0.0, loss], 0.01)
 
     assert (0, 0) == pytest.approx((found.low, found.high))
 
 
 def test_a_single_unit_has_no_interval():
-    found = interval([0.5], 0.01)
+    found = mean_loss_interval([0.5], 0.01)
 
     assert Bounds(mean=0.5, low=-math.inf, high=math.inf, units=1) == found
     assert Decision.OPEN is found.decision(1.0)
@@ -175,14 +180,17 @@ def test_ends_are_cut_to_what_there_can_be_and_infinite_ones_stay():
 @pytest.mark.parametrize(("pairs", "units"), [(1, 36), (3, 46), (8, 55), (35, 69)])
 def test_functions_without_a_loss_that_it_takes_are_those_of_the_design(pairs, units):
     """One pair, three, 3 x 3 and 36 cells."""
-    ends = [lost_share(0, n, error_share(0, pairs)).high for n in (units - 1, units)]
+    ends = [
+        lost_share_interval(0, n, error_share(0, pairs)).high
+        for n in (units - 1, units)
+    ]
 
     assert ends[0] > 0.10 >= ends[1]
 
 
 @pytest.mark.parametrize(("pairs", "high"), [(1, 0.21), (8, 0.30)])
 def test_sixteen_functions_without_a_loss_are_open(pairs, high):
-    found = lost_share(0, 16, error_share(0, pairs))
+    found = lost_share_interval(0, 16, error_share(0, pairs))
 
     assert high == round(found.high, 2)
     assert Decision.OPEN is found.decision(0.10)
@@ -195,7 +203,7 @@ def test_four_lost_texts_of_four_show_a_loss_at_a_length_and_three_do_not(
     texts, low, word
 ):
     """35 pairs at three lengths."""
-    found = lost_share(texts, texts, error_share(0, 35 * 3))
+    found = lost_share_interval(texts, texts, error_share(0, 35 * 3))
 
     assert low == round(found.low, 2)
     assert word is found.decision(0.10)
@@ -205,7 +213,7 @@ def test_four_lost_texts_of_four_show_a_loss_at_a_length_and_three_do_not(
 def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(units, data, share):
     lost = data.draw(some.integers(0, units))
 
-    found = lost_share(lost, units, share)
+    found = lost_share_interval(lost, units, share)
 
     assert found.mean == pytest.approx(lost / units)
     assert 0 <= found.low <= found.mean <= found.high <= 1
@@ -218,7 +226,7 @@ def test_the_bounds_of_a_share_are_those_of_clopper_and_pearson(units, data, sha
 
 
 def test_nothing_is_known_of_the_share_of_no_units():
-    assert Bounds(mean=0, low=0, high=1, units=0) == lost_share(0, 0, 0.01)
+    assert Bounds(mean=0, low=0, high=1, units=0) == lost_share_interval(0, 0, 0.01)
 
 
 # Units needed
@@ -371,7 +379,7 @@ def test_so_many_answers_of_that_kind_decide(lost, units, pairs, needed):
 
     assert needed == answers_needed(lost, units, 0.1, share=share)
     of_all = needed if lost else 0
-    assert lost_share(of_all, needed, share).decision(0.1) is not Decision.OPEN
+    assert lost_share_interval(of_all, needed, share).decision(0.1) is not Decision.OPEN
 
 
 @pytest.mark.parametrize(
@@ -384,7 +392,9 @@ def test_the_answers_needed_are_the_fewest_that_decide(lost, units, limit):
     decided = (
         count
         for count in counts
-        if lost_share(round(count * lost / units), count, share).decision(limit)
+        if lost_share_interval(round(count * lost / units), count, share).decision(
+            limit
+        )
         is not Decision.OPEN
     )
 

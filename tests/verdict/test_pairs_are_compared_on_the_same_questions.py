@@ -7,13 +7,13 @@ from made_records import made_record, made_setup
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
-from codeneedle.records.comparability import first_difference_path
+from codeneedle.records.comparability import first_observation_difference_path
 from codeneedle.records.record import AGAIN, Run, Status
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import asked_otherwise_remarks
 from codeneedle.verdict.trust import (
     question_difference_phrase,
-    with_consequences_of_others,
+    with_derived_statuses,
 )
 
 F16, Q8 = Pair("f16", "f16"), Pair("q8_0", "q8_0")
@@ -71,7 +71,7 @@ def test_answers_to_other_questions_are_left_out_of_each_probe_with_a_loss(probe
     """By rule: a new probe is held to it, if its answers tell what was asked."""
     cut = {**asked(3), "forced f1": {**ANSWER, "prompt_tokens": 256}}
     records = (record(F16, asked(3), probe), record(Q8, cut, probe))
-    reference, pair = with_consequences_of_others(records, made_setup())
+    reference, pair = with_derived_statuses(records, made_setup())
 
     assert records[0] == reference
     assert ["forced f0", "forced f2"] == [*pair.observation["answers"]]
@@ -81,7 +81,7 @@ def test_answers_to_other_questions_are_left_out_of_each_probe_with_a_loss(probe
 
 def test_a_pair_that_was_asked_nothing_alike_is_no_number():
     records = (record(F16, asked(3)), record(Q8, asked(3, prompt_sha256="cd")))
-    _, pair = with_consequences_of_others(records, made_setup())
+    _, pair = with_derived_statuses(records, made_setup())
 
     assert Status.MISMATCHED is pair.status
     assert "asked otherwise than f16/f16" in pair.reason
@@ -93,17 +93,14 @@ def test_a_repetition_is_compared_with_what_it_repeats():
         replace(record(F16, asked(3, ends=[3, 4])), variant=AGAIN),
     )
 
-    assert (
-        Status.MISMATCHED
-        is with_consequences_of_others(records, made_setup())[1].status
-    )
+    assert Status.MISMATCHED is with_derived_statuses(records, made_setup())[1].status
 
 
 def test_lengths_that_a_server_counts_without_its_cache_are_no_difference():
     setup = replace(made_setup(), lengths="estimated")
     records = (record(F16, asked(3)), record(Q8, asked(3, prompt_tokens=7)))
 
-    assert records == with_consequences_of_others(records, setup)
+    assert records == with_derived_statuses(records, setup)
 
 
 def test_a_verdict_says_what_was_asked_otherwise():
@@ -123,4 +120,4 @@ def test_folders_are_merged_only_if_prompts_are_as_long():
     ours = {"answers": {"a": {"prompt_tokens": 1546, "cached_tokens": 3}}}
     theirs = {"answers": {"a": {"prompt_tokens": 1602, "cached_tokens": 9}}}
 
-    assert "answers a prompt_tokens" == first_difference_path(ours, theirs)
+    assert "answers a prompt_tokens" == first_observation_difference_path(ours, theirs)

@@ -15,8 +15,8 @@ from made_verdicts import evaluation, fitting
 
 from codeneedle.cache_types import Pair
 from codeneedle.records.record import Run
-from codeneedle.report.answer import answer_badge_svg, answer_of
-from codeneedle.report.check import Check, check_pair
+from codeneedle.report.answer import answer_badge_svg, answer_or_refuse
+from codeneedle.report.check import Check, exit_code_and_reason
 from codeneedle.report.verdict import headline_sentences
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
@@ -110,7 +110,7 @@ def test_it_is_told_in_its_own_words_beside_pairs_that_are_not(golden):
     losses = {GOOD: WITHIN, "q8_0/q5_1": WITHIN, MIDDLE: WITHIN}
     found = judge(losing_run({**losses, COARSE: gaining(0.15)}))
 
-    code, line = check_pair(found, Pair.parse(COARSE))
+    code, line = exit_code_and_reason(found, Pair.parse(COARSE))
     assert (Check.OPEN, Pair.parse(MIDDLE)) == (code, found.chosen)
     assert golden == line
     assert {} == found.reference_doubts_by_metric
@@ -284,7 +284,9 @@ def test_a_limit_that_is_said_to_accept_what_a_pair_wins_accepts_it():
 def test_the_most_that_a_pair_loses_is_not_told_as_what_it_gains(golden):
     found = judge(wins_and_losses(1000, {GOOD: (10, 12)}))
     sentence = losses_sentence(found.limits, found.result(Pair.parse(GOOD)))
-    (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge_svg(answer_of(found)))[:1]
+    (shown,) = re.findall("q8_0/q8_0 [^<]*", answer_badge_svg(answer_or_refuse(found)))[
+        :1
+    ]
 
     assert golden == sentence
     assert shown.startswith("q8_0/q8_0 loses at most")
@@ -308,4 +310,4 @@ def test_a_badge_tells_as_most_that_is_lost_neither_a_gain_nor_an_unknown(
     of_metrics = (replace(result.leading_result, bounds=bounds),)
     found = replace(found, results=(replace(result, metric_results=of_metrics),))
 
-    assert golden == shown_on_badge(answer_of(found))
+    assert golden == shown_on_badge(answer_or_refuse(found))

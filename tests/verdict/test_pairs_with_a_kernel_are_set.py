@@ -16,7 +16,7 @@ from codeneedle.records.record import (
     Effective,
     KvBuffer,
 )
-from codeneedle.report.verdict import headline_lines
+from codeneedle.report.verdict import headline_and_gain_lines
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.noise_floor import noise_floor
 from codeneedle.verdict.remark_kinds import RemarkKind
@@ -168,7 +168,7 @@ def test_what_there_is_to_gain_stands_before_what_to_set(golden):
 
     assert found.memory_saving.pair == found.chosen == Pair.parse(SMALL)
     assert 0.013 == round(found.memory_saving.saved_share, 3)
-    assert 23_945 == found.memory_saving.further_tokens
-    assert golden == headline_lines(found, str).lines[0]
+    assert 23_945 == found.memory_saving.further_tokens_in_saved_memory
+    assert golden == headline_and_gain_lines(found, str).lines[0]
     longer = replace(found, limits=replace(found.limits, at=32_768))
-    assert golden == headline_lines(longer, str).lines[0]
+    assert golden == headline_and_gain_lines(longer, str).lines[0]

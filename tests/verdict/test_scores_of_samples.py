@@ -18,7 +18,7 @@ from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_phrases import mean_loss_phrase
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
-from codeneedle.verdict.statistics import error_share, interval, units_needed
+from codeneedle.verdict.statistics import error_share, mean_loss_interval, units_needed
 
 GOOD = "q8_0/q8_0"
 
@@ -61,7 +61,9 @@ def test_a_loss_is_the_difference_of_paired_scores():
     was = scores(150)
     row = row_of(run_of({GOOD: flipped(was, 12, 4)}))
 
-    expected = interval([1.0] * 12 + [0.0] * 184 + [-1.0] * 4, error_share(0, 1))
+    expected = mean_loss_interval(
+        [1.0] * 12 + [0.0] * 184 + [-1.0] * 4, error_share(0, 1)
+    )
     assert (0.04, expected.high) == pytest.approx((row.bounds.mean, row.bounds.high))
     assert (12, 4, 200, 0.02) == (row.lost, row.won, row.bounds.units, row.limit)
 
@@ -112,7 +114,7 @@ def test_six_that_differ_have_a_spread_and_say_how_many_samples_would_decide():
     row = row_of(run_of({GOOD: flipped(scores(45, of=60), 4, 2)}, scores(45, of=60)))
     losses = [1.0] * 4 + [0.0] * 54 + [-1.0] * 2
 
-    expected = interval(losses, error_share(0, 1))
+    expected = mean_loss_interval(losses, error_share(0, 1))
     assert (expected.low, expected.high) == (row.bounds.low, row.bounds.high)
     assert ("open", ()) == (row.decision, row.doubts)
     assert row.needed == units_needed(losses, 0.02, look=1, pairs=1)
@@ -269,7 +271,7 @@ def test_more_right_samples_are_points_better():
     assert (-0.25, 0, 50) == (row.bounds.mean, row.lost, row.won)
     assert ("25.0 points better", True) == (
         mean_loss_phrase(Limits(), row),
-        row.is_better,
+        row.has_gain_above_limit,
     )
 
 

@@ -8,11 +8,11 @@ import pytest
 from codeneedle.cache_types import Candidate
 from codeneedle.verdict.asking_order import JointOrder, PairState, Why
 from codeneedle.verdict.budget_border import (
-    best_of,
-    dominated_pairs,
     has_better_coarser_pair,
     next_budget_target,
+    pair_of_least_upper_loss,
     undominated_pairs,
+    unmeasured_dominated_pairs,
 )
 from codeneedle.verdict.statistics import Bounds, Decision
 
@@ -78,7 +78,7 @@ class TestBorder:
 
         assert {*pairs} == {
             *found,
-            *dominated_pairs(pairs, dict.fromkeys(found, bounds(0, 1))),
+            *unmeasured_dominated_pairs(pairs, dict.fromkeys(found, bounds(0, 1))),
         }
 
     def test_only_what_fits_is_asked(self):
@@ -118,7 +118,7 @@ class TestBorder:
         target = next_budget_target(ORDER, seen, known, pairs)
 
         assert (Why.MORE, 16) == (target.why, target.goal)
-        assert (best_of(known),) == target.pairs
+        assert (pair_of_least_upper_loss(known),) == target.pairs
 
 
 class TestInference:
@@ -127,23 +127,25 @@ class TestInference:
     def test_coarser_weights_and_a_coarser_cache_lose_no_less(self):
         known = {self.FINE: bounds(0.0, 0.01)}
 
-        assert {self.COARSE: self.FINE} == dominated_pairs([self.COARSE], known)
+        assert {self.COARSE: self.FINE} == unmeasured_dominated_pairs(
+            [self.COARSE], known
+        )
 
     @pytest.mark.parametrize("other", [("Q8_0", "f16", "q4_0"), ("Q4_0", "f16", "f16")])
     def test_a_finer_cache_or_weights_alone_tell_nothing(self, other):
         known = {self.FINE: bounds(0.0, 0.01)}
 
-        assert {} == dominated_pairs([candidate(*other)], known)
+        assert {} == unmeasured_dominated_pairs([candidate(*other)], known)
 
     def test_one_that_is_shown_to_lose_less_ends_all_inference(self):
         known = {self.FINE: bounds(0.02, 0.03), self.COARSE: bounds(0.0, 0.01)}
         coarsest = candidate("Q4_0", "q4_0", "q4_0")
 
         assert has_better_coarser_pair(known)
-        assert {} == dominated_pairs([coarsest], known)
+        assert {} == unmeasured_dominated_pairs([coarsest], known)
 
     def test_the_best_is_the_one_with_the_lowest_upper_end(self):
         known = {self.FINE: bounds(0.0, 0.03), self.COARSE: bounds(0.01, 0.02)}
 
-        assert self.COARSE == best_of(known)
-        assert best_of({self.FINE: bounds(0.0, float("inf"))}) is None
+        assert self.COARSE == pair_of_least_upper_loss(known)
+        assert pair_of_least_upper_loss({self.FINE: bounds(0.0, float("inf"))}) is None

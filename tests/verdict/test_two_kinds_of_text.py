@@ -8,9 +8,9 @@ from made_losses import BEYOND, OPEN, WITHIN, losing_run
 from made_verdicts import BELOW, continuing, with_klds, with_text
 
 from codeneedle.cache_types import Pair
-from codeneedle.report.answer import answer_badge_svg, answer_of
-from codeneedle.report.check import Check, check_pair
-from codeneedle.report.losses import losses_of, text_kinds_by_metric
+from codeneedle.report.answer import answer_badge_svg, answer_or_refuse
+from codeneedle.report.check import Check, exit_code_and_reason
+from codeneedle.report.losses import differing_text_kinds_by_metric, losses_of
 from codeneedle.report.page import page
 from codeneedle.report.tidy import table_rows
 from codeneedle.report.verdict import (
@@ -82,7 +82,7 @@ def test_the_first_line_names_both_in_one_breath(golden):
     first, loses, *_ = said(run)
     assert first.startswith("Set: ")
     assert golden == loses
-    code, line = check_pair(judge(run), Pair.parse(GOOD))
+    code, line = exit_code_and_reason(judge(run), Pair.parse(GOOD))
     assert (Check.WITHIN, True) == (code, "of recall" in line and "of ordinary" in line)
 
 
@@ -108,14 +108,14 @@ def test_the_table_has_a_column_of_each_and_says_which_decides():
 def test_columns_keep_their_order_whatever_a_pair_lacks():
     run = with_text(losing_run({MIDDLE: WITHIN}), {GOOD: 0.002, MIDDLE: 0.002})
 
-    assert ["recall", "text"] == [*text_kinds_by_metric(judge(run)).values()]
+    assert ["recall", "text"] == [*differing_text_kinds_by_metric(judge(run)).values()]
 
 
 def test_answers_in_other_words_name_both():
     run = with_text(losing_run({GOOD: WITHIN}), {GOOD: 0.004})
-    answer = answer_of(judge(run))
+    answer = answer_or_refuse(judge(run))
 
-    assert said(run)[1].strip() == answer.sentence
+    assert said(run)[1].strip() == answer.loss_or_keep_sentence
     assert "functions and" in answer_badge_svg(answer)
 
 
@@ -208,7 +208,7 @@ def test_copies_of_a_chunk_decide_nothing():
                 answer["same_as"] = [0] * answer["chunks"]
 
     row = judge(run).result(Pair.parse(GOOD))
-    of_text = [each for each in row.metric_results if each.metric.noun == "chunks"]
+    of_text = [each for each in row.metric_results if each.metric.unit_noun == "chunks"]
 
     assert {1} == {each.bounds.units for each in of_text}
     assert row.decision is not Decision.WITHIN

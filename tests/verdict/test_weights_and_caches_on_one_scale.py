@@ -16,7 +16,7 @@ from made_weights import (
 from codeneedle.cache_types import Candidate, Pair, finer_axes, most_precise
 from codeneedle.errors import BadInput
 from codeneedle.records.record import ModelFacts, Status
-from codeneedle.verdict.asking_order import JointRun, covers
+from codeneedle.verdict.asking_order import JointRun, is_strictly_finer
 from codeneedle.verdict.joint import bits_per_weight, join_runs, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
@@ -72,7 +72,7 @@ class TestCandidates:
             Candidate(t, t, weights=w, weight_bits=b) for w, b, t in (finer, coarser)
         )
 
-        assert covers(fine, coarse) is does
+        assert is_strictly_finer(fine, coarse) is does
 
     def test_a_pair_alone_is_no_candidate(self):
         assert Candidate("f16", "f16") != Pair("f16", "f16")
@@ -257,7 +257,9 @@ class TestMemory:
 
         whole = memory.total_bytes(AT, pair)
 
-        assert whole == pytest.approx(memory.fixed_bytes + memory.caches.size(AT, pair))
+        assert whole == pytest.approx(
+            memory.fixed_bytes + memory.caches.cache_bytes_at(AT, pair)
+        )
         assert memory.fixed_bytes >= run.setup.weights.size_bytes
 
     def test_what_fits_is_the_context_that_fills_the_rest(self):

@@ -30,7 +30,7 @@ from codeneedle.records.store import Store
 from codeneedle.scores import ComputesNan
 from codeneedle.verdict.trust import (
     _has_less_memory_growth,
-    attention_on_cpu,
+    cpu_attention_evidence,
     metrics_of,
     suspect_cells,
     trusted_records,
@@ -81,7 +81,9 @@ def on_cpu(*records, speeds=None):
     """Those of *records* with attention on the CPU, and what tells."""
     by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
     finished = [record for record in records if record.has_numbers]
-    told = attention_on_cpu(finished, speed=lambda record: by_pair.get(record.pair))
+    told = cpu_attention_evidence(
+        finished, speed=lambda record: by_pair.get(record.pair)
+    )
     return {str(pair): evidence for pair, evidence in told.items()}
 
 
@@ -439,10 +441,10 @@ def test_the_probes_that_read_prompts_tell_how_fast():
 
 def test_records_of_a_folder_are_trusted_beside_those_of_their_probe(tmp_path):
     bare, whole = Store(tmp_path / "bare"), Store(tmp_path / "whole")
-    whole.check_and_merge_setup(SETUP)
+    whole.check_and_store_setup(SETUP)
     for store in (bare, whole):
         for record in (cell("f16/f16", parts=2), cell("q4_0/q4_0", parts=30)):
-            store.add(record)
+            store.write_record(record)
 
     assert None is trusted_records(bare, "recall")[Q4].attention
     assert Attention.CPU is trusted_records(whole, "recall")[Q4].attention

@@ -6,16 +6,22 @@ from dataclasses import replace
 import pytest
 from made_losses import OPEN, losing_run
 
-from codeneedle.cache_types import DEFAULT_TYPES, FIRST, Pair, bits, whole_grid
+from codeneedle.cache_types import (
+    DEFAULT_TYPES,
+    FIRST,
+    Pair,
+    bits_per_value,
+    whole_grid,
+)
 from codeneedle.cli.sweep import step_phrase
 from codeneedle.verdict.asking_order import (
     Order,
     PairState,
     StepTarget,
     Why,
-    covers,
+    is_strictly_finer,
     next_target,
-    pairs_ruled_out,
+    pairs_ruled_out_by_finer,
 )
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.next import NextStep
@@ -111,7 +117,7 @@ def test_looks_that_it_skips_have_shares_of_their_own_behind_all_others():
     ],
 )
 def test_a_pair_covers_what_is_less_precise(finer, coarser, expected):
-    assert expected == covers(pair(finer), pair(coarser))
+    assert expected == is_strictly_finer(pair(finer), pair(coarser))
 
 
 def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
@@ -121,13 +127,13 @@ def test_what_a_pair_beyond_covers_is_ruled_out_by_the_coarsest_such_pair():
     assert {
         pair("q4_0/bf16"): pair("q5_0/bf16"),
         pair("q4_0/q5_0"): pair("q5_0/q5_1"),
-    } == pairs_ruled_out(words, others)
+    } == pairs_ruled_out_by_finer(words, others)
 
 
 def test_nothing_is_ruled_out_once_a_measured_pair_contradicts():
     words = {pair("q5_0/q5_0"): Decision.BEYOND, pair("q4_0/q4_0"): Decision.WITHIN}
 
-    assert {} == pairs_ruled_out(words, [pair("q4_1/q4_1")])
+    assert {} == pairs_ruled_out_by_finer(words, [pair("q4_1/q4_1")])
 
 
 # What is next
@@ -146,7 +152,7 @@ def test_then_pairs_smaller_than_what_is_within_that_settle_most_of_the_others()
     name, goal, why = asked(first)
 
     assert (12, Why.SMALLER) == (goal, why)
-    assert not covers(MIXED, pair(name))
+    assert not is_strictly_finer(MIXED, pair(name))
     assert _bits(pair(name)) < _bits(EIGHT)
 
 
@@ -285,12 +291,14 @@ def test_it_finds_the_smallest_pair_and_checks_one_that_is_ruled_out(limit, unbo
     assert len(turns) <= 13
     checks = [turn for turn in turns if turn[0] is Why.CHECK]
     assert len(checks) <= 1
-    out = pairs_ruled_out({p: each.decision for p, each in seen.items()}, OTHERS)
+    out = pairs_ruled_out_by_finer(
+        {p: each.decision for p, each in seen.items()}, OTHERS
+    )
     assert all(truth(each) is Decision.BEYOND for each in out)
 
 
 def _bits(each):
-    return bits(each.k) + bits(each.v)
+    return bits_per_value(each.k) + bits_per_value(each.v)
 
 
 def test_a_check_that_comes_out_within_opens_what_was_ruled_out():

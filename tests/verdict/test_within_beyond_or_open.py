@@ -33,14 +33,14 @@ from codeneedle.cache_types import Pair
 from codeneedle.models.pretrained import BUILT_IN
 from codeneedle.probes.metrics import LossKind
 from codeneedle.records.record import Effective, KvBuffer, Run, Status
-from codeneedle.verdict.judge import judge, pareto_front
+from codeneedle.verdict.judge import judge, pareto_front_with_chosen_pair
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import metrics_by_unit
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
     Decision,
     error_share,
-    interval,
+    mean_loss_interval,
     units_needed,
 )
 
@@ -119,7 +119,7 @@ def test_a_loss_is_what_the_right_tokens_have_less_than_with_the_reference():
 
     row = row_of(losing_run({GOOD: losses, COARSE: BEYOND}))
 
-    expected = interval(losses, error_share(0, 2))
+    expected = mean_loss_interval(losses, error_share(0, 2))
     assert (row.bounds.mean, row.bounds.low, row.bounds.high) == pytest.approx(
         (expected.mean, expected.low, expected.high)
     )
@@ -389,7 +389,7 @@ def test_each_time_that_a_pair_gets_functions_is_one_more_look(functions, look):
     losses = (OPEN * 4)[:functions]
     for pair, share in ((GOOD, error_share(look, 2)), (COARSE, error_share(0, 2))):
         asked = losses if pair == GOOD else OPEN
-        expected = interval(asked, share)
+        expected = mean_loss_interval(asked, share)
         assert row_of(run, pair).bounds.high == pytest.approx(expected.high)
 
 
@@ -638,7 +638,7 @@ def test_each_metric_shares_the_error_among_the_pairs_that_it_compares():
     )
 
     assert alone.bounds == row_of(run).bounds
-    expected = interval([0.001, 0.002] * 8, error_share(0, 3))
+    expected = mean_loss_interval([0.001, 0.002] * 8, error_share(0, 3))
     assert row_of(run, GOOD, "kld").bounds.high == pytest.approx(expected.high)
 
 
@@ -880,7 +880,7 @@ def test_of_pairs_of_one_size_the_best_is_that_which_loses_least():
 
     verdict = judge(run)
 
-    front = {str(each.pair) for each in pareto_front(verdict)}
+    front = {str(each.pair) for each in pareto_front_with_chosen_pair(verdict)}
 
     assert {str(verdict.reference), str(verdict.chosen), COARSE, "q8_0/q4_0"} == front
 

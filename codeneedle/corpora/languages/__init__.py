@@ -73,7 +73,7 @@ class Language:
 def all_languages() -> Mapping[str, Language]:
     """All languages by name; their parsers are imported when a text is read."""
     names = [module.name for module in pkgutil.iter_modules(__path__)]
-    return {name: _language(name) for name in sorted(names) if name[0] != "_"}
+    return {name: _import_language(name) for name in sorted(names) if name[0] != "_"}
 
 
 def language_names_phrase() -> str:
@@ -109,7 +109,7 @@ def language_of_suffix(suffix: str, *, source: str) -> Language:
     )
 
 
-def _language(name: str) -> Language:
+def _import_language(name: str) -> Language:
     """The language of the module *name*, which is imported."""
     module = importlib.import_module(f"{__name__}.{name}")
     return Language(

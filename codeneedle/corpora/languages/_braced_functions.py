@@ -140,7 +140,7 @@ class Grammar:
 
     def _grammar(self) -> "tree_sitter.Language":
         """The grammar of tree-sitter, imported when it is asked for."""
-        return _grammar_of(self.package, self.entry)
+        return _import_grammar(self.package, self.entry)
 
     def _functions_and_first_error(self, text: str) -> _Found:
         """The functions of *text* by this grammar alone, and its first error."""
@@ -162,7 +162,7 @@ class Grammar:
         """
         around: list[tuple[str, tree_sitter.Node, tree_sitter.Node]] = []
         for node in self._naming_nodes(root):
-            naming = self._name_and_node(node)
+            naming = self._name_and_named_node(node)
             if naming is None:
                 continue
             while around and node.start_byte >= around[-1][1].end_byte:
@@ -174,19 +174,21 @@ class Grammar:
             word, named = naming
             name = f"{around[-1][0]}.{word}" if around else word
             around.append((name, node, named))
-            body = self._body(named)
+            body = self._intact_body_or_none(named)
             is_quotable = len(lines[node.start_point.row]) <= LONGEST_LINE
             if body is not None and is_quotable:
                 yield self._function(name, node, body, lines)
 
-    def _body(self, named: "tree_sitter.Node") -> "tree_sitter.Node | None":
+    def _intact_body_or_none(
+        self, named: "tree_sitter.Node"
+    ) -> "tree_sitter.Node | None":
         """The body of a function between braces, if there is no error in it."""
         body = named.child_by_field_name("body")
         if body is None or body.type not in self.blocks or body.has_error:
             return None
         return None if named.type in self.holders else body
 
-    def _name_and_node(
+    def _name_and_named_node(
         self, node: "tree_sitter.Node"
     ) -> "tuple[str, tree_sitter.Node] | None":
         """The name that *node* gives, and what it names; None if that is nothing."""
@@ -195,7 +197,7 @@ class Grammar:
             return None if name is None else (_tidy_name(self.word(name)), node)
         of_name, of_value = self.values[node.type]
         name = node.child_by_field_name(of_name) if of_name else None
-        value = _inner_value(node.child_by_field_name(of_value))
+        value = _value_without_wrappers(node.child_by_field_name(of_value))
         if value is None or value.type not in self.closures:
             return None
         if name is not None:
@@ -253,7 +255,9 @@ def _is_closing_brace_alone(body: "tree_sitter.Node", lines: Sequence[str]) -> b
     return not lines[end.row].encode()[: end.column - 1].strip()
 
 
-def _inner_value(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
+def _value_without_wrappers(
+    value: "tree_sitter.Node | None",
+) -> "tree_sitter.Node | None":
     """The *value* within parentheses and casts; of a list, its first."""
     while value is not None and value.type in _WRAPPERS:
         value = next(iter(value.named_children), None)
@@ -261,7 +265,7 @@ def _inner_value(value: "tree_sitter.Node | None") -> "tree_sitter.Node | None":
 
 
 @functools.cache
-def _grammar_of(package: str, entry: str) -> "tree_sitter.Language":
+def _import_grammar(package: str, entry: str) -> "tree_sitter.Language":
     """The grammar that the function *entry* of *package* returns."""
     import tree_sitter
 

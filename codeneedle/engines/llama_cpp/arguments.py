@@ -14,10 +14,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import HOST, ModelSpec
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.errors import BadInput
-from codeneedle.models.weights import parts_beside
-from codeneedle.system.contents import named_files
+from codeneedle.models.weights import present_model_parts
+from codeneedle.system.contents import existing_files_in_words
 from codeneedle.system.inherited_variables import UNROTATED
-from codeneedle.system.machine import busy_cores, usable_cores
+from codeneedle.system.machine import measure_busy_cores, usable_cores
 
 ALL_LAYERS = "999"
 """
@@ -83,20 +83,20 @@ def parse(words: Iterable[str]) -> list[Argument]:
     """
     groups: list[list[str]] = []
     for word in words:
-        if groups and not _is_name(word):
+        if groups and not _is_option_name(word):
             groups[-1].append(word)
         else:
             groups.append([word])
     return [_argument_from_words(group) for group in groups]
 
 
-def _is_name(word: str) -> bool:
+def _is_option_name(word: str) -> bool:
     return word.startswith("-") and not _SIZED_NUMBER.match(word)
 
 
 def _argument_from_words(words: Sequence[str]) -> Argument:
     """One argument of *words*: an option with its values, or values without a name."""
-    if not _is_name(words[0]):
+    if not _is_option_name(words[0]):
         return Argument("", tuple(words), tuple(words))
     name, equals, value = words[0].partition("=")
     if name.startswith("--"):
@@ -137,8 +137,8 @@ def attention_on_cpu_arguments(model: ModelSpec) -> tuple[str, ...]:
 
 def files_in(words: Iterable[str]) -> Iterator[Path]:
     """The files that *words* name; of weights in parts each part."""
-    for path in named_files(words):
-        yield from parts_beside(path) if path.suffix == ".gguf" else (path,)
+    for path in existing_files_in_words(words):
+        yield from present_model_parts(path) if path.suffix == ".gguf" else (path,)
 
 
 def stretches_context(words: Iterable[str]) -> bool:
@@ -285,10 +285,10 @@ class Launch:
     """Key that it asks for; empty for a random one."""
 
 
-def command(launch: Launch, *, port: int) -> list[str]:
+def server_command(launch: Launch, *, port: int) -> list[str]:
     """The argv that serves *launch*. Pure, so that a test can read it; no secrets."""
     return [
-        *launch.binary.words,
+        *launch.binary.command_words,
         *("--model", str(launch.model.weights.path)),
         *("--alias", launch.alias),
         *("--host", HOST),
@@ -332,7 +332,9 @@ def threads_should_sleep(model: ModelSpec) -> bool:
         return os.environ[WAIT_POLICY].lower() == "passive"
     # Of a model this small, a thread waits more than it computes. Workers that share
     # the cores leave each other their own.
-    return model.is_tiny or (model.threads is None and busy_cores() >= BUSY_CORES)
+    return model.is_tiny or (
+        model.threads is None and measure_busy_cores() >= BUSY_CORES
+    )
 
 
 def wait_policy_label(is_passive: bool) -> str:
@@ -416,7 +418,13 @@ def base_file_command(command: Sequence[str], chunks: int) -> list[str]:
         command: What read the text with the reference, as a record has it.
         chunks: Chunks of text.
     """
-    return [*_without_text(command), "--file", TEXT, "--chunks", str(chunks)]
+    return [
+        *_replace_base_and_drop_text(command),
+        "--file",
+        TEXT,
+        "--chunks",
+        str(chunks),
+    ]
 
 
 def text_file_in(command: Sequence[str]) -> str:
@@ -432,10 +440,10 @@ def comparison_command(command: Sequence[str]) -> list[str]:
     """
     if _BASE not in command:
         return list(command)
-    return [*_without_text(command), _COMPARES]
+    return [*_replace_base_and_drop_text(command), _COMPARES]
 
 
-def _without_text(command: Sequence[str]) -> list[str]:
+def _replace_base_and_drop_text(command: Sequence[str]) -> list[str]:
     """*command* without what it reads, with the base file of this folder."""
     words = list(without_arguments(command, {"--file", "--chunks", _COMPARES}))
     if _BASE in words[:-1]:

@@ -81,14 +81,14 @@ def backend_cmake_options(backend: Backend | None) -> list[str]:
         ToolMissing: If what it is compiled with is not installed.
     """
     if backend is None:
-        nvcc = cuda_compiler()
+        nvcc = cuda_compiler_if_gpu()
         return [] if nvcc is None else _cuda_cmake_options(nvcc)
     tool = _needed_program_path(backend)
     match backend.name:
         case "cuda":
             return _cuda_cmake_options(tool)
         case "hip":
-            clang = _hip_clang(tool)
+            clang = _ask_hipconfig_for_clang(tool)
             return [backend.switch, f"-DCMAKE_HIP_COMPILER={clang}", ALL_KERNELS]
         case "sycl":
             compilers = ("-DCMAKE_C_COMPILER=icx", f"-DCMAKE_CXX_COMPILER={tool}")
@@ -102,7 +102,7 @@ def has_nvidia_gpu() -> bool:
     return any(Path(path).exists() for path in ("/dev/nvidiactl", "/dev/dxg"))
 
 
-def cuda_compiler() -> str | None:
+def cuda_compiler_if_gpu() -> str | None:
     """Path of nvcc, if there also is a GPU to compile for; None otherwise."""
     return _nvcc_path() if has_nvidia_gpu() else None
 
@@ -138,14 +138,14 @@ def _needed_program_path(backend: Backend) -> str:
         raise ToolMissing(
             tool="Metal",
             reason="is on Macs alone",
-            hint=f"Here there are: {_other_backends('metal')}.",
+            hint=f"Here there are: {_other_backends_phrase('metal')}.",
         )
     if not backend.needs:
         return ""
     path = (
         _nvcc_path()
         if backend.needs == "nvcc"
-        else _first_program(*_possible_paths(backend.needs))
+        else _first_program(*_rocm_program_paths(backend.needs))
     )
     if path is None:
         raise ToolMissing(
@@ -156,16 +156,16 @@ def _needed_program_path(backend: Backend) -> str:
     return path
 
 
-def _possible_paths(program: str) -> tuple[str, str]:
+def _rocm_program_paths(program: str) -> tuple[str, str]:
     """Where *program* of ROCm may be: on PATH, or in the folder of AMD's packages."""
     return (program, f"/opt/rocm/bin/{program}")
 
 
-def _other_backends(name: str) -> str:
+def _other_backends_phrase(name: str) -> str:
     return ", ".join(each.name for each in BACKENDS if each.name != name)
 
 
-def _hip_clang(hipconfig: str) -> Path:
+def _ask_hipconfig_for_clang(hipconfig: str) -> Path:
     """The compiler of ROCm, in the folder that its own program names."""
     answer = processes.run_for_output([hipconfig, "-l"], timeout_s=ASK_TIMEOUT_S)
     folder = answer.stdout.strip()

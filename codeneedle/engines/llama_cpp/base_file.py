@@ -21,12 +21,12 @@ from codeneedle.engines.distributions import values_per_row
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.tools import DivergenceTask, Reference, ToolRun
 from codeneedle.errors import BadInput, CellError, FolderUnusable
-from codeneedle.system.contents import content_hash
+from codeneedle.system.contents import cached_content_hash
 from codeneedle.system.files import (
+    file_size_or_zero,
     open_regular,
-    read_note,
+    read_json_or_none,
     refuse_linked_folder,
-    size_of,
     write_atomically,
 )
 from codeneedle.text import plural
@@ -42,7 +42,7 @@ FEWEST_CHUNKS = 2
 """Chunks without which llama-perplexity compares nothing."""
 
 
-def scored_tokens(*, chunks: int, context: int) -> int:
+def scored_token_count(*, chunks: int, context: int) -> int:
     """
     How many tokens are compared: the second half of each chunk but its last token.
 
@@ -54,7 +54,7 @@ def scored_tokens(*, chunks: int, context: int) -> int:
 
 def predicted_bytes(*, vocabulary: int, chunks: int, context: int) -> int:
     """Exact size of a base file, in bytes."""
-    scored = scored_tokens(chunks=chunks, context=context)
+    scored = scored_token_count(chunks=chunks, context=context)
     tokens_bytes = 4 * chunks * context
     return HEADER.size + tokens_bytes + 2 * values_per_row(vocabulary) * scored
 
@@ -109,12 +109,12 @@ class BaseFile:
 
     def usable_reference(self, identity: Identity) -> Reference | None:
         """What it holds, if it is complete and was made of *identity*; else None."""
-        note = read_note(self.note_path, BaseFileFacts)
+        note = read_json_or_none(self.note_path, BaseFileFacts)
         if note is None or note.identity != identity:
             return None
         if self.fault(self.path, identity, chunks=note.chunks) is not None:
             return None
-        if content_hash(self.path) != note.fingerprint:
+        if cached_content_hash(self.path) != note.fingerprint:
             return None
         return Reference(chunks=note.chunks, ppl=note.ppl, seconds=note.seconds)
 
@@ -138,7 +138,7 @@ class BaseFile:
             return f"it has {size:,} bytes instead of {expected:,}"
         return None
 
-    def keep_draft(self, identity: Identity, reference: Reference) -> None:
+    def keep_draft_with_note(self, identity: Identity, reference: Reference) -> None:
         """
         Make the draft, which has no `fault`, the base file, and note what it is of.
 
@@ -151,7 +151,7 @@ class BaseFile:
             identity=identity,
             chunks=chunks,
             size_bytes=self.draft.stat().st_size,
-            fingerprint=content_hash(self.draft),
+            fingerprint=cached_content_hash(self.draft),
             ppl=reference.ppl,
             seconds=reference.seconds,
         )
@@ -159,7 +159,7 @@ class BaseFile:
         # Last: a file without a note is never used.
         write_atomically(self.note_path, msgspec.json.format(msgspec.json.encode(note)))
 
-    def remove_files(self) -> None:
+    def clear_files_for_writing(self) -> None:
         """
         Remove the file, its note and its draft, before it is written.
 
@@ -171,7 +171,7 @@ class BaseFile:
             path.unlink(missing_ok=True)
 
     def present_bytes(self) -> int:
-        """Bytes on disk that `remove_files` would free."""
+        """Bytes on disk that `clear_files_for_writing` would free."""
         return sum(
             path.stat().st_size for path in (self.path, self.draft) if path.is_file()
         )
@@ -198,7 +198,7 @@ class Job:
 
     def written_bytes(self) -> int:
         """What it has written of a base file, which grows while the log is silent."""
-        return 0 if self.text is None else size_of(self.base)
+        return 0 if self.text is None else file_size_or_zero(self.base)
 
     def fault(self) -> str:
         """What is wrong with what came so far, as a phrase; empty if none is found."""
@@ -297,7 +297,7 @@ class BaseFileTool(ABC):
             rotation=self.model.rotation,
         )
 
-    def reference(self, task: DivergenceTask) -> Reference | None:
+    def find_stored_reference(self, task: DivergenceTask) -> Reference | None:
         """The base file of *task*; None unless it is whole and of the same input."""
         base = BaseFile.of(task.folder, context=task.context)
         return base.usable_reference(self.identity(task))
@@ -309,7 +309,7 @@ class BaseFileTool(ABC):
         base = BaseFile.of(task.folder, context=task.context)
         identity = self.identity(task)
         with translating_folder_errors(base.path.parent):
-            base.remove_files()
+            base.clear_files_for_writing()
             text = write_text_file(base.path.parent, task.text)
         started = time.monotonic()
         try:
@@ -326,7 +326,7 @@ class BaseFileTool(ABC):
             seconds = round(time.monotonic() - started, 4)
             kept = Reference(chunks=written.chunks, ppl=written.ppl, seconds=seconds)
             with translating_folder_errors(base.path.parent):
-                base.keep_draft(identity, kept)
+                base.keep_draft_with_note(identity, kept)
             return kept
         finally:
             with contextlib.suppress(OSError):
@@ -364,8 +364,16 @@ def text_too_short_error(
     ways = [
         f"{option} {value} or less"
         for option, value, is_possible in (
-            ("--chunks", fitting, is_shorter and _chunks_suffice(fitting, context)),
-            ("--divergence-context", shorter, _chunks_suffice(chunks, shorter)),
+            (
+                "--chunks",
+                fitting,
+                is_shorter and _has_enough_scored_tokens(fitting, context),
+            ),
+            (
+                "--divergence-context",
+                shorter,
+                _has_enough_scored_tokens(chunks, shorter),
+            ),
         )
         if is_possible
     ]
@@ -380,9 +388,9 @@ def text_too_short_error(
     )
 
 
-def _chunks_suffice(chunks: int, context: int) -> bool:
+def _has_enough_scored_tokens(chunks: int, context: int) -> bool:
     """Whether so many chunks of *context* tokens have `LEAST_SCORED` scored ones."""
-    return scored_tokens(chunks=chunks, context=context) >= LEAST_SCORED
+    return scored_token_count(chunks=chunks, context=context) >= LEAST_SCORED
 
 
 def refuse_too_few_tokens(*, chunks: int, context: int) -> None:
@@ -392,9 +400,9 @@ def refuse_too_few_tokens(*, chunks: int, context: int) -> None:
     Raises:
         BadInput: Naming how many there are.
     """
-    if _chunks_suffice(chunks, context):
+    if _has_enough_scored_tokens(chunks, context):
         return
-    scored = scored_tokens(chunks=chunks, context=context)
+    scored = scored_token_count(chunks=chunks, context=context)
     raise BadInput(
         source="--chunks",
         reason=f"{plural(chunks, 'chunk')} of {context:,} tokens score {scored} "

@@ -25,17 +25,17 @@ from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.tool_options import (
     BENCH_NEEDED,
     BENCH_OFFLOAD,
-    options_in,
-    translate_arguments,
+    bench_and_lacking_arguments,
+    parse_bench_option_names,
 )
-from codeneedle.engines.reasons import printable_line
+from codeneedle.engines.reasons import printable_line_beginning
 from codeneedle.engines.tools import Speeds, SpeedTask, ToolRun
 from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.records.record import Effective, Status, Trouble
 from codeneedle.system import processes
-from codeneedle.system.files import tail
+from codeneedle.system.files import masked_log_tail
 from codeneedle.system.inherited_variables import inherited_variables
-from codeneedle.system.watched import run_watched
+from codeneedle.system.watched import run_with_silence_limit
 
 PHASES = 4
 """Warm-up, depth, reading, writing: each may be silent for as long as is allowed."""
@@ -60,7 +60,9 @@ class Bench:
     model: ModelSpec  # what it computes with
 
     @classmethod
-    def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> Self:
+    def of_checked_installation(
+        cls, tools: Tools, facts: ServerFacts, model: ModelSpec
+    ) -> Self:
         """
         The llama-bench of an installation.
 
@@ -78,14 +80,14 @@ class Bench:
             )
         tool = tools.bench or Program(tools.server.path.with_name(BENCH))
         return cls(
-            tool=tool, help_text=_checked_help_text(tool), server=facts, model=model
+            tool=tool, help_text=_ask_for_checked_help(tool), server=facts, model=model
         )
 
     @property
     def arguments(self) -> Mapping[str, str]:
         """Further arguments by name: ours, which those of the user replace."""
         ours = {BENCH_OFFLOAD: ALL_LAYERS}
-        options = options_in(self.help_text)
+        options = parse_bench_option_names(self.help_text)
         if "--progress" in options:
             ours["--progress"] = ""
         if self.model.is_tiny:
@@ -93,7 +95,9 @@ class Bench:
             ours["--threads"] = "1"
             if "--poll" in options:
                 ours["--poll"] = "0"
-        return ours | translate_arguments(self.model.arguments, self.help_text)[0]
+        return (
+            ours | bench_and_lacking_arguments(self.model.arguments, self.help_text)[0]
+        )
 
     def measure(
         self,
@@ -109,14 +113,16 @@ class Bench:
         note(ToolRun(command=command))
         output = self._run(command, log=log, silence_s=silence_s, progress=progress)
         result = read_result(output, task)
-        effective = replace(logs.effective_settings(output), build=result.pp.build)
+        effective = replace(
+            logs.effective_settings(output), build=result.pp.build_label
+        )
         note(ToolRun(command=command, effective=effective))
         self._verify(task, result, effective, output)
         row = result.pp
         return Speeds(
             pp=row.speeds,
             tg=result.tg.speeds,
-            build=row.build,
+            build=row.build_label,
             cpu=row.cpu_info,
             gpu=row.gpu_info,
             backends=row.backends,
@@ -140,7 +146,7 @@ class Bench:
         # A flag has no value. Verbose: else only errors are logged, neither cache
         # types nor conversions.
         words = [word for item in arguments.items() for word in item if word]
-        return (*self.tool.words, "--verbose", *words)
+        return (*self.tool.command_words, "--verbose", *words)
 
     def _run(
         self,
@@ -171,7 +177,7 @@ class Bench:
                     _current_phase(log), time.monotonic() - began, log
                 )
 
-        returncode = run_watched(
+        returncode = run_with_silence_limit(
             command,
             env=env,
             log=log,
@@ -247,7 +253,7 @@ class BenchRow:
     samples_ts: tuple[float, ...]  # speed of each repetition, in tokens per second
 
     @property
-    def build(self) -> str:
+    def build_label(self) -> str:
         """Number and commit: ``11434 (b0a2feb64)``."""
         return f"{self.build_number} ({self.build_commit})"
 
@@ -277,7 +283,7 @@ def read_result(output: str, task: SpeedTask) -> BenchResult:
     try:
         return _parse_result(output, task)
     except ValueError as error:
-        trouble = logs.trouble(output)
+        trouble = logs.find_trouble(output)
         raise CellError(
             f"llama-bench gave no result: {error}"
             f"{f'; its log: {trouble.reason}' if trouble else ''}",
@@ -299,7 +305,7 @@ def differences(
         layers: Layers that were to be offloaded; None for any number.
     """
     for row in (result.pp, result.tg):
-        yield from mismatch.wrong_types(task.pair, row.type_k, row.type_v)
+        yield from mismatch.wrong_type_phrases(task.pair, row.type_k, row.type_v)
         if row.flash_attn != 1:
             is_off = row.flash_attn == 0
             yield f"flash attention is {'off' if is_off else 'its own choice'}, not on"
@@ -310,19 +316,21 @@ def differences(
 def last_phase(output: str) -> str | None:
     """What llama-bench does now: ``prompt run 2/3``; None if it does not say."""
     phases = _PROGRESS.findall(output)
-    return printable_line(phases[-1]).strip() if phases else None
+    return printable_line_beginning(phases[-1]).strip() if phases else None
 
 
-def is_unknown_type(output: str) -> bool:
+def has_refused_cache_type(output: str) -> bool:
     """Whether llama-bench refused a cache type; it knows fewer than the server."""
     return bool(_UNKNOWN_TYPE.search(output))
 
 
-def _checked_help_text(bench: Program) -> str:
+def _ask_for_checked_help(bench: Program) -> str:
     """What *bench* says of its options, with all that are needed."""
-    answer = processes.run_for_output([*bench.words, "--help"], timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output(
+        [*bench.command_words, "--help"], timeout_s=ASK_TIMEOUT_S
+    )
     help_text = answer.stdout + answer.stderr
-    options = options_in(help_text)
+    options = parse_bench_option_names(help_text)
     missing = [name for name in BENCH_NEEDED if name not in options]
     if "jsonl" not in help_text:
         missing.append("--output jsonl")
@@ -341,8 +349,12 @@ def _parse_result(output: str, task: SpeedTask) -> BenchResult:
     if len(rows) != 2:  # noqa: PLR2004 - reading and writing
         raise ValueError(f"{len(rows)} result lines instead of 2")
     return BenchResult(
-        pp=_row_of_test(rows, (task.prompt_tokens, 0, task.depth), task.repetitions),
-        tg=_row_of_test(rows, (0, task.generated_tokens, task.depth), task.repetitions),
+        pp=_checked_row_of_test(
+            rows, (task.prompt_tokens, 0, task.depth), task.repetitions
+        ),
+        tg=_checked_row_of_test(
+            rows, (0, task.generated_tokens, task.depth), task.repetitions
+        ),
     )
 
 
@@ -361,14 +373,14 @@ def _parse_rows(output: str) -> Iterator[BenchRow]:
 def _printable_row(row: BenchRow) -> BenchRow:
     """*row* with all texts safe to show: they go into reasons and reports."""
     texts = {
-        field.name: printable_line(value)
+        field.name: printable_line_beginning(value)
         for field in fields(row)
         if isinstance(value := getattr(row, field.name), str)
     }
     return replace(row, **texts)  # type: ignore[arg-type]
 
 
-def _row_of_test(
+def _checked_row_of_test(
     rows: list[BenchRow], size: tuple[int, int, int], repetitions: int
 ) -> BenchRow:
     """The one of *rows* of that *size*; a ValueError if its samples cannot be."""
@@ -393,7 +405,7 @@ def _row_of_test(
 def _exit_error(output: str, *, returncode: int, log: Path) -> CellError:
     """Why llama-bench failed; a type that it does not know is unsupported."""
     cause = logs.cause(output, returncode)
-    if is_unknown_type(output):
+    if has_refused_cache_type(output):
         cause = Trouble(Status.UNSUPPORTED, "it does not know this cache type")
     excerpt = logs.last_lines(output)
     return Died(
@@ -416,4 +428,4 @@ def _current_phase(log: Path) -> str:
 
     ``loading`` if it does not say.
     """
-    return last_phase(tail(log, _TAIL_BYTES)) or "loading"
+    return last_phase(masked_log_tail(log, _TAIL_BYTES)) or "loading"

@@ -34,8 +34,12 @@ from codeneedle.engines.llama_cpp.release import (
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 from codeneedle.system import machine, processes
-from codeneedle.system.files import ensure_whole_folder, size_of, tail
-from codeneedle.system.orphans import end_orphans, running_with_note
+from codeneedle.system.files import (
+    ensure_whole_folder,
+    file_size_or_zero,
+    masked_log_tail,
+)
+from codeneedle.system.orphans import end_orphans_and_clean_up, running_with_note
 from codeneedle.system.secrets import is_secret
 from codeneedle.text import duration_text
 
@@ -104,7 +108,7 @@ pip asks for the metadata of a source package even if it only downloads it.
 """
 
 
-def build(
+def ensure_built(
     report: Report, backend: Backend | None = None, *, patches: Sequence[Path] = ()
 ) -> Path:
     """
@@ -126,25 +130,25 @@ def build(
         FolderUnusable: If the disk is full, or files cannot be written.
     """
     final = built_folder(variant=_variant_name(backend, patches))
-    if _is_complete(final):
+    if _has_all_programs(final):
         return final
     _refuse_without_compiler()
     options = [*_common_cmake_options(), *backend_cmake_options(backend)]
 
-    def wait_for_other_build() -> None:
+    def report_and_wait_briefly() -> None:
         report("waiting for another build", 0, 0)
         time.sleep(POLL_S)
 
-    def make(draft: Path) -> Path:
-        end_orphans()
-        return _build(_Steps(draft, report), options, patches)
+    def end_orphans_and_build(draft: Path) -> Path:
+        end_orphans_and_clean_up()
+        return _build_in_draft(_Steps(draft, report), options, patches)
 
     return ensure_whole_folder(
         final,
-        make,
-        is_whole=lambda: _is_complete(final),
+        end_orphans_and_build,
+        is_whole=lambda: _has_all_programs(final),
         needed_bytes=NEEDED_BYTES,
-        waiting=wait_for_other_build,
+        waiting=report_and_wait_briefly,
     )
 
 
@@ -171,7 +175,7 @@ def build_tool_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {**kept, "NINJA_STATUS": "[%f/%t] ", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
-def unpack(archive: Path, *, into: Path) -> Path:
+def unpack_llama_cpp(archive: Path, *, into: Path) -> Path:
     """
     The folder ``llama.cpp`` of *archive*, unpacked.
 
@@ -199,7 +203,7 @@ class _Steps:
     """Runs the steps of one build."""
 
     folder: Path  # the draft; the log of a failed step is kept beside it
-    report: Report  # see `build`
+    report: Report  # see `ensure_built`
 
     def run(
         self,
@@ -233,8 +237,10 @@ class _Steps:
             last_s = time.monotonic()
             while child.poll() is None:
                 # The maximum: a page of warnings may hide the last step for a while.
-                done = max(done, _steps_in(tail(log, _TAIL_BYTES)))
-                before, written = written, size_of(log)
+                done = max(
+                    done, _last_step_and_total(masked_log_tail(log, _TAIL_BYTES))
+                )
+                before, written = written, file_size_or_zero(log)
                 if written != before:
                     last_s = time.monotonic()
                 silence_s = time.monotonic() - last_s
@@ -246,7 +252,9 @@ class _Steps:
         if silence_s > SILENCE_S:
             reason = f"was ended: nothing was written for {duration_text(SILENCE_S)}"
             raise self.step_error(phase, reason, hint=f"{hint} {HANGS}".strip())
-        self.report(phase, *max(done, _steps_in(tail(log, _TAIL_BYTES))))
+        self.report(
+            phase, *max(done, _last_step_and_total(masked_log_tail(log, _TAIL_BYTES)))
+        )
         if child.returncode and not may_fail:
             reason = f"ended with exit code {child.returncode}"
             raise self.step_error(phase, reason, hint=hint)
@@ -256,7 +264,10 @@ class _Steps:
     def step_error(self, phase: str, reason: str, *, hint: str = "") -> ToolFailed:
         """Error of a phase, with lines of its log: from the first error on, or last."""
         log = self.log_path(phase)
-        quoted = [f"\n  {line}" for line in _error_lines(tail(log, _TAIL_BYTES))]
+        quoted = [
+            f"\n  {line}"
+            for line in _lines_from_first_error(masked_log_tail(log, _TAIL_BYTES))
+        ]
         where = f"The whole log is {log}. " if log.exists() else ""
         return ToolFailed(
             tool="llama.cpp",
@@ -279,7 +290,9 @@ def _variant_name(backend: Backend | None, patches: Sequence[Path]) -> str:
     return f"{name}-{hashlib.sha256(changes).hexdigest()[:8]}" if changes else name
 
 
-def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Path:
+def _build_in_draft(
+    steps: _Steps, options: Sequence[str], patches: Sequence[Path]
+) -> Path:
     """
     A folder inside the draft that holds what is to be kept.
 
@@ -288,7 +301,7 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
     pip = install_private_pip(steps)
     archive = _fetch_archive(steps, pip)
     steps.report("unpacking", 0, 0)
-    tree = unpack(archive, into=steps.folder / "source")
+    tree = unpack_llama_cpp(archive, into=steps.folder / "source")
     cmake, ninja = _find_or_fetch_cmake(steps, pip)
     for patch in patches:
         argv = [*("patch", "-p1", "-d", str(tree)), *("-i", str(patch.absolute()))]
@@ -314,7 +327,7 @@ def _build(steps: _Steps, options: Sequence[str], patches: Sequence[Path]) -> Pa
         if made.is_file():
             shutil.copy2(made, finished / made.name)
     shutil.copy2(tree / "LICENSE", finished / "LICENSE")
-    _check_build(steps, finished / SERVER)
+    _refuse_wrong_build(steps, finished / SERVER)
     note = {
         "build": PINNED_BUILD,
         "archive": f"{PACKAGE} {PACKAGE_VERSION}",
@@ -385,7 +398,7 @@ def _write_fake_setuptools(folder: Path) -> Path:
 def _find_or_fetch_cmake(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
     """Paths of cmake and ninja: those on PATH if new enough, else fetched by pip."""
     cmake, ninja = shutil.which("cmake"), shutil.which("ninja")
-    if cmake and ninja and _version_of(cmake) >= OLDEST_CMAKE:
+    if cmake and ninja and _ask_cmake_version(cmake) >= OLDEST_CMAKE:
         return cmake, ninja
     home = steps.folder / "tools"
     steps.run(
@@ -405,7 +418,7 @@ def _find_or_fetch_cmake(steps: _Steps, pip: Sequence[str]) -> tuple[str, str]:
     return cmake, ninja
 
 
-def _version_of(cmake: str) -> tuple[int, int]:
+def _ask_cmake_version(cmake: str) -> tuple[int, int]:
     """Version of *cmake*; (0, 0) if it does not say."""
     try:
         answer = processes.run_for_output([cmake, "--version"], timeout_s=ASK_TIMEOUT_S)
@@ -435,7 +448,7 @@ def _common_cmake_options() -> list[str]:
     ]
 
 
-def _check_build(steps: _Steps, server: Path) -> None:
+def _refuse_wrong_build(steps: _Steps, server: Path) -> None:
     """Stop at a new llama-server that does not state the right build."""
     steps.report("checking", 0, 0)
     answer = processes.run_for_output(
@@ -474,7 +487,7 @@ def _refuse_without_compiler() -> None:
         )
 
 
-def _is_complete(folder: Path) -> bool:
+def _has_all_programs(folder: Path) -> bool:
     return all(os.access(folder / name, os.X_OK) for name in PROGRAMS)
 
 
@@ -490,13 +503,13 @@ def _stall_note(phase: str, done: int, steps: int) -> str:
     return f"{phase} is silent{at}: it may hang (Ctrl-C ends it)"
 
 
-def _steps_in(log_tail: str) -> tuple[int, int]:
+def _last_step_and_total(log_tail: str) -> tuple[int, int]:
     """The last ``[12/216]`` of a log: steps done, steps in all; zeros if none."""
     steps = _STEP.findall(log_tail)
     return (int(steps[-1][0]), int(steps[-1][1])) if steps else (0, 0)
 
 
-def _error_lines(log_tail: str) -> list[str]:
+def _lines_from_first_error(log_tail: str) -> list[str]:
     """`_QUOTED_LINES` lines from the first error on, else the last ones."""
     lines = [line.rstrip() for line in log_tail.splitlines() if line.strip()]
     errors = [at for at, line in enumerate(lines) if "error" in line.lower()]

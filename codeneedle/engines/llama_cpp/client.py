@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 from codeneedle.engines.http import REPLY_LIMIT_BYTES, SHORT_S, Connection, never_enough
 from codeneedle.engines.llama_cpp.forced import (
     NextTokens,
-    right_token_ends,
-    score_tokens,
+    request_token_scores,
+    right_token_ends_by_place,
 )
 from codeneedle.engines.messages import (
     TOP_TOKENS,
@@ -36,9 +36,9 @@ from codeneedle.engines.messages import (
     Timings,
     Token,
     TokenPiece,
-    check_shape,
+    check_and_convert_answer,
     quote_beginning,
-    reply_of,
+    read_reply_stream,
 )
 from codeneedle.records.record import Json
 
@@ -163,7 +163,7 @@ class Client(Connection):
         """
         return len(self._token_ids(text))
 
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts_without_special(self, texts: Sequence[str]) -> list[int]:
         """
         Lengths of *texts* without the token that begins a prompt.
 
@@ -182,7 +182,7 @@ class Client(Connection):
     ) -> str:
         """The prompt that the chat template makes of *messages*."""
         body = template_body(messages, template_args or {})
-        return self._answer("/apply-template", _Rendered, body).prompt
+        return self._post_for_answer("/apply-template", _Rendered, body).prompt
 
     def render_conversation(
         self,
@@ -205,7 +205,7 @@ class Client(Connection):
         }
         if tools:
             body["tools"] = tools
-        return self._answer("/apply-template", _Rendered, body).prompt
+        return self._post_for_answer("/apply-template", _Rendered, body).prompt
 
     def complete(
         self, question: Completion, *, enough: Callable[[str], bool] = never_enough
@@ -226,14 +226,18 @@ class Client(Connection):
         """
         body = completion_body(question)
         limit = question.max_tokens
-        return self._reply(COMPLETION, body, completion_event, enough, max_tokens=limit)
+        return self._request_streamed_reply(
+            COMPLETION, body, parse_completion_event, enough, max_tokens=limit
+        )
 
     def chat(
         self, question: Chat, *, enough: Callable[[str], bool] = never_enough
     ) -> Reply:
         """Answer a conversation; errors are those of `complete`."""
         body, limit = chat_body(question), question.max_tokens
-        return self._reply(CHAT, body, chat_event, enough, max_tokens=limit)
+        return self._request_streamed_reply(
+            CHAT, body, parse_chat_event, enough, max_tokens=limit
+        )
 
     def force(self, question: Completion | Chat, right: str) -> Forced:
         """
@@ -257,7 +261,7 @@ class Client(Connection):
             else self.render(question.messages, question.template_args)
         )
         whole = self._token_pieces(prompt + right)
-        ends = right_token_ends(self._token_ids(prompt), whole, right)
+        ends = right_token_ends_by_place(self._token_ids(prompt), whole, right)
         ids = tuple(token.id for token in whole)
         at, size = min(ends), len(ids) - min(ends)
 
@@ -268,7 +272,7 @@ class Client(Connection):
         has_special = self._token_ids(right, parse_special=False) != self._token_ids(
             right
         )
-        reply, scores = score_tokens(
+        reply, scores = request_token_scores(
             NextTokens(before=ids[:at], tokens=ids[at:], seed=question.seed),
             ask,
             at_once=is_plain and not has_special,
@@ -292,7 +296,7 @@ class Client(Connection):
             Refused: If the server cannot.
         """
         path, body = f"{SLOT}?action={action}", {"filename": SAVED}
-        self._answer(path, _Slot, body)
+        self._post_for_answer(path, _Slot, body)
 
     def wait_idle(self) -> None:
         """
@@ -306,7 +310,7 @@ class Client(Connection):
         """
         self.complete(Completion(prompt="\n", max_tokens=1))
 
-    def _reply(
+    def _request_streamed_reply(
         self,
         path: str,
         body: Json,
@@ -318,7 +322,7 @@ class Client(Connection):
         of: int = 0,
     ) -> Reply:
         """
-        The streamed answer to *body*; see `messages.reply_of`.
+        The streamed answer to *body*; see `messages.read_reply_stream`.
 
         Args:
             path: Of the endpoint.
@@ -336,8 +340,8 @@ class Client(Connection):
 
         started = time.perf_counter()
         try:
-            with self._streaming(path, body) as response:
-                reply = reply_of(
+            with self._post_for_stream(path, body) as response:
+                reply = read_reply_stream(
                     self._events(response),
                     read=lambda event: self._shorten_deadline_at_end(read(event)),
                     enough=enough,
@@ -352,7 +356,7 @@ class Client(Connection):
             raise
         return replace(reply, wall_s=round(time.perf_counter() - started, 4))
 
-    def _answer(self, path: str, layout: type[_Layout], body: Json) -> _Layout:
+    def _post_for_answer(self, path: str, layout: type[_Layout], body: Json) -> _Layout:
         """The answer to *body* that comes as a whole, within the limit of silence."""
         limit_s, known = self.silence_limit.limit_and_cause(self._silence_s)
         try:
@@ -378,14 +382,19 @@ class Client(Connection):
         """
         came: list[Token] = []
 
-        def read(event: Json) -> StreamEvent:
-            stated = completion_event(event)
+        def parse_and_collect_event(event: Json) -> StreamEvent:
+            stated = parse_completion_event(event)
             came.extend(stated.tokens)
             return stated
 
         body, limit = forcing_body(wanted), len(wanted.tokens)
-        reply = self._reply(
-            COMPLETION, body, read, never_enough, max_tokens=limit, **far
+        reply = self._request_streamed_reply(
+            COMPLETION,
+            body,
+            parse_and_collect_event,
+            never_enough,
+            max_tokens=limit,
+            **far,
         )
         if reply.prompt_tokens != len(wanted.before):
             raise ReadOtherwise(read=reply.prompt_tokens, sent=len(wanted.before))
@@ -400,14 +409,16 @@ class Client(Connection):
         Special ones are read unless told otherwise.
         """
         body = tokenize_body(text, add_special, parse_special)
-        return self._answer("/tokenize", _Ids, body).tokens
+        return self._post_for_answer("/tokenize", _Ids, body).tokens
 
     def _token_pieces(
         self, text: str, *, add_special: bool = True, parse_special: bool = True
     ) -> tuple[TokenPiece, ...]:
         """The tokens of *text* with their bytes; for special ones, see `_token_ids`."""
         body = tokenize_body(text, add_special, parse_special)
-        return self._answer("/tokenize", _Pieces, body | {"with_pieces": True}).tokens
+        return self._post_for_answer(
+            "/tokenize", _Pieces, body | {"with_pieces": True}
+        ).tokens
 
 
 # --- requests
@@ -495,9 +506,11 @@ class _Rendered:
     prompt: str
 
 
-def completion_event(event: Json) -> StreamEvent:
+def parse_completion_event(event: Json) -> StreamEvent:
     """Read an event of ``/completion``."""
-    stated = check_shape(event, _CompletionReply, expected="an event of a completion")
+    stated = check_and_convert_answer(
+        event, _CompletionReply, expected="an event of a completion"
+    )
     limited = stated.stop_type == "limit" or stated.stopped_limit
     ending: Finish = "length" if limited else "stop"
     return StreamEvent(
@@ -505,15 +518,15 @@ def completion_event(event: Json) -> StreamEvent:
         tokens=_with_nan_for_null(stated.completion_probabilities),
         timings=stated.timings,
         finish=ending if stated.stop else None,
-        progress=_progress_of(stated.prompt_progress),
+        progress=_progress_if_worth_telling(stated.prompt_progress),
     )
 
 
-def chat_event(event: Json) -> StreamEvent:
+def parse_chat_event(event: Json) -> StreamEvent:
     """Read an event of ``/v1/chat/completions``."""
-    stated = check_shape(event, _ChatReply, expected="an event of a chat")
+    stated = check_and_convert_answer(event, _ChatReply, expected="an event of a chat")
     if not stated.choices:  # the one that states usage
-        progress = _progress_of(stated.prompt_progress)
+        progress = _progress_if_worth_telling(stated.prompt_progress)
         return StreamEvent(timings=stated.timings, progress=progress)
     choice = stated.choices[0]
     reason = choice.finish_reason
@@ -524,7 +537,7 @@ def chat_event(event: Json) -> StreamEvent:
         tokens=_with_nan_for_null((choice.logprobs and choice.logprobs.content) or ()),
         timings=stated.timings,
         finish=ending if reason else None,
-        progress=_progress_of(stated.prompt_progress),
+        progress=_progress_if_worth_telling(stated.prompt_progress),
     )
 
 
@@ -540,7 +553,7 @@ def _with_nan_for_null(tokens: Sequence[Token]) -> tuple[Token, ...]:
     )
 
 
-def _progress_of(stated: "_PromptProgress | None") -> Progress | None:
+def _progress_if_worth_telling(stated: "_PromptProgress | None") -> Progress | None:
     """
     How much of the prompt is read, of all of it.
 

@@ -165,7 +165,7 @@ class LlamaCpp(Engine):
         has = (
             ability
             for ability, tool in self._programs_by_ability.items()
-            if tool and not self.refusal(ability)
+            if tool and not self.why_ability_missing(ability)
         )
         always = {
             Ability.LOG_PROBABILITIES,
@@ -187,7 +187,7 @@ class LlamaCpp(Engine):
         }
 
     @override
-    def refusal(self, ability: Ability) -> str:
+    def why_ability_missing(self, ability: Ability) -> str:
         """
         Why its program is not used: it lacks an option which the server is given.
 
@@ -197,12 +197,12 @@ class LlamaCpp(Engine):
         if tool is None or not self.model.arguments:
             return ""
         if ability is Ability.SPEED:
-            _, lacking = tool_options.translate_arguments(
-                self.model.arguments, tool_options.help_text(tool)
+            _, lacking = tool_options.bench_and_lacking_arguments(
+                self.model.arguments, tool_options.help_text_or_empty(tool)
             )
         else:
-            _, lacking = tool_options.shared_arguments(
-                self.model.arguments, PERPLEXITY, tool_options.own_options(tool)
+            _, lacking = tool_options.shared_and_lacking_arguments(
+                self.model.arguments, PERPLEXITY, tool_options.list_tool_options(tool)
             )
         return tool_options.why_not_used(tool, lacking)
 
@@ -210,7 +210,7 @@ class LlamaCpp(Engine):
     def require(self, ability: Ability) -> None:
         if ability in self.abilities:
             return
-        if reason := self.refusal(ability):
+        if reason := self.why_ability_missing(ability):
             raise BadInput(
                 source=f"-- {' '.join(self.model.arguments)}",
                 reason=reason,
@@ -233,7 +233,7 @@ class LlamaCpp(Engine):
         )
 
     @override
-    def refuse_arguments(self) -> None:
+    def refuse_unusable_arguments(self) -> None:
         arguments.refuse_reserved(self.model.arguments)
         if self.model.device:
             self._refuse_unknown_device()
@@ -245,7 +245,7 @@ class LlamaCpp(Engine):
         Raises:
             BadInput: Naming those that there are.
         """
-        if self._visible_devices() or not self.facts.devices:
+        if self._selected_devices() or not self.facts.devices:
             return
         lent = ",".join(_devices_of_environment())
         known = f"there are {', '.join(self.facts.devices)}"
@@ -255,7 +255,7 @@ class LlamaCpp(Engine):
             hint="Leave --devices out, or name some of these.",
         )
 
-    def _visible_devices(self) -> tuple[str, ...]:
+    def _selected_devices(self) -> tuple[str, ...]:
         """
         What of all devices is left to this engine: of each backend at most one.
 
@@ -277,7 +277,7 @@ class LlamaCpp(Engine):
             name=self.name,
             version=self.facts.version,
             program=str(self.tools.server),
-            devices=self._visible_devices()
+            devices=self._selected_devices()
             if self.model.device
             else self.facts.devices,
             cpu_features=self.facts.cpu_features,
@@ -353,7 +353,7 @@ class LlamaCpp(Engine):
 
     @property
     @override
-    def thinking_off(self) -> str:
+    def thinking_off_option(self) -> str:
         has_budget = "--reasoning-budget" in self.facts.options
         return "" if self.model.thinking or not has_budget else "--reasoning-budget 0"
 
@@ -369,7 +369,7 @@ class LlamaCpp(Engine):
         hint = "Pass another template: -- --chat-template chatml"
         with temporary_private_folder() as folder:
             log = folder / "rendering.log"
-            with self._counting_server(log, WHOLE_ANSWERS, hint=hint) as client:
+            with self._serving_for_counting(log, WHOLE_ANSWERS, hint=hint) as client:
                 yield client
 
     @contextlib.contextmanager
@@ -380,7 +380,7 @@ class LlamaCpp(Engine):
             f"See {log}. If the chat template of the weights never ends or fills the "
             "memory, pass another one: -- --chat-template chatml"
         )
-        with self._counting_server(log, hint=hint) as client:
+        with self._serving_for_counting(log, hint=hint) as client:
             try:
                 yield client
             except LostText as error:
@@ -388,7 +388,9 @@ class LlamaCpp(Engine):
                 raise
 
     @contextlib.contextmanager
-    def _counting_server(self, log: Path, *options: str, hint: str) -> Iterator[Client]:
+    def _serving_for_counting(
+        self, log: Path, *options: str, hint: str
+    ) -> Iterator[Client]:
         """
         A server that only tokenizes and renders, with further *options*.
 
@@ -408,7 +410,7 @@ class LlamaCpp(Engine):
             memory_bytes=COUNT_MEMORY_BYTES + self.model.weights.size_bytes,
         )
         counted = translating_counting_errors("llama-server", hint=hint)
-        with counted, self._blaming_arguments(log), server as served:
+        with counted, self._translating_argument_errors(log), server as served:
             yield served.client
 
     @contextlib.contextmanager
@@ -422,11 +424,13 @@ class LlamaCpp(Engine):
             yield served
 
     @override
-    def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
+    def survey_attention_and_memory(
+        self, pairs: Sequence[Pair], *, context: int, log: Path
+    ) -> Survey:
         """What llama-fit-params answers, a call for each pair; unknown without it."""
         tool = self.tools.fit_params
         if tool is None:
-            return survey.survey_without_tool(self.tools, context)
+            return survey.empty_survey_without_tool(self.tools, context)
         surveyor = survey.Surveyor.of(tool, self.facts, self.model)
         return surveyor.survey(pairs, context=context, log=log)
 
@@ -473,7 +477,7 @@ class LlamaCpp(Engine):
     @override
     def speed_tool(self) -> SpeedTool:
         self.require(Ability.SPEED)
-        return bench.Bench.of(self.tools, self.facts, self.model)
+        return bench.Bench.of_checked_installation(self.tools, self.facts, self.model)
 
     def _launch_of_pair(self, pair: Pair | None, *, context: int) -> Launch:
         """What a server of *pair* is started with; without one it only tokenizes."""
@@ -491,13 +495,13 @@ class LlamaCpp(Engine):
     def _extra_arguments(self) -> tuple[str, ...]:
         """Further arguments: ours, then those of the user, which win."""
         ours = (
-            *self.thinking_off.split(),
+            *self.thinking_off_option.split(),
             *arguments.attention_on_cpu_arguments(self.model),
         )
         return (*ours, *self.model.arguments)
 
     @contextlib.contextmanager
-    def _blaming_arguments(self, log: Path) -> Iterator[None]:
+    def _translating_argument_errors(self, log: Path) -> Iterator[None]:
         """
         Blame the user's arguments for the end of a server in the block, if it does.
 

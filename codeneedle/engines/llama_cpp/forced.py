@@ -16,8 +16,8 @@ from codeneedle.engines.messages import (
     Reply,
     Token,
     TokenPiece,
-    listed_logprobs,
-    round_score,
+    own_and_listed_logprobs,
+    round_score_or_zero,
 )
 from codeneedle.scores import LOWEST, NoScore
 
@@ -77,15 +77,15 @@ def score_of(right: int, came: Token) -> TokenScore:
     if NO_ID in ids or not ids - {right}:
         raise BadReply(expected="probabilities by token", answer=str(came))
     try:
-        listed = listed_logprobs(came)
+        listed = own_and_listed_logprobs(came)
     except NoScore as error:
         raise NoScores(str(error)) from error
     others = [logprob for token, logprob in listed.items() if token != right]
     logprob = listed.get(right, min(others))
     return TokenScore(
-        logprob=round_score(logprob),
+        logprob=round_score_or_zero(logprob),
         is_bound=right not in listed or logprob <= LOWEST,
-        lead=round_score(logprob - max(others)),
+        lead=round_score_or_zero(logprob - max(others)),
     )
 
 
@@ -93,7 +93,7 @@ Request = Callable[[NextTokens], tuple[Reply, Sequence[Token]]]
 """Gives the reply, and the tokens in it with what is listed beside each."""
 
 
-def right_token_ends(
+def right_token_ends_by_place(
     prompt: Sequence[int], whole: Sequence[TokenPiece], right: str
 ) -> dict[int, int]:
     """
@@ -122,7 +122,7 @@ def right_token_ends(
     return dict(sorted(ends.items()))
 
 
-def score_tokens(
+def request_token_scores(
     wanted: NextTokens, request: Request, *, at_once: bool, other: Callable[[], int]
 ) -> tuple[Reply, list[TokenScore]]:
     """

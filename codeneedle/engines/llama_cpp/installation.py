@@ -17,7 +17,7 @@ from typing_extensions import override
 from codeneedle.cache_types import Pair
 from codeneedle.engines.exit_causes import exit_phrase
 from codeneedle.engines.llama_cpp.release import USABLE_RECIPES, built_folder
-from codeneedle.engines.reasons import trouble_in
+from codeneedle.engines.reasons import find_most_telling_trouble
 from codeneedle.errors import ToolFailed, ToolMissing
 from codeneedle.system import processes
 from codeneedle.system.contents import joint_hash
@@ -75,7 +75,7 @@ class Program:
     subcommand: str = ""  # of `LLAMA`: ``serve``; empty for a separate program
 
     @property
-    def words(self) -> tuple[str, ...]:
+    def command_words(self) -> tuple[str, ...]:
         """What its arguments follow."""
         return (str(self.path), *self.subcommand.split())
 
@@ -86,7 +86,7 @@ class Program:
 
     @override
     def __str__(self) -> str:
-        return " ".join(self.words)
+        return " ".join(self.command_words)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,18 +151,20 @@ def find_tools(*, llama_server: Path | None = None) -> Tools:
         ToolMissing: If there is none.
     """
     if llama_server is not None:
-        return _tools_at(llama_server, source="--llama-server")
+        return _tools_of_named_program(llama_server, source="--llama-server")
     if named := os.environ.get(VARIABLE):
-        return _tools_at(Path(named), source=VARIABLE)
+        return _tools_of_named_program(Path(named), source=VARIABLE)
     if on_path := shutil.which(SERVER):
-        return _tools(Program(Path(on_path).absolute()), source="PATH")
+        return _tools_beside_server(Program(Path(on_path).absolute()), source="PATH")
     single = shutil.which(LLAMA)
-    if single and _has_part(Path(single).absolute(), SERVER):
-        return _tools(_part_program(Path(single).absolute(), SERVER), source="PATH")
+    if single and _has_subcommand(Path(single).absolute(), SERVER):
+        return _tools_beside_server(
+            _subcommand_program(Path(single).absolute(), SERVER), source="PATH"
+        )
     for recipe in USABLE_RECIPES:
         built = built_folder(recipe) / SERVER
         if _is_program(built):
-            return _tools(Program(built), source=CACHE)
+            return _tools_beside_server(Program(built), source=CACHE)
     other = f"; {single} is another program" if single else ""
     raise ToolMissing(
         tool=SERVER,
@@ -172,7 +174,7 @@ def find_tools(*, llama_server: Path | None = None) -> Tools:
     )
 
 
-def server_facts(server: Program) -> ServerFacts:
+def ask_server_facts(server: Program) -> ServerFacts:
     """
     What *server* says about itself.
 
@@ -195,13 +197,15 @@ def server_facts(server: Program) -> ServerFacts:
             f"build {OLDEST_BUILD} on",
             hint="Install a newer one, or build it with 'codeneedle llama'.",
         )
-    told = _system_info_with_retries(server, facts.options)
+    told = _ask_system_info_with_retries(server, facts.options)
     facts = replace(
-        facts, cpu_features=cpu_features(told), fa_quants=compiled_pairs(told)
+        facts,
+        cpu_features=parse_cpu_features(told),
+        fa_quants=parse_compiled_pairs(told),
     )
     if "--list-devices" not in facts.options:
         return facts
-    return replace(facts, devices=devices(server))
+    return replace(facts, devices=list_devices(server))
 
 
 _INFO = "system_info:"
@@ -235,7 +239,7 @@ _LIBRARIES = ("lib*.so*", "lib*.dylib")
 _OWN_LIBRARIES = ("libggml", "libllama", "libmtmd")
 
 
-def libraries_of(program: Path) -> Iterator[Path]:
+def find_llama_libraries(program: Path) -> Iterator[Path]:
     """
     The shared libraries of llama.cpp beside *program*, or in ``lib`` beside its folder.
 
@@ -256,13 +260,13 @@ def program_hashes(tools: Tools) -> dict[str, str]:
     """A hash of each program of *tools*, with its libraries, by name."""
     programs = (tools.server, tools.perplexity, tools.bench, tools.fit_params)
     return {
-        program.name: joint_hash((program.path, *libraries_of(program.path)))
+        program.name: joint_hash((program.path, *find_llama_libraries(program.path)))
         for program in programs
         if program
     }
 
 
-def devices(server: Program) -> tuple[str, ...]:
+def list_devices(server: Program) -> tuple[str, ...]:
     """The accelerators that *server* would use, in its order, without free memory."""
     matches = map(_DEVICE.fullmatch, _ask_server(server, "--list-devices").splitlines())
     return tuple(
@@ -272,24 +276,24 @@ def devices(server: Program) -> tuple[str, ...]:
     )
 
 
-def _system_info_with_retries(server: Program, options: Collection[str]) -> str:
-    """`system_info`, asked for up to `INFO_TRIES` times where its line is missing."""
+def _ask_system_info_with_retries(server: Program, options: Collection[str]) -> str:
+    """Do `ask_system_info`, up to `INFO_TRIES` times where its line is missing."""
     told = ""
     for _ in range(INFO_TRIES):
-        told = system_info(server, options)
+        told = ask_system_info(server, options)
         if _INFO in told:
             break
     return told
 
 
-def system_info(server: Program, options: Collection[str]) -> str:
+def ask_system_info(server: Program, options: Collection[str]) -> str:
     """
     What *server* says of its backends; empty if it does not.
 
     It tells before it loads a model, and ends at once where that is an empty file.
     """
     loudly = ("--verbosity", "4") if "--verbosity" in options else ()
-    argv = [*server.words, "--model", os.devnull, "--port", "0", *loudly]
+    argv = [*server.command_words, "--model", os.devnull, "--port", "0", *loudly]
     try:
         answer = processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S)
     except ToolFailed:
@@ -297,15 +301,15 @@ def system_info(server: Program, options: Collection[str]) -> str:
     return answer.stdout + answer.stderr
 
 
-def cpu_features(told: str) -> str:
-    """What is used of the processor, as `system_info` *told*; empty if it did not."""
+def parse_cpu_features(told: str) -> str:
+    """What is used of the processor, as the program *told*; empty if it did not."""
     match = _FEATURES.search(told)
     stated = match[1].split("|") if match else ()
     return " ".join(re.sub(" = 1$| ", "", each.strip()) for each in stated).strip()
 
 
-def compiled_pairs(told: str) -> str:
-    """`ServerFacts.fa_quants`, as `system_info` *told*; old builds name all or none."""
+def parse_compiled_pairs(told: str) -> str:
+    """`ServerFacts.fa_quants`, as the program *told*; old builds name all or none."""
     match = _FA_QUANTS.search(told)
     return (match[1] or "all") if match else ""
 
@@ -361,7 +365,7 @@ def _listed_cache_types(
     return ()
 
 
-def _tools_at(path: Path, *, source: str) -> Tools:
+def _tools_of_named_program(path: Path, *, source: str) -> Tools:
     """
     The programs beside the one that *path* names; refused if it is no program.
 
@@ -383,8 +387,8 @@ def _tools_at(path: Path, *, source: str) -> Tools:
             f"Without {source}, PATH and the cache folder are searched.",
         )
     is_single = LLAMA in {path.name, path.resolve().name}
-    return _tools(
-        _part_program(path, SERVER) if is_single else Program(path), source=source
+    return _tools_beside_server(
+        _subcommand_program(path, SERVER) if is_single else Program(path), source=source
     )
 
 
@@ -398,7 +402,7 @@ def _why_no_program(path: Path) -> str:
     return "" if _is_program(path) else "is not executable"
 
 
-def _tools(server: Program, *, source: str) -> Tools:
+def _tools_beside_server(server: Program, *, source: str) -> Tools:
     return Tools(
         server=server,
         perplexity=_companion_program(server, PERPLEXITY),
@@ -415,27 +419,31 @@ def _companion_program(server: Program, name: str) -> Program | None:
     It is what the server is, a separate program or a part of ``llama``, if there is
     one of that kind.
     """
-    if server.subcommand and _has_part(server.path, name):
-        return _part_program(server.path, name)
+    if server.subcommand and _has_subcommand(server.path, name):
+        return _subcommand_program(server.path, name)
     if separate := _program_beside(server.path, name):
         return Program(separate)
     single = None if server.subcommand else _program_beside(server.path, LLAMA)
-    return _part_program(single, name) if single and _has_part(single, name) else None
+    return (
+        _subcommand_program(single, name)
+        if single and _has_subcommand(single, name)
+        else None
+    )
 
 
-def _part_program(single: Path, name: str) -> Program:
+def _subcommand_program(single: Path, name: str) -> Program:
     """The program *name* as a part of ``llama``."""
     return Program(single, SUBCOMMANDS[name])
 
 
 @functools.cache
-def _has_part(single: Path, name: str) -> bool:
+def _has_subcommand(single: Path, name: str) -> bool:
     """
     Whether *single*, a program of the name ``llama``, has *name* as a part.
 
     Other programs are called ``llama``, too, and a build may lack a part.
     """
-    argv = [*_part_program(single, name).words, "--help"]
+    argv = [*_subcommand_program(single, name).command_words, "--help"]
     try:
         answer = processes.run_for_output(argv, timeout_s=TRY_TIMEOUT_S)
     except ToolFailed:
@@ -464,13 +472,13 @@ def _is_program(path: Path) -> bool:
 
 def _ask_server(server: Program, question: str) -> str:
     """What *server* answers *question*, stdout then stderr; refused if it fails."""
-    argv = [*server.words, question]
+    argv = [*server.command_words, question]
     child = processes.run_for_output(argv, timeout_s=ASK_TIMEOUT_S)
     text = child.stdout + child.stderr
     code = child.returncode
     # Old servers, and programs of other kinds, end with 1 after a usage text.
     if code < 0 or (code and not child.stdout):
-        told = trouble_in(text.splitlines())
+        told = find_most_telling_trouble(text.splitlines())
         last_line = " ".join(text.strip().splitlines()[-1:])[:300]
         why = told.reason if told else last_line
         raise ToolFailed(

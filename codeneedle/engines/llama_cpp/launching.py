@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import parse
 from codeneedle.errors import NothingToShow
-from codeneedle.system.inherited_variables import assignment, with_variables
+from codeneedle.system.inherited_variables import (
+    command_line_with_variables,
+    shell_assignment,
+)
 from codeneedle.text import escape_invisible
 
 ENVIRONMENT = {
@@ -56,7 +59,7 @@ class Launch:
         return ("hf-repo" if is_repository else "model", self.model)
 
 
-def options(launch: Launch) -> list[str]:
+def server_arguments(launch: Launch) -> list[str]:
     """The arguments of llama-server: model, pair, then those it was measured with."""
     option, value = launch.model_option
     pair = ("-ctk", launch.pair.k, "-ctv", launch.pair.v, "-fa", "on")
@@ -66,7 +69,9 @@ def options(launch: Launch) -> list[str]:
 def command_lines(launch: Launch) -> list[str]:
     """The command, and comments that say it for launchers."""
     return [
-        with_variables(launch.environment, ["llama-server", *options(launch)]),
+        command_line_with_variables(
+            launch.environment, ["llama-server", *server_arguments(launch)]
+        ),
         *(f"# {line}" for line in launcher_lines(launch.pair)),
     ]
 
@@ -91,7 +96,7 @@ def environment_lines(launch: Launch) -> list[str]:
     given = launch.arguments
     return [
         *([f"# measured with the arguments {shlex.join(given)}"] if given else []),
-        *map(assignment, environment_variables(launch).items()),
+        *map(shell_assignment, environment_variables(launch).items()),
         *(f"# {line}" for line in launcher_lines(launch.pair)),
     ]
 
@@ -121,7 +126,7 @@ def preset_lines(launch: Launch) -> list[str]:
                 hint="--form command says all of it.",
             )
     name = launch.name.translate(_NO_BRACKETS).strip()
-    needs = [f"; needs {assignment(each)}" for each in launch.environment.items()]
+    needs = [f"; needs {shell_assignment(each)}" for each in launch.environment.items()]
     return [*needs, f"[{name}]", *(f"{key} = {value}" for key, value in rows)]
 
 

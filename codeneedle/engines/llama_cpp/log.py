@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from codeneedle.engines import exit_causes, reasons
-from codeneedle.engines.reasons import printable_line
+from codeneedle.engines.reasons import printable_line_beginning
 from codeneedle.records.record import (
     Attention,
     DeviceMemory,
@@ -19,7 +19,7 @@ from codeneedle.records.record import (
     Status,
     Trouble,
 )
-from codeneedle.system.files import tail
+from codeneedle.system.files import masked_log_tail
 from codeneedle.system.processes import END_BYTES, OMISSION
 from codeneedle.text import MIB
 
@@ -37,12 +37,12 @@ def effective_settings(log_text: str) -> Effective:
 
     If there is also a draft model, the first context counts.
     """
-    everything = list(lines(log_text))
+    everything = list(cleaned_lines(log_text))
     model = list(_lines_of_first_context(everything))
     return Effective(
         build=_last_group(_BUILD, everything),
-        context=_context(everything),
-        flash_attention=_flash_attention(model),
+        context=_context_length(everything),
+        flash_attention=_flash_attention_state(model),
         kv=tuple(_kv_buffers(model, lazily=any(map(_LAZY.search, everything)))),
         rotation_k=_first_number(_ROTATION_K, model),
         rotation_v=_first_number(_ROTATION_V, model),
@@ -58,9 +58,11 @@ def effective_settings(log_text: str) -> Effective:
     )
 
 
-def trouble(log_text: str) -> Trouble | None:
+def find_trouble(log_text: str) -> Trouble | None:
     """Why the program failed, by the line of its log that tells most; None if none."""
-    return _first_trouble(log_text) or reasons.trouble_in(lines(log_text))
+    return _find_known_trouble(log_text) or reasons.find_most_telling_trouble(
+        cleaned_lines(log_text)
+    )
 
 
 def cause(log_text: str, returncode: int) -> Trouble:
@@ -69,34 +71,40 @@ def cause(log_text: str, returncode: int) -> Trouble:
 
     What has a meaning of its own first, then signals, then complaints.
     """
-    complaint = reasons.trouble_in(lines(log_text))
+    complaint = reasons.find_most_telling_trouble(cleaned_lines(log_text))
     if _SHUTDOWN in log_text and (returncode == 0 or complaint is None):
         complaint = Trouble(Status.CRASHED, _STOPPED)
-    return _first_trouble(log_text) or exit_causes.exit_cause(returncode, complaint)
+    return _find_known_trouble(log_text) or exit_causes.exit_cause(
+        returncode, complaint
+    )
 
 
-def _first_trouble(log_text: str) -> Trouble | None:
+def _find_known_trouble(log_text: str) -> Trouble | None:
     """The first of `_TROUBLES` that a line shows; None without any."""
-    return reasons.first_sign(_TROUBLES, lines(log_text))
+    return reasons.find_trouble_by_signs(_TROUBLES, cleaned_lines(log_text))
 
 
 def setting_lines(log_text: str) -> tuple[str, ...]:
     """The lines that state cache types, context, flash attention and offload."""
     signs = (_KV, _FLASH, _FLASH_RESOLVED, _OFFLOADED, *_CONTEXTS)
-    telling = [line for line in lines(log_text) if any(s.search(line) for s in signs)]
+    telling = [
+        line for line in cleaned_lines(log_text) if any(s.search(line) for s in signs)
+    ]
     return tuple(dict.fromkeys(" ".join(line.split()) for line in telling))
 
 
 def last_lines(log_text: str) -> tuple[str, ...]:
     """The last lines of a log, without those that never explain a failure."""
     return exit_causes.last_lines(
-        line for line in lines(log_text) if not any(noise in line for noise in _NOISE)
+        line
+        for line in cleaned_lines(log_text)
+        if not any(noise in line for noise in _NOISE)
     )
 
 
-def lines(log_text: str) -> Iterator[str]:
-    """The lines that are not blank, `printable_line` and without their time stamps."""
-    for shown in map(printable_line, log_text.splitlines()):
+def cleaned_lines(log_text: str) -> Iterator[str]:
+    """The lines that are not blank, printable and without their time stamps."""
+    for shown in map(printable_line_beginning, log_text.splitlines()):
         if shown and not shown.isspace():
             yield _PREFIX.sub("", shown)
 
@@ -107,7 +115,7 @@ COMMAND_SIGN = "$ "
 
 def is_shutting_down(path: Path) -> bool:
     """Whether the end of a server's log says that it is shutting down."""
-    return _SHUTDOWN in tail(path, _TAIL_BYTES)
+    return _SHUTDOWN in masked_log_tail(path, _TAIL_BYTES)
 
 
 def read_log(path: Path, *, end_bytes: int = END_BYTES) -> str:
@@ -248,7 +256,7 @@ def _kv_buffers(lines: Iterable[str], *, lazily: bool) -> Iterator[KvBuffer]:
             )
 
 
-def _context(lines: Sequence[str]) -> int | None:
+def _context_length(lines: Sequence[str]) -> int | None:
     """Context of a slot, else of a sequence, else of all; None if none is told."""
     for pattern in _CONTEXTS:
         context = _first_number(pattern, lines)
@@ -257,7 +265,7 @@ def _context(lines: Sequence[str]) -> int | None:
     return None
 
 
-def _flash_attention(lines: Sequence[str]) -> str | None:
+def _flash_attention_state(lines: Sequence[str]) -> str | None:
     """``enabled``, ``disabled``, or what was asked for (``auto``); None if untold."""
     # Some models have it switched off although it was asked for.
     return _last_group(_FLASH_RESOLVED, lines) or _last_group(_FLASH, lines)
@@ -284,8 +292,12 @@ def _device_memory(
     weights.
     """
     sizes: dict[str, dict[str, float]] = {}
-    of_model = (buffer for buffer in _buffers(everything) if buffer[1] == "model")
-    of_context = (buffer for buffer in _buffers(model) if buffer[1] != "model")
+    of_model = (
+        buffer for buffer in _device_kind_and_mib(everything) if buffer[1] == "model"
+    )
+    of_context = (
+        buffer for buffer in _device_kind_and_mib(model) if buffer[1] != "model"
+    )
     for device, kind, mib in (*of_model, *of_context):
         of_device = sizes.setdefault(device, {})
         again = kind in {"compute", "output"}
@@ -300,7 +312,7 @@ def _device_memory(
         )
 
 
-def _buffers(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
+def _device_kind_and_mib(lines: Iterable[str]) -> Iterator[tuple[str, str, float]]:
     """Device, kind and size in MiB of each buffer."""
     for line in lines:
         match = _BUFFER.search(line)

@@ -44,20 +44,23 @@ from codeneedle.engines.llama_cpp.installation import (
 )
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.perplexity_log import (
-    announced_size,
+    announced_chunks_and_context,
     chunks_done,
-    ends_early,
-    failure,
     final_perplexity,
-    first_nan_in_log,
-    short_text_lengths,
+    find_error_line,
+    first_nan_token_in_log,
+    is_log_cut_off,
+    lengths_if_text_too_short,
 )
-from codeneedle.engines.llama_cpp.tool_options import own_options, shared_arguments
+from codeneedle.engines.llama_cpp.tool_options import (
+    list_tool_options,
+    shared_and_lacking_arguments,
+)
 from codeneedle.engines.mismatch import (
     RequestedSettings,
     differences,
     mismatch_error,
-    refuse_without_flash,
+    refuse_quantized_v_without_flash,
 )
 from codeneedle.engines.tools import (
     Comparison,
@@ -74,7 +77,7 @@ from codeneedle.scores import ComputesNan
 from codeneedle.system import processes
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.processes import FILE_LIMIT_BYTES
-from codeneedle.system.watched import run_watched
+from codeneedle.system.watched import run_with_silence_limit
 
 if TYPE_CHECKING:
     from codeneedle.engines.llama_cpp.reading import ReadJob, RowStream
@@ -149,11 +152,11 @@ class Perplexity(BaseFileTool):
         """
         beside = tools.server.path.with_name(PERPLEXITY)
         tool = tools.perplexity or Program(beside)
-        options = own_options(tool) if model.arguments else ()
-        shared, _ = shared_arguments(model.arguments, PERPLEXITY, options)
+        options = list_tool_options(tool) if model.arguments else ()
+        shared, _ = shared_and_lacking_arguments(model.arguments, PERPLEXITY, options)
         return cls(
             tool=tool,
-            version=_version(tool),
+            version=_ask_version_or_unknown(tool),
             build=facts.build,
             options=facts.options,
             model=model,
@@ -174,19 +177,22 @@ class Perplexity(BaseFileTool):
     def write_base(
         self, job: Job, note: Notify, progress: Progress
     ) -> BaseFileStatistics:
-        log_text, _ = self._run_until_log_complete(job, note, progress)
-        lengths = short_text_lengths(log_text)
+        log_text, _ = self._rerun_until_log_complete(job, note, progress)
+        lengths = lengths_if_text_too_short(log_text)
         if lengths is not None:
             raise job.too_short_error(lengths)
-        ppl, done = _perplexity(job, log_text), announced_size(log_text)
+        ppl, done = (
+            _perplexity_unless_log_cut(job, log_text),
+            announced_chunks_and_context(log_text),
+        )
         if done is None:
             raise _incomplete_error(job, log_text)
         if ppl is None:
-            self._verify_rows(job, done.chunks, log_text)
-        self.verify(job, log_text)
+            self._check_base_file_rows(job, done.chunks, log_text)
+        self.refuse_mismatch(job, log_text)
         return BaseFileStatistics(chunks=done.chunks, ppl=ppl.value if ppl else None)
 
-    def _verify_rows(self, job: Job, chunks: int, log_text: str) -> None:
+    def _check_base_file_rows(self, job: Job, chunks: int, log_text: str) -> None:
         """
         Stop at rows of *job* that are missing or none: its log is cut, and tells less.
 
@@ -201,7 +207,7 @@ class Perplexity(BaseFileTool):
             chunks=chunks,
         )
         with contextlib.suppress(OSError):  # a file that is missing has no rows
-            rows.take_file(job.base)
+            rows.feed_file(job.base)
         if rows.nan_from is not None:
             raise _nan_error(rows.nan_from, log_text)
         _refuse_unusable_rows(job, rows, log_text)
@@ -229,17 +235,19 @@ class Perplexity(BaseFileTool):
             vocabulary=self.model.weights.vocabulary,
         )
         with contextlib.closing(rows):
-            log_text, retries = self._run_into_pipe(
+            log_text, retries = self._run_into_pipe_with_retries(
                 job, note, progress, is_estimated=True
             )
-        self.verify(job, log_text)
-        return rows.comparison(ppl=_perplexity(job, log_text), retries=retries)
+        self.refuse_mismatch(job, log_text)
+        return rows.comparison(
+            ppl=_perplexity_unless_log_cut(job, log_text), retries=retries
+        )
 
     def scorable_places(self, tokens: int) -> range:
         """Places of tokens that the tool scores: the second half but its first."""
         return range(tokens // 2 + 1, tokens)
 
-    def memory_bytes(self, tokens: int) -> int:
+    def bytes_needed_to_read(self, tokens: int) -> int:
         """Bytes to read so many *tokens*: half of a chunk twice over, and a batch."""
         values = values_per_row(self.model.weights.vocabulary)
         return 4 * values * (tokens + min(tokens, BATCH))
@@ -254,11 +262,13 @@ class Perplexity(BaseFileTool):
             task, log=log, vocabulary=self.model.weights.vocabulary
         )
 
-        log_text, retries = self._run_into_pipe(job, note, lambda _chunks: None)
-        self.verify(job, log_text)
-        return replace(rows.tokens(), retries=retries)
+        log_text, retries = self._run_into_pipe_with_retries(
+            job, note, lambda _chunks: None
+        )
+        self.refuse_mismatch(job, log_text)
+        return replace(rows.wanted_token_scores(), retries=retries)
 
-    def _run_into_pipe(
+    def _run_into_pipe_with_retries(
         self,
         job: "ReadJob",
         note: Notify,
@@ -278,7 +288,7 @@ class Perplexity(BaseFileTool):
         rows = job.rows
 
         def run() -> tuple[str, int]:
-            rows.begin()
+            rows.start_over()
             with reading.piping_into_rows(rows) as pipe:
                 return self._run(replace(job, pipe=pipe), note, progress)
 
@@ -296,7 +306,7 @@ class Perplexity(BaseFileTool):
     def command(self, job: Job) -> list[str]:
         """The argv of *job*. Pure, so that a test can read it."""
         return [
-            *self.tool.words,
+            *self.tool.command_words,
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(job.task.context)),
             *("--batch-size", str(self._batch_size(job.task.context))),
@@ -316,7 +326,7 @@ class Perplexity(BaseFileTool):
         chosen = last_value(self.arguments, _BATCH_SIZE)
         return min(context, int(chosen) if chosen.isdecimal() else BATCH)
 
-    def verify(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
+    def refuse_mismatch(self, job: Job, log_text: str, *, is_over: bool = True) -> None:
         """
         Stop at cache types, or a context, that differ from what *job* asked for.
 
@@ -336,19 +346,21 @@ class Perplexity(BaseFileTool):
             all_layers=self._takes_all_layers(),
             flash=not self.model.attention_on_cpu,
         )
-        refuse_without_flash(job.pair, effective)
+        refuse_quantized_v_without_flash(job.pair, effective)
         unlike = differences(asked, effective)
         if unlike and (is_over or effective.kv):
             raise mismatch_error(unlike, log_excerpt=logs.setting_lines(log_text))
 
-    def _run_until_log_complete(
+    def _rerun_until_log_complete(
         self, job: Job, note: Notify, progress: Progress
     ) -> tuple[str, int]:
         """The log of *job*, and how often it ran again as the end of it was missing."""
 
         def most_retries(log_text: str) -> int:
-            has_begun = announced_size(log_text) is not None
-            return _allowed_reruns(log_text, has_begun) if ends_early(log_text) else 0
+            has_begun = announced_chunks_and_context(log_text) is not None
+            return (
+                _allowed_reruns(log_text, has_begun) if is_log_cut_off(log_text) else 0
+            )
 
         log_text, returncode, retries = _run_with_retries(
             lambda: self._run(job, note, progress), most_retries
@@ -381,14 +393,14 @@ class Perplexity(BaseFileTool):
         def check_growing_log() -> None:
             silence_limit.note_event()
             log_text = read_log(job.log)
-            self.verify(job, log_text, is_over=False)
+            self.refuse_mismatch(job, log_text, is_over=False)
             _refuse_nan(job, log_text)
             if fault := job.fault():
                 raise _unreadable_rows_error(job, fault, log_text)
             progress(min(chunks_done(log_text), job.task.chunks))
 
-        silence_limit.begin()
-        returncode = run_watched(
+        silence_limit.begin_silence()
+        returncode = run_with_silence_limit(
             argv,
             env=env,
             log=job.log,
@@ -435,10 +447,10 @@ class Perplexity(BaseFileTool):
             )
 
 
-def _version(tool: Program) -> str:
+def _ask_version_or_unknown(tool: Program) -> str:
     """The version that *tool* states; ``unknown`` if it does not."""
     answer = processes.run_for_output(
-        (*tool.words, "--version"), timeout_s=ASK_TIMEOUT_S
+        (*tool.command_words, "--version"), timeout_s=ASK_TIMEOUT_S
     )
     for line in f"{answer.stdout}\n{answer.stderr}".splitlines():
         if line.startswith("version:"):
@@ -484,7 +496,7 @@ def _allowed_reruns(
         has_results: Whether what it gives is there, the end of its log aside.
         is_estimated: Whether its perplexity is wanted.
     """
-    if failure(log_text) is not None:
+    if find_error_line(log_text) is not None:
         return 0
     # What the log says before the first chunk proves types, rotation and kernel.
     if (
@@ -493,18 +505,20 @@ def _allowed_reruns(
         or not chunks_done(log_text)
     ):
         return RETRIES
-    return PERPLEXITY_RETRIES if is_estimated and ends_early(log_text) else 0
+    return PERPLEXITY_RETRIES if is_estimated and is_log_cut_off(log_text) else 0
 
 
 def _retries_of_failure(log_text: str, returncode: int) -> int:
     """How often a tool that failed runs again: not where its log names the cause."""
     # A signal from outside has no reason in the log.
     by_itself = returncode >= 0 or returncode == -SIGABRT
-    is_told = logs.trouble(log_text) is not None or failure(log_text) is not None
+    is_told = (
+        logs.find_trouble(log_text) is not None or find_error_line(log_text) is not None
+    )
     return FAILED_RETRIES if by_itself and not is_told else 0
 
 
-def _perplexity(job: Job, log_text: str) -> Estimate | None:
+def _perplexity_unless_log_cut(job: Job, log_text: str) -> Estimate | None:
     """
     The perplexity of *job*; None if its log was cut before it.
 
@@ -513,7 +527,7 @@ def _perplexity(job: Job, log_text: str) -> Estimate | None:
             cut before the first chunk, and proves nothing of the run.
     """
     found = final_perplexity(log_text)
-    is_proof = ends_early(log_text) and chunks_done(log_text)
+    is_proof = is_log_cut_off(log_text) and chunks_done(log_text)
     if found is None and not is_proof:
         raise _incomplete_error(job, log_text)
     return found
@@ -521,7 +535,7 @@ def _perplexity(job: Job, log_text: str) -> Estimate | None:
 
 def _exit_error(job: Job, log_text: str, *, returncode: int) -> CellError:
     """Why the tool failed: by its log, else by what it said, else by its exit."""
-    cause, reason = logs.cause(log_text, returncode), failure(log_text)
+    cause, reason = logs.cause(log_text, returncode), find_error_line(log_text)
     if reason and cause == exit_cause(returncode):
         cause = replace(cause, reason=reason)
     excerpt = logs.last_lines(log_text)
@@ -549,7 +563,7 @@ def _refuse_nan(job: Job, log_text: str) -> None:
         ComputesNan: If there is some.
     """
     of_job = job.first_nan_token()
-    token = first_nan_in_log(log_text) if of_job is None else of_job
+    token = first_nan_token_in_log(log_text) if of_job is None else of_job
     if token is not None:
         raise _nan_error(token, log_text)
 
@@ -574,21 +588,23 @@ def _nan_error(token: int, log_text: str) -> CellError:
 def _unreadable_rows_error(job: Job, fault: str, log_text: str) -> CellError:
     """The error for rows that are not what was asked for."""
     message = f"wrote log-probabilities that cannot be read: {fault}"
-    return _error(job, message, log_text, status=Status.CRASHED)
+    return _error_with_log_excerpt(job, message, log_text, status=Status.CRASHED)
 
 
 def _incomplete_error(job: Job, log_text: str, *, lacking: str = "") -> CellError:
     """The error for a tool that exits with 0 without a complete result."""
-    trouble = logs.trouble(log_text)
-    silent = CUT_OFF if ends_early(log_text) else "it does not say why"
-    reason = failure(log_text) or (trouble.reason if trouble else lacking or silent)
+    trouble = logs.find_trouble(log_text)
+    silent = CUT_OFF if is_log_cut_off(log_text) else "it does not say why"
+    reason = find_error_line(log_text) or (
+        trouble.reason if trouble else lacking or silent
+    )
     what = "log-probabilities" if lacking else "statistics"
     message = f"ended without complete {what}: {reason}"
     status = trouble.status if trouble else Status.CRASHED
-    return _error(job, message, log_text, status=status)
+    return _error_with_log_excerpt(job, message, log_text, status=status)
 
 
-def _error(
+def _error_with_log_excerpt(
     job: Job, message: str, log_text: str, *, status: Status, hint: str = ""
 ) -> CellError:
     """The error of *job* with the end of its log, and where the log is."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from codeneedle.engines.llama_cpp.base_file import Lengths
-from codeneedle.engines.llama_cpp.log import COUNT, lines
+from codeneedle.engines.llama_cpp.log import COUNT, cleaned_lines
 from codeneedle.engines.tools import Estimate
 
 
@@ -18,7 +18,7 @@ class Size:
     context: int  # length of each, in tokens
 
 
-def first_nan_in_log(log_text: str) -> int | None:
+def first_nan_token_in_log(log_text: str) -> int | None:
     """
     From which token of its text on the tool computes NaN; None if it does not.
 
@@ -27,7 +27,7 @@ def first_nan_in_log(log_text: str) -> int | None:
     chunks = [
         int(number) for number, told in _WRITTEN.findall(log_text) if _is_nan(told)
     ]
-    announced = announced_size(log_text)
+    announced = announced_chunks_and_context(log_text)
     if chunks and announced is not None:
         at = announced.context
         return (min(chunks) - 1) * at + at // 2 + 1
@@ -41,13 +41,13 @@ def final_perplexity(log_text: str) -> Estimate | None:
     match = _only_match(
         _FINAL.fullmatch(line) for line in _right_stripped_lines(log_text)
     )
-    if match is None or failure(log_text) is not None:
+    if match is None or find_error_line(log_text) is not None:
         return None
     estimate = _parse_estimate(match["value"], match["error"])
     return estimate if math.isfinite(estimate.value) else None
 
 
-def ends_early(log_text: str) -> bool:
+def is_log_cut_off(log_text: str) -> bool:
     """
     Whether the log holds neither its last line nor NaN nor an error.
 
@@ -58,12 +58,12 @@ def ends_early(log_text: str) -> bool:
     is_ended = any(map(_FINAL.fullmatch, _right_stripped_lines(log_text)))
     return (
         not is_ended
-        and first_nan_in_log(log_text) is None
-        and failure(log_text) is None
+        and first_nan_token_in_log(log_text) is None
+        and find_error_line(log_text) is None
     )
 
 
-def announced_size(log_text: str) -> Size | None:
+def announced_chunks_and_context(log_text: str) -> Size | None:
     """What the tool announced to compute; None if it did not get so far."""
     match = _only_match(_SIZE.search(line) for line in _right_stripped_lines(log_text))
     if match is None:
@@ -76,15 +76,15 @@ def chunks_done(log_text: str) -> int:
     return max((int(number) for number, _ in _WRITTEN.findall(log_text)), default=0)
 
 
-def failure(log_text: str) -> str | None:
+def find_error_line(log_text: str) -> str | None:
     """The first line that states an error, even one that the tool ignores; or None."""
-    for line in lines(log_text):
+    for line in cleaned_lines(log_text):
         if _FAILURE.search(line):
             return " ".join(line.split())
     return None
 
 
-def short_text_lengths(log_text: str) -> Lengths | None:
+def lengths_if_text_too_short(log_text: str) -> Lengths | None:
     """How many tokens the text lacks, if the tool says so; else None."""
     needed, present = _NEEDED.search(log_text), _PRESENT.search(log_text)
     if needed is None or present is None:
@@ -114,7 +114,7 @@ _FAILURE = re.compile(
 
 def _right_stripped_lines(log_text: str) -> Iterator[str]:
     """The lines without white space at their ends."""
-    return (line.rstrip() for line in lines(log_text))
+    return (line.rstrip() for line in cleaned_lines(log_text))
 
 
 def _parse_estimate(value: str, error: str | None) -> Estimate:

@@ -34,11 +34,11 @@ from codeneedle.engines.llama_cpp.base_file import (
     MAGIC,
     BaseFile,
     Job,
-    scored_tokens,
+    scored_token_count,
     translating_folder_errors,
     write_text_file,
 )
-from codeneedle.engines.messages import round_score
+from codeneedle.engines.messages import round_score_or_zero
 from codeneedle.engines.tools import (
     ChunkValues,
     Comparison,
@@ -105,7 +105,7 @@ class RowStream(ABC):
     _rest: bytearray = field(init=False)
     _row: int = field(init=False)
 
-    def begin(self) -> None:
+    def start_over(self) -> None:
         """Forget what was taken: the file is written again."""
         self.fault, self.nan_from, self.taken, self._row = "", None, 0, -1
         self._rest = bytearray()
@@ -115,7 +115,7 @@ class RowStream(ABC):
         """What is wrong with a header and the numbers of all tokens, or empty."""
 
     @abstractmethod
-    def take_row(self, number: int, stored: Stored) -> None:
+    def process_row(self, number: int, stored: Stored) -> None:
         """Look at the row of that *number*, from 0, as it is *stored*."""
 
     def note_row_fault(self, stored: Stored, place: int) -> bool:
@@ -127,15 +127,15 @@ class RowStream(ABC):
             self.fault = f"its row of token {place:,} is none: {fault}"
         return bool(fault)
 
-    def place_of(self, number: int) -> int:
+    def token_place_of_row(self, number: int) -> int:
         """The place in the text, from 0, that the row of that *number* tells of."""
-        chunk, at = divmod(number, scored_tokens(chunks=1, context=self.context))
+        chunk, at = divmod(number, scored_token_count(chunks=1, context=self.context))
         return chunk * self.context + self.context // 2 + 1 + at
 
     @property
     def expected_row_count(self) -> int:
         """Rows of a whole file."""
-        return scored_tokens(chunks=self.chunks, context=self.context)
+        return scored_token_count(chunks=self.chunks, context=self.context)
 
     @property
     def has_all_rows(self) -> bool:
@@ -156,12 +156,12 @@ class RowStream(ABC):
         over = f" and {plural(len(self._rest), 'byte')}" if self._rest else ""
         return self.fault or f"it ended after {rows}{over}"
 
-    def take(self, data: bytes) -> None:
+    def feed_bytes(self, data: bytes) -> None:
         """Take the next bytes of the file; without effect once it has a fault."""
         self.taken += len(data)
         self._rest += data
         while part := self._pop_header_or_row():
-            self._take_header_or_row(part)
+            self._process_header_or_row(part)
         if self._row > self.expected_row_count or (
             self._row == self.expected_row_count and self._rest
         ):
@@ -180,14 +180,14 @@ class RowStream(ABC):
         del self._rest[:size]
         return part
 
-    def _take_header_or_row(self, part: bytes) -> None:
+    def _process_header_or_row(self, part: bytes) -> None:
         """Take in the header, or the next row; further rows are only counted."""
         if self._row < 0:
             ids = np.frombuffer(part, dtype=np.int32, offset=HEADER.size)
             stated = HEADER.unpack(part[: HEADER.size])
             self.fault = self.header_fault(stated, ids)
         elif self._row < self.expected_row_count:
-            self.take_row(self._row, np.frombuffer(part, dtype=np.uint16))
+            self.process_row(self._row, np.frombuffer(part, dtype=np.uint16))
         self._row += 1
 
 
@@ -210,11 +210,11 @@ class Rows(RowStream):
     def __post_init__(self) -> None:
         self.context = len(self.ids)
         self._asked = frozenset(self.wanted)
-        self.begin()
+        self.start_over()
 
     @override
-    def begin(self) -> None:
-        RowStream.begin(self)
+    def start_over(self) -> None:
+        RowStream.start_over(self)
         self._kept = {}
 
     @property
@@ -234,7 +234,7 @@ class Rows(RowStream):
             return f"no row of it tells of token {self._places_without_score[0]:,}"
         return RowStream.final_fault.fget(self)  # type: ignore[attr-defined, no-any-return]
 
-    def tokens(self) -> ReadTokens:
+    def wanted_token_scores(self) -> ReadTokens:
         """The scores of the wanted tokens of a whole file."""
         scores = [self._kept[place] for place in self.wanted]
         return ReadTokens(
@@ -244,11 +244,11 @@ class Rows(RowStream):
         )
 
     @override
-    def take_row(self, number: int, stored: Stored) -> None:
+    def process_row(self, number: int, stored: Stored) -> None:
         """Score the token behind the row, if it is wanted."""
-        place = self.place_of(number)
+        place = self.token_place_of_row(number)
         if place in self._asked:
-            self._keep_score(place, stored)
+            self._keep_score_or_fault(place, stored)
 
     @override
     def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
@@ -263,7 +263,7 @@ class Rows(RowStream):
             return f"its text has tokens beyond the {self.vocabulary:,} of the model"
         return ""
 
-    def _keep_score(self, place: int, stored: Stored) -> None:
+    def _keep_score_or_fault(self, place: int, stored: Stored) -> None:
         """Keep the score of the token at *place*, or say what is wrong with its row."""
         scale, low = (float(each) for each in stored[:SCALE_VALUES].view(np.float32))
         values = stored[SCALE_VALUES : SCALE_VALUES + self.vocabulary]
@@ -274,9 +274,9 @@ class Rows(RowStream):
         others = (values[:right], values[right + 1 :])
         runner_up = max(int(other.max()) for other in others if len(other))
         self._kept[place] = (
-            round_score(checked_log_probability(low + scale * value)),
+            round_score_or_zero(checked_log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.
-            round_score(scale * (value - runner_up)),
+            round_score_or_zero(scale * (value - runner_up)),
             value == 0,
         )
 
@@ -286,9 +286,9 @@ class CheckedRows(RowStream):
     """Takes a base file, and finds the first row that is none."""
 
     def __post_init__(self) -> None:
-        self.begin()
+        self.start_over()
 
-    def take_file(self, path: Path) -> None:
+    def feed_file(self, path: Path) -> None:
         """
         All of the file at *path*.
 
@@ -297,7 +297,7 @@ class CheckedRows(RowStream):
         """
         with open_regular(path) as file:
             while data := file.read(READ_BYTES):
-                self.take(data)
+                self.feed_bytes(data)
 
     @override
     def header_fault(self, stated: tuple[object, ...], ids: Ids) -> str:
@@ -305,9 +305,9 @@ class CheckedRows(RowStream):
         return "" if stated == expected else OTHER_HEADER
 
     @override
-    def take_row(self, number: int, stored: Stored) -> None:
+    def process_row(self, number: int, stored: Stored) -> None:
         """Set `fault` if the row is none."""
-        self.note_row_fault(stored, self.place_of(number))
+        self.note_row_fault(stored, self.token_place_of_row(number))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -321,9 +321,9 @@ class ComparedRows(RowStream):
     _by_chunk: list[ChunkValues] = field(init=False)
 
     @override
-    def begin(self) -> None:
+    def start_over(self) -> None:
         """Forget what was taken, and open the base file of the reference anew."""
-        RowStream.begin(self)
+        RowStream.start_over(self)
         self._sums, self._by_chunk = Sums(), []
         self.close()
         self._there = open_regular(self.base)
@@ -348,7 +348,7 @@ class ComparedRows(RowStream):
         return ""
 
     @override
-    def take_row(self, number: int, stored: Stored) -> None:
+    def process_row(self, number: int, stored: Stored) -> None:
         """
         Add the row's distance from that of the reference, or set `fault`.
 
@@ -356,9 +356,9 @@ class ComparedRows(RowStream):
         """
         if self._there is None:
             return
-        of_chunk = scored_tokens(chunks=1, context=self.context)
+        of_chunk = scored_token_count(chunks=1, context=self.context)
         chunk, at = divmod(number, of_chunk)
-        place = self.place_of(number)
+        place = self.token_place_of_row(number)
         base = np.frombuffer(self._there.read(stored.nbytes), dtype=np.uint16)
         if len(base) != len(stored) or row_fault(base, self.vocabulary):
             self.fault = f"the base file of the reference has no row of token {place:,}"
@@ -386,8 +386,8 @@ class ComparedRows(RowStream):
             tokens=len(self._sums),
             retries=retries,
             by_chunk=tuple(self._by_chunk),
-            logprobs=self._sums.logprobs,
-            first_choices=self._sums.first_choices,
+            logprobs=self._sums.rounded_logprobs,
+            first_choices=self._sums.first_choice_percent,
             # The first token may be one that begins each prompt.
             same_as=indices_of_first_equals(
                 each[1:].tobytes() for each in self._ids.reshape(self.chunks, -1)
@@ -532,7 +532,7 @@ def _drain_pipe(pipe: int, rows: RowStream, over: threading.Event) -> None:
         with contextlib.suppress(BlockingIOError):
             data = os.read(pipe, READ_BYTES) if ready else b""
         if data:
-            rows.take(data)
+            rows.feed_bytes(data)
         elif is_over:
             return
         elif ready:

@@ -33,8 +33,8 @@ from codeneedle.engines.llama_cpp.arguments import (
     Launch,
     asks_for_all_layers,
     can_save_cache,
-    command,
     environment_for_model,
+    server_command,
     threads_should_sleep,
     wait_policy_label,
     without_arguments,
@@ -45,32 +45,32 @@ from codeneedle.engines.llama_cpp.log import (
     COMMAND_SIGN,
     cause,
     effective_settings,
+    find_trouble,
     is_shutting_down,
     last_lines,
     read_log,
     setting_lines,
-    trouble,
 )
 from codeneedle.engines.messages import BadReply, Readiness, Refused
 from codeneedle.engines.mismatch import (
     RequestedSettings,
     differences,
-    refuse_without_flash,
+    refuse_quantized_v_without_flash,
 )
 from codeneedle.engines.started_servers import StartedServer, nap_seconds
 from codeneedle.errors import CellError
 from codeneedle.models.weights import Weights
 from codeneedle.records.record import Effective, Status
 from codeneedle.system import process_memory
-from codeneedle.system.contents import content_hash, joint_hash
+from codeneedle.system.contents import cached_content_hash, joint_hash
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import (
     Child,
     command_line_of,
     mapped_files,
+    pids_of_tree_and_group,
     port_is_listened_on,
-    process_tree,
     program_of,
 )
 from codeneedle.text import one_line, size_text
@@ -134,7 +134,7 @@ class LlamaServer(StartedServer):
         began = time.monotonic()
         while True:
             effective = self.effective()
-            refuse_without_flash(cell.pair, effective)
+            refuse_quantized_v_without_flash(cell.pair, effective)
             unlike = differences(asked, effective)
             waited_s = time.monotonic() - began
             if not unlike or effective.kv or waited_s > LOG_DELAY_S:
@@ -178,14 +178,14 @@ class LlamaServer(StartedServer):
         return self._warm_from_s + self.warmup_timeout_s - waited_s
 
     @override
-    def state(self, readiness: Readiness) -> str:
+    def waiting_phrase(self, readiness: Readiness) -> str:
         told = self.client.refusal
         answers = f" (it answers {told})" if told and readiness in _ANSWERS else ""
-        return f"{super(LlamaServer, self).state(readiness)}{answers}"
+        return f"{super(LlamaServer, self).waiting_phrase(readiness)}{answers}"
 
     @override
     def delay_error(self, readiness: Readiness) -> CellError:
-        what = self.state(readiness).removeprefix("it ")
+        what = self.waiting_phrase(readiness).removeprefix("it ")
         message = f"llama-server {what} after {self.load_timeout_s:g} s"
         hint = f"See {self.log}. Is the disk slow, or the memory full?"
         if self._warm_from_s is not None:
@@ -228,7 +228,7 @@ class LlamaServer(StartedServer):
         """A hash of what the innermost process runs: a wrapper is none of ours."""
         serving = [
             pid
-            for pid in process_tree(self.child.pid)
+            for pid in pids_of_tree_and_group(self.child.pid)
             if self.launch.alias in command_line_of(pid)
         ]
         return running_program_hash(serving[-1], self.command) if serving else ""
@@ -242,7 +242,7 @@ class LlamaServer(StartedServer):
         """
         if self._is_here is None and self.address is not None:
             port = urlsplit(self.address.url).port or 0
-            is_known = port_is_listened_on(process_tree(self.child.pid), port)
+            is_known = port_is_listened_on(pids_of_tree_and_group(self.child.pid), port)
             self._is_here = is_known is not False or self.child.poll() is not None
         return (
             process_memory.tree_peak_rss_bytes(self.child.pid)
@@ -313,7 +313,7 @@ def serving_llama(
         # The server's log ends with the last four characters of its key.
         api_key = launch.key or f"{secrets.token_urlsafe(32)}-end"
         is_passive = threads_should_sleep(launch.model)
-        argv = command(replace(launch, alias=alias), port=port)
+        argv = server_command(replace(launch, alias=alias), port=port)
         env = inherited_variables()
         env |= environment_for_model(launch.model, is_passive=is_passive)
         env["LLAMA_API_KEY"] = api_key
@@ -354,7 +354,7 @@ def load_limit_s(weights: Weights) -> float:
 
 def has_argument_error(log_text: str) -> bool:
     """Whether the server ended because it could not read its command line."""
-    cause = trouble(log_text)
+    cause = find_trouble(log_text)
     words = cause.reason if cause else ""
     # The system's own "Invalid argument", of a file, has a capital.
     signs = ("invalid argument", "error while handling argument", "unknown argument")
@@ -379,7 +379,7 @@ def running_program_hash(pid: int, ours: Sequence[str]) -> str:
     words.subtract(ours)
     # Of a script, what it says counts, not where it is.
     further = sorted(
-        content_hash(Path(word)) if os.path.isfile(word) else word  # noqa: PTH113 - may be no path
+        cached_content_hash(Path(word)) if os.path.isfile(word) else word  # noqa: PTH113 - may be no path
         for word, count in words.items()
         if count > 0
     )
@@ -389,7 +389,7 @@ def running_program_hash(pid: int, ours: Sequence[str]) -> str:
 
 def _tree_memory_bytes(pid: int) -> int:
     """Memory of *pid* and what it started, without mapped files if the system tells."""
-    return sum(map(_process_memory_bytes, process_tree(pid)))
+    return sum(map(_process_memory_bytes, pids_of_tree_and_group(pid)))
 
 
 def _process_memory_bytes(pid: int) -> int:

@@ -34,11 +34,11 @@ from codeneedle.engines.llama_cpp.installation import (
     Program,
     ServerFacts,
     Tools,
-    libraries_of,
+    find_llama_libraries,
 )
 from codeneedle.engines.llama_cpp.tool_options import (
-    own_options,
-    shared_arguments,
+    list_tool_options,
+    shared_and_lacking_arguments,
     why_not_used,
 )
 from codeneedle.engines.survey import (
@@ -50,7 +50,12 @@ from codeneedle.engines.survey import (
 from codeneedle.errors import ToolFailed
 from codeneedle.records.record import Attention, DeviceMemory, Status
 from codeneedle.system import processes
-from codeneedle.system.files import cache_folder, file_state_text, read_note, write_note
+from codeneedle.system.files import (
+    cache_folder,
+    file_state_text,
+    read_json_or_none,
+    write_json_if_possible,
+)
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.text import MIB
 
@@ -141,8 +146,10 @@ class Surveyor:
     @classmethod
     def of(cls, tool: Program, facts: ServerFacts, model: ModelSpec) -> Self:
         """The llama-fit-params that *tool* is."""
-        options = own_options(tool) if model.arguments else ()
-        arguments, lacking = shared_arguments(model.arguments, FIT_PARAMS, options)
+        options = list_tool_options(tool) if model.arguments else ()
+        arguments, lacking = shared_and_lacking_arguments(
+            model.arguments, FIT_PARAMS, options
+        )
         return cls(
             tool=tool,
             model=model,
@@ -166,7 +173,7 @@ class Surveyor:
         """
         takes_all = not has_argument(self.arguments, OFFLOAD)
         return [
-            *self.tool.words,
+            *self.tool.command_words,
             *("--fit-print", "on"),
             *("--model", str(self.model.weights.path)),
             *("--ctx-size", str(context)),
@@ -180,15 +187,17 @@ class Surveyor:
         ]
 
     def survey(self, pairs: Sequence[Pair], *, context: int, log: Path) -> Survey:
-        """Ask the program of each of *pairs*; see `engine.Engine.survey`."""
+        """Ask about each of *pairs*; see `Engine.survey_attention_and_memory`."""
         if self.refusal:
             return Survey(context=context, pairs={}, unknown=self.refusal)
         started = time.monotonic()
         asked = _SurveyCalls(self, context, log)
         try:
-            answers = asked.answers_about(list(dict.fromkeys(pairs)))
+            answers = asked.kept_or_asked_answers(list(dict.fromkeys(pairs)))
             known = {pair: each for pair, each in answers.items() if each}
-            whole = self._kernel_split_limit(known.values(), asked.answer_about)
+            whole = self._most_splits_in_kernel(
+                known.values(), asked.kept_or_asked_answer
+            )
         finally:
             asked.write_answers()  # also what was answered before Ctrl-C
         judged = {
@@ -207,7 +216,7 @@ class Surveyor:
             is_kept=not asked.is_grown,
         )
 
-    def _kernel_split_limit(
+    def _most_splits_in_kernel(
         self, answers: Collection[PairSurvey], ask: "_Ask"
     ) -> int | None:
         """
@@ -247,8 +256,8 @@ class Surveyor:
             return answer
         if whole is not None and (answer.graph_splits or 0) > whole:
             return replace(answer, attention=Attention.CPU)
-        if whole is not None and _may_convert(answer):
-            return self._with_conversion(answer)
+        if whole is not None and _can_convert_cache(answer):
+            return self._with_kernel_or_conversion(answer)
         return replace(answer, attention=Attention.KERNEL)
 
     @property
@@ -258,7 +267,7 @@ class Surveyor:
         sizes = {weights.key_length, weights.key_length_swa}
         return sorted(sizes - VECTOR_HEADS - {0})
 
-    def _with_conversion(self, answer: PairSurvey) -> PairSurvey:
+    def _with_kernel_or_conversion(self, answer: PairSurvey) -> PairSurvey:
         """
         *answer* of a whole graph, whose device may convert K and V to f16 in it.
 
@@ -279,7 +288,7 @@ class Surveyor:
                 return replace(answer, attention=attention, evidence=evidence)
 
 
-def survey_without_tool(tools: Tools, context: int) -> Survey:
+def empty_survey_without_tool(tools: Tools, context: int) -> Survey:
     """The survey of an installation without the program."""
     return Survey(
         context=context,
@@ -307,23 +316,25 @@ class _SurveyCalls:
     _kept: dict[str, PairSurvey] = field(init=False)
 
     def __post_init__(self) -> None:
-        note = read_note(self._kept_answers_path, _KeptCalls)
+        note = read_json_or_none(self._kept_answers_path, _KeptCalls)
         self._kept = dict(note.pairs) if note else {}
 
     @property
     def _kept_answers_path(self) -> Path:
         return cache_folder() / "surveys" / f"{self.surveyor.key}.json"
 
-    def answers_about(self, pairs: Sequence[Pair]) -> dict[Pair, PairSurvey | None]:
-        """`answer_about` of each of *pairs*; the first ones of a sweep first."""
+    def kept_or_asked_answers(
+        self, pairs: Sequence[Pair]
+    ) -> dict[Pair, PairSurvey | None]:
+        """The answer about each of *pairs*; the first ones of a sweep first."""
         first = {PLAIN, *FIRST}
         answers = {}
         for at, pair in enumerate(sorted(pairs, key=lambda pair: pair not in first)):
             report_survey_progress(at, len(pairs))
-            answers[pair] = self.answer_about(pair)
+            answers[pair] = self.kept_or_asked_answer(pair)
         return {pair: answers[pair] for pair in pairs}
 
-    def answer_about(self, pair: Pair, *extra: str) -> PairSurvey | None:
+    def kept_or_asked_answer(self, pair: Pair, *extra: str) -> PairSurvey | None:
         """
         What is known of *pair* with *extra* arguments; None if nothing is.
 
@@ -332,7 +343,7 @@ class _SurveyCalls:
         name = " ".join((str(pair), str(self.context), *extra))
         if name not in self._kept and self.failures < MOST_FAILURES:
             try:
-                self._kept[name] = self._ask_program(pair, *extra)
+                self._kept[name] = self._ask_program_repeatedly(pair, *extra)
                 self.is_grown = True
             except _NoAnswerError as error:
                 self.failure, self.failures = str(error), self.failures + 1
@@ -343,9 +354,9 @@ class _SurveyCalls:
         # A refusal without its reason may be one of the moment.
         told = {n: p for n, p in self._kept.items() if p.evidence != UNTOLD_REFUSAL}
         if self.is_grown:
-            write_note(self._kept_answers_path, _KeptCalls(pairs=told))
+            write_json_if_possible(self._kept_answers_path, _KeptCalls(pairs=told))
 
-    def _ask_program(self, pair: Pair, *extra: str) -> PairSurvey:
+    def _ask_program_repeatedly(self, pair: Pair, *extra: str) -> PairSurvey:
         """
         The answer of the program.
 
@@ -371,8 +382,8 @@ class _SurveyCalls:
             and not _ran_out_of_memory(said)
         ):
             self.tries = min(self.tries, TRIES_OF_OTHERS)
-            return _refusal(pair, UNTOLD_REFUSAL)
-        raise _NoAnswerError(self._logged_failure_phrase(said))
+            return _refused_pair_survey(pair, UNTOLD_REFUSAL)
+        raise _NoAnswerError(self._log_and_phrase_failure(said))
 
     def _call_program(self, pair: Pair, *extra: str, level: int) -> processes.Answer:
         """What a call says; after one that hangs, no further pair is asked."""
@@ -394,7 +405,7 @@ class _SurveyCalls:
             self.failures = MOST_FAILURES
             raise _NoAnswerError(str(error)) from error
 
-    def _logged_failure_phrase(self, said: processes.Answer) -> str:
+    def _log_and_phrase_failure(self, said: processes.Answer) -> str:
         """Why *said* tells nothing, as a phrase; its text is left in the log."""
         with suppress(OSError):
             self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -403,23 +414,27 @@ class _SurveyCalls:
             return f"this {FIT_PARAMS} is too old: it has no --fit-print"
         if said.returncode == 0:
             return f"{FIT_PARAMS} told neither graph nor memory; see {self.log}"
-        trouble = logs.trouble(said.stderr)
+        trouble = logs.find_trouble(said.stderr)
         why = f": {trouble.reason}" if trouble else f"; see {self.log}"
         return f"{FIT_PARAMS} ended with {exit_phrase(said.returncode)}{why}"
 
 
 def _ran_out_of_memory(said: processes.Answer) -> bool:
     """Whether a call ended for lack of memory, which another one may not."""
-    trouble = logs.trouble(said.stderr)
+    trouble = logs.find_trouble(said.stderr)
     return trouble is not None and trouble.status is Status.OUT_OF_MEMORY
 
 
 def _parse_answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     """What *said* tells of *pair*; None if it is no whole answer."""
     if said.returncode:
-        trouble = logs.trouble(said.stderr)
+        trouble = logs.find_trouble(said.stderr)
         is_refused = trouble and trouble.status is Status.UNSUPPORTED
-        return _refusal(pair, trouble.reason) if trouble and is_refused else None
+        return (
+            _refused_pair_survey(pair, trouble.reason)
+            if trouble and is_refused
+            else None
+        )
     effective, memory = (
         logs.effective_settings(said.stderr),
         tuple(_memory_in_table(said.stdout)),
@@ -428,7 +443,7 @@ def _parse_answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
         return None
     is_plain = effective.attention is Attention.PLAIN
     if is_plain and not is_full_precision(pair.v):
-        return _refusal(pair, effective.attention_evidence)
+        return _refused_pair_survey(pair, effective.attention_evidence)
     return PairSurvey(
         pair=pair,
         attention=effective.attention if is_plain else None,
@@ -441,7 +456,7 @@ def _parse_answer(pair: Pair, said: processes.Answer) -> PairSurvey | None:
     )
 
 
-def _refusal(pair: Pair, line: str) -> PairSurvey:
+def _refused_pair_survey(pair: Pair, line: str) -> PairSurvey:
     """The refusal that *line* states, without what differs among pairs of a kind."""
     reason = line.partition(": ")[2] if line.startswith("llama_") else line
     # One reason for all pairs of the same kind.
@@ -462,7 +477,7 @@ def _memory_in_table(said: str) -> Iterator[DeviceMemory]:
 _Ask = Callable[..., PairSurvey | None]
 
 
-def _may_convert(answer: PairSurvey) -> bool:
+def _can_convert_cache(answer: PairSurvey) -> bool:
     """Whether a device of *answer* is one that converts without a word."""
     return any(each.device.startswith(CONVERTING) for each in answer.memory)
 
@@ -471,12 +486,12 @@ def _attention_runs_on_device(
     answers: Collection[PairSurvey], arguments: Sequence[str]
 ) -> bool:
     """Whether attention is to run on a device: there is one, and it may be used."""
-    if has_argument(arguments, KV_ON_HOST) or _layers_on_device(arguments) == 0:
+    if has_argument(arguments, KV_ON_HOST) or _chosen_device_layers(arguments) == 0:
         return False
     return any(each.device != HOST for pair in answers for each in pair.memory)
 
 
-def _layers_on_device(arguments: Sequence[str]) -> int | None:
+def _chosen_device_layers(arguments: Sequence[str]) -> int | None:
     """Layers that the user puts on devices; None for all, or an unknown number."""
     chosen = [each for each in parse(arguments) if each.name in OFFLOAD]
     last = chosen[-1].values if chosen else ()
@@ -494,7 +509,8 @@ def _call_key(
         facts.version,
         *facts.devices,
         *map(
-            _file_identity, (tool.path, *libraries_of(tool.path), *map(Path, _DRIVERS))
+            _file_identity,
+            (tool.path, *find_llama_libraries(tool.path), *map(Path, _DRIVERS)),
         ),
         platform.platform(),
         model.weights.identity,

@@ -116,7 +116,7 @@ _HARMLESS_TO: Mapping[str, frozenset[str]] = {
 """What changes nothing of what one program tells, where it does not take it."""
 
 
-def is_harmless(name: str, tool: str) -> bool:
+def is_harmless_option(name: str, tool: str) -> bool:
     """Whether the option *name* of a server changes nothing of what *tool* tells."""
     is_speculation = name.startswith(_DRAFTS) and tool != BENCH
     return name in HARMLESS | _HARMLESS_TO[tool] or is_speculation
@@ -126,12 +126,12 @@ HELP_TRIES = 3
 """Calls until a program is one that has no help."""
 
 
-def own_options(tool: Program) -> frozenset[str]:
+def list_tool_options(tool: Program) -> frozenset[str]:
     """Names, short and long, of the options that the help of *tool* lists."""
-    return option_names(help_text(tool))
+    return option_names(help_text_or_empty(tool))
 
 
-def help_text(tool: Program) -> str:
+def help_text_or_empty(tool: Program) -> str:
     """
     What *tool* prints for ``--help``, asked once; empty if it cannot be asked.
 
@@ -139,14 +139,16 @@ def help_text(tool: Program) -> str:
     """
     for _ in range(HELP_TRIES):
         with contextlib.suppress(OSError, MachineError):
-            return _help_text(tool, file_state_text(tool.path))
+            return _cached_help_text(tool, file_state_text(tool.path))
     return ""
 
 
 @functools.lru_cache(maxsize=16)
-def _help_text(tool: Program, _identity: str) -> str:
+def _cached_help_text(tool: Program, _identity: str) -> str:
     """What *tool* prints for ``--help``, as long as its file stays the same."""
-    answer = processes.run_for_output((*tool.words, "--help"), timeout_s=ASK_TIMEOUT_S)
+    answer = processes.run_for_output(
+        (*tool.command_words, "--help"), timeout_s=ASK_TIMEOUT_S
+    )
     told = answer.stdout + answer.stderr
     if answer.returncode < 0 or not told.strip():
         reason = f"--help ended with {exit_phrase(answer.returncode)}"
@@ -154,7 +156,7 @@ def _help_text(tool: Program, _identity: str) -> str:
     return told
 
 
-def shared_arguments(
+def shared_and_lacking_arguments(
     server_args: Sequence[str], tool: str, options: Collection[str]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """
@@ -178,7 +180,7 @@ def shared_arguments(
         is_left_out = tool == FIT_PARAMS and argument.name in ADAPTERS
         if argument.name in options and not is_left_out:
             shared += argument.words
-        elif not is_harmless(argument.name, tool):
+        elif not is_harmless_option(argument.name, tool):
             lacking.append(argument.name or argument.words[0])
     return tuple(shared), tuple(dict.fromkeys(lacking))
 
@@ -187,7 +189,7 @@ def why_not_used(tool: Program, lacking: Collection[str]) -> str:
     """Why *tool* is not used without the options that it is *lacking*; or empty."""
     if not lacking:
         return ""
-    if not help_text(tool):
+    if not help_text_or_empty(tool):
         return f"{tool.name} does not say what it takes: its --help fails"
     return (
         f"{tool.name} does not take {' '.join(lacking)}, which the server is given: it "
@@ -263,7 +265,7 @@ _NAMES = re.compile(r"\s{0,8}(-{1,2}[A-Za-z][\w-]*(?:,? -{1,2}[A-Za-z][\w-]*)*)(
 _OPTION = re.compile(r"--[a-z][\w-]*")
 
 
-def options_in(help_text: str) -> frozenset[str]:
+def parse_bench_option_names(help_text: str) -> frozenset[str]:
     """Long names of the options in what ``llama-bench --help`` prints."""
     lines = (line for line in help_text.splitlines() if line.lstrip().startswith("-"))
     return frozenset(name for line in lines for name in _OPTION.findall(line))
@@ -286,7 +288,7 @@ def parse_bench_help(help_text: str) -> dict[str, _BenchOption]:
     return forms
 
 
-def translate_arguments(
+def bench_and_lacking_arguments(
     server_args: Sequence[str], help_text: str
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """
@@ -311,7 +313,7 @@ def translate_arguments(
         value = _bench_value(option, argument) if option else None
         if option and value is not None:
             passed[option.name] = value
-        elif not is_harmless(name, BENCH):
+        elif not is_harmless_option(name, BENCH):
             lacking.append(name or argument.words[0])
     # It has one number of threads, for reading and for writing.
     batch_threads = last_value(server_args, _BATCH_THREADS)
@@ -322,7 +324,7 @@ def translate_arguments(
 
 def _options_by_server_name(help_text: str) -> dict[str, _BenchOption]:
     """What a llama-bench has, by the names of the server's arguments."""
-    there = options_in(help_text)
+    there = parse_bench_option_names(help_text)
     others = {
         k: v for k, v in parse_bench_help(help_text).items() if k not in _BENCH_OPTIONS
     }

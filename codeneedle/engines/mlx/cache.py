@@ -182,7 +182,7 @@ def _numbers_of_k_and_v(value: int | tuple[int, int]) -> tuple[int, int]:
     return (value, value) if isinstance(value, int) else value
 
 
-def quantize(cache: Any, key: Packing, value: Packing) -> Any:
+def quantize_plain_cache(cache: Any, key: Packing, value: Packing) -> Any:
     """A plain cache of mlx-lm with its contents as they run; others as they are."""
     if type(cache) not in {KVCache, RotatingKVCache}:
         return cache

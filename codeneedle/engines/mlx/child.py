@@ -163,9 +163,9 @@ class Handler(BaseHTTPRequestHandler):
     def _render(self, body: Json) -> None:
         """``/apply-template``, which may take `RENDER_MEMORY_BYTES`."""
         with limited_memory(RENDER_MEMORY_BYTES):
-            self._send_answer(200, {"prompt": self._render_body(body)})
+            self._send_answer(200, {"prompt": self._prompt_of_messages(body)})
 
-    def _render_body(self, body: Json) -> str:
+    def _prompt_of_messages(self, body: Json) -> str:
         return self.server.text.render(
             body["messages"], body.get("chat_template_kwargs")
         )
@@ -182,7 +182,7 @@ class Handler(BaseHTTPRequestHandler):
     def _chat(self, body: Json) -> None:
         """``/v1/chat/completions``; nothing is made to come."""
         with limited_memory(RENDER_MEMORY_BYTES):
-            ids = self.server.text.ids(self._render_body(body))
+            ids = self.server.text.ids(self._prompt_of_messages(body))
         count, listed = body.get("max_tokens", 0), body.get("top_logprobs", 1)
         self._stream_reply(ids, count, [], listed, _chat_event)
 
@@ -212,7 +212,7 @@ class Handler(BaseHTTPRequestHandler):
             )
         self._begin_stream()
         reply = _ReplyInProgress(self.server, ids, max(1, listed), forced)
-        for text, tokens, finish in reply.parts(
+        for text, tokens, finish in reply.generate_parts(
             min(count, self.server.context - len(ids)),
             lambda _: self._send_event(event("", [], reply.timings(), "")),
         ):
@@ -247,13 +247,13 @@ class _ReplyInProgress:
             "predicted_ms": 1000 * (now - read),
         }
 
-    def parts(
+    def generate_parts(
         self, most: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[str, list[Json], str]]:
         """Text, tokens and, of the last one, why the reply ends."""
         decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         ends = self._server.text.ends
-        for token, scored, is_last in self._tokens(most, progress):
+        for token, scored, is_last in self._generate_tokens(most, progress):
             is_end = token in ends and not self._forced
             piece = b"" if is_end else self._server.text.piece(token)
             text = decoder.decode(piece, final=is_last or is_end)
@@ -262,7 +262,7 @@ class _ReplyInProgress:
             if is_end:
                 return
 
-    def _tokens(
+    def _generate_tokens(
         self, most: int, progress: Callable[[int], None]
     ) -> Iterator[tuple[int, Json, bool]]:
         """
@@ -274,18 +274,22 @@ class _ReplyInProgress:
         if self._forced:
             rows = session.score(self._ids, self._forced, progress)
             for at, (token, row) in enumerate(zip(self._forced, rows, strict=True)):
-                yield token, self._token_score(token, row), at == len(self._forced) - 1
+                yield (
+                    token,
+                    self._count_and_score_token(token, row),
+                    at == len(self._forced) - 1,
+                )
             return
-        row = session.read(self._ids, progress)
+        row = session.read_and_score_prompt(self._ids, progress)
         while True:
             token = int(row.argmax())
-            scored = self._token_score(token, row)
+            scored = self._count_and_score_token(token, row)
             yield token, scored, self._count >= most
             if self._count >= most:
                 return
-            row = session.step(token)
+            row = session.append_and_score_token(token)
 
-    def _token_score(self, token: int, row: Any) -> Json:
+    def _count_and_score_token(self, token: int, row: Any) -> Json:
         """A token, and the most probable ones for its place; counts it."""
         if self._read_s is None:
             self._read_s = time.perf_counter() - self._began
@@ -367,7 +371,7 @@ def limited_memory(more_bytes: int) -> Iterator[None]:
 def serve(options: argparse.Namespace) -> None:
     """Answer requests until a signal comes; without a model if it only counts."""
     text = TextModel(options.model)
-    session = None if options.counting else _load_session(options)
+    session = None if options.counting else _load_session_and_log_caches(options)
     server = ChildServer((HOST, options.port), Handler)
     server.text, server.session = text, session
     server.alias, server.context = options.alias, options.context
@@ -375,7 +379,7 @@ def serve(options: argparse.Namespace) -> None:
     server.serve_forever()
 
 
-def _load_session(options: argparse.Namespace) -> Any:
+def _load_session_and_log_caches(options: argparse.Namespace) -> Any:
     """The model in memory; its log says what its caches are."""
     from codeneedle.engines.mlx.model import Session, versions
 
@@ -392,7 +396,7 @@ def _load_session(options: argparse.Namespace) -> Any:
         logs.Running(
             build=versions(),
             context=options.context,
-            layers=session.inspect_caches(),
+            layers=session.clear_and_inspect_caches(),
             quantized_kv_start=options.quantized_kv_start,
             rope_factor=options.rope_factor,
         )
@@ -402,12 +406,12 @@ def _load_session(options: argparse.Namespace) -> Any:
 
 def run_divergence(options: argparse.Namespace) -> None:
     """Write the reference's rows to a file, or compare with those in it."""
-    session = _load_session(options)
+    session = _load_session_and_log_caches(options)
     with options.base.open("wb" if options.text else "rb") as base:
         if options.text:
             _write_base(options, session, base)
         else:
-            _compare(options, session, base)
+            _compare_with_base(options, session, base)
 
 
 def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
@@ -424,13 +428,17 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     if len(ids) < needed:
         emit(logs.Short(lengths=Lengths(present=len(ids), needed=needed)))
         return
-    chunks = distributions.chunks(ids, context=context, beginning=text.ids(""))
+    chunks = distributions.split_into_chunks(
+        ids, context=context, beginning=text.ids("")
+    )
     chunks = chunks[: options.chunks]
     base.write(HEADER.pack(MAGIC, context, session.vocabulary, len(chunks)))
     base.write(np.array(chunks, dtype=np.int32).tobytes())
     sums = distributions.Sums()
     for at, chunk in enumerate(chunks):
-        for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
+        for place, (row, right) in enumerate(
+            _score_second_half_of_chunk(session, chunk)
+        ):
             if _report_if_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             base.write(distributions.encoded_row(row).tobytes())
@@ -440,7 +448,7 @@ def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     emit(logs.Wrote(base=BaseFileStatistics(chunks=len(chunks), ppl=ppl)))
 
 
-def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
+def _compare_with_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     """
     Compare the rows of this pair with those in *base*, and say so in the log.
 
@@ -455,7 +463,9 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
     sums, by_chunk = distributions.Sums(), []
     for at, chunk in enumerate(tokens.reshape(count, context).tolist()):
         start = len(sums)
-        for place, (row, right) in enumerate(_rows_of_chunk(session, chunk)):
+        for place, (row, right) in enumerate(
+            _score_second_half_of_chunk(session, chunk)
+        ):
             if _report_if_nan(row, right, at * context + context // 2 + 1 + place):
                 return
             stored = np.frombuffer(base.read(size), dtype=np.uint16)
@@ -466,8 +476,8 @@ def _compare(options: argparse.Namespace, session: Any, base: Any) -> None:
         statistics=sums.statistics(),
         tokens=len(sums),
         by_chunk=tuple(by_chunk),
-        logprobs=sums.logprobs,
-        first_choices=sums.first_choices,
+        logprobs=sums.rounded_logprobs,
+        first_choices=sums.first_choice_percent,
         same_as=indices_of_first_equals(
             map(tuple, tokens.reshape(count, context)[:, 1:].tolist())
         ),
@@ -483,9 +493,11 @@ def _report_if_nan(row: Any, right: int, token: int) -> bool:
     return is_nan
 
 
-def _rows_of_chunk(session: Any, chunk: Sequence[int]) -> Iterator[tuple[Any, int]]:
+def _score_second_half_of_chunk(
+    session: Any, chunk: Sequence[int]
+) -> Iterator[tuple[Any, int]]:
     """Rows and right tokens of the second half of *chunk*, from an empty cache."""
-    session.clear()
+    session.clear_caches()
     at = len(chunk) // 2 + 1
     rows = session.score(chunk[:at], chunk[at:])
     yield from zip(rows, chunk[at:], strict=True)
@@ -495,7 +507,7 @@ def run_speed(options: argparse.Namespace) -> None:
     """Measure both speeds at one depth; a line of the log for each repetition."""
     from codeneedle.engines.mlx.model import measure_speeds
 
-    session = _load_session(options)
+    session = _load_session_and_log_caches(options)
     measured = measure_speeds(
         session,
         depth=options.depth,

@@ -37,7 +37,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     Job,
     Notify,
     Progress,
-    scored_tokens,
+    scored_token_count,
 )
 from codeneedle.engines.llama_cpp.client import Client
 from codeneedle.engines.messages import (
@@ -45,11 +45,11 @@ from codeneedle.engines.messages import (
     Completion,
     Forced,
     Readiness,
-    passage_tokens,
+    passage_token_ranges_and_costs,
 )
 from codeneedle.engines.mismatch import mismatch_error
 from codeneedle.engines.mlx import log as logs
-from codeneedle.engines.mlx.folder import is_folder_of_mlx, read_folder
+from codeneedle.engines.mlx.folder import is_mlx_folder_or_config, read_folder
 from codeneedle.engines.mlx.log import KEY_VARIABLE
 from codeneedle.engines.mlx.settings import (
     NAME,
@@ -74,10 +74,10 @@ from codeneedle.records.record import Effective, Status
 from codeneedle.scores import ComputesNan
 from codeneedle.system import machine
 from codeneedle.system.contents import joint_hash
-from codeneedle.system.files import size_of
+from codeneedle.system.files import file_size_or_zero
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.processes import FILE_LIMIT_BYTES, Child
-from codeneedle.system.watched import run_watched
+from codeneedle.system.watched import run_with_silence_limit
 
 TYPES = ("f16", "bf16", "kv8", "kv6", "kv5", "kv4", "kv3", "kv2")
 """Those of K and of V: values as they are, or with so many bits."""
@@ -146,7 +146,7 @@ CODE = frozenset({".py", ".so", ".dylib", ".metallib"})
 """Endings of the files of a package that decide what it computes."""
 
 
-def package_files(name: str) -> list[Path]:
+def package_code_files(name: str) -> list[Path]:
     """The files with code of the installed package *name*; none if it tells none."""
     found = metadata.files(name) or []
     return [Path(str(file.locate())) for file in found if file.suffix in CODE]
@@ -159,7 +159,7 @@ def read_weights(path: Path) -> Weights:
     Raises:
         WeightsUnusable: If there is none that MLX can use.
     """
-    if path.is_file() and not is_folder_of_mlx(path):
+    if path.is_file() and not is_mlx_folder_or_config(path):
         raise WeightsUnusable(
             path=path,
             reason="is a file, and MLX takes a folder",
@@ -190,7 +190,7 @@ class Mlx(Engine):
     @override
     def hashes_by_program(self) -> Mapping[str, str]:
         """Hashes of packages: a version may be of a copy that somebody works on."""
-        return {name: joint_hash(package_files(name)) for name in PACKAGES}
+        return {name: joint_hash(package_code_files(name)) for name in PACKAGES}
 
     @property
     @override
@@ -205,10 +205,10 @@ class Mlx(Engine):
         return frozenset(Ability) - lacking
 
     @override
-    def refuse_arguments(self) -> None:
+    def refuse_unusable_arguments(self) -> None:
         """Stop at a device, threads, and group sizes that do not fit heads, too."""
         # Without arguments, super() knows only the class before it got its slots.
-        super(Mlx, self).refuse_arguments()
+        super(Mlx, self).refuse_unusable_arguments()
         if self.model.device:
             raise BadInput(
                 source=f"--devices {self.model.device}",
@@ -244,7 +244,7 @@ class Mlx(Engine):
             version=", ".join(f"{name} {self.versions[name]}" for name in PACKAGES),
             program=sys.executable,
             devices=devices(),
-            arguments=tuple(self._cache_arguments()),
+            arguments=tuple(self._computation_arguments()),
         )
 
     @property
@@ -355,12 +355,12 @@ class Mlx(Engine):
             *types,
             *(
                 word
-                for argument in self._cache_arguments()
+                for argument in self._computation_arguments()
                 for word in argument.split()
             ),
         ]
 
-    def _cache_arguments(self) -> Iterator[str]:
+    def _computation_arguments(self) -> Iterator[str]:
         """Arguments that change what is computed, each with its value."""
         key, value = self.settings.group_sizes
         size = self.settings.max_kv_size
@@ -395,7 +395,7 @@ class MlxClient(Client):
         read = whole.prompt_tokens + len(whole.logprobs)
         token_s = (time.perf_counter() - began) / read
         within = [(a - begin, b - begin) for a, b in passages]
-        found = passage_tokens(whole.ends, within)
+        found = passage_token_ranges_and_costs(whole.ends, within)
         if not all(at for at, _ in found):
             raise BadReply(expected="tokens of each passage", answer="other tokens")
         return [
@@ -500,7 +500,7 @@ class _ChildRun:
     file_bytes: int = 0  # size that this file may have
     silence_s: float = TOOL_SILENCE_S  # how long both may stay as they are
 
-    def run_to_end(self, note: Notify, grown: Callable[[str], None]) -> str:
+    def run_and_read_log(self, note: Notify, grown: Callable[[str], None]) -> str:
         """
         Run it to its end.
 
@@ -513,19 +513,19 @@ class _ChildRun:
         """
         note(ToolRun(command=tuple(self.argv)))
 
-        def check_log() -> None:
+        def check_and_report_log() -> None:
             log_text = logs.read_log(self.log)
             self._refuse_mismatch(log_text, is_over=False)
             grown(log_text)
 
-        returncode = run_watched(
+        returncode = run_with_silence_limit(
             self.argv,
             env=logs.child_environment(),
             log=self.log,
-            grown=check_log,
+            grown=check_and_report_log,
             silence_s=self.silence_s,
             file_limit_bytes=FILE_LIMIT_BYTES + self.file_bytes,
-            written=lambda: size_of(self.file) if self.file else 0,
+            written=lambda: file_size_or_zero(self.file) if self.file else 0,
         )
         log_text = logs.read_log(self.log)
         if returncode is None:
@@ -558,7 +558,7 @@ class MlxDivergence(BaseFileTool):
     def write_base(
         self, job: Job, note: Notify, progress: Progress
     ) -> BaseFileStatistics:
-        log_text = self._run_to_end(job, note, progress)
+        log_text = self._run_and_read_log(job, note, progress)
         wrote = logs.last_event(log_text, logs.Wrote)
         if wrote is not None:
             return wrote.base
@@ -577,16 +577,18 @@ class MlxDivergence(BaseFileTool):
         progress: Progress,
     ) -> Comparison:
         """Run the child on *task*; see `tools.DivergenceTool`."""
-        log_text = self._run_to_end(Job(task=task, text=None, log=log), note, progress)
+        log_text = self._run_and_read_log(
+            Job(task=task, text=None, log=log), note, progress
+        )
         compared = logs.last_event(log_text, logs.TextCompared)
-        scored = scored_tokens(chunks=reference.chunks, context=task.context)
+        scored = scored_token_count(chunks=reference.chunks, context=task.context)
         if compared is None or compared.comparison.tokens != scored:
             raise _incomplete_error(log_text)
         if fault := compared.comparison.statistics.fault:
             raise _incomplete_error(log_text, fault)
         return compared.comparison
 
-    def _run_to_end(self, job: Job, note: Notify, progress: Progress) -> str:
+    def _run_and_read_log(self, job: Job, note: Notify, progress: Progress) -> str:
         """Run *job*; returns the text of its log."""
         task, text = job.task, job.text
         argv = self.engine.command("divergence", job.pair, context=task.context)
@@ -601,7 +603,7 @@ class MlxDivergence(BaseFileTool):
             file=job.base if text else None,
             file_bytes=self.base_bytes(chunks=task.chunks, context=task.context),
         )
-        return run.run_to_end(
+        return run.run_and_read_log(
             note,
             lambda log_text: progress(
                 len(logs.events_of_kind(log_text, logs.ChunkRead))
@@ -658,7 +660,7 @@ class MlxSpeed:
             progress(f"repetition {done + 1} of {task.repetitions}")
 
         speeds = logs.events_of_kind(
-            run.run_to_end(note, report_repetition), logs.Speed
+            run.run_and_read_log(note, report_repetition), logs.Speed
         )
         if len(speeds) != task.repetitions:
             raise _incomplete_error(logs.read_log(log))

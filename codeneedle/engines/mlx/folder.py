@@ -7,7 +7,12 @@ from typing import Any
 
 from codeneedle.engines.mlx.settings import missing_package_error
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import MOST_LAYERS, UNFINISHED, Weights, identity_of
+from codeneedle.models.weights import (
+    MOST_LAYERS,
+    UNFINISHED,
+    Weights,
+    file_state_identity,
+)
 from codeneedle.system.files import reason_of
 
 CONFIG = "config.json"
@@ -20,7 +25,7 @@ MOST_JSON_BYTES = 64 << 20
 """Of one file; tokenizers of 256,000 tokens have 35 MB."""
 
 
-def is_folder_of_mlx(path: Path) -> bool:
+def is_mlx_folder_or_config(path: Path) -> bool:
     """Whether *path* is a folder with a ``config.json``, or that file."""
     file = path if path.name == CONFIG else path / CONFIG
     return file.is_file()
@@ -135,7 +140,7 @@ def _weights_of_config(
         training_context=keys.number_or_zero("max_position_embeddings"),
         vocabulary=keys.required_number("vocab_size"),
         chat_template=chat_template_of(folder),
-        identity=identity_of(files),
+        identity=file_state_identity(files),
     )
 
 

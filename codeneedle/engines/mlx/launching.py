@@ -14,7 +14,9 @@ _SHARED = ("--kv-group-size", "--quantized-kv-start", "--max-kv-size")
 """Options of the engine that it has, too (mlx-lm #1832)."""
 
 
-def mlx_lm_options(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
+def mlx_lm_arguments_or_empty(
+    pair: Pair, model: str, arguments: Sequence[str]
+) -> list[str]:
     """
     The arguments of ``mlx_lm.server``; empty where it has none.
 
@@ -43,7 +45,7 @@ def _unsupported_argument(arguments: Sequence[str]) -> str:
 
 def mlx_lm_command_lines(pair: Pair, model: str, arguments: Sequence[str]) -> list[str]:
     """The command, or a comment that says why there is none."""
-    words = mlx_lm_options(pair, model, arguments)
+    words = mlx_lm_arguments_or_empty(pair, model, arguments)
     if words:
         return [shlex.join(["mlx_lm.server", *words])]
     if argument := _unsupported_argument(arguments):

@@ -177,13 +177,15 @@ def running_settings(log_text: str) -> Effective:
         return Effective()
     held = [layer for layer in running.layers if layer.k]
     kinds = groupby(
-        sorted(held, key=lambda each: _cache_kind(each, running.context)),
-        key=lambda each: _cache_kind(each, running.context),
+        sorted(held, key=lambda each: _cache_group_key(each, running.context)),
+        key=lambda each: _cache_group_key(each, running.context),
     )
     return Effective(
         build=running.build,
         context=running.context,
-        kv=tuple(_buffer(list(layers), running.context) for _, layers in kinds),
+        kv=tuple(
+            _kv_buffer_of_layers(list(layers), running.context) for _, layers in kinds
+        ),
         devices=("CPU",) if running.build.endswith("cpu") else ("GPU",),
         unquantized=tuple(
             f"layer {layer.layer}: {layer.class_name}"
@@ -194,12 +196,12 @@ def running_settings(log_text: str) -> Effective:
     )
 
 
-def _cache_kind(layer: LayerCache, context: int) -> tuple[str, str, str, int]:
+def _cache_group_key(layer: LayerCache, context: int) -> tuple[str, str, str, int]:
     """What layers of one cache have in common."""
     return layer.class_name, layer.k, layer.v, layer.tokens or context
 
 
-def _buffer(layers: Sequence[LayerCache], context: int) -> KvBuffer:
+def _kv_buffer_of_layers(layers: Sequence[LayerCache], context: int) -> KvBuffer:
     """One cache of *layers*, which are of one kind; sizes of all of them."""
     first = layers[0]
     cells = min(first.tokens or context, context)
@@ -259,9 +261,9 @@ def cause(log_text: str, returncode: int) -> Trouble:
     A lack of memory first, then the last complaint, which may say "unsupported".
     """
     own = list(_lines_without_events(log_text))
-    if lack := reasons.first_sign(_LACKS, own):
+    if lack := reasons.find_trouble_by_signs(_LACKS, own):
         return lack
-    complaint = reasons.trouble_in(own)
+    complaint = reasons.find_most_telling_trouble(own)
     if complaint and _UNSUPPORTED.search(complaint.reason):
         complaint = replace(complaint, status=Status.UNSUPPORTED)
     return exit_causes.exit_cause(returncode, complaint)

@@ -30,7 +30,7 @@ from codeneedle.engines.mlx.cache import (
     WORD_BITS,
     Packing,
     SplitKVCache,
-    quantize,
+    quantize_plain_cache,
 )
 from codeneedle.engines.mlx.folder import CONFIG, read_json
 from codeneedle.engines.mlx.log import LayerCache, Speed
@@ -88,7 +88,9 @@ class Session:
     @classmethod
     def load(cls, folder: Path, pair: Pair, settings: MlxSettings) -> "Session":
         """The model in *folder*, its weights in memory."""
-        model, config = load_model(folder, model_config=_rope_scaling(folder, settings))
+        model, config = load_model(
+            folder, model_config=_rope_config_changes(folder, settings)
+        )
         if settings.rope_factor is not None:
             _refuse_unscaled_rope(model)
         if settings.compute == "float32":
@@ -97,10 +99,10 @@ class Session:
         text = config.get("text_config", config)
         vocabulary = int(text["vocab_size"])
         made = cls(model=model, pair=pair, settings=settings, vocabulary=vocabulary)
-        made.clear()
+        made.clear_caches()
         return made
 
-    def clear(self) -> None:
+    def clear_caches(self) -> None:
         """Empty the caches."""
         self.tokens, self._is_quantized = [], False
         self.caches = make_prompt_cache(self.model)
@@ -113,7 +115,7 @@ class Session:
             ]
         self._quantize_when_due()
 
-    def read(
+    def read_and_score_prompt(
         self, prompt: Sequence[int], progress: Callable[[int], None] = lambda _: None
     ) -> Row:
         """
@@ -123,11 +125,11 @@ class Session:
             Log-probabilities of the token behind it, shape (vocabulary,).
         """
         self._prefill_caches(prompt[:-1], progress)
-        return self.step(prompt[-1])
+        return self.append_and_score_token(prompt[-1])
 
-    def step(self, token: int) -> Row:
+    def append_and_score_token(self, token: int) -> Row:
         """Append *token*; log-probabilities of all tokens behind it."""
-        row: Row = self._append_tokens([token])[-1]
+        row: Row = self._append_and_score_tokens([token])[-1]
         return row
 
     def score(
@@ -144,9 +146,9 @@ class Session:
         self._prefill_caches(before[:-1], progress)
         every = [before[-1], *tokens[:-1]]
         for at in range(0, len(every), SCORED_STEP):
-            yield from self._append_tokens(every[at : at + SCORED_STEP])
+            yield from self._append_and_score_tokens(every[at : at + SCORED_STEP])
 
-    def fill(self, tokens: Sequence[int]) -> None:
+    def append_to_caches(self, tokens: Sequence[int]) -> None:
         """Read *tokens* behind what is in the caches."""
         for at in range(0, len(tokens), PREFILL_STEP):
             part = list(tokens[at : at + PREFILL_STEP])
@@ -182,14 +184,16 @@ class Session:
         shortest = min(len(self.tokens), len(prompt))
         shared = next((at for at, (a, b) in pairs if a != b), shortest)
         if not self.trim(shared):
-            self.clear()
+            self.clear_caches()
         self.reused = len(self.tokens)
         while len(self.tokens) < len(prompt):
             at = len(self.tokens)
-            self.fill(prompt[at : at + PREFILL_STEP])
+            self.append_to_caches(prompt[at : at + PREFILL_STEP])
             progress(len(self.tokens))
 
-    def _append_tokens(self, tokens: Sequence[int]) -> npt.NDArray[np.float32]:
+    def _append_and_score_tokens(
+        self, tokens: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
         """
         Append *tokens*; log-probabilities behind each.
 
@@ -213,24 +217,26 @@ class Session:
         """Quantize the caches, once."""
         if not self._is_quantized:
             key, value = packings(self.pair, self.settings)
-            self.caches = [quantize(cache, key, value) for cache in self.caches]
+            self.caches = [
+                quantize_plain_cache(cache, key, value) for cache in self.caches
+            ]
             self._is_quantized = True
 
-    def inspect_caches(self) -> tuple[LayerCache, ...]:
+    def clear_and_inspect_caches(self) -> tuple[LayerCache, ...]:
         """
         What each layer's cache is, read from its arrays, after a token was stored.
 
         Whatever `quantized_kv_start` says, caches are quantized for this.
         """
-        self.clear()
-        self.fill([0])
+        self.clear_caches()
+        self.append_to_caches([0])
         self._quantize_caches()
         layers = tuple(_layer_cache(at, each) for at, each in enumerate(self.caches))
-        self.clear()
+        self.clear_caches()
         return layers
 
 
-def _rope_scaling(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
+def _rope_config_changes(folder: Path, settings: MlxSettings) -> dict[str, Any] | None:
     """
     What replaces keys of a ``config.json``: rope scaling by the user's factor, or None.
 
@@ -285,8 +291,8 @@ def _layer_cache(number: int, cache: Any) -> LayerCache:
     return LayerCache(
         layer=number,
         class_name=name,
-        k=_type_of(k, groups[0]),
-        v=_type_of(v, groups[1]),
+        k=_cache_type_of_arrays(k, groups[0]),
+        v=_cache_type_of_arrays(v, groups[1]),
         k_group_size=groups[0] if len(k) > 1 else 0,
         v_group_size=groups[1] if len(v) > 1 else 0,
         k_bytes_per_token=sum(array.nbytes / array.shape[2] for array in k),
@@ -295,7 +301,7 @@ def _layer_cache(number: int, cache: Any) -> LayerCache:
     )
 
 
-def _type_of(arrays: Sequence[Any], group_size: int) -> str:
+def _cache_type_of_arrays(arrays: Sequence[Any], group_size: int) -> str:
     """The type that the arrays show: of packed values, from their widths."""
     if len(arrays) == 1:
         return _NAMES.get(arrays[0].dtype, str(arrays[0].dtype))
@@ -317,21 +323,26 @@ def measure_speeds(
     text = [1 + at % (session.vocabulary - 1) for at in range(max(depth, prompt, 1))]
     mx.reset_peak_memory()
     for repetition in range(repetitions + 1):
-        pp = _tokens_per_second(
-            session, text[:depth], lambda: session.fill(text[:prompt]), prompt
+        pp = _measure_tokens_per_second(
+            session,
+            text[:depth],
+            lambda: session.append_to_caches(text[:prompt]),
+            prompt,
         )
 
         def generate_greedily() -> None:
             token = 0
             for _ in range(generated):
-                token = int(session.step(token).argmax())
+                token = int(session.append_and_score_token(token).argmax())
 
-        tg = _tokens_per_second(session, text[:depth], generate_greedily, generated)
+        tg = _measure_tokens_per_second(
+            session, text[:depth], generate_greedily, generated
+        )
         if repetition:
             yield Speed(pp=pp, tg=tg, peak_bytes=peak_bytes())
 
 
-def _tokens_per_second(
+def _measure_tokens_per_second(
     session: Session, depth: Sequence[int], test: Callable[[], None], tokens: int
 ) -> float:
     """
@@ -340,8 +351,8 @@ def _tokens_per_second(
     The caches hold the tokens of *depth* when it begins; their reading is not timed.
     """
     if len(session.tokens) < len(depth) or not session.trim(len(depth)):
-        session.clear()
-        session.fill(depth)
+        session.clear_caches()
+        session.append_to_caches(depth)
     began = time.perf_counter()
     test()
     return tokens / (time.perf_counter() - began)

@@ -38,10 +38,10 @@ from codeneedle.engines.messages import (
     StreamEvent,
     Timings,
     Token,
-    check_shape,
-    passage_tokens,
-    reply_of,
-    round_score,
+    check_and_convert_answer,
+    passage_token_ranges_and_costs,
+    read_reply_stream,
+    round_score_or_zero,
 )
 from codeneedle.engines.openai.retries import (
     BUSY,
@@ -155,7 +155,7 @@ class OpenAi(Connection):
     _echoes: bool = False
     sleep: Callable[[float], None] = staticmethod(time.sleep)  # waits so many seconds
 
-    def models(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
+    def ask_model_names(self, *, limit_s: float = SHORT_S) -> tuple[str, ...] | None:
         """
         The names under which it serves models; None if it does not list any.
 
@@ -188,9 +188,9 @@ class OpenAi(Connection):
         is_well = not health
         try:
             if health:
-                missing = self._health_path_error(health, limit_s)
+                missing = self._ask_health_path_error(health, limit_s)
                 is_well = missing is None
-            listed = self.models(limit_s=limit_s)
+            listed = self.ask_model_names(limit_s=limit_s)
         except Refused as error:
             if error.code in BUSY:
                 return Readiness.LOADING
@@ -201,12 +201,12 @@ class OpenAi(Connection):
         except (ServerGone, ServerSilent):
             return Readiness.SILENT
         if missing is not None:
-            return self._without_health(missing, listed)
+            return self._readiness_without_health_path(missing, listed)
         if listed is None and health:
             return Readiness.READY
-        return self._adopt_model(listed)
+        return self._adopt_model_if_listed(listed)
 
-    def _without_health(
+    def _readiness_without_health_path(
         self, missing: Refused, listed: Sequence[str] | None
     ) -> Readiness:
         """
@@ -216,12 +216,12 @@ class OpenAi(Connection):
         """
         if not listed:
             return Readiness.LOADING
-        if self._adopt_model(listed) is Readiness.READY:
+        if self._adopt_model_if_listed(listed) is Readiness.READY:
             self.strange = str(missing)
             self.advice = "Is --health right? Without it, /v1/models is asked."
         return Readiness.STRANGER
 
-    def _adopt_model(self, listed: Sequence[str] | None) -> Readiness:
+    def _adopt_model_if_listed(self, listed: Sequence[str] | None) -> Readiness:
         """
         READY if our model is *listed*; without a name, the first of them becomes ours.
 
@@ -237,11 +237,11 @@ class OpenAi(Connection):
         self.model = self.model or (listed[0] if listed else "")
         return Readiness.READY
 
-    def _health_path_error(self, health: str, limit_s: float) -> Refused | None:
+    def _ask_health_path_error(self, health: str, limit_s: float) -> Refused | None:
         """An error if the server does not have this path; None if it has."""
         try:
             with self._response_to(
-                "GET", self._path_from_root(health), None, limit_s=limit_s
+                "GET", self._url_from_root(health), None, limit_s=limit_s
             ):
                 return None
         except Refused as error:
@@ -249,7 +249,7 @@ class OpenAi(Connection):
                 raise
             return error
 
-    def _path_from_root(self, path: str) -> str:
+    def _url_from_root(self, path: str) -> str:
         """*path* from the root of the server, not from its ``/v1``."""
         return str(self._http.base_url.copy_with(raw_path=path.encode()))
 
@@ -410,7 +410,7 @@ class OpenAi(Connection):
         message = Message("user", f"{text}{request}")
         return self.chat(Chat(messages=(message,), max_tokens=max_tokens))
 
-    def prompt_tokens(self, text: str) -> int:
+    def ask_prompt_token_count(self, text: str) -> int:
         """
         The server's own count of a prompt; see `continue_text`.
 
@@ -491,11 +491,11 @@ class OpenAi(Connection):
         """
         seen = _ReceivedReply()
         limit_bytes = TOKEN_BYTES * (body["max_tokens"] + UNSPELLED)
-        with self._streaming(path, body) as response:
-            reply = reply_of(
+        with self._post_for_stream(path, body) as response:
+            reply = read_reply_stream(
                 self._events(response, limit_bytes=limit_bytes),
                 read=lambda event: self._shorten_deadline_at_end(
-                    seen.add(read_event(event))
+                    seen.note_and_return_event(read_event(event))
                 ),
                 enough=enough,
                 max_tokens=body["max_tokens"],
@@ -555,7 +555,7 @@ class _ReceivedReply:
     spelled: list[str] = field(default_factory=list)
     fault: str = ""
 
-    def add(self, event: "Event") -> "Event":
+    def note_and_return_event(self, event: "Event") -> "Event":
         """Take in *event*, its time if it has text; returns it."""
         if event.text or event.reasoning:
             self.last_s = self.elapsed_s()
@@ -673,7 +673,7 @@ def read_echo(
         answer: What the server says.
         text: What it was sent.
         passages: Where each begins and ends in it, ascending; none is empty.
-        wall_s: Seconds of the request, which passages share as `passage_tokens` says;
+        wall_s: Seconds of the request, which passages share by their costs;
             one passage alone takes all.
 
     Raises:
@@ -684,7 +684,7 @@ def read_echo(
     every, offsets = _tokens_and_offsets(choice.logprobs)
     read = every[: max(0, len(every) - (1 if counted is None else counted))]
     ends = token_ends([each.token for each in read], text, passages[0][0])
-    found = passage_tokens(ends, passages)
+    found = passage_token_ranges_and_costs(ends, passages)
     if not all(at for at, _ in found):
         what = "with other tokens" if every else "without log-probabilities"
         raise BadReply(expected=PROBABILITIES, answer=f"an echo {what}")
@@ -694,10 +694,10 @@ def read_echo(
     for (at, taken), (begin, _) in zip(found, passages, strict=True):
         tokens = read[at.start : at.stop]
         _refuse_nan(tokens, at.start)
-        if fault := _fault_of(tokens, offsets[at.start : at.stop]):
+        if fault := _echo_fault(tokens, offsets[at.start : at.stop]):
             raise BadReply(expected=PROBABILITIES, answer=fault)
         share = taken / len(read) if passages[1:] else 1.0
-        scores = _scores_of(
+        scores = _told_token_scores(
             tokens,
             ends=tuple(ends[each] - begin for each in at),
             prompt_tokens=at.start,
@@ -710,7 +710,7 @@ def read_echo(
     return forced
 
 
-def _scores_of(
+def _told_token_scores(
     tokens: Sequence["_TokenLogprob"],
     *,
     ends: tuple[int, ...],
@@ -730,9 +730,11 @@ def _scores_of(
         max(map(checked_log_probability, _other_logprobs(token))) for token in tokens
     ]
     return Forced(
-        logprobs=tuple(map(round_score, numbers)),
+        logprobs=tuple(map(round_score_or_zero, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
-        leads=tuple(round_score(a - b) for a, b in zip(numbers, others, strict=True)),
+        leads=tuple(
+            round_score_or_zero(a - b) for a, b in zip(numbers, others, strict=True)
+        ),
         ends=ends,
         untold=untold,
         prompt_tokens=prompt_tokens,
@@ -753,7 +755,7 @@ def _refuse_nan(tokens: Sequence["_TokenLogprob"], before: int) -> None:
             raise ComputesNan(token=at)
 
 
-def _fault_of(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
+def _echo_fault(tokens: Sequence["_TokenLogprob"], offsets: Sequence[int]) -> str:
     """Why *tokens* are no scores, as a phrase; empty if they are."""
     told = [token for token in tokens if is_told(token.token)]
     if fault := next(filter(None, map(_fault_at_place, told)), ""):
@@ -789,7 +791,9 @@ def read_event(event: Json) -> Event:
         error = BadReply(expected="OpenAI's API", answer="an API of the server's own")
         error.hint = "End the URL with /v1."
         raise error
-    stated = check_shape(event, _StatedEvent, expected="an event of a reply")
+    stated = check_and_convert_answer(
+        event, _StatedEvent, expected="an event of a reply"
+    )
     timings = _timings(stated.usage)
     if not stated.choices:  # the one that states usage
         return Event(timings=timings)
@@ -835,7 +839,9 @@ def _tokens_and_offsets(
     None where a server has a form of its own for them, or reports none.
     """
     with contextlib.suppress(BadReply):
-        stated = check_shape(logprobs or {}, _Logprobs, expected="log-probabilities")
+        stated = check_and_convert_answer(
+            logprobs or {}, _Logprobs, expected="log-probabilities"
+        )
         if stated.content is not None:
             return stated.content, ()
         texts, numbers = stated.tokens or (), stated.token_logprobs or ()
@@ -869,7 +875,7 @@ def _fault_at_place(place: _TokenLogprob) -> str:
     """
     Why the numbers at *place* cannot be, as a phrase; empty if they can.
 
-    NaN is no fault here: a cell that computes it ends; see `messages.reply_of`.
+    NaN is no fault here: it ends a cell; see `messages.read_reply_stream`.
     """
     others, listed = _other_logprobs(place), place.top_logprobs or ()
     try:

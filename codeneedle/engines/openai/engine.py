@@ -31,12 +31,12 @@ from codeneedle.engines.engine import (
 )
 from codeneedle.engines.messages import Refused
 from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
-from codeneedle.engines.openai.retries import WANTS_KEY, advised_error
+from codeneedle.engines.openai.retries import WANTS_KEY, add_advice_to_error
 from codeneedle.engines.openai.server import (
     CommandServer,
     OpenAiServer,
-    stop_if_flooded,
-    take_fingerprints,
+    request_fingerprints,
+    stop_if_log_too_large,
 )
 from codeneedle.engines.openai.settings import (
     COMMAND,
@@ -54,10 +54,14 @@ from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
 from codeneedle.system.commands import find_program
-from codeneedle.system.contents import file_hashes, joint_hash, named_files
+from codeneedle.system.contents import existing_files_in_words, file_hashes, joint_hash
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
-from codeneedle.system.secrets import know_secrets, masking_errors, secrets_of
+from codeneedle.system.secrets import (
+    masking_errors,
+    register_secrets_to_mask,
+    secrets_of,
+)
 
 VERSION_TIMEOUT_S = 120.0
 """For ``--version``: some import all of PyTorch before they answer."""
@@ -194,7 +198,7 @@ class Command(OpenAiEngine):
     def hashes_by_file(self) -> Mapping[str, str]:
         """Hashes of files that the command names, a script it starts among them."""
         stated = (text for text in self.template.env.values() if text)
-        return file_hashes(named_files((*self.template.words[1:], *stated)))
+        return file_hashes(existing_files_in_words((*self.template.words[1:], *stated)))
 
     @property
     @override
@@ -237,7 +241,7 @@ class Command(OpenAiEngine):
         half = self._measure_half_context_memory(cell, log=log.with_suffix(".half.log"))
         with self._serving(cell, log=log) as server:
             whole = _context_and_memory(server, cell) if half else ()
-            replies = take_fingerprints(server.client, context=cell.context)
+            replies = request_fingerprints(server.client, context=cell.context)
             memory = (*half, *whole) if whole else ()
             server.cache_evidence = CacheEvidence(fingerprints=replies, memory=memory)
             yield server
@@ -259,7 +263,7 @@ class Command(OpenAiEngine):
     def _serving(self, cell: CellSpec, *, log: Path) -> Iterator[CommandServer]:
         """A server of *cell* that is ready, for the length of a block."""
         start = partial(self._launch, cell, log)
-        know_secrets(*self._secrets())
+        register_secrets_to_mask(*self._secrets())
         with masking_errors(), started_servers.serving(start) as server:
             # Without a name of the user's it is the first that the server lists.
             if server.address:
@@ -300,7 +304,7 @@ class Command(OpenAiEngine):
             OpenAi(
                 url,
                 api_key=self.key,
-                is_leaving=partial(stop_if_flooded, child, log),
+                is_leaving=partial(stop_if_log_too_large, child, log),
             )
         )
         client.model = self.settings.served_name
@@ -367,7 +371,7 @@ class Endpoint(OpenAiEngine):
     @override
     def serving(self, cell: CellSpec, *, log: Path) -> Iterator[OpenAiServer]:
         with self._connection() as server:
-            replies = take_fingerprints(server.client, context=cell.context)
+            replies = request_fingerprints(server.client, context=cell.context)
             server.cache_evidence = CacheEvidence(fingerprints=replies)
             yield server
 
@@ -459,7 +463,7 @@ def endpoint_engine_factory(
     url, pair = checked_url(settings.url), checked_pair(settings.pair)
     key = read_api_key(settings.api_key_env, environment)
     with OpenAi(url, api_key=key) as client:
-        listed = _models_at(client, url)
+        listed = _ask_models_or_refuse(client, url)
     name = settings.served_name or next(iter(listed), "")
     if not name:
         raise BadInput(
@@ -478,12 +482,12 @@ def endpoint_engine_factory(
     )
 
 
-def _models_at(client: OpenAi, url: str) -> tuple[str, ...]:
+def _ask_models_or_refuse(client: OpenAi, url: str) -> tuple[str, ...]:
     """Models that the server lists, or none; stops if it does not answer."""
     try:
-        return client.models() or ()
+        return client.ask_model_names() or ()
     except Refused as error:
-        refused = advised_error(error)
+        refused = add_advice_to_error(error)
         if error.code in WANTS_KEY:
             raise BadInput(
                 source=f"--url {url}", reason=str(refused), hint=refused.hint

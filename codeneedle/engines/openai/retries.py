@@ -51,16 +51,16 @@ def ask_patiently(
         try:
             return ask()
         except Refused as error:
-            stated_s = seconds_of(error.retry_after)
+            stated_s = parse_retry_after(error.retry_after)
             pause_s = wait_s if stated_s is None else stated_s
             is_busy = error.code in BUSY and wait_s is not None
             if not is_busy or pause_s is None or pause_s > LONGEST_WAIT_S:
-                raise advised_error(error) from error
+                raise add_advice_to_error(error) from error
             sleep(pause_s)
     raise AssertionError
 
 
-def advised_error(error: Refused) -> Refused:
+def add_advice_to_error(error: Refused) -> Refused:
     """The same *error*, its hint changed to what to do about it."""
     hints = {
         **dict.fromkeys(WANTS_KEY, KEY_HINT),
@@ -77,7 +77,7 @@ def advised_error(error: Refused) -> Refused:
     return error
 
 
-def seconds_of(retry_after: str) -> float | None:
+def parse_retry_after(retry_after: str) -> float | None:
     """
     How long to wait, by the header ``Retry-After``; None if it says nothing.
 

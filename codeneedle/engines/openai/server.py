@@ -13,7 +13,12 @@ from pathlib import Path
 from typing_extensions import override
 
 from codeneedle.engines.engine import Served, Tokenizer
-from codeneedle.engines.exit_causes import LAST_WORDS, Died, cause, last_log_lines
+from codeneedle.engines.exit_causes import (
+    LAST_WORDS,
+    Died,
+    exit_cause_from_log,
+    last_log_lines,
+)
 from codeneedle.engines.messages import (
     Message,
     Readiness,
@@ -28,7 +33,7 @@ from codeneedle.system.processes import (
     FILE_LIMIT_BYTES,
     Child,
     group_members,
-    stop,
+    stop_child_group,
 )
 from codeneedle.text import size_text
 
@@ -78,7 +83,7 @@ class EstimatingTokenizer:
         self._density = max(self._density, tokens / len(sample))
         return math.ceil(MARGIN * self._density * len(text))
 
-    def token_counts(self, texts: Sequence[str]) -> list[int]:
+    def token_counts_without_special(self, texts: Sequence[str]) -> list[int]:
         """About the lengths of *texts*, by their share of all of them together."""
         whole = "\n".join(texts)
         share = self.count_tokens(whole) / max(1, len(whole))
@@ -139,7 +144,7 @@ def fingerprint_prompt(context: int) -> str:
     return f"{whole}\n{lines[0]}\n"
 
 
-def take_fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
+def request_fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...]:
     """
     What the server replies to the same text, `ASKS` times.
 
@@ -154,10 +159,10 @@ def take_fingerprints(client: OpenAi, *, context: int) -> tuple[Fingerprint, ...
         CellError: If it fails.
     """
     fixed = fingerprint_prompt(context)
-    return tuple(_take_fingerprint(client, fixed) for _ in range(ASKS + 1))[1:]
+    return tuple(_request_fingerprint(client, fixed) for _ in range(ASKS + 1))[1:]
 
 
-def _take_fingerprint(client: OpenAi, fixed: str) -> Fingerprint:
+def _request_fingerprint(client: OpenAi, fixed: str) -> Fingerprint:
     """One reply to the *fixed* text, its thought in front."""
     request = "Say these lines, the last one first."
     reply = client.continue_text(fixed, max_tokens=EVIDENCE_TOKENS, request=request)
@@ -176,7 +181,7 @@ class OpenAiServer(Served):
     _estimates: EstimatingTokenizer = field(init=False)
 
     def __post_init__(self) -> None:
-        self._estimates = EstimatingTokenizer(self.client.prompt_tokens)
+        self._estimates = EstimatingTokenizer(self.client.ask_prompt_token_count)
 
     @property
     @override
@@ -249,7 +254,7 @@ class CommandServer(OpenAiServer, StartedServer):
 
         Less for a stranger, 0 without a key or with a flood.
         """
-        if stop_if_flooded(self.child, self.log) or self.client.wants_key:
+        if stop_if_log_too_large(self.child, self.log) or self.client.wants_key:
             return 0.0
         if not self.client.strange:
             self._strange_from_s = None
@@ -259,8 +264,10 @@ class CommandServer(OpenAiServer, StartedServer):
         return min(LOAD_TIMEOUT_S, self._strange_from_s + STRANGER_S) - waited_s
 
     @override
-    def state(self, readiness: Readiness) -> str:
-        return self.client.strange or super(CommandServer, self).state(readiness)
+    def waiting_phrase(self, readiness: Readiness) -> str:
+        return self.client.strange or super(CommandServer, self).waiting_phrase(
+            readiness
+        )
 
     @override
     def delay_error(self, readiness: Readiness) -> CellError:
@@ -284,7 +291,7 @@ class CommandServer(OpenAiServer, StartedServer):
     def death_error(self) -> CellError:
         """The error, with the most telling line of its log, or a flood of that."""
         code, lines = self.child.returncode, last_log_lines(self.log)
-        if is_flooded(self.log):
+        if is_log_too_large(self.log):
             last_words = lines[-1][:LAST_WORDS] if lines else ""
             return CellError(
                 f"the server was stopped: its log has more than "
@@ -297,7 +304,7 @@ class CommandServer(OpenAiServer, StartedServer):
             "the server",
             returncode=code,
             log=self.log,
-            cause=cause(self.log, code),
+            cause=exit_cause_from_log(self.log, code),
             excerpt=lines,
             hint=hint if code == 0 else "",
         )
@@ -307,15 +314,15 @@ class CommandServer(OpenAiServer, StartedServer):
         return last_log_lines(self.log)
 
 
-def stop_if_flooded(child: Child, log: Path) -> bool:
+def stop_if_log_too_large(child: Child, log: Path) -> bool:
     """Whether the log of *child* is too long; then this stops it."""
-    if is_flooded(log):
-        stop(child)
+    if is_log_too_large(log):
+        stop_child_group(child)
         return True
     return False
 
 
-def is_flooded(log: Path) -> bool:
+def is_log_too_large(log: Path) -> bool:
     """Whether a log is longer than any file of llama-server's may be."""
     with contextlib.suppress(OSError):
         return log.stat().st_size > FILE_LIMIT_BYTES

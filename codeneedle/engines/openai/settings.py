@@ -213,7 +213,7 @@ def checked_url(url: str) -> str:
     try:
         parts = urlsplit(url)
         is_server = parts.scheme in {"http", "https"} and bool(parts.hostname)
-        is_server = is_server and parts.port != 0 and _can_be_asked(url)
+        is_server = is_server and parts.port != 0 and _has_valid_host(url)
     except ValueError:
         parts, is_server = urlsplit(""), False
     if not is_server:
@@ -231,7 +231,7 @@ def checked_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _can_be_asked(url: str) -> bool:
+def _has_valid_host(url: str) -> bool:
     from codeneedle.engines.http import has_valid_host  # takes long to import
 
     return has_valid_host(url)

@@ -85,14 +85,14 @@ def _start_bits_of_part(end_bits: int, part: bytes, data: bytes) -> int:
     What precedes *data* may be anything.
     """
     found = 0
-    for end in _set_bits(end_bits):
+    for end in _numbers_of_set_bits(end_bits):
         begin = max(0, end - len(part))
         if data[begin:end] == part[len(part) - (end - begin) :]:
             found |= 1 << begin
     return found
 
 
-def _set_bits(number: int) -> Iterator[int]:
+def _numbers_of_set_bits(number: int) -> Iterator[int]:
     """The bits of *number* that are 1, by their numbers, ascending."""
     while number:
         lowest = number & -number

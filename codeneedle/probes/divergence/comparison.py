@@ -63,7 +63,7 @@ def compare_with_reference(
         CellError: If the tool fails, or runs other cache types than asked for.
     """
     tool = context.run.engine.divergence_tool()
-    found = earlier_comparison(context)
+    found = earlier_comparison_or_empty(context)
     reference = Pair.parse(found.reference)
     tasks = [
         DivergenceTask(
@@ -80,20 +80,25 @@ def compare_with_reference(
         if comparison_key(length, chunks) not in found.answers
     ]
     steps = [_chunks_to_compute(tool, task) for task in tasks]
-    with context.timing_tool(), context.silence_limit() as silence_limit:
+    with (
+        context.record_tool_time(),
+        context.limit_and_record_silence() as silence_limit,
+    ):
         for at, task in enumerate(tasks):
-            found.answers[comparison_key(task.context, task.chunks)] = _compare_context(
-                context,
-                tool,
-                replace(task, silence_limit=silence_limit),
-                done=sum(steps[:at]),
-                total=sum(steps),
+            found.answers[comparison_key(task.context, task.chunks)] = (
+                _ensure_reference_and_compare(
+                    context,
+                    tool,
+                    replace(task, silence_limit=silence_limit),
+                    done=sum(steps[:at]),
+                    total=sum(steps),
+                )
             )
             context.keep(as_json(found))
-    return store_reference(context, found)
+    return set_reference_unless_known(context, found)
 
 
-def earlier_comparison(context: ProbeContext) -> Divergence:
+def earlier_comparison_or_empty(context: ProbeContext) -> Divergence:
     """
     What an earlier server of the cell was compared by, beside the same reference.
 
@@ -107,7 +112,7 @@ def earlier_comparison(context: ProbeContext) -> Divergence:
     return Divergence(reference=reference, answers=answers)
 
 
-def store_reference(context: ProbeContext, found: Divergence) -> Json:
+def set_reference_unless_known(context: ProbeContext, found: Divergence) -> Json:
     """*found*, to be stored; the first pair becomes the reference of all others."""
     if reference_of(context.run.setup) is None:
         known = ComparedWith(reference=found.reference, unread={**found.skipped})
@@ -115,14 +120,14 @@ def store_reference(context: ProbeContext, found: Divergence) -> Json:
     return as_json(found)
 
 
-def tool_of(engine: Engine) -> DivergenceTool | None:
+def divergence_tool_or_none(engine: Engine) -> DivergenceTool | None:
     """What compares distributions; None where a server scores right tokens alone."""
     if engine.text_scoring_ability is Ability.DIVERGENCE:
         return engine.divergence_tool()
     return None
 
 
-def _compare_context(
+def _ensure_reference_and_compare(
     context: ProbeContext,
     tool: DivergenceTool,
     task: DivergenceTask,
@@ -139,7 +144,7 @@ def _compare_context(
     # Of several workers, one computes the reference if it is missing.
     task.folder.mkdir(parents=True, exist_ok=True)
     with holding_lock(task.folder / "base.lock", waiting=nap):
-        reference = tool.reference(task)
+        reference = tool.find_stored_reference(task)
         if reference is None:
             what = "computing the reference"
             report_chunks(what, done, 0)
@@ -147,7 +152,7 @@ def _compare_context(
             reference = tool.write_reference(
                 task,
                 log=context.logs / name,
-                note=lambda run: context.observe_tool(_run_to_keep(run, task)),
+                note=lambda run: context.record_tool_run(_run_to_keep(run, task)),
                 progress=lambda chunks: report_chunks(what, done, chunks),
             )
             done += task.chunks
@@ -158,7 +163,7 @@ def _compare_context(
         task,
         reference,
         log=context.cell_log_path(f"{NAME}.{task.context}"),
-        note=context.observe_tool,
+        note=context.record_tool_run,
         progress=lambda chunks: report_chunks("comparing", behind, chunks),
     )
     _refuse_other_reference(context, task, comparison)
@@ -224,7 +229,7 @@ def _run_to_keep(run: ToolRun, task: DivergenceTask) -> ToolRun:
 
 def _chunks_to_compute(tool: DivergenceTool, task: DivergenceTask) -> int:
     """Chunks to compute: twice as many if the reference is to be computed."""
-    return (1 if tool.reference(task) else 2) * task.chunks
+    return (1 if tool.find_stored_reference(task) else 2) * task.chunks
 
 
 def read_text_as_utf8(path: Path) -> bytes:
@@ -241,7 +246,7 @@ def read_text_as_utf8(path: Path) -> bytes:
         elif path.stat().st_size > MAX_TEXT_BYTES:
             reason = f"it has more than {size_phrase(MAX_TEXT_BYTES)}"
         else:
-            return encodings.text_in(path.read_bytes()).encode()
+            return encodings.decode_bytes(path.read_bytes()).encode()
     except OSError as error:
         reason = error.strerror or str(error)
     except encodings.Undecodable as error:

@@ -44,11 +44,11 @@ Numbers = Callable[[ContextComparison, Statistics], Sequence[float]]
 def _values_reader(numbers: Numbers, context: int | None = None) -> Values:
     """The numbers of the comparison at *context*, or at the first one; else none."""
 
-    def values(record: CellRecord, setup: Setup) -> Sequence[float]:
+    def values_at_context(record: CellRecord, setup: Setup) -> Sequence[float]:
         compared = _comparison_with_statistics(record, setup, context)
         return numbers(*compared) if compared else ()
 
-    return values
+    return values_at_context
 
 
 def _comparison_at(
@@ -61,7 +61,7 @@ def _comparison_at(
     """
     divergence = divergence_of(record)
     sizes = stored_chunks_by_context(setup.probes.get(NAME, {}))
-    return divergence.at(context, sizes) if divergence else None
+    return divergence.comparison_at(context, sizes) if divergence else None
 
 
 def _comparison_with_statistics(
@@ -100,7 +100,7 @@ class _AtContext:
     why_missing: Callable[[ContextComparison, Statistics], str] | None = None
     """Why a comparison has no such number, as a phrase; empty if it has one."""
 
-    def at(self, context: int | None) -> Metric:
+    def metric_at(self, context: int | None) -> Metric:
         """The metric of one context; of the first one for None."""
         suffix = "" if context is None else f"@{context}"
         return replace(
@@ -139,12 +139,14 @@ def _gap_reader(
 ) -> Callable[[CellRecord, Setup], tuple[str, str] | None]:
     """Returns why a finished record has no number, by *why_missing*; None if it has."""
 
-    def gap(record: CellRecord, setup: Setup) -> tuple[str, str] | None:
+    def gap_status_and_reason(
+        record: CellRecord, setup: Setup
+    ) -> tuple[str, str] | None:
         compared = _comparison_with_statistics(record, setup, context)
         why = why_missing(*compared) if compared else ""
         return (Status.FINISHED, why) if why else None
 
-    return gap
+    return gap_status_and_reason
 
 
 def _metric_with_error(
@@ -157,13 +159,15 @@ def _metric_with_error(
 ) -> _AtContext:
     """A number with its error; the perplexity is what llama-perplexity states."""
 
-    def numbers(_: ContextComparison, statistics: Statistics) -> Sequence[float]:
+    def estimated_values(
+        _: ContextComparison, statistics: Statistics
+    ) -> Sequence[float]:
         told = estimate(statistics)
         return (told.value,) if told else ()
 
     return _AtContext(
         metric,
-        numbers,
+        estimated_values,
         is_compared=is_compared,
         by_chunk=by_chunk,
         estimate=estimate,
@@ -275,7 +279,7 @@ _AT_CONTEXT: tuple[_AtContext, ...] = (
 )
 
 
-def _token_logprobs(
+def _logprobs_with_chunk_names(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> Iterator[tuple[str, float | None]]:
     """
@@ -293,7 +297,7 @@ def _token_logprobs(
         part: Which of `DivergenceLayout.parts` they are of; None for all.
     """
     compared = _comparison_at(record, setup, None)
-    parts = max(1, len(text_parts(setup)))
+    parts = max(1, len(text_part_names(setup)))
     if compared is None:
         return
     lost = {*map(int, compared.unscored)} - compared.copied_chunks
@@ -303,12 +307,12 @@ def _token_logprobs(
             yield str(chunk), logprob
 
 
-def _chunk_probabilities(
+def _mean_probability_by_chunk(
     record: CellRecord, setup: Setup, part: int | None = None
 ) -> dict[str, float]:
     """Mean probability of the right tokens, by chunk that has some."""
     found: dict[str, list[float]] = {}
-    for name, logprob in _token_logprobs(record, setup, part):
+    for name, logprob in _logprobs_with_chunk_names(record, setup, part):
         if logprob is not None:
             found.setdefault(name, []).append(math.exp(logprob))
     return {name: fmean(values) for name, values in found.items()}
@@ -316,7 +320,9 @@ def _chunk_probabilities(
 
 def _chunk_names(record: CellRecord, setup: Setup) -> list[str]:
     """Names of all chunks, those without a score among them."""
-    return [*dict.fromkeys(name for name, _ in _token_logprobs(record, setup))]
+    return [
+        *dict.fromkeys(name for name, _ in _logprobs_with_chunk_names(record, setup))
+    ]
 
 
 def _first_choice_share(record: CellRecord, setup: Setup) -> float:
@@ -325,21 +331,23 @@ def _first_choice_share(record: CellRecord, setup: Setup) -> float:
     return compared.first_choices / 100 if compared else 0.0
 
 
-def _bounded_token_share(record: CellRecord) -> float:
+def _largest_bounded_token_share(record: CellRecord) -> float:
     """Largest share of tokens at any context of which only a bound is known, 0 to 1."""
     divergence = divergence_of(record)
     every = divergence.answers.values() if divergence else ()
     return max((each.bounded / 100 for each in every), default=0.0)
 
 
-def text_parts(setup: Setup) -> tuple[str, ...]:
+def text_part_names(setup: Setup) -> tuple[str, ...]:
     """What the chunks of a text are of, in turn; empty for one text."""
     return tuple(setup.probes.get(NAME, {}).get("parts", ()))
 
 
-def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
+def _text_logp_metric(name: str, part: int | None = None, **facts: Any) -> Metric:
     """The log-probability of right tokens of a text, or of a *part* of it."""
-    found = metric_by_unit(partial(_token_logprobs, part=part), lambda logprob: logprob)
+    found = metric_by_unit(
+        partial(_logprobs_with_chunk_names, part=part), lambda logprob: logprob
+    )
     return found(
         name=name,
         unit="nats",
@@ -350,37 +358,37 @@ def _text_logp(name: str, part: int | None = None, **facts: Any) -> Metric:
     )
 
 
-TEXT_LOGP = _text_logp(
+TEXT_LOGP = _text_logp_metric(
     "text-logp",
     loss=Loss(
         kind=LossKind.PROBABILITY,
         what="ordinary text",
-        by_unit=_chunk_probabilities,
+        by_unit=_mean_probability_by_chunk,
         units=_chunk_names,
         able=_first_choice_share,
-        bounded=_bounded_token_share,
+        bounded=_largest_bounded_token_share,
     ),
 )
 """How likely the right tokens of ordinary text are: what a pair loses of them."""
 
-METRICS: tuple[Metric, ...] = tuple(each.at(None) for each in _AT_CONTEXT)
+METRICS: tuple[Metric, ...] = tuple(each.metric_at(None) for each in _AT_CONTEXT)
 """Those of the first context; the first of them is the headline."""
 
 
 def metrics_of_parts(setup: Setup) -> tuple[Metric, ...]:
     """Log-probability of right tokens of each part of a text: ``text-logp@prose``."""
     return tuple(
-        _text_logp(
+        _text_logp_metric(
             f"{TEXT_LOGP.name}@{name}",
             part=number,
             of=TEXT_LOGP.name,
             facet=f"part={name}",
         )
-        for number, name in enumerate(text_parts(setup))
+        for number, name in enumerate(text_part_names(setup))
     )
 
 
-def metrics_at_contexts(setup: Setup) -> tuple[Metric, ...]:
+def metrics_if_several_contexts(setup: Setup) -> tuple[Metric, ...]:
     """
     Metrics of each context, where a run has several: ``kld@512``.
 
@@ -395,4 +403,6 @@ def metrics_at_contexts(setup: Setup) -> tuple[Metric, ...]:
         raise BadRecord(file="setup.json", reason=reason) from error
     if len(contexts) < 2:  # noqa: PLR2004 - several
         return ()
-    return tuple(each.at(context) for context in contexts for each in _AT_CONTEXT)
+    return tuple(
+        each.metric_at(context) for context in contexts for each in _AT_CONTEXT
+    )

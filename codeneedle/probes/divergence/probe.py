@@ -21,15 +21,15 @@ from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.comparison import (
     MOST_CHUNKS,
     compare_with_reference,
+    divergence_tool_or_none,
     read_text_as_utf8,
     refuse_full_disk,
     refuse_untrained,
-    tool_of,
 )
 from codeneedle.probes.divergence.metrics import (
     METRICS,
     TEXT_LOGP,
-    metrics_at_contexts,
+    metrics_if_several_contexts,
     metrics_of_parts,
 )
 from codeneedle.probes.divergence.record import (
@@ -172,14 +172,14 @@ def _contexts_with_chunk_counts(
         contexts = (
             _halve_until_enough(min(DEFAULT_CONTEXT, trained, context), tokens),
         )
-    chunks = _chunks_by_context(settings, contexts) or stored
+    chunks = _chosen_chunks_by_context(settings, contexts) or stored
     return [
         (each, chunks.get(each) or _default_chunk_count(settings, each, text_size))
         for each in contexts
     ]
 
 
-def _chunks_by_context(
+def _chosen_chunks_by_context(
     settings: DivergenceSettings, contexts: Sequence[int]
 ) -> dict[int, int]:
     """
@@ -223,7 +223,7 @@ def _refuse_unfit_contexts(
     """
     for context, _ in sizes:
         refuse_untrained(of, context)
-    tool = tool_of(of.engine)
+    tool = divergence_tool_or_none(of.engine)
     if tool is None:
         return
     for context, chunks in sizes:
@@ -242,7 +242,7 @@ def _refuse_too_many_chunks(settings: DivergenceSettings, length: int) -> None:
     """
     contexts = settings.contexts or (SMALLEST_DEFAULT_CONTEXT,)
     for context, chunks in sorted(
-        _chunks_by_context(settings, contexts).items(), reverse=True
+        _chosen_chunks_by_context(settings, contexts).items(), reverse=True
     ):
         fitting = max(1, length // context)
         if chunks > fitting:
@@ -251,11 +251,12 @@ def _refuse_too_many_chunks(settings: DivergenceSettings, length: int) -> None:
                 source=f"--chunks {chunks}",
                 reason=f"{name} has at most {length:,} tokens, which make "
                 f"{plural(fitting, 'chunk')} of {context:,}",
-                hint=f"Use {_fitting_options(length, context)}, or a longer --text.",
+                hint=f"Use {_fitting_options_phrase(length, context)}, "
+                "or a longer --text.",
             )
 
 
-def _fitting_options(tokens: int, context: int) -> str:
+def _fitting_options_phrase(tokens: int, context: int) -> str:
     """Options for as much as a text of *tokens* has: with one chunk nothing is told."""
     if tokens // context > 1:
         return f"--chunks {tokens // context} or less"
@@ -298,13 +299,13 @@ class DivergenceProbe(Probe):
             _refuse_too_many_chunks(settings, estimates.corpus.size_bytes)
             return settings
         settings = structs.replace(settings, file=settings.file or texts.ORDINARY)
-        length = _text_bytes(settings)
+        length = _text_size_bytes(settings)
         _refuse_too_many_chunks(settings, length)
         known = estimates.setup.probes.get(NAME, {}) if estimates.setup else {}
         sizes = _contexts_with_chunk_counts(
             settings, known, estimates, estimates.context, length
         )
-        _refuse_unfit_contexts(estimates, sizes, _name_of_file(settings), length)
+        _refuse_unfit_contexts(estimates, sizes, _file_name_or_empty(settings), length)
         return settings
 
     @override
@@ -313,7 +314,7 @@ class DivergenceProbe(Probe):
         return frozenset({engine.text_scoring_ability})
 
     @override
-    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+    def gap_phrases(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Why the server scores no text, each reason once; none if it does."""
         divergence = divergence_of(record)
         skipped = divergence.skipped.values() if divergence else ()
@@ -324,14 +325,20 @@ class DivergenceProbe(Probe):
         """Copies among the chunks, of the first context."""
         sizes = stored_chunks_by_context(run.setup.probes.get(NAME, {}))
         found = [divergence_of(record) for record in run.records if record.has_numbers]
-        every = [at for each in found if each and (at := each.at(None, sizes))]
+        every = [
+            at for each in found if each and (at := each.comparison_at(None, sizes))
+        ]
         most = max((len(each.copied_chunks) for each in every), default=0)
         return (f"left out: {plural(most, 'chunk')}, copies of others",) * bool(most)
 
     @override
     def metrics_of(self, setup: Setup) -> tuple[Metric, ...]:
         """With the same at each context, where a run has several."""
-        return (*self.metrics, *metrics_of_parts(setup), *metrics_at_contexts(setup))
+        return (
+            *self.metrics,
+            *metrics_of_parts(setup),
+            *metrics_if_several_contexts(setup),
+        )
 
     @override
     def own_text_name(self, settings: DivergenceSettings, engine: Engine) -> str | None:
@@ -343,15 +350,17 @@ class DivergenceProbe(Probe):
         self, settings: DivergenceSettings, estimates: Estimates
     ) -> tuple[str, ...]:
         """What the distributions of the reference take on the disk."""
-        tool = tool_of(estimates.engine)
+        tool = divergence_tool_or_none(estimates.engine)
         if settings.file is None or tool is None:
             return ()
-        tokens = _text_bytes(settings) // texts.BYTES_PER_TOKEN
+        tokens = _text_size_bytes(settings) // texts.BYTES_PER_TOKEN
         trained = estimates.weights.training_context or DEFAULT_CONTEXT
         longest, folder = min(DEFAULT_CONTEXT, trained), estimates.folder
         needed = sum(
             tool.bytes_to_write(folder, context=each, chunks=chunks)
-            for each, chunks in _contexts_and_chunks(settings, longest, tokens)
+            for each, chunks in _estimated_contexts_and_chunks(
+                settings, longest, tokens
+            )
         )
         if not needed:
             return ()
@@ -365,13 +374,17 @@ class DivergenceProbe(Probe):
     @override
     def bill(self, settings: DivergenceSettings, estimates: Estimates) -> Bill:
         """Each chunk once, as many as the text is likely to have."""
-        tokens, name = estimates.text_tokens, "the corpus"
+        tokens, name = estimates.sent_corpus_tokens, "the corpus"
         if settings.file is not None:
-            tokens = _text_bytes(settings) // texts.BYTES_PER_TOKEN
-            name = _name_of_file(settings)
+            tokens = _text_size_bytes(settings) // texts.BYTES_PER_TOKEN
+            name = _file_name_or_empty(settings)
         longest = min(DEFAULT_CONTEXT, estimates.context)
-        sizes = _contexts_and_chunks(settings, longest, tokens)
-        what = "distributions on" if tool_of(estimates.engine) else "right tokens of"
+        sizes = _estimated_contexts_and_chunks(settings, longest, tokens)
+        what = (
+            "distributions on"
+            if divergence_tool_or_none(estimates.engine)
+            else "right tokens of"
+        )
         return Bill(
             price=Price.of_cell(each for each, chunks in sizes for _ in range(chunks)),
             phrase=f"{what} {name}",
@@ -388,14 +401,14 @@ class DivergenceProbe(Probe):
             BadInput: Where that is the corpus; see `adapt`.
             MachineError: See `adapt`, in that case.
         """
-        tool = tool_of(run.engine)
+        tool = divergence_tool_or_none(run.engine)
         known = run.setup.probes.get(NAME, {})
         is_corpus = settings.file is None
-        size = len(run.text.encode()) if is_corpus else _text_bytes(settings)
+        size = len(run.text.encode()) if is_corpus else _text_size_bytes(settings)
         sizes = _contexts_with_chunk_counts(
             settings, known, run, run.setup.context, size
         )
-        name = run.setup.corpus.name if is_corpus else _name_of_file(settings)
+        name = run.setup.corpus.name if is_corpus else _file_name_or_empty(settings)
         if is_corpus:
             _refuse_unfit_contexts(run, sizes, name, size)
         is_default = settings.file == texts.ORDINARY
@@ -406,11 +419,11 @@ class DivergenceProbe(Probe):
                 text=name,
                 text_sha256=texts.prose_and_code_sha256()
                 if is_default
-                else hashlib.sha256(_user_text(run)).hexdigest(),
+                else hashlib.sha256(_read_file_or_corpus_text(run)).hexdigest(),
                 llama=tool.version if tool else BY_SERVER,
                 arguments=tool.arguments if tool else (),
                 parts=texts.PARTS if is_default else (),
-                cuts=_ends_of_parts(run, known, sizes) if is_default else (),
+                cuts=_stored_or_new_block_ends(run, known, sizes) if is_default else (),
             )
         )
 
@@ -434,9 +447,12 @@ class DivergenceProbe(Probe):
         """
         chosen = settings_in(context.run.setup, NAME, DivergenceLayout)
         if chosen.cuts:
-            data, sha256 = texts.join_blocks(chosen.cuts), texts.prose_and_code_sha256()
+            data, sha256 = (
+                texts.join_built_in_blocks(chosen.cuts),
+                texts.prose_and_code_sha256(),
+            )
         else:
-            data = _user_text(context.run)
+            data = _read_file_or_corpus_text(context.run)
             sha256 = hashlib.sha256(data).hexdigest()
         if sha256 != chosen.text_sha256:
             raise BadInput(
@@ -445,7 +461,7 @@ class DivergenceProbe(Probe):
                 hint="Run the command again, with another --out for the new text.",
             )
         sizes = list(zip(chosen.contexts, chosen.chunks, strict=True))
-        if tool_of(context.run.engine) is None:
+        if divergence_tool_or_none(context.run.engine) is None:
             return score_chunks_by_server(
                 context, _chunk_texts_by_key(chosen, data, sizes)
             )
@@ -484,12 +500,12 @@ PROBE = DivergenceProbe(
 )
 
 
-def _contexts_and_chunks(
+def _estimated_contexts_and_chunks(
     settings: DivergenceSettings, longest: int, tokens: int
 ) -> list[tuple[int, int]]:
     """Contexts up to *longest*, each with its chunks, on a text of *tokens* or so."""
     contexts = settings.contexts or (_halve_until_enough(longest, tokens),)
-    chunks = _chunks_by_context(settings, contexts)
+    chunks = _chosen_chunks_by_context(settings, contexts)
     return [
         (
             context,
@@ -500,28 +516,28 @@ def _contexts_and_chunks(
 
 
 OF_USER = (DivergenceSettings, NAME)
-"""What the user chose, for `RunContext.settings_of`."""
+"""What the user chose, for `RunContext.chosen_or_default_settings`."""
 
 
-def _user_text(run: RunContext) -> bytes:
+def _read_file_or_corpus_text(run: RunContext) -> bytes:
     """The text to compare on: the file asked for, else the corpus as it is sent."""
-    path = run.settings_of(*OF_USER).file
+    path = run.chosen_or_default_settings(*OF_USER).file
     return run.text.encode() if path is None else read_text_as_utf8(path)
 
 
-def _name_of_file(settings: DivergenceSettings) -> str:
+def _file_name_or_empty(settings: DivergenceSettings) -> str:
     """The name of the file that is compared on; empty for the corpus."""
     return settings.file.name if settings.file else ""
 
 
-def _text_bytes(settings: DivergenceSettings) -> int:
+def _text_size_bytes(settings: DivergenceSettings) -> int:
     """Bytes of the text to compare on; of the built-in one, twice its shorter part."""
     if settings.file in {None, texts.ORDINARY}:
-        return 2 * min(map(len, texts.prose_and_code()))
+        return 2 * min(map(len, texts.read_prose_and_code()))
     return len(read_text_as_utf8(settings.file))
 
 
-def _ends_of_parts(
+def _stored_or_new_block_ends(
     run: RunContext, known: Json, sizes: Sequence[tuple[int, int]]
 ) -> tuple[int, ...]:
     """
@@ -535,9 +551,11 @@ def _ends_of_parts(
     stored = tuple(known.get("cuts", ()))
     if len(stored) >= blocks or run.preparation is None:
         return stored
-    if tool_of(run.engine) is None:
-        return texts.ends_of_blocks_by_lines(context, blocks)
-    return texts.ends_of_blocks(run.preparation.prompts().tokenizer, context, blocks)
+    if divergence_tool_or_none(run.engine) is None:
+        return texts.interleaved_block_ends_by_lines(context, blocks)
+    return texts.interleaved_block_ends(
+        run.preparation.prompts().tokenizer, context, blocks
+    )
 
 
 def _chunk_texts_by_key(
@@ -552,7 +570,7 @@ def _chunk_texts_by_key(
     }
     if chosen.cuts:
         context, chunks = sizes[0]
-        blocks = texts.blocks_of(chosen.cuts)[:chunks]
+        blocks = texts.built_in_text_blocks(chosen.cuts)[:chunks]
         found[comparison_key(context, chunks)] = [block.decode() for block in blocks]
     return found
 

@@ -23,7 +23,7 @@ from codeneedle.records.record import (
     Length,
     LogProb,
     Setup,
-    refuse_impossible,
+    refuse_unless_possible,
 )
 
 NAME = "divergence"
@@ -119,7 +119,7 @@ class Divergence:
     skipped: dict[str, str] = field(default_factory=dict)
     """Why there is none, for each such key: its engine scores no text."""
 
-    def at(
+    def comparison_at(
         self, context: int | None, sizes: Mapping[int, int]
     ) -> ContextComparison | None:
         """
@@ -196,12 +196,12 @@ def divergence_of(record: CellRecord) -> Divergence | None:
     for name, each in divergence.answers.items():
         context, _, chunks = name.partition("x")
         is_possible = context == str(each.context) and chunks.isdecimal()
-        refuse_impossible(is_possible, f"'{name}' is no comparison", file=file)
+        refuse_unless_possible(is_possible, f"'{name}' is no comparison", file=file)
         fault = each.statistics.fault if each.statistics else ""
         what = f"no two distributions compare like that at {each.context} tokens"
-        refuse_impossible(not fault, f"{what}: {fault}", file=file)
+        refuse_unless_possible(not fault, f"{what}: {fault}", file=file)
         is_whole = len(each.by_chunk) in {0, each.chunks}
-        refuse_impossible(is_whole, "chunks are missing or too many", file=file)
+        refuse_unless_possible(is_whole, "chunks are missing or too many", file=file)
         is_whole = len(each.logprobs) in {0, each.tokens}
         is_whole &= len(each.ends) in {0, len(each.logprobs)}
         is_whole &= len(each.same_as) in {0, each.chunks}
@@ -209,5 +209,5 @@ def divergence_of(record: CellRecord) -> Divergence | None:
         is_whole &= sum(each.by_chunk_tokens) in {0, len(each.logprobs)}
         is_even = each.ends or each.by_chunk_tokens or not each.chunks
         is_whole &= bool(is_even) or len(each.logprobs) % each.chunks == 0
-        refuse_impossible(is_whole, "tokens are missing or too many", file=file)
+        refuse_unless_possible(is_whole, "tokens are missing or too many", file=file)
     return divergence

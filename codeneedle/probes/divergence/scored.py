@@ -9,7 +9,10 @@ from itertools import chain
 from codeneedle.engines.messages import BadReply, Forced
 from codeneedle.engines.tools import indices_of_first_equals
 from codeneedle.probes.cell import ProbeContext
-from codeneedle.probes.divergence.comparison import earlier_comparison, store_reference
+from codeneedle.probes.divergence.comparison import (
+    earlier_comparison_or_empty,
+    set_reference_unless_known,
+)
 from codeneedle.probes.divergence.record import ContextComparison, unread_reasons_by_key
 from codeneedle.probes.probe import Asker
 from codeneedle.records.record import Json, Status, as_json
@@ -37,7 +40,7 @@ def score_chunks_by_server(
     Raises:
         CellError: If the server fails, or cannot score what others could.
     """
-    found = earlier_comparison(context)
+    found = earlier_comparison_or_empty(context)
     missing = {key: chunks[key] for key in chunks if key not in found.answers}
     reasons = unread_reasons_by_key(context.run.setup)
     found.skipped.update({key: reasons[key] for key in missing if key in reasons})
@@ -56,7 +59,7 @@ def score_chunks_by_server(
                 found.skipped[key] = str(error)
             context.keep(as_json(found))
         asker.wait_until_idle()
-    return store_reference(context, found)
+    return set_reference_unless_known(context, found)
 
 
 def _score_chunks(asker: Asker, key: str, chunks: Sequence[str]) -> ContextComparison:

@@ -36,17 +36,19 @@ LONGEST_TOKEN = 12
 """Bytes of text that are counted for each token: four are usual."""
 
 
-def prose_and_code() -> tuple[bytes, bytes]:
+def read_prose_and_code() -> tuple[bytes, bytes]:
     """Prose and code, whole."""
     return PROSE.read_bytes(), CODE.read_bytes()
 
 
 def prose_and_code_sha256() -> str:
     """SHA-256 of both texts."""
-    return hashlib.sha256(b"\0".join(prose_and_code())).hexdigest()
+    return hashlib.sha256(b"\0".join(read_prose_and_code())).hexdigest()
 
 
-def ends_of_blocks(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int, ...]:
+def interleaved_block_ends(
+    tokenizer: Tokenizer, context: int, blocks: int
+) -> tuple[int, ...]:
     """
     Where *blocks* of *context* tokens end, prose and code in turn.
 
@@ -64,20 +66,23 @@ def ends_of_blocks(tokenizer: Tokenizer, context: int, blocks: int) -> tuple[int
     """
     of_each = [
         [*_block_ends(tokenizer, text, context, blocks - blocks // 2)]
-        for text in prose_and_code()
+        for text in read_prose_and_code()
     ]
     return _interleave_ends(of_each, blocks)
 
 
-def ends_of_blocks_by_lines(context: int, blocks: int) -> tuple[int, ...]:
-    """`ends_of_blocks` at ends of lines, without tokens: blocks are about as long."""
+def interleaved_block_ends_by_lines(context: int, blocks: int) -> tuple[int, ...]:
+    """The ends of blocks at ends of lines, without tokens: they are about as long."""
     return _interleave_ends(
-        [[*_line_ends(text, BYTES_PER_TOKEN * context)] for text in prose_and_code()],
+        [
+            [*_block_ends_at_lines(text, BYTES_PER_TOKEN * context)]
+            for text in read_prose_and_code()
+        ],
         blocks,
     )
 
 
-def _line_ends(text: bytes, size: int) -> Iterator[int]:
+def _block_ends_at_lines(text: bytes, size: int) -> Iterator[int]:
     """Ends of lines, each the first at least *size* bytes behind the last."""
     end = 0
     while end := text.find(b"\n", end + size) + 1:
@@ -106,16 +111,16 @@ def _block_ends(
         yield ends[last - 1]
 
 
-def join_blocks(ends: Sequence[int]) -> bytes:
-    """The built-in prose and code up to these *ends*, by `ends_of_blocks`."""
-    return b"".join(blocks_of(ends))
+def join_built_in_blocks(ends: Sequence[int]) -> bytes:
+    """The built-in prose and code up to these *ends*, by `interleaved_block_ends`."""
+    return b"".join(built_in_text_blocks(ends))
 
 
-def blocks_of(ends: Sequence[int]) -> list[bytes]:
+def built_in_text_blocks(ends: Sequence[int]) -> list[bytes]:
     """Blocks of the built-in prose and code in turn, with *ends* in bytes of each."""
     begins = [0, 0]
     blocks = list[bytes]()
-    texts = prose_and_code()
+    texts = read_prose_and_code()
     for at, end in enumerate(ends):
         blocks.append(texts[at % 2][begins[at % 2] : end])
         begins[at % 2] = end

@@ -13,7 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from codeneedle.engines.engine import Address
-from codeneedle.engines.exit_causes import cause, exit_phrase, last_log_lines
+from codeneedle.engines.exit_causes import (
+    exit_cause_from_log,
+    exit_phrase,
+    last_log_lines,
+)
 from codeneedle.errors import (
     BadInput,
     CellError,
@@ -30,9 +34,9 @@ from codeneedle.system.commands import (
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
 from codeneedle.system.secrets import (
-    know_secrets,
     mask_text,
     masking_errors,
+    register_secrets_to_mask,
     secrets_of,
 )
 from codeneedle.text import duration_text, size_text
@@ -71,7 +75,7 @@ def split_and_check_command(
         hint="The key of the server is in OPENAI_API_KEY. Export another one, and pass "
         "it on by its name: --eval-env NAME",
     )
-    _program_of(words, option=option)
+    _resolve_program_path(words, option=option)
     _refuse_relative_paths(words, option=option)
     return words
 
@@ -90,7 +94,7 @@ def _refuse_relative_paths(words: Sequence[str], *, option: str) -> None:
             )
 
 
-def _program_of(words: Sequence[str], *, option: str) -> str:
+def _resolve_program_path(words: Sequence[str], *, option: str) -> str:
     """The absolute path of the program, which may lie in the present folder."""
     return find_program(
         fill_placeholders(words[0], {"here": Path.cwd()}), option=option
@@ -121,7 +125,7 @@ class EvaluationCommand:
             ToolMissing: If the program has been removed.
         """
         words = [fill_placeholders(word, self.values) for word in self.words[1:]]
-        return [_program_of(self.words, option=self.option), *words]
+        return [_resolve_program_path(self.words, option=self.option), *words]
 
     def environment(self) -> dict[str, str]:
         """
@@ -146,7 +150,7 @@ class EvaluationCommand:
         return inherited_variables() | passed_on | facts
 
 
-def run(
+def run_within_limits(
     task: EvaluationCommand,
     *,
     tell: Callable[[str], None],
@@ -165,7 +169,7 @@ def run(
             outlives its server.
     """
     began = time.monotonic()
-    with _masking_secrets(task):
+    with _mask_errors_and_log(task):
         try:
             with running_with_note(
                 task.argv(), env=task.environment(), log=task.log, folder=task.out
@@ -180,7 +184,11 @@ def run(
         except (ToolMissing, ToolFailed) as error:
             raise _command_error(task, f"could not run: {error}") from error
         if code:
-            why = cause(task.log, code).reason if last_log_lines(task.log) else _MUTE
+            why = (
+                exit_cause_from_log(task.log, code).reason
+                if last_log_lines(task.log)
+                else _MUTE
+            )
             raise _command_error(task, f"ended with {exit_phrase(code)}: {why}")
         _refuse_excess_time_or_size(task, 0.0)
 
@@ -234,15 +242,15 @@ def _command_error(
 
 
 @contextlib.contextmanager
-def _masking_secrets(task: EvaluationCommand) -> Iterator[None]:
+def _mask_errors_and_log(task: EvaluationCommand) -> Iterator[None]:
     """
     Mask the secrets that the command has, in errors of the block and in its log.
 
     The log is masked once the block has ended.
     """
     names = (name for name in task.passed_on if name in os.environ)
-    know_secrets(*secrets_of({name: os.environ[name] for name in names}))
-    know_secrets(task.address.key if task.address else "")
+    register_secrets_to_mask(*secrets_of({name: os.environ[name] for name in names}))
+    register_secrets_to_mask(task.address.key if task.address else "")
     try:
         with masking_errors():
             yield

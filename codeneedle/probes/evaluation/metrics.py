@@ -8,9 +8,9 @@ from codeneedle.probes.evaluation.record import (
     NAME,
     Sample,
     evaluation_of,
-    first_evaluation,
     has_too_many_unscored,
     phrase_of_unscored,
+    reference_evaluation,
 )
 from codeneedle.probes.metrics import Loss, LossKind, Metric, UnitKind, metric_by_unit
 from codeneedle.records.record import CellRecord, Setup
@@ -28,7 +28,7 @@ reference.
 """
 
 
-def _samples_with_score(samples: Sequence[Sample]) -> list[Sample]:
+def _samples_of_whole_units(samples: Sequence[Sample]) -> list[Sample]:
     """The samples of units without a gap; none if too many *samples* have no score."""
     without = {sample.unit for sample in samples if sample.error}
     is_gap = has_too_many_unscored(samples)
@@ -46,7 +46,7 @@ def _samples_by_unit(
         yield each.unit, None if each.error else each
 
 
-def _every_unit(record: CellRecord, _setup: Setup) -> Sequence[str]:
+def _all_unit_names(record: CellRecord, _setup: Setup) -> Sequence[str]:
     """The units of all samples of *record*, each once, in order."""
     return list(dict.fromkeys(sample.unit for sample in evaluation_of(record).samples))
 
@@ -55,20 +55,22 @@ def _score_change_flags(
     record: CellRecord, setup: Setup, *, sign: int
 ) -> Sequence[float]:
     """1.0 for each sample whose score is higher (*sign* 1) or lower (-1); else 0.0."""
-    first = first_evaluation(setup)
+    first = reference_evaluation(setup)
     scores = (
-        {e.key: e.score for e in _samples_with_score(first.samples)} if first else {}
+        {e.attempt_key: e.score for e in _samples_of_whole_units(first.samples)}
+        if first
+        else {}
     )
     return [
-        float(sign * (sample.score - scores[sample.key]) > 0)
-        for sample in _samples_with_score(evaluation_of(record).samples)
-        if sample.key in scores
+        float(sign * (sample.score - scores[sample.attempt_key]) > 0)
+        for sample in _samples_of_whole_units(evaluation_of(record).samples)
+        if sample.attempt_key in scores
     ]
 
 
 def _mean_score(record: CellRecord, _setup: Setup) -> float:
     """Mean score of the samples of units without gaps; 0 without any."""
-    samples = _samples_with_score(evaluation_of(record).samples)
+    samples = _samples_of_whole_units(evaluation_of(record).samples)
     return fmean([sample.score for sample in samples] or [0])
 
 
@@ -92,7 +94,7 @@ METRICS: tuple[Metric, ...] = (
         better="higher",
         loss=Loss(
             kind=LossKind.SCORE,
-            units=_every_unit,
+            units=_all_unit_names,
             lacking=lambda record: phrase_of_unscored(evaluation_of(record).samples),
             able=_mean_score,
         ),

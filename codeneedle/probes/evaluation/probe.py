@@ -30,7 +30,7 @@ from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     EvaluationCommand,
-    run,
+    run_within_limits,
     split_and_check_command,
 )
 from codeneedle.probes.evaluation.metrics import METRICS, USUAL_FLIPS
@@ -45,16 +45,16 @@ from codeneedle.probes.evaluation.record import (
     Evaluation,
     Sample,
     evaluation_of,
-    first_evaluation,
     has_too_many_unscored,
     phrase_of_unscored,
+    reference_evaluation,
 )
 from codeneedle.probes.metrics import samples_needed
 from codeneedle.probes.probe import Calibrating, Probe
 from codeneedle.quantities import parse_seconds
 from codeneedle.records.record import CellRecord, Json, Run, Status, as_json
 from codeneedle.system.commands import refuse_unset_variable
-from codeneedle.system.files import make_empty, refuse_linked_folder
+from codeneedle.system.files import make_or_empty_folder, refuse_linked_folder
 from codeneedle.text import escape_invisible, plural
 
 FOLDER = "evaluations"
@@ -123,7 +123,7 @@ class EvaluationProbe(Probe):
         self, settings: EvaluationSettings, _estimates: Estimates
     ) -> EvaluationSettings:
         """*settings* as they are, if the commands can be run."""
-        _command_words(settings)
+        _checked_command_words(settings)
         if settings.score:
             split_and_check_command(
                 settings.score, option="--eval-score", known=OFFLINE
@@ -165,7 +165,7 @@ class EvaluationProbe(Probe):
             if record.probe == NAME and record.has_numbers
             if (phrase := phrase_of_unscored(evaluation_of(record).samples))
         ]
-        first = first_evaluation(run.setup)
+        first = reference_evaluation(run.setup)
         results = len(first.samples) if first else 0
         units = len({sample.unit for sample in first.samples}) if first else 0
         if units < results:
@@ -185,7 +185,7 @@ class EvaluationProbe(Probe):
         """
         if not settings.command:
             return ""
-        words = _command_words(settings)
+        words = _checked_command_words(settings)
         program, *others = map(Path, words)
         scripts = (path for path in others if path.suffix in SCRIPTS)
         return slug(next(scripts, program).stem)
@@ -213,18 +213,18 @@ class EvaluationProbe(Probe):
                 differ from those of the first cell.
         """
         cell = _EvaluatedCell(context, is_again=bool(context.variant))
-        evaluation = cell.run_evaluation()
+        evaluation = cell.run_evaluation_unless_done()
         if cell.settings.score:
             context.keep(as_json(evaluation))
             cell.run_command(cell.settings.score, "--eval-score", None)
         context.report_step(1, 1, "reading the results")
-        reader, samples = cell.read_results()
+        reader, samples = cell.read_reader_name_and_samples()
         if reader == LINES_NAME:
-            samples = reset_command_seed(samples, cell.seed)
+            samples = reset_seed_if_shared(samples, cell.seed)
         evaluation = replace(evaluation, reader=reader)
-        first = first_evaluation(context.run.setup)
+        first = reference_evaluation(context.run.setup)
         if first is not None:
-            samples = align_samples(samples, first)
+            samples = align_or_refuse_samples(samples, first)
         refuse_too_many_unscored(samples)
         if first is None:
             first = replace(evaluation, samples=samples, against=str(context.pair))
@@ -257,7 +257,7 @@ PROBE = EvaluationProbe(
 )
 
 
-def _command_words(settings: EvaluationSettings) -> tuple[str, ...]:
+def _checked_command_words(settings: EvaluationSettings) -> tuple[str, ...]:
     """
     The words of the command.
 
@@ -276,7 +276,7 @@ def _command_words(settings: EvaluationSettings) -> tuple[str, ...]:
     )
 
 
-def reset_command_seed(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
+def reset_seed_if_shared(samples: Sequence[Sample], seed: int) -> tuple[Sample, ...]:
     """
     *samples* without the *seed* of the command, which differs in a repetition.
 
@@ -301,7 +301,9 @@ def refuse_too_many_unscored(samples: Sequence[Sample]) -> None:
         )
 
 
-def align_samples(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample, ...]:
+def align_or_refuse_samples(
+    samples: Sequence[Sample], first: Evaluation
+) -> tuple[Sample, ...]:
     """
     *samples* in the order of those of the *first* cell.
 
@@ -311,8 +313,8 @@ def align_samples(samples: Sequence[Sample], first: Evaluation) -> tuple[Sample,
     Raises:
         CellError: If there are other samples, or samples with other prompts.
     """
-    expected = {sample.key: sample for sample in first.samples}
-    by_key = {sample.key: sample for sample in samples}
+    expected = {sample.attempt_key: sample for sample in first.samples}
+    by_key = {sample.attempt_key: sample for sample in samples}
     unknown = [key for key in by_key if key not in expected]
     changed = [
         key
@@ -348,14 +350,14 @@ class _EvaluatedCell:
     """
 
     def __init__(self, context: ProbeContext, *, is_again: bool) -> None:
-        self.settings = context.run.settings_of(EvaluationSettings, NAME)
+        self.settings = context.run.chosen_or_default_settings(EvaluationSettings, NAME)
         self.seed = context.run.setup.seed + is_again
         self._context = context
         self._name = f"{NAME}.again" if is_again else NAME
         slug = f"{context.pair.slug}{'.again' if is_again else ''}"
         self._out = refuse_linked_folder(context.run.folder / FOLDER).absolute() / slug
 
-    def run_evaluation(self) -> Evaluation:
+    def run_evaluation_unless_done(self) -> Evaluation:
         """
         Run the command, and return its observation without samples.
 
@@ -372,21 +374,21 @@ class _EvaluatedCell:
             context.effective = previous.effective
             context.peak_rss_bytes = previous.peak_rss_bytes
             return evaluation_of(previous)
-        make_empty(self._out)
+        make_or_empty_folder(self._out)
         context.report_step(0, 1, "loading")
         # Thinking is allowed: quantized caches may damage it.
         with context.serving(thinks=True) as served:
             began = context.clock()
-            with context.timing_requests():
+            with context.record_request_span():
                 self.run_command(self.settings.command, "--eval", served)
-            if served.ends_within(0):
+            if served.wait_for_end(0):
                 # The engine replaces this error by the cause.
                 raise CellError("the server has ended", hint="See its log.")
             context.report_step(1, 1, "stopping")
             wall_s = round(context.clock() - began, 2)
         return Evaluation(wall_s=wall_s, seed=self.seed)
 
-    def read_results(self) -> tuple[str, tuple[Sample, ...]]:
+    def read_reader_name_and_samples(self) -> tuple[str, tuple[Sample, ...]]:
         """
         The reader of the results, and the samples.
 
@@ -427,8 +429,8 @@ class _EvaluatedCell:
             limit_s=parse_seconds("--eval-timeout", self.settings.timeout),
             address=address,
         )
-        run(
+        run_within_limits(
             task,
             tell=functools.partial(context.report_step, 0, 1),
-            is_served=lambda: served is None or not served.ends_within(0),
+            is_served=lambda: served is None or not served.wait_for_end(0),
         )

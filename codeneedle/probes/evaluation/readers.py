@@ -170,12 +170,12 @@ def _check_samples(samples: Sequence[Sample]) -> tuple[Sample, ...]:
         raise Unreadable(reason=f"there are more than {MOST_SAMPLES:,} samples")
     seen: set[tuple[str, int]] = set()
     for sample in samples:
-        if sample.key in seen:
+        if sample.attempt_key in seen:
             tries = f", try {sample.seed}" if sample.seed else ""
             raise Unreadable(
                 reason=f"two results of '{escape_invisible(sample.id)}'{tries}"
             )
-        seen.add(sample.key)
+        seen.add(sample.attempt_key)
     return tuple(samples)
 
 
@@ -261,7 +261,7 @@ def is_grader_failure(reason: str) -> bool:
     return _NO_GRADE.match(reason.strip()) is not None
 
 
-def _sha256(asked: object) -> str:
+def _sha256_or_empty(asked: object) -> str:
     """Hash of what was *asked*, whatever the order of keys; empty of nothing."""
     if not asked:
         return ""
@@ -298,7 +298,7 @@ def _parse_json(data: bytes, *, place: str) -> Any:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
+def _convert_to_layout(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
     """*value* as a *layout*; stops where it does not fit, naming the *place*."""
     try:
         return msgspec.convert(value, type=layout)
@@ -306,18 +306,20 @@ def _check_shape(value: Any, layout: type[_Layout], *, place: str) -> _Layout:
         raise Unreadable(reason=f"{place}: {one_line(str(error))}") from error
 
 
-def _read_lines(path: Path, layout: type[_Layout]) -> Iterator[tuple[str, _Layout]]:
+def _read_json_lines(
+    path: Path, layout: type[_Layout]
+) -> Iterator[tuple[str, _Layout]]:
     """Place and contents of each line that is not blank."""
     for number, line in enumerate(_read_bytes(path).split(b"\n"), start=1):
         if line.strip():
             place = f"{path.name}, line {number}"
             yield (
                 place,
-                _check_shape(_parse_json(line, place=place), layout, place=place),
+                _convert_to_layout(_parse_json(line, place=place), layout, place=place),
             )
 
 
-def _json_or_none(path: Path) -> Any:
+def _read_json_or_none(path: Path) -> Any:
     """The JSON in a file; None if it holds none, or cannot be read."""
     try:
         return _parse_json(_read_bytes(path), place=path.name)
@@ -331,12 +333,12 @@ def _read_json_member(path: Path, layout: type[_Layout], *keys: str) -> _Layout 
 
     None if the file is not a JSON object with these keys.
     """
-    value = _json_or_none(path)
+    value = _read_json_or_none(path)
     for key in keys:
         if not isinstance(value, dict) or key not in value:
             return None
         value = value[key]
-    return _check_shape(value, layout, place=".".join((f"{path.name}, ", *keys)))
+    return _convert_to_layout(value, layout, place=".".join((f"{path.name}, ", *keys)))
 
 
 # --- our own lines
@@ -354,7 +356,7 @@ class _SampleLine(Struct, forbid_unknown_fields=True):
 
 def _results_of_lines(path: Path) -> Iterator[Result]:
     """Lines: ``{"id", "score": 0..1, "group"?, "seed"?, "prompt_sha"?, "error"?}``."""
-    for _, line in _read_lines(path, _SampleLine):
+    for _, line in _read_json_lines(path, _SampleLine):
         sample = _storable_sample(
             line.id,
             line.score,
@@ -427,8 +429,8 @@ def _results_of_lm_eval(path: Path) -> Iterator[Result]:
     """
     task = _TIME.sub("", path.stem.removeprefix("samples_"))
     is_error = functools.cache(functools.partial(_is_lower_better, path, task))
-    for place, raw in _read_lines(path, dict[str, Any]):
-        row = _check_shape(raw, _LmEvalRow, place=place)
+    for place, raw in _read_json_lines(path, dict[str, Any]):
+        row = _convert_to_layout(raw, _LmEvalRow, place=place)
         named = row.metrics[0] if row.metrics else "none"
         score = raw.get(named, "none")
         if not isinstance(score, int | float | None):
@@ -440,7 +442,7 @@ def _results_of_lm_eval(path: Path) -> Iterator[Result]:
             score = 1 - score
         document = f"{task}:{row.doc_id}:{row.doc_hash[:12]}"
         name, prompt = f"{document}:{row.filter}", row.prompt_hash
-        asked = _sha256(row.arguments and [task, row.arguments, row.target])
+        asked = _sha256_or_empty(row.arguments and [task, row.arguments, row.target])
         yield Result(
             _storable_sample(name, score, group=document, prompt=prompt), asked
         )
@@ -502,7 +504,7 @@ def _results_of_inspect(path: Path) -> Iterator[Result] | None:
     """
     if _read_json_member(path, str, "eval", "task") is None:
         return None
-    log = _check_shape(_json_or_none(path), _InspectLog, place=path.name)
+    log = _convert_to_layout(_read_json_or_none(path), _InspectLog, place=path.name)
     if log.status != "success":  # some samples are missing, in the first cell for all
         reason = f"{path.name} says that it is not done: {escape_invisible(log.status)}"
         raise Unreadable(reason=reason, hint="See its log.")
@@ -522,7 +524,7 @@ def _result_of_inspect_sample(task: _InspectEval, sample: _InspectSample) -> Res
         error=_inspect_unscored_reason(sample, chosen),
     )
     asked = [task.task, sample.input, sample.target]
-    return Result(read, _sha256(sample.input and asked))
+    return Result(read, _sha256_or_empty(sample.input and asked))
 
 
 def _inspect_unscored_reason(
@@ -579,7 +581,9 @@ class _PromptfooResult(Struct, rename="camel"):
     def question_hash(self) -> str:
         """Hash of the variables, else of the prompt: the same of repeats."""
         variables = self.vars or (self.test_case and self.test_case.vars)
-        return _sha256(variables) or _sha256(self.prompt and self.prompt.raw)
+        return _sha256_or_empty(variables) or _sha256_or_empty(
+            self.prompt and self.prompt.raw
+        )
 
     def unscored_reason(self, *, is_graded: bool) -> str:
         """

@@ -13,7 +13,7 @@ from codeneedle.probes.observations import (
     keep_results,
     observation_of,
 )
-from codeneedle.records.record import CellRecord, Setup, refuse_impossible
+from codeneedle.records.record import CellRecord, Setup, refuse_unless_possible
 
 NAME = "eval"
 
@@ -30,7 +30,7 @@ class Sample:
     error: str = ""  # why it has no score; empty if it has one
 
     @property
-    def key(self) -> tuple[str, int]:
+    def attempt_key(self) -> tuple[str, int]:
         """Identifies an attempt: samples of two cells are paired by it."""
         return (self.id, self.seed)
 
@@ -95,11 +95,11 @@ def evaluation_of(record: CellRecord) -> Evaluation:
     evaluation = observation_of(record, Evaluation)
     for sample in evaluation.samples:
         what = f"the score of {sample.id} is {sample.score:g}"
-        refuse_impossible(0 <= sample.score <= 1, what, file=file_name_of(record))
+        refuse_unless_possible(0 <= sample.score <= 1, what, file=file_name_of(record))
     return evaluation
 
 
-def first_evaluation(setup: Setup) -> Evaluation | None:
+def reference_evaluation(setup: Setup) -> Evaluation | None:
     """
     The first cell, which says which samples there are; None before it is evaluated.
 

@@ -10,7 +10,7 @@ from codeneedle.document import Document, Lines, ShownText, Table
 from codeneedle.probes.answers import ScoredAnswer, View
 from codeneedle.probes.generation.comparing import AnswerComparison, compared_answers
 from codeneedle.probes.generation.loops import Loop
-from codeneedle.probes.generation.record import Written, first_answers
+from codeneedle.probes.generation.record import Written, reference_answers
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import escape_invisible_in_lines, number_text, one_line, plural
 
@@ -29,7 +29,7 @@ NGRAM_CHARACTERS = 40
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The prompts of *record*, with what became of each."""
-    first = first_answers(run.setup)
+    first = reference_answers(run.setup)
     pairs = (first.pair if first else "", str(record.pair))
     for compared_answer in compared_answers(record, run.setup):
         yield ScoredAnswer(
@@ -82,7 +82,9 @@ def _difference_document(
     """Both answers from their first difference on, and the place of a loop."""
     reference, pair = pairs
     if comparison.difference is None:
-        yield Lines([f"the same as {reference}: {_length_phrase(comparison.ours)}"])
+        yield Lines(
+            [f"the same as {reference}: {_length_and_ending_phrase(comparison.ours)}"]
+        )
         yield Lines([Text(escape_invisible_in_lines(comparison.ours.text))])
         return
     at, lead = comparison.difference.character, _lead_phrase(comparison)
@@ -104,7 +106,7 @@ def _difference_document(
         (pair, comparison.ours, comparison.loop),
     ):
         looped = f"; loops: {_loop_phrase(written, loop)}" if loop else ""
-        yield Lines([f"{name}: {_length_phrase(written)}{looped}"])
+        yield Lines([f"{name}: {_length_and_ending_phrase(written)}{looped}"])
 
 
 def _fold_text(text: str, width: int) -> str:
@@ -120,7 +122,7 @@ def _fold_line(line: str, width: int) -> str:
     )
 
 
-def _length_phrase(written: Written) -> str:
+def _length_and_ending_phrase(written: Written) -> str:
     """Length of an answer, and how it ended: ``45 tokens, ended``."""
     return f"{plural(written.tokens, 'token')}, {_ending_phrase(written)}"
 
@@ -139,7 +141,7 @@ def _loop_phrase(written: Written, loop: Loop | None) -> str:
     """What fills a stretch of an answer, how often, from where; empty without."""
     if loop is None:
         return ""
-    pieces = written.token_texts[loop.start : loop.start + loop.ngram]
+    pieces = written.token_or_word_texts[loop.start : loop.start + loop.ngram]
     ngram = one_line(escape_invisible_in_lines("".join(pieces)))[:NGRAM_CHARACTERS]
     times = loop.tokens // loop.ngram
     return f"'{ngram}' {times} times from token {loop.start:,}"

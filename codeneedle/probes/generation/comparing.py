@@ -5,7 +5,11 @@ and which prompts are out because it loops or writes nothing.
 from dataclasses import dataclass
 
 from codeneedle.probes.generation.loops import Loop, first_loop_in
-from codeneedle.probes.generation.record import Written, first_answers, written_of
+from codeneedle.probes.generation.record import (
+    Written,
+    reference_answers,
+    written_answers_by_prompt,
+)
 from codeneedle.probes.observations import keep_results
 from codeneedle.records.record import (
     CellRecord,
@@ -42,7 +46,7 @@ def first_difference(reference: Written, other: Written) -> FirstDifference | No
     both = enumerate(zip(reference.text, other.text, strict=False))
     shortest = min(len(reference.text), len(other.text))
     at = next((at for at, (one, two) in both if one != two), shortest)
-    tokens, start, pieces = 0, 0, reference.token_texts
+    tokens, start, pieces = 0, 0, reference.token_or_word_texts
     for piece in pieces:
         if start + len(piece) > at:
             break
@@ -83,9 +87,9 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
     The answers of *record* beside those of the reference, in asking order.
 
     Raises:
-        BadRecord: See `written_of` and `first_answers`.
+        BadRecord: See `written_answers_by_prompt` and `reference_answers`.
     """
-    first = first_answers(setup)
+    first = reference_answers(setup)
     if first is None:
         return ()
     return tuple(
@@ -94,9 +98,9 @@ def compared_answers(record: CellRecord, setup: Setup) -> tuple[AnswerComparison
             ours=ours,
             theirs=first.answers[name],
             difference=first_difference(first.answers[name], ours),
-            loop=first_loop_in(ours.token_texts),
-            reference_loop=first_loop_in(first.answers[name].token_texts),
+            loop=first_loop_in(ours.token_or_word_texts),
+            reference_loop=first_loop_in(first.answers[name].token_or_word_texts),
         )
-        for name, ours in written_of(record).items()
+        for name, ours in written_answers_by_prompt(record).items()
         if name in first.answers
     )

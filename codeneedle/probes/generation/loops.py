@@ -45,23 +45,27 @@ def first_loop_in(tokens: Sequence[str]) -> Loop | None:
     """
     counted = ["0" if token.strip().isdigit() else token for token in tokens]
     found = [
-        *_first_loops(tokens),
-        *(loop for loop in _first_loops(counted) if _has_word(tokens, loop)),
+        *_first_loop_per_ngram_length(tokens),
+        *(
+            loop
+            for loop in _first_loop_per_ngram_length(counted)
+            if _has_adjacent_letters(tokens, loop)
+        ),
     ]
     return min(found, key=lambda loop: loop.start, default=None)
 
 
-def _has_word(tokens: Sequence[str], loop: Loop) -> bool:
+def _has_adjacent_letters(tokens: Sequence[str], loop: Loop) -> bool:
     """Whether the n-gram of *loop* has two letters in a row."""
     ngram = "".join(tokens[loop.start : loop.start + loop.ngram])
     return re.search(r"[^\W\d_]{2}", ngram) is not None
 
 
-def _first_loops(tokens: Sequence[str]) -> Iterator[Loop]:
+def _first_loop_per_ngram_length(tokens: Sequence[str]) -> Iterator[Loop]:
     """The first stretch of each n-gram that fills one, the shortest n-gram first."""
     for ngram in range(1, min(LONGEST_NGRAM, len(tokens) // LEAST_TIMES) + 1):
         least = max(LEAST_TOKENS, LEAST_TIMES * ngram)
-        if loop := _first_loop(tokens, ngram, least):
+        if loop := _first_loop_of_ngram_length(tokens, ngram, least):
             yield loop
 
 
@@ -74,7 +78,9 @@ row, by `LEAST_TOKENS` and `LEAST_TIMES`, so that one of them is looked at.
 """
 
 
-def _first_loop(tokens: Sequence[str], ngram: int, least: int) -> Loop | None:
+def _first_loop_of_ngram_length(
+    tokens: Sequence[str], ngram: int, least: int
+) -> Loop | None:
     """The first *least* tokens or more in which *ngram* tokens repeat; None without."""
     for at in range(ngram, len(tokens), STEP):
         if tokens[at] != tokens[at - ngram]:

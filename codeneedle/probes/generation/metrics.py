@@ -10,7 +10,7 @@ from statistics import median
 
 from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.generation.comparing import AnswerComparison, compared_answers
-from codeneedle.probes.generation.record import NAME, written_of
+from codeneedle.probes.generation.record import NAME, written_answers_by_prompt
 from codeneedle.probes.metrics import (
     Loss,
     LossKind,
@@ -31,7 +31,7 @@ LEAST_LOST = 0.10
 """Share of answers lost that is the usual limit, ``--max-lost``."""
 
 
-def least_prompts_without_loss(share: float) -> int:
+def prompts_needed_without_loss(share: float) -> int:
     """
     Prompts whose answers must all be kept to show that at most `LEAST_LOST` are lost.
 
@@ -44,7 +44,7 @@ def least_prompts_without_loss(share: float) -> int:
     return math.ceil(math.log(share) / math.log1p(-LEAST_LOST))
 
 
-def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
+def comparisons_not_out(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
     """The answers beside those of the reference, without prompts that are out."""
     return [
         compared_answer
@@ -53,7 +53,7 @@ def comparisons(record: CellRecord, setup: Setup) -> list[AnswerComparison]:
     ]
 
 
-def _is_ended(comparison: AnswerComparison) -> bool:
+def _is_ended_and_not_empty(comparison: AnswerComparison) -> bool:
     """Whether the model ended its answer, and wrote something."""
     return comparison.ours.has_ended and not comparison.ours.is_empty
 
@@ -80,7 +80,7 @@ def _loss_of_answers(
     def kept_by_prompt(record: CellRecord, setup: Setup) -> dict[str, float]:
         share_kept = [
             comparison
-            for comparison in comparisons(record, setup)
+            for comparison in comparisons_not_out(record, setup)
             if can_lose(comparison)
         ]
         kept = {each.prompt: float(is_kept(each)) for each in share_kept}
@@ -98,13 +98,13 @@ def _loss_of_answers(
         kind=LossKind.ANSWERS,
         by_unit=kept_by_prompt,
         lost_from=1.0,
-        units=_prompts_asked,
+        units=_answered_prompt_names,
         able=share_kept,
         right=right,
     )
 
 
-def _prompts_asked(record: CellRecord, setup: Setup) -> list[str]:
+def _answered_prompt_names(record: CellRecord, setup: Setup) -> list[str]:
     """The prompts that were answered, those that are out among them."""
     return [
         compared_answer.prompt for compared_answer in compared_answers(record, setup)
@@ -115,7 +115,7 @@ def _comparisons_by_prompt(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, AnswerComparison]]:
     """The answers to prompts that are not out."""
-    for comparison in comparisons(record, setup):
+    for comparison in comparisons_not_out(record, setup):
         yield comparison.prompt, comparison
 
 
@@ -132,19 +132,19 @@ def _tokens_before_differences(record: CellRecord, setup: Setup) -> list[float]:
     """For each prompt that is not out, `tokens_before_difference`."""
     return [
         float(tokens_before_difference(comparison))
-        for comparison in comparisons(record, setup)
+        for comparison in comparisons_not_out(record, setup)
     ]
 
 
 def _median_lead(record: CellRecord, setup: Setup) -> list[float]:
     """The median lead where answers differ; none if no answer does, or none is told."""
-    every = comparisons(record, setup)
+    every = comparisons_not_out(record, setup)
     leads = [e.difference.lead for e in every if e.difference]
     known = [lead for lead in leads if lead is not None]
     return [median(known)] if known else []
 
 
-def _median_value(values: Values) -> Values:
+def _median_reader(values: Values) -> Values:
     """The median of *values*, as the one value of a cell; none without any."""
 
     def median_of_record(record: CellRecord, setup: Setup) -> Sequence[float]:
@@ -165,7 +165,7 @@ def pair_compared_with(record: CellRecord) -> str | None:
 
 def _accepted_draft_percent(record: CellRecord) -> float | None:
     """Drafted tokens that were accepted, in percent; None if none was drafted."""
-    answers = written_of(record).values()
+    answers = written_answers_by_prompt(record).values()
     drafted = sum(answer.drafted for answer in answers)
     accepted = sum(answer.accepted for answer in answers)
     return 100 * accepted / drafted if drafted else None
@@ -185,7 +185,7 @@ METRICS: tuple[Metric, ...] = (
         name="diverges-at",
         unit="tokens",
         better="higher",
-        values=_median_value(_tokens_before_differences),
+        values=_median_reader(_tokens_before_differences),
         units=_tokens_before_differences,
     ),
     Metric(
@@ -209,12 +209,12 @@ METRICS: tuple[Metric, ...] = (
         better="lower",
         loss=_loss_of_answers(lambda each: not each.ours.is_empty),
     ),
-    _metric_by_prompt(lambda each: 100 * _is_ended(each))(
+    _metric_by_prompt(lambda each: 100 * _is_ended_and_not_empty(each))(
         name="ends",
         unit="%",
         better="higher",
         loss=_loss_of_answers(
-            _is_ended,
+            _is_ended_and_not_empty,
             can_lose=lambda each: each.theirs.has_ended,
             right="the model itself ends {able} of its answers with {pair}",
         ),

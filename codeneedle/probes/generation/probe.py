@@ -24,8 +24,8 @@ from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.generation.loops import first_loop_in
 from codeneedle.probes.generation.metrics import (
     METRICS,
-    comparisons,
-    least_prompts_without_loss,
+    comparisons_not_out,
+    prompts_needed_without_loss,
     tokens_before_difference,
 )
 from codeneedle.probes.generation.prompts import (
@@ -44,10 +44,10 @@ from codeneedle.probes.generation.record import (
     GenerationLayout,
     GenerationSettings,
     PromptFacts,
-    first_answers,
     generation_layout,
+    parse_written_answers,
+    reference_answers,
     written_from,
-    written_in,
 )
 from codeneedle.probes.observations import Answer, Observed
 from codeneedle.probes.probe import Asker, Calibrating, Probe, Question
@@ -81,7 +81,7 @@ LOOP_FREE = 0.025
 """Chance of an error of one pair that is asked once; see `verdict.statistics`."""
 
 
-def most_tokens(settings: GenerationSettings, context: int) -> int:
+def answer_token_limit(settings: GenerationSettings, context: int) -> int:
     """
     The limit of an answer that *settings* mean in a *context* of so many tokens.
 
@@ -121,8 +121,8 @@ class GenerationProbe(Probe):
         needed = (settings.tokens or LEAST_TOKENS) + (0 if settings.file else ROOM)
         if needed <= context:
             if not estimates.has_asked_probe(NAME):
-                tokens = most_tokens(settings, context)
-                for each in _prompts_by_name(
+                tokens = answer_token_limit(settings, context)
+                for each in _render_prompts_once(
                     _Form.of_plan(estimates), settings
                 ).values():
                     each.refuse_too_long(
@@ -150,7 +150,7 @@ class GenerationProbe(Probe):
         self, settings: GenerationSettings, _estimates: Estimates
     ) -> tuple[str, ...]:
         """What is stored, and what so few prompts can show."""
-        needed = least_prompts_without_loss(LOOP_FREE)
+        needed = prompts_needed_without_loss(LOOP_FREE)
         stored = (
             f"{NAME}: answers are stored in the run folder and shown by 'codeneedle "
             "show' alone"
@@ -172,7 +172,7 @@ class GenerationProbe(Probe):
             count = len(stored.prompts)
         elif settings.file:
             count = len(read_hash_and_prompts(settings.file)[1])
-        tokens = most_tokens(settings, estimates.context)
+        tokens = answer_token_limit(settings, estimates.context)
         texts = (PROMPT_TOKENS,) * count
         return Bill(
             price=Price.of_cell(texts, written=count * tokens, depth=tokens // 2),
@@ -193,14 +193,14 @@ class GenerationProbe(Probe):
         sha256, prompts = (
             read_hash_and_prompts(settings.file) if settings.file else ("", ())
         )
-        tokens = most_tokens(settings, run.setup.context)
+        tokens = answer_token_limit(settings, run.setup.context)
         if NAME in run.setup.probes:
             stored = generation_layout(run.setup)
             if stored.sha256 != sha256:
                 raise _other_prompts_error(run, settings)
             if stored.tokens == tokens and stored.wording == WORDING * (not sha256):
                 return run.setup.probes[NAME]
-        sent = _prompts_to_send(run)
+        sent = _render_prompts_to_send(run)
         of_weights = run.weights.training_context or None
         trained = None if run.engine.stretches_context else of_weights
         for each in sent.values():
@@ -228,9 +228,9 @@ class GenerationProbe(Probe):
         self, served: Served, context: ProbeContext, observed: Observed
     ) -> "_Writer":
         """What sends the prompts; *observed* gets the pair that is compared with."""
-        first = first_answers(context.run.setup)
+        first = reference_answers(context.run.setup)
         observed.facts = {"against": first.pair if first else str(context.pair)}
-        return _Writer(served, context, prompts=_prompts_to_send(context.run))
+        return _Writer(served, context, prompts=_render_prompts_to_send(context.run))
 
     @override
     def measure(self, context: ProbeContext) -> Json:
@@ -243,8 +243,10 @@ class GenerationProbe(Probe):
         """
         _refuse_changed_prompts(context.run)
         observation = super().measure(context)
-        if first_answers(context.run.setup) is None:
-            answers = written_in(from_json(observation, Observed, file=NAME), file=NAME)
+        if reference_answers(context.run.setup) is None:
+            answers = parse_written_answers(
+                from_json(observation, Observed, file=NAME), file=NAME
+            )
             context.calibrate(as_json(First(pair=str(context.pair), answers=answers)))
         return observation
 
@@ -388,18 +390,18 @@ class _Form:
         )
 
 
-def _prompts_to_send(run: RunContext) -> dict[str, Sent]:
+def _render_prompts_to_send(run: RunContext) -> dict[str, Sent]:
     """
-    The prompts of *run*; see `_prompts_by_name`.
+    The prompts of *run*; see `_render_prompts_once`.
 
     Those of the setup: as they are rendered today, else as on the day it began.
     """
-    settings = run.settings_of(GenerationSettings, NAME)
+    settings = run.chosen_or_default_settings(GenerationSettings, NAME)
     form = _Form.of_run(run)
-    sent = _prompts_by_name(form, settings)
+    sent = _render_prompts_once(form, settings)
     then = run.setup.frames.get("user")
     if then and NAME in run.setup.probes and not _is_as_stored(run, sent):
-        return _prompts_by_name(replace(form, then=then), settings)
+        return _render_prompts_once(replace(form, then=then), settings)
     return sent
 
 
@@ -409,7 +411,7 @@ def _is_as_stored(run: RunContext, sent: Mapping[str, Sent]) -> bool:
     return facts == generation_layout(run.setup).prompts
 
 
-def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
+def _render_prompts_once(form: _Form, settings: GenerationSettings) -> dict[str, Sent]:
     """
     The prompts by name, rendered once for all cells.
 
@@ -426,13 +428,13 @@ def _prompts_by_name(form: _Form, settings: GenerationSettings) -> dict[str, Sen
     )
     if key not in _SENT:
         firsts: dict[str, Sent] = {}
-        for sent in _render_prompts(form, prompts):
+        for sent in _check_and_render_prompts(form, prompts):
             firsts.setdefault(sent.facts.sha256, sent)
         _SENT[key] = {first.facts.name: first for first in firsts.values()}
     return _SENT[key]
 
 
-def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
+def _check_and_render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
     """
     Each prompt as it is sent, in order; stops at tool calls that would not be sent.
 
@@ -441,7 +443,7 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
     is_text = form.prompt_form == PromptForm.COMPLETION
     counts = Ability.CONVERSATIONS in form.engine.abilities
     for prompt in prompts:
-        if prompt.has_calls and (is_text or not counts):
+        if prompt.has_tool_calls and (is_text or not counts):
             raise BadInput(
                 source=prompt.error_source,
                 reason="has calls of tools, which would not be sent: they are rendered "
@@ -452,14 +454,14 @@ def _render_prompts(form: _Form, prompts: Sequence[Prompt]) -> Iterator[Sent]:
         with form.engine.templating() as today:
             template = today if is_text else template_with_past_date(today, form.then)
             for prompt in prompts:
-                text, thinks = prompt.text, True
+                text, thinks = prompt.completion_text, True
                 if not is_text:
                     text, thinks = _render_and_tell_thinking(form, prompt, template)
                 sent = _sent_prompt(prompt, text, template.count_tokens(text))
                 yield replace(sent, thinks=thinks)
     else:
         for prompt in prompts:
-            yield _sent_prompt(prompt, prompt.text if is_text else None)
+            yield _sent_prompt(prompt, prompt.completion_text if is_text else None)
 
 
 def _sent_prompt(prompt: Prompt, text: str | None, tokens: int = 0) -> Sent:
@@ -510,8 +512,8 @@ def _render_and_tell_thinking(
 
 def _refuse_changed_prompts(run: RunContext) -> None:
     """Stop if prompts are sent in other words than when the sweep began."""
-    if not _is_as_stored(run, _prompts_to_send(run)):
-        settings = run.settings_of(GenerationSettings, NAME)
+    if not _is_as_stored(run, _render_prompts_to_send(run)):
+        settings = run.chosen_or_default_settings(GenerationSettings, NAME)
         raise BadInput(
             source=f"{OPTION} {settings.file}" if settings.file else f"--probe {NAME}",
             reason="the prompts, or what the chat template makes of them, have changed "
@@ -539,7 +541,7 @@ class _Writer(Asker):
     @override
     def ask(self, question: Question) -> Answer:
         sent, setup = self.prompts[question.key], self.context.run.setup
-        tokens = most_tokens(generation_layout(setup), setup.context)
+        tokens = answer_token_limit(generation_layout(setup), setup.context)
         args = NO_THINK_ARGS if self.context.run.prefill_no_think else {}
         request: Chat | Completion
         if sent.text is None:
@@ -552,9 +554,9 @@ class _Writer(Asker):
         else:
             request = Completion(prompt=sent.text, max_tokens=tokens, seed=setup.seed)
         if sent.text is not None:
-            self._replace_cache()
+            self._overwrite_server_cache()
         reply = self.ask_and_refuse_cut_prompt(
-            sent.text or sent.prompt.text,
+            sent.text or sent.prompt.completion_text,
             sent.facts.tokens,
             lambda: self.request_reply(request, lambda _so_far: False),
         )
@@ -575,14 +577,16 @@ class _Writer(Asker):
             retries=self.retries,
         )
 
-    def _replace_cache(self) -> None:
+    def _overwrite_server_cache(self) -> None:
         """
         Replace what is in the cache, which holds the beginning of other prompts.
 
         So an answer is the same whichever prompts its server was asked before: those of
         a cell that was interrupted, and those of a whole one.
         """
-        self.ask_with_retries(lambda: self.send(Completion(prompt="\n", max_tokens=1)))
+        self.ask_with_retries(
+            lambda: self.send_once(Completion(prompt="\n", max_tokens=1))
+        )
 
 
 def _message_without_calls(said: Json) -> Message:
@@ -608,30 +612,33 @@ def _remarks(run: Run) -> Iterator[str]:
     for record in run.variants:
         is_again = record.probe == NAME and record.variant == AGAIN
         if is_again and record.has_numbers:
-            yield f"floor: {record.pair} again {_departure_phrase(record, run.setup)}"
+            differs = _answers_difference_phrase(record, run.setup)
+            yield f"floor: {record.pair} again {differs}"
     for pair, record in by_pair.items():
         if pair != reference:
-            yield f"{pair} {_departure_phrase(record, run.setup)}"
+            yield f"{pair} {_answers_difference_phrase(record, run.setup)}"
         loops = [
             f"{comparison.prompt} (from token {comparison.loop.start:,})"
-            for comparison in comparisons(record, run.setup)
+            for comparison in comparisons_not_out(record, run.setup)
             if comparison.loop
         ]
         if loops:
             yield f"{pair} loops: {', '.join(loops)}"
-        empty = [e.prompt for e in comparisons(record, run.setup) if e.ours.is_empty]
+        empty = [
+            e.prompt for e in comparisons_not_out(record, run.setup) if e.ours.is_empty
+        ]
         if empty:
             yield f"{pair} writes nothing: {', '.join(empty)}"
 
 
 def _left_out_remarks(setup: Setup) -> Iterator[str]:
     """Prompts on which the reference loops or writes nothing, a line for each."""
-    first = first_answers(setup)
+    first = reference_answers(setup)
     if first is None:
         return
     by_reason: dict[str, list[str]] = {}
     for name, written in first.answers.items():
-        if loop := first_loop_in(written.token_texts):
+        if loop := first_loop_in(written.token_or_word_texts):
             place = f"{name} (from token {loop.start:,})"
             by_reason.setdefault("loops", []).append(place)
         elif written.is_empty:
@@ -640,13 +647,13 @@ def _left_out_remarks(setup: Setup) -> Iterator[str]:
         yield f"left out, as {first.pair} itself {why}: {', '.join(names)}"
 
 
-def _departure_phrase(record: CellRecord, setup: Setup) -> str:
+def _answers_difference_phrase(record: CellRecord, setup: Setup) -> str:
     """
     Where answers leave the reference's, with quartiles, and how sure it was there.
 
     ``leaves 3 of 8 answers after 45 tokens``, or ``writes the same to the last token``.
     """
-    every = comparisons(record, setup)
+    every = comparisons_not_out(record, setup)
     differing = [each.difference for each in every if each.difference]
     if not differing:
         return f"writes the same to the last token, {plural(len(every), 'answer')}"

@@ -17,7 +17,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.generation.record import MOST_PROMPTS, NAME, OPTION
 from codeneedle.probes.transcript.conversations import (
     HINT,
-    conversations_of,
+    parse_and_check_conversations,
     read_hash_and_bytes,
 )
 from codeneedle.records.record import Json
@@ -47,13 +47,13 @@ class Prompt:
         return f"{whose}, prompt {self.name}"
 
     @property
-    def text(self) -> str:
+    def completion_text(self) -> str:
         """What a model without a chat template continues."""
         said = (str(message["content"]) for message in self.messages)
         return "\n\n".join(said) + "\n\n"
 
     @property
-    def has_calls(self) -> bool:
+    def has_tool_calls(self) -> bool:
         """Whether a message calls a tool, or tells what one returned."""
         return any(m["role"] == "tool" or "tool_calls" in m for m in self.messages)
 
@@ -80,7 +80,7 @@ def read_hash_and_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
     source = f"{OPTION} {path}"
     try:
         sha256, data = read_hash_and_bytes(path, option=OPTION)
-        read = _prompts_of_conversations if _is_json(data) else _prompts_of_lines
+        read = _prompts_of_conversations if _has_json_start(data) else _prompts_of_lines
         prompts = tuple(replace(prompt, file=path) for prompt in read(data, path))
     except BadInput as error:
         error.hint = _FORMS
@@ -99,14 +99,14 @@ def read_hash_and_prompts(path: Path) -> tuple[str, tuple[Prompt, ...]]:
 _FORMS = f"{HINT} Or it holds a prompt in each line of text."
 
 
-def _is_json(data: bytes) -> bool:
+def _has_json_start(data: bytes) -> bool:
     """Whether *data* begins an object or a list."""
     return data.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in {b"{", b"["}
 
 
 def _prompts_of_conversations(data: bytes, path: Path) -> Iterator[Prompt]:
     """Conversations as prompts by number, each cut behind its last question."""
-    read = conversations_of(data, path, needs_assistant=False)
+    read = parse_and_check_conversations(data, path, needs_assistant=False)
     for number, conversation in enumerate(read, start=1):
         turns = list(conversation.turns)
         while turns and turns[-1].role not in {"user", "tool"}:

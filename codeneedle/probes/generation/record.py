@@ -16,9 +16,9 @@ from codeneedle.probes.observations import (
     Observed,
     calibration_in,
     file_name_of,
-    groups_in,
     keep_results,
     observation_of,
+    parse_answer_groups,
     settings_in,
 )
 from codeneedle.records.record import (
@@ -130,7 +130,7 @@ class Written:
     accepted: Count = 0  # of these, the ones that verification accepted
 
     @property
-    def token_texts(self) -> list[str]:
+    def token_or_word_texts(self) -> list[str]:
         """
         The text of each token.
 
@@ -193,7 +193,7 @@ class First:
     answers: dict[str, Written]  # its answers, by the name of the prompt
 
 
-def first_answers(setup: Setup) -> First | None:
+def reference_answers(setup: Setup) -> First | None:
     """
     The answers that others are compared with; None before they are written.
 
@@ -204,23 +204,25 @@ def first_answers(setup: Setup) -> First | None:
 
 
 @keep_results()
-def written_of(record: CellRecord) -> dict[str, Written]:
+def written_answers_by_prompt(record: CellRecord) -> dict[str, Written]:
     """
     The answers of *record*, by the name of the prompt.
 
     Raises:
         BadRecord: If it has another layout.
     """
-    return written_in(observation_of(record, Observed), file=file_name_of(record))
+    return parse_written_answers(
+        observation_of(record, Observed), file=file_name_of(record)
+    )
 
 
-def written_in(stored: Observed, *, file: str) -> dict[str, Written]:
+def parse_written_answers(stored: Observed, *, file: str) -> dict[str, Written]:
     """
     The answers that are *stored* of a cell; errors name the *file*.
 
     Raises:
-        BadRecord: See `written_of`.
+        BadRecord: See `written_answers_by_prompt`.
     """
-    groups = groups_in(stored, file=file).items()
+    groups = parse_answer_groups(stored, file=file).items()
     every = ((key, answer) for key, group in groups for answer in group.answers)
     return {key: written_from(answer.reply) for key, answer in every if answer.reply}

@@ -48,7 +48,7 @@ class Alignment:
         return sum(row.mark is mark for row in self.rows)
 
     @property
-    def matched(self) -> int:
+    def matched_line_count(self) -> int:
         """Expected lines that the reply gives back, in order."""
         return self.count(Mark.MATCHED)
 
@@ -79,7 +79,7 @@ def align_reply(
         _comparison_key(line, strict_indent=strict_indent) for line in (*asked, *more)
     ]
     given = [_comparison_key(line, strict_indent=strict_indent) for line in produced]
-    pairs = _common_lines(truth, given, asked=len(asked))
+    pairs = _common_subsequence_pairs(truth, given, asked=len(asked))
     answered = (g for t, g in pairs if t < len(asked))
     rows = _marked_rows(
         truth=(*asked, *more),
@@ -102,17 +102,17 @@ def answer_lines(needle: NeedleFacts, reply: str) -> list[str]:
     Where the needle's own lines hold such tags, fences or a signature, the reply is
     also read with them left in; the reading that matches most asked lines is taken.
     """
-    return [line.text for line in _answer_lines(needle, reply)]
+    return [line.text for line in _best_answer_reading(needle, reply)]
 
 
-def answer_end(needle: NeedleFacts, reply: str) -> int:
+def answer_end_offset(needle: NeedleFacts, reply: str) -> int:
     """
     Where the answer in *reply* ends, in characters from its start.
 
     That is behind the last line that is matched or hallucinated, its line break
     included. What follows is not part of what the model was asked.
     """
-    lines = _answer_lines(needle, reply)
+    lines = _best_answer_reading(needle, reply)
     rows = [row for row in align_reply(needle, reply).rows if row.produced is not None]
     ends = [
         line.end
@@ -138,18 +138,18 @@ _REMOVED = "\ud800"
 """Stands for a removed character, so that offsets stay; no reply holds surrogates."""
 
 
-def _answer_lines(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
+def _best_answer_reading(needle: NeedleFacts, reply: str) -> list[_ReplyLine]:
     """The answer's lines that are not blank, by the best of the readings."""
     usual, *others = _reply_readings(needle, reply)
     if not others:
         return usual
     asked = [line.strip() for line in _nonblank_lines(needle.lines)]
 
-    def matched(lines: Sequence[_ReplyLine]) -> int:
+    def count_matched_lines(lines: Sequence[_ReplyLine]) -> int:
         given = [line.text.strip() for line in lines]
-        return len(_common_lines(asked, given, asked=len(asked)))
+        return len(_common_subsequence_pairs(asked, given, asked=len(asked)))
 
-    return max([usual, *others], key=matched)
+    return max([usual, *others], key=count_matched_lines)
 
 
 def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine]]:
@@ -162,7 +162,7 @@ def _reply_readings(needle: NeedleFacts, reply: str) -> Iterator[list[_ReplyLine
     top = [line.strip() for line in _nonblank_lines(needle.lines)[: len(head)]]
     for pattern in patterns:
         lines = _reply_lines(reply, removed=pattern)
-        for inside in _inside_fences(lines, has_fences=has_fences):
+        for inside in _fence_readings(lines, has_fences=has_fences):
             content = [line for line in inside if line.text.strip()]
             starts = [line.text.strip() for line in content[: len(head)]]
             yield content[len(head) :] if starts == head else content
@@ -179,7 +179,7 @@ def _reply_lines(reply: str, *, removed: re.Pattern[str]) -> list[_ReplyLine]:
     ]
 
 
-def _inside_fences(
+def _fence_readings(
     lines: Sequence[_ReplyLine], *, has_fences: bool
 ) -> Iterator[Sequence[_ReplyLine]]:
     """Ways to read code fences; the usual one is first, the longer of two."""
@@ -216,7 +216,7 @@ def _comparison_key(line: str, *, strict_indent: bool) -> str:
     return line.rstrip() if strict_indent else line.strip()
 
 
-def _common_lines(
+def _common_subsequence_pairs(
     truth: Sequence[str], given: Sequence[str], *, asked: int
 ) -> list[tuple[int, int]]:
     """

@@ -21,7 +21,7 @@ from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
 from codeneedle.probes.recall.record import ForcedAnswer, forced_answers
 from codeneedle.probes.recall.rounds import (
     ScoredRound,
-    margins,
+    margins_of_gaps,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import NAME, recall_layout, settings_of
@@ -32,7 +32,7 @@ from codeneedle.text import escape_invisible, number_text, plural
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The written functions of *record*, then the forced ones."""
     for asked in scored_rounds(record, run.setup):
-        matched = asked.counts[Mark.MATCHED]
+        matched = asked.line_counts_by_mark[Mark.MATCHED]
         yield ScoredAnswer(
             name=asked.needle.name,
             show=functools.partial(_round_document, asked),
@@ -96,7 +96,7 @@ def overview(run: Run, record: CellRecord) -> Document:
         bounds = sum(len(answer.scores.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
         of = plural(len(scored), "needle")
-        is_read = settings_of(run.setup).reads
+        is_read = settings_of(run.setup).reads_right_lines
         how = "read" if is_read else "scored token by token"
         told = f"right lines of {of} {how}"
         yield Lines([f"{told}{unlisted if bounds else ''}"])
@@ -109,7 +109,7 @@ def overview(run: Run, record: CellRecord) -> Document:
 
 def _forced_row(answer: ForcedAnswer) -> list[str]:
     """The cells of `FORCED_HEADINGS` for one function."""
-    of_leads = margins(answer.scores.leads)
+    of_leads = margins_of_gaps(answer.scores.leads)
     least = of_leads.least if of_leads else math.nan
     return [
         *_place_cells(answer.needle),
@@ -148,7 +148,7 @@ def overview_row(asked: ScoredRound) -> list[str]:
     where = _place_cells(asked.needle)
     if asked.error:
         return [*where, *[""] * 7, f"error: {asked.error}"]
-    lines = [str(asked.counts[mark]) for mark in Mark]
+    lines = [str(asked.line_counts_by_mark[mark]) for mark in Mark]
     margin = f"{asked.margins.least:.2f}" if asked.margins else "-"
     ended = asked.round.reply.finish if asked.round.reply else ""
     return [*where, *lines, margin, ended]
@@ -233,9 +233,11 @@ def line_pairs(needle: NeedleFacts, score: Alignment) -> list[LinePair]:
         for at in range(max(len(missing), len(extra))):
             expected = missing[at] if at < len(missing) else None
             produced = extra[at] if at < len(extra) else None
-            pairs.append(LinePair(_line_number(numbers, expected), expected, produced))
+            pairs.append(
+                LinePair(_next_line_number(numbers, expected), expected, produced)
+            )
         if both:
-            pairs.append(LinePair(_line_number(numbers, both), both, both))
+            pairs.append(LinePair(_next_line_number(numbers, both), both, both))
     return pairs
 
 
@@ -262,7 +264,7 @@ def _lines_with_numbers(needle: NeedleFacts) -> Iterator[tuple[int, str]]:
     return iter(enumerate((*needle.lines, *needle.more), start=first))
 
 
-def _line_number(
+def _next_line_number(
     numbers: Iterator[tuple[int, str]], row: AlignedLine | None
 ) -> int | None:
     """
@@ -288,7 +290,7 @@ def _heading_text(digits: int, room: int) -> Text:
 
 def _row_lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
     """One line of the display, or several where a side is too long."""
-    left, right = _both_sides(row)
+    left, right = _highlighted_side_texts(row)
     left_parts, right_parts = _wrap(left, room), _wrap(right, room)
     for at in range(max(len(left_parts), len(right_parts), 1)):
         number = str(row.number) if row.number and not at else ""
@@ -303,7 +305,7 @@ def _row_lines(row: LinePair, *, digits: int, room: int) -> Iterator[Text]:
         yield line
 
 
-def _both_sides(row: LinePair) -> tuple[Text, Text]:
+def _highlighted_side_texts(row: LinePair) -> tuple[Text, Text]:
     """Both sides, coloured; in similar lines, the difference is highlighted."""
     left = _side_text(row.expected, row.expected.expected if row.expected else None)
     right = _side_text(row.produced, row.produced.produced if row.produced else None)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from codeneedle.corpora.corpus import Corpus
-from codeneedle.corpora.fitting import Room, larger_context
+from codeneedle.corpora.fitting import Room, context_holding_tokens
 from codeneedle.corpora.needles import (
     WRITTEN_LINES,
     Function,
@@ -72,7 +72,11 @@ class Questions:
             budget = self.chosen.reply_tokens
             return tuple(replace(needle, budget=budget) for needle in needles)
         truths = ["\n".join(needle.lines) for needle in needles]
-        sizes = self.prompts.tokenizer.token_counts(truths) if truths else []
+        sizes = (
+            self.prompts.tokenizer.token_counts_without_special(truths)
+            if truths
+            else []
+        )
         return tuple(
             replace(
                 needle, budget=math.ceil(BUDGET_FACTOR * size) + BUDGET_EXTRA_TOKENS
@@ -88,14 +92,14 @@ class Questions:
         """
         lines = _least_body_lines(self.chosen)
         functions = sorted(corpus.long_enough_functions(lines), key=_asked_bytes)
-        hardest = self.longest_question(functions[-CANDIDATES:])
+        hardest = self.needle_of_longest_question(functions[-CANDIDATES:])
         return Room(
             lines=lines,
             tokens=lambda text: self.prompt_and_answer_tokens(text, hardest),
             prompt=lambda text: self.render(text, hardest),
         )
 
-    def longest_question(self, functions: Sequence[Function]) -> NeedleFacts:
+    def needle_of_longest_question(self, functions: Sequence[Function]) -> NeedleFacts:
         """
         What takes most tokens to ask of one of *functions*, signature and answer.
 
@@ -110,19 +114,25 @@ class Questions:
                 signature=function.signature,
                 line=function.line,
                 depth=0.0,
-                lines=function.body[: function.content_indices[:WRITTEN_LINES][-1] + 1],
+                lines=function.body[
+                    : function.nonblank_indices[:WRITTEN_LINES][-1] + 1
+                ],
             )
             for function in functions
         ]
-        if self.chosen.writes:
+        if self.chosen.writes_lines:
             needles: Sequence[NeedleFacts] = self.with_budgets(whole)
         else:
-            sizes = tokenizer.token_counts(["\n".join(each.lines) for each in whole])
+            sizes = tokenizer.token_counts_without_special(
+                ["\n".join(each.lines) for each in whole]
+            )
             needles = [
                 replace(each, budget=size + PRIMING_TOKENS)
                 for each, size in zip(whole, sizes, strict=True)
             ]
-        signatures = tokenizer.token_counts([needle.signature for needle in needles])
+        signatures = tokenizer.token_counts_without_special(
+            [needle.signature for needle in needles]
+        )
         sized = zip(needles, signatures, strict=True)
         return max(sized, key=lambda each: each[0].budget + each[1])[0]
 
@@ -141,13 +151,17 @@ def _possible_settings(
 
     Lines are scored alone where none can be written.
     """
-    ways = [settings, settings.without_writing] if settings.scores else [settings]
+    ways = (
+        [settings, settings.without_writing]
+        if settings.scores_right_lines
+        else [settings]
+    )
     return [way for way in ways if corpus.long_enough_functions(_least_body_lines(way))]
 
 
 def _least_body_lines(chosen: RecallSettings) -> int:
     """Lines that are not blank of a function that can be asked for."""
-    return WRITTEN_LINES if chosen.writes else chosen.line_count
+    return WRITTEN_LINES if chosen.writes_lines else chosen.lines_per_function
 
 
 def choose_asked_functions(
@@ -163,7 +177,7 @@ def choose_asked_functions(
     prompts = preparation.prompts()
     for way in _possible_settings(settings, corpus):
         if Questions(prompts, way).room(corpus).tokens(corpus.text) <= context:
-            written, forced = _needles_to_ask(corpus, way)
+            written, forced = _written_and_forced_needles(corpus, way)
             notes = _notes_on_few_functions(preparation, settings, way, len(forced))
             preparation.notes.extend(notes)
             written = Questions(prompts, way).with_budgets(written)
@@ -186,7 +200,7 @@ def _no_room_error(
         (room.tokens(whole.shortest_beginning(room.lines)) for room in every),
         default=None,
     )
-    context = larger_context(least, preparation.trained) if least else None
+    context = context_holding_tokens(least, preparation.trained) if least else None
     return BadInput(
         source=run.folder,
         reason="it was begun with a text that has no function to ask for so, or no "
@@ -196,7 +210,7 @@ def _no_room_error(
     )
 
 
-def _needles_to_ask(
+def _written_and_forced_needles(
     corpus: Corpus, chosen: RecallSettings
 ) -> tuple[tuple[NeedleFacts, ...], tuple[NeedleFacts, ...]]:
     """
@@ -205,10 +219,10 @@ def _needles_to_ask(
     Both in asking order; the latter with those that open pairs may be asked for. The
     budgets of replies are not counted yet.
     """
-    written = corpus.written_recall_functions() if chosen.writes else []
+    written = corpus.written_recall_functions() if chosen.writes_lines else []
     forced = (
-        corpus.forced_recall_functions(chosen.function_count, chosen.line_count)
-        if chosen.scores
+        corpus.forced_recall_functions(chosen.function_count, chosen.lines_per_function)
+        if chosen.scores_right_lines
         else []
     )
     depth = {
@@ -221,7 +235,7 @@ def _needles_to_ask(
             forced_needle(
                 each,
                 depth=depth[each.line],
-                lines=chosen.line_count,
+                lines=chosen.lines_per_function,
                 seed=corpus.sample_seed,
             )
             for each in forced
@@ -237,7 +251,7 @@ def _notes_on_few_functions(
 ) -> Iterator[str]:
     """Why fewer functions are asked for than a user may expect: *forced* of them."""
     whole = preparation.whole
-    if settings.writes and not chosen.writes:
+    if settings.writes_lines and not chosen.writes_lines:
         what = (
             "fits the context"
             if whole.long_enough_functions(WRITTEN_LINES)
@@ -245,18 +259,18 @@ def _notes_on_few_functions(
         )
         lines = f"no function of {WRITTEN_LINES} lines"
         yield f"lines are {chosen.read_or_forced_word} alone: {lines} {what}"
-    if not chosen.scores or forced >= chosen.function_count:
+    if not chosen.scores_right_lines or forced >= chosen.function_count:
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
-    verb = "read" if chosen.reads else "force"
-    of_text = len(whole.long_enough_functions(chosen.line_count))
+    verb = "read" if chosen.reads_right_lines else "force"
+    of_text = len(whole.long_enough_functions(chosen.lines_per_function))
     if of_text <= forced:
         yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"
         return
     more = min(wanted, of_text)
     room = Questions(preparation.prompts(), chosen).room(whole)
-    needed = room.tokens(whole.shortest_beginning(chosen.line_count, more))
-    larger = larger_context(needed, preparation.trained)
+    needed = room.tokens(whole.shortest_beginning(chosen.lines_per_function, more))
+    larger = context_holding_tokens(needed, preparation.trained)
     hint = (
         f"--context {larger} holds {more}"
         if larger
@@ -267,5 +281,5 @@ def _notes_on_few_functions(
 
 def _asked_bytes(function: Function) -> int:
     """Bytes of signature and asked lines, with their line breaks."""
-    lines = function.body[: function.content_indices[:WRITTEN_LINES][-1] + 1]
+    lines = function.body[: function.nonblank_indices[:WRITTEN_LINES][-1] + 1]
     return sum(len(line.encode()) + 1 for line in (function.signature, *lines))

@@ -38,7 +38,7 @@ class FunctionAsker(Asker):
         way, needle = question.body
         if way is Way.WRITE:
             return self.ask_for_needle(needle, tokens=needle.budget)
-        asked = self._question(needle, tokens=needle.budget)
+        asked = self._build_needle_request(needle, tokens=needle.budget)
         return self.score_reply(needle.name, asked, "\n".join(needle.lines))
 
     def ask_for_needle(self, needle: NeedleFacts, *, tokens: int) -> Answer:
@@ -50,10 +50,10 @@ class FunctionAsker(Asker):
         Raises:
             CellError: If the server fails, or the connection breaks at each attempt.
         """
-        question = self._question(needle, tokens=tokens)
+        question = self._build_needle_request(needle, tokens=tokens)
         blank = Answer(name=needle.name, prompt_sha256=prompt_sha256(question))
         try:
-            reply = self.request_reply(question, self._enough_for(needle))
+            reply = self.request_reply(question, self._configured_stop_test(needle))
         except BrokenOff as error:
             # Of this function alone: a filter reads what is asked for.
             return replace(blank, error=one_line(str(error)), retries=self.retries)
@@ -63,12 +63,14 @@ class FunctionAsker(Asker):
             reply = replace(reply, logprobs=(), gaps=(), lengths=())
         return replace(blank, reply=reply, error=why, retries=self.retries)
 
-    def _enough_for(self, needle: NeedleFacts) -> Callable[[str], bool]:
-        """What ends a reply: the limit of tokens, or `enough_for_needle`."""
+    def _configured_stop_test(self, needle: NeedleFacts) -> Callable[[str], bool]:
+        """What ends a reply: the limit of tokens, or `stop_test_for_needle`."""
         has_limit = settings_of(self.context.run.setup).reply_tokens is not None
-        return (lambda _so_far: False) if has_limit else enough_for_needle(needle)
+        return (lambda _so_far: False) if has_limit else stop_test_for_needle(needle)
 
-    def _question(self, needle: NeedleFacts, *, tokens: int) -> Chat | Completion:
+    def _build_needle_request(
+        self, needle: NeedleFacts, *, tokens: int
+    ) -> Chat | Completion:
         """The request for *needle*, in the form of prompts that the run has."""
         run = self.context.run
         prefill = run.prefill_no_think
@@ -99,7 +101,7 @@ def forcing_question(needle: NeedleFacts) -> Question:
     return Question(key, phrase=key, body=(Way.FORCE, needle))
 
 
-def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
+def stop_test_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
     """
     A judge of the reply so far: true once reading on would tell nothing more.
 
@@ -117,7 +119,7 @@ def enough_for_needle(needle: NeedleFacts) -> Callable[[str], bool]:
 
 
 def _is_enough(needle: NeedleFacts, complete: str) -> bool:
-    """What `enough_for_needle` says of a reply of *complete* lines."""
+    """What `stop_test_for_needle` says of a reply of *complete* lines."""
     if complete.count("\n") + 1 < WRITTEN_LINES:
         return False
     answer = answer_lines(needle, complete)
@@ -125,7 +127,7 @@ def _is_enough(needle: NeedleFacts, complete: str) -> bool:
         return True
     if (
         len(answer) < WRITTEN_LINES
-        or align_reply(needle, complete).matched < WRITTEN_LINES
+        or align_reply(needle, complete).matched_line_count < WRITTEN_LINES
     ):
         return False
     # Of any kind: prose after a closed fence is a tail, too.

@@ -67,7 +67,7 @@ def _mark_misplaced_rows(
     rows: Sequence[AlignedLine], needle: NeedleFacts, text: TextLines
 ) -> Iterator[AlignedLine]:
     """The *rows* of an alignment, misplaced ones with the line that they stand in."""
-    places = _numbers_by_digest(text)
+    places = _line_numbers_by_digest(text)
     due = needle.line
     for row in rows:
         placed = row
@@ -82,7 +82,7 @@ def _mark_misplaced_rows(
 
 
 @functools.lru_cache(maxsize=16)
-def _numbers_by_digest(text: TextLines) -> Mapping[bytes, Sequence[int]]:
+def _line_numbers_by_digest(text: TextLines) -> Mapping[bytes, Sequence[int]]:
     """The lines that have a digest, from 1, by digest; blank lines are left out."""
     hashed = base64.b64decode(text.digests)
     places: dict[bytes, list[int]] = {}

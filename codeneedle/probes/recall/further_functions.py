@@ -15,7 +15,7 @@ from codeneedle.corpora.needles import NeedleFacts, block_ends
 from codeneedle.engines.pace import CELL, Pace, Price
 from codeneedle.probes.estimates import Bill, Estimates
 from codeneedle.probes.probe import Further, Question
-from codeneedle.probes.reading import Group, chunk_tokens
+from codeneedle.probes.reading import Group, padded_chunk_tokens
 from codeneedle.probes.recall.asker import forcing_question
 from codeneedle.probes.recall.bill import bill_of_functions
 from codeneedle.probes.recall.metrics import FORCED
@@ -44,9 +44,9 @@ class FurtherFunctions(Further):
     def planned_units_at_looks(
         self, settings: RecallSettings, estimates: Estimates
     ) -> Sequence[int]:
-        if not settings.scores:
+        if not settings.scores_right_lines:
             return []
-        there = len(estimates.corpus.long_enough_functions(settings.line_count))
+        there = len(estimates.corpus.long_enough_functions(settings.lines_per_function))
         functions = math.floor(estimates.sent_corpus_share * there)
         ends = block_ends(settings.function_count, min(functions, LIMIT))
         return ends if functions else []
@@ -55,7 +55,7 @@ class FurtherFunctions(Further):
     def planned_check(
         self, settings: RecallSettings, estimates: Estimates
     ) -> Bill | None:
-        if not settings.reads:
+        if not settings.reads_right_lines:
             return None
         few = min(FORCED_BESIDE, settings.function_count)
         forced = structs.replace(settings, way=(Way.FORCE,))
@@ -65,23 +65,23 @@ class FurtherFunctions(Further):
     def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
         # What is written is a part of the start: it is asked once, by the first server.
         first = Price() if known else CELL
-        if settings_of(setup).reads:
+        if settings_of(setup).reads_right_lines:
             return first + _price_of_reading(setup, goal, known)
         text = setup.corpus.tokens
-        forced = _right_tokens(setup, recall_layout(setup).forced[known:goal])
+        forced = _estimated_right_tokens(setup, recall_layout(setup).forced[known:goal])
         return first + Price.of_texts(text) + Price.of_answers(forced, text)
 
     @override
     def pace(self, record: CellRecord, setup: Setup) -> Pace:
         recall, count = recall_of(record), self.units(record)
         written_s = math.fsum(answer.wall_s for answer in recall.rounds)
-        if settings_of(setup).reads:
+        if settings_of(setup).reads_right_lines:
             read = _price_of_reading(setup, count).read
             return Pace(start_s=written_s, read_s=recall.reading_s / max(read, 1))
         # The start of a server is a part of the text that it reads.
         forced_s = math.fsum(answer.wall_s for answer in recall.forced)
-        text_s = max(record.phases.total_s - written_s - forced_s, 0.0)
-        forced = _right_tokens(setup, recall_layout(setup).forced[:count])
+        text_s = max(record.phases.total_from_launch_s - written_s - forced_s, 0.0)
+        forced = _estimated_right_tokens(setup, recall_layout(setup).forced[:count])
         return Pace(
             start_s=written_s,
             read_s=text_s / max(recall.starts, 1) / max(setup.corpus.tokens, 1),
@@ -96,7 +96,7 @@ class FurtherFunctions(Further):
     def checks(self, setup: Setup) -> Sequence[Question]:
         """Where lines are read, the first few functions, forced; else none."""
         chosen = settings_of(setup)
-        if not chosen.reads:
+        if not chosen.reads_right_lines:
             return ()
         few = min(FORCED_BESIDE, chosen.function_count)
         return [
@@ -123,17 +123,17 @@ def groups_to_read(setup: Setup, goal: int | None = None) -> Iterator[Group]:
     return group_functions_by_chunk(setup, [*ends, most])
 
 
-def _right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
+def _estimated_right_tokens(setup: Setup, needles: Sequence[NeedleFacts]) -> float:
     """About the tokens of the right lines of *needles*."""
     characters = sum(len(line) + 1 for needle in needles for line in needle.lines)
-    return setup.corpus.tokens_of(characters)
+    return setup.corpus.estimate_tokens(characters)
 
 
 def _price_of_reading(setup: Setup, goal: int, known: int = 0) -> Price:
     """What reading takes until *goal* functions are, of which so many are *known*."""
     there = {needle.name for needle in recall_layout(setup).forced[:known]}
     lengths = [
-        chunk_tokens(
+        padded_chunk_tokens(
             setup.corpus.tokens,
             math.ceil(question_and_answer_tokens(setup, group.passages)),
         )

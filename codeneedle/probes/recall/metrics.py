@@ -25,7 +25,7 @@ from codeneedle.probes.recall.rounds import (
     Margins,
     ScoredRound,
     answered_rounds,
-    margins,
+    margins_of_gaps,
     scored_rounds,
 )
 from codeneedle.probes.recall.settings import settings_of
@@ -77,7 +77,7 @@ LEAST_LINES = 20
 """Lines from which on it tells something that fewer of them are right."""
 
 
-def _written_functions(
+def _answered_rounds_or_none(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound | None]]:
     """The rounds of functions to be written; None for those without an answer."""
@@ -100,7 +100,7 @@ def _why_guessed(record: CellRecord, setup: Setup) -> str:
     Form takes no look-up, and gives hardly a whole line.
     """
     answers = [answer for _, answer in forced_answers(record, setup) if answer]
-    lines = [is_right for answer in answers for is_right in answer.right_lines]
+    lines = [is_right for answer in answers for is_right in answer.right_line_flags]
     tokens = fmean([answer.scores.first_choice_share for answer in answers] or [0])
     is_form = tokens < FORM and sum(lines) < FORM_LINES * len(lines)
     if len(lines) < LEAST_LINES or not is_form:
@@ -117,25 +117,25 @@ def _every_score(record: CellRecord) -> Iterator[Forced | None]:
     return (answer.scores for answer in recall_of(record).scored_answers)
 
 
-def _asked_names(record: CellRecord, _setup: Setup) -> list[str]:
+def _written_function_names(record: CellRecord, _setup: Setup) -> list[str]:
     """Names of the functions to be written, those without an answer among them."""
     return [each.name for each in recall_of(record).rounds]
 
 
-def _forced_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
+def _crosscheck_probabilities(record: CellRecord, setup: Setup) -> dict[str, float]:
     """
     Probabilities of functions that were forced where lines are read, by name.
 
     Empty where all were forced.
     """
-    if not settings_of(setup).reads:
+    if not settings_of(setup).reads_right_lines:
         return {}
     every = recall_of(record).forced
     return {each.name: each.scores.mean_probability for each in every if each.scores}
 
 
 def _lines_matched(answer: ScoredRound) -> int:
-    return answer.counts[Mark.MATCHED]
+    return answer.line_counts_by_mark[Mark.MATCHED]
 
 
 def matched_share(record: CellRecord, setup: Setup) -> float:
@@ -144,7 +144,7 @@ def matched_share(record: CellRecord, setup: Setup) -> float:
     return fmean(matched or [0]) / WRITTEN_LINES
 
 
-def _every_written_round(
+def _rounds_with_function_names(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, ScoredRound]]:
     """The rounds of functions to be written, those with an error among them."""
@@ -156,11 +156,13 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
     """Reading speed of each round without error that read most of its prompt."""
     recall = recall_of(record)
     rounds = [*([recall.priming] if recall.priming else []), *recall.rounds]
-    speeds = (reading_speed(e.reply) for e in rounds if e.reply and not e.error)
+    speeds = (
+        reading_speed_if_uncached(e.reply) for e in rounds if e.reply and not e.error
+    )
     return [speed for speed in speeds if speed is not None]
 
 
-def reading_speed(reply: Reply) -> float | None:
+def reading_speed_if_uncached(reply: Reply) -> float | None:
     """Tokens per second; None where much of the prompt came from the cache."""
     read = reply.prompt_tokens - reply.cached_tokens
     is_whole = read > 0 and read >= WHOLE_READING * reply.prompt_tokens
@@ -190,7 +192,7 @@ def _accepted_draft_percents(record: CellRecord, _setup: Setup) -> list[float]:
 
 def _line_metric(number: Callable[[ScoredRound], float | None]) -> partial[Metric]:
     """A metric of a number of lines of each answer."""
-    return partial(metric_by_unit(_written_functions, number), unit="lines")
+    return partial(metric_by_unit(_answered_rounds_or_none, number), unit="lines")
 
 
 def _margin_metric(
@@ -213,10 +215,10 @@ def _margins_written(answer: ScoredRound) -> Margins | None:
 
 
 def _margins_forced(answer: ForcedAnswer) -> Margins | None:
-    return margins(answer.scores.leads)
+    return margins_of_gaps(answer.scores.leads)
 
 
-_written_margin = partial(_margin_metric, _written_functions, _margins_written)
+_written_margin = partial(_margin_metric, _answered_rounds_or_none, _margins_written)
 
 _forced_margin = partial(_margin_metric, forced_answers, _margins_forced)
 
@@ -229,7 +231,7 @@ METRICS: tuple[Metric, ...] = (
         loss=Loss(
             kind=LossKind.ANSWERS,
             lost_from=LOST_LINES,
-            units=_asked_names,
+            units=_written_function_names,
             able=matched_share,
             faults=(
                 ("misplaced", "that stand elsewhere in the text"),
@@ -237,20 +239,22 @@ METRICS: tuple[Metric, ...] = (
             ),
         ),
     ),
-    metric_by_unit(_written_functions, lambda each: _lines_matched(each) >= PASS_LINES)(
-        name="pass", unit="rounds", better="higher", is_sum=True
-    ),
-    _line_metric(lambda answer: answer.misplaced_lines)(
+    metric_by_unit(
+        _answered_rounds_or_none, lambda each: _lines_matched(each) >= PASS_LINES
+    )(name="pass", unit="rounds", better="higher", is_sum=True),
+    _line_metric(lambda answer: answer.misplaced_line_count)(
         name="misplaced", better="lower"
     ),
-    _line_metric(lambda each: each.counts[Mark.HALLUCINATED])(
+    _line_metric(lambda each: each.line_counts_by_mark[Mark.HALLUCINATED])(
         name="hallucinated", better="lower"
     ),
-    _line_metric(lambda each: each.counts[Mark.MISSING])(
+    _line_metric(lambda each: each.line_counts_by_mark[Mark.MISSING])(
         name="missing", better="lower"
     ),
-    _line_metric(lambda each: each.counts[Mark.BONUS])(name="bonus", better="neither"),
-    _line_metric(lambda each: each.counts[Mark.OVERRUN])(
+    _line_metric(lambda each: each.line_counts_by_mark[Mark.BONUS])(
+        name="bonus", better="neither"
+    ),
+    _line_metric(lambda each: each.line_counts_by_mark[Mark.OVERRUN])(
         name="overrun", better="neither"
     ),
     _line_metric(lambda each: each.lines_matched_with_indent)(
@@ -269,7 +273,7 @@ METRICS: tuple[Metric, ...] = (
         quantity="speed",
     ),
     *OF_CELL,
-    metric_by_unit(_every_written_round, lambda each: bool(each.error))(
+    metric_by_unit(_rounds_with_function_names, lambda each: bool(each.error))(
         name="errors", unit="rounds", better="lower", is_sum=True
     ),
 )
@@ -284,11 +288,11 @@ FORCED: tuple[Metric, ...] = (
         loss=_RIGHT.loss(
             _every_score,
             what="recall",
-            crosschecked=_forced_probabilities,
+            crosschecked=_crosscheck_probabilities,
             why_guessed=_why_guessed,
         ),
     ),
-    _RIGHT.first_choices_metric()(name="recall-right"),
+    _RIGHT.first_choice_percent_metric()(name="recall-right"),
     metric_by_unit(forced_answers, lambda each: each.lines_before_break)(
         name="breaks-at", unit="lines", better="higher"
     ),
@@ -300,4 +304,4 @@ FORCED: tuple[Metric, ...] = (
 
 def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
-    return FORCED if settings_of(setup).scores else ()
+    return FORCED if settings_of(setup).scores_right_lines else ()

@@ -19,9 +19,9 @@ HEADING_LINES = 2.5
 """Of a question, beside lines of the body: a blank one, a heading, a signature."""
 
 
-def lines_per_question(corpus: Corpus, lines: int) -> float:
+def lines_per_question_and_answer(corpus: Corpus, lines: int) -> float:
     """About how many lines a question has with its answer, of so many *lines*."""
-    bodies = [each.content_line_count for each in corpus.long_enough_functions(lines)]
+    bodies = [each.nonblank_line_count for each in corpus.long_enough_functions(lines)]
     # The answer begins at a seeded line, behind those before it.
     whole = [min(body, WRITTEN_LINES) for body in bodies] or [lines]
     return HEADING_LINES + (fmean(whole) + lines) / 2
@@ -47,7 +47,7 @@ def question_and_answer_tokens(setup: Setup, passages: Sequence[Passage]) -> flo
     By the characters per token of the corpus.
     """
     characters = sum(len(passage.asked + passage.right) for passage in passages)
-    return setup.corpus.tokens_of(characters)
+    return setup.corpus.estimate_tokens(characters)
 
 
 def group_functions_by_chunk(setup: Setup, blocks: Sequence[int]) -> Iterator[Group]:

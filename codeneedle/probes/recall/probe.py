@@ -22,11 +22,11 @@ from codeneedle.probes.observations import Observed, merge_chosen_settings
 from codeneedle.probes.probe import (
     Probe,
     Question,
-    checked_observation,
+    check_and_dump_observation,
     previous_answers,
     start_server_and_ask,
 )
-from codeneedle.probes.reading import answer_by_reading, refuse_reading
+from codeneedle.probes.reading import answer_by_reading, refuse_impossible_reading
 from codeneedle.probes.recall.asked_functions import (
     PRIMING_TOKENS,
     choose_asked_functions,
@@ -53,13 +53,13 @@ from codeneedle.probes.recall.settings import (
     settings_of,
 )
 from codeneedle.probes.recall.ways import (
+    default_ways,
     missing_way_phrases,
     refuse_impossible_ways,
-    refuse_short_functions,
+    refuse_lines_no_function_has,
     settings_for_deciding,
-    usual_way,
-    why_unwritten,
-    would_read,
+    why_not_asked_to_write,
+    would_read_lines_if_possible,
 )
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
 from codeneedle.text import plural
@@ -71,7 +71,7 @@ FLOOR_LINES = 1.0
 """Matched lines of the reference, a mean, up to which next to nothing can be lost."""
 
 
-def _last_of_every_sweep(setup: Setup) -> NeedleFacts:
+def _last_function_always_asked(setup: Setup) -> NeedleFacts:
     """The last function that every sweep asks for: written, else forced."""
     return (
         *recall_layout(setup).forced[: settings_of(setup).function_count],
@@ -97,8 +97,8 @@ class RecallProbe(Probe):
 
     @override
     def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
-        is_forced = settings.scores and not settings.reads
-        if is_forced and would_read(estimates) and estimates.unread:
+        is_forced = settings.scores_right_lines and not settings.reads_right_lines
+        if is_forced and would_read_lines_if_possible(estimates) and estimates.unread:
             return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
 
@@ -113,7 +113,9 @@ class RecallProbe(Probe):
         # What is written beside them changes no scores, nor does how many there are.
         shown, neutral = self.shown_settings(setup), {"functions", "way"}
         settings = {name: shown[name] for name in shown if name not in neutral}
-        return settings | ({"way": [Way.READ]} if settings_of(setup).reads else {})
+        return settings | (
+            {"way": [Way.READ]} if settings_of(setup).reads_right_lines else {}
+        )
 
     @override
     def asked_phrases(self, setup: Setup, units: Sequence[int] = ()) -> tuple[str, ...]:
@@ -121,13 +123,13 @@ class RecallProbe(Probe):
         if setup.probes and NAME not in setup.probes:
             return ()
         chosen, functions, phrases = settings_of(setup), recall_layout(setup), []
-        if functions.written and chosen.writes:
+        if functions.written and chosen.writes_lines:
             phrases.append(f"{plural(len(functions.written), 'function')} written")
         if functions.forced:
             fewest, *more = units or [chosen.function_count]
             count = plural(more[-1] if more else fewest, "function")
             count = f"{fewest:,} to {count}" if more else count
-            lines = plural(chosen.line_count, "line")
+            lines = plural(chosen.lines_per_function, "line")
             phrases.append(f"{lines} of {count} {chosen.read_or_forced_word}")
         return tuple(phrases)
 
@@ -155,16 +157,16 @@ class RecallProbe(Probe):
         """
         chosen = settings
         refuse_impossible_ways(chosen, estimates.engine)
-        refuse_short_functions(chosen, estimates.corpus)
+        refuse_lines_no_function_has(chosen, estimates.corpus)
         if estimates.setup:
             chosen = merge_chosen_settings(settings_of(estimates.setup), chosen)
         if not chosen.way:
-            way = usual_way(chosen, estimates)
+            way = default_ways(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.has_asked_probe(NAME):
             chosen = settings_for_deciding(chosen)
-        if chosen.reads:
-            refuse_reading(
+        if chosen.reads_right_lines:
+            refuse_impossible_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
             )
         return chosen
@@ -180,7 +182,7 @@ class RecallProbe(Probe):
         is_new, functions = NAME not in setup.probes, recall_layout(setup)
         if is_new and run.preparation:
             functions = choose_asked_functions(run, run.preparation, chosen)
-        if is_new and chosen.scores and not functions.written:
+        if is_new and chosen.scores_right_lines and not functions.written:
             chosen = chosen.without_writing
         if functions.forced:
             most = min(chosen.function_count, len(functions.forced))
@@ -202,12 +204,12 @@ class RecallProbe(Probe):
     def questions(self, setup: Setup, goal: int | None = None) -> Iterator[Question]:
         """Functions to be written, then those whose lines are forced, or read."""
         chosen, functions = settings_of(setup), recall_layout(setup)
-        for needle in functions.written if chosen.writes else ():
+        for needle in functions.written if chosen.writes_lines else ():
             key = f"{WRITTEN} {needle.name}"
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
-        if chosen.reads:
+        if chosen.reads_right_lines:
             yield from map(reading_question, groups_to_read(setup, goal))
-        elif chosen.scores:
+        elif chosen.scores_right_lines:
             for needle in functions.forced[: goal or chosen.function_count]:
                 yield forcing_question(needle)
 
@@ -216,16 +218,16 @@ class RecallProbe(Probe):
         observed, setup = previous_answers(context), context.run.setup
         if context.is_check:
             start_server_and_ask(self, context, observed, lambda: FURTHER.checks(setup))
-            return checked_observation(self, observed)
-        if reason := why_unwritten(context):
+            return check_and_dump_observation(self, observed)
+        if reason := why_not_asked_to_write(context):
             unwritten = (
                 question.key
                 for question in self.questions(setup, context.goal)
-                if question.body[0] is Way.WRITE and observed.lacks(question.key)
+                if question.body[0] is Way.WRITE and observed.needs_asking(question.key)
             )
             observed.skipped |= dict.fromkeys(unwritten, reason)
-        if settings_of(setup).reads:
-            self._read_missing_scores(context, observed)
+        if settings_of(setup).reads_right_lines:
+            self._drop_stale_and_read_missing(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
             start_server_and_ask(
@@ -233,7 +235,7 @@ class RecallProbe(Probe):
             )
             if read_in:
                 context.phases = context.phases.with_previous_added(read_in)
-        return checked_observation(self, observed)
+        return check_and_dump_observation(self, observed)
 
     def _questions_for_server(self, context: ProbeContext) -> Iterator[Question]:
         """Questions without lines that are read: no server is asked for these."""
@@ -244,13 +246,15 @@ class RecallProbe(Probe):
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
         """Whether a server is to start: not where lines were read alone."""
         is_known = bool(context.command) or context.phases.ready_s is not None
-        has_read = settings_of(context.run.setup).reads and is_known
+        has_read = settings_of(context.run.setup).reads_right_lines and is_known
         return not has_read or any(
-            observed.lacks(question.key)
+            observed.needs_asking(question.key)
             for question in self._questions_for_server(context)
         )
 
-    def _read_missing_scores(self, context: ProbeContext, observed: Observed) -> None:
+    def _drop_stale_and_read_missing(
+        self, context: ProbeContext, observed: Observed
+    ) -> None:
         """
         Have right lines read that have no scores yet.
 
@@ -290,7 +294,7 @@ class RecallProbe(Probe):
             context.run.text,
             setup.corpus.tokens,
             lambda: asker.ask_for_needle(
-                _last_of_every_sweep(setup), tokens=PRIMING_TOKENS
+                _last_function_always_asked(setup), tokens=PRIMING_TOKENS
             ),
         )
         if "priming" not in observed.facts:
@@ -300,7 +304,7 @@ class RecallProbe(Probe):
     @override
     def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if each answer has one; None once one can be scored."""
-        errors = observed.errors
+        errors = observed.error_of_each_answer
         if not all(errors):
             return None
         error, *_ = errors or ("",)
@@ -341,7 +345,7 @@ class RecallProbe(Probe):
                 f"written recall is at its ceiling: {min(values):.2f} lines of "
                 f"{WRITTEN_LINES} or more with each pair, which tells none from another"
             )
-        reference = frames.reference(cells)
+        reference = frames.reference_pair(cells)
         lost = frames.value_at(cells, reference) if reference else math.inf
         if lost <= FLOOR_LINES:
             lines.append(
@@ -351,7 +355,7 @@ class RecallProbe(Probe):
         return (*lines, *_why_no_margins(run))
 
     @override
-    def gaps_in(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
+    def gap_phrases(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
         """Why there are no lines that were forced or read, or none written."""
         return tuple(missing_way_phrases(record, setup))
 

@@ -28,7 +28,7 @@ def chat_messages(
     That is the lines before those that are asked for, behind an empty thought where
     that is wanted.
     """
-    message = Message("user", f"{corpus}\n---\n{question(needle)}")
+    message = Message("user", f"{corpus}\n---\n{question_text(needle)}")
     begun = NO_THINK_PREFILL * prefill_no_think + _lines_before_asked(needle)
     return (message, Message("assistant", begun)) if begun else (message,)
 
@@ -38,7 +38,7 @@ def _lines_before_asked(needle: NeedleFacts) -> str:
     return "".join(f"{line}\n" for line in needle.before)
 
 
-def question(needle: NeedleFacts) -> str:
+def question_text(needle: NeedleFacts) -> str:
     """
     What a chat model is asked, the real signature quoted.
 

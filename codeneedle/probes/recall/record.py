@@ -98,7 +98,7 @@ class ForcedAnswer:
         return sum(bool(line.strip()) for line in lines)
 
     @property
-    def right_lines(self) -> tuple[bool, ...]:
+    def right_line_flags(self) -> tuple[bool, ...]:
         """
         Whether all tokens of each line that has some were first choices.
 
@@ -123,10 +123,10 @@ def recall_of(record: CellRecord) -> Recall:
     """
     stored = observation_of(record, Observed)
     facts = from_json(stored.facts, RecallFacts, file=file_name_of(record))
-    read = list(_groups_by_part(record, READ))
+    read = list(_groups_of_part(record, READ))
     return Recall(
-        rounds=_answers_of_groups(_groups_by_part(record, WRITTEN)),
-        forced=_answers_of_groups(_groups_by_part(record, FORCED)),
+        rounds=_answers_of_groups(_groups_of_part(record, WRITTEN)),
+        forced=_answers_of_groups(_groups_of_part(record, FORCED)),
         read=_answers_of_groups(read),
         priming=facts.priming,
         starts=stored.starts,
@@ -148,7 +148,9 @@ def forced_answers(
     """
     by_name = {needle.name: needle for needle in recall_layout(setup).forced}
     recall = recall_of(record)
-    for answer in recall.read if settings_of(setup).reads else recall.forced:
+    for answer in (
+        recall.read if settings_of(setup).reads_right_lines else recall.forced
+    ):
         needle = needle_named(by_name, answer.name, record)
         yield (
             answer.name,
@@ -166,7 +168,7 @@ def needle_named(
     return by_name[name]
 
 
-def _groups_by_part(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
+def _groups_of_part(record: CellRecord, part: str) -> Iterator[AnswerGroup]:
     """The answers whose keys begin with *part*."""
     for key, group in answers_of(record).items():
         if key.startswith(f"{part} "):

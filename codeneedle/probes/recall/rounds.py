@@ -14,7 +14,12 @@ from statistics import fmean, quantiles
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.observations import Answer, keep_results
-from codeneedle.probes.recall.alignment import Alignment, Mark, align_reply, answer_end
+from codeneedle.probes.recall.alignment import (
+    Alignment,
+    Mark,
+    align_reply,
+    answer_end_offset,
+)
 from codeneedle.probes.recall.copied_lines import (
     NO_LINES,
     TextLines,
@@ -54,18 +59,18 @@ class ScoredRound:
             return ""
         if self.round.error:
             return self.round.error
-        is_empty = self.counts.keys() <= {Mark.MISSING}
+        is_empty = self.line_counts_by_mark.keys() <= {Mark.MISSING}
         return "empty answer" if is_empty else ""
 
     @property
-    def counts(self) -> Counter[Mark]:
+    def line_counts_by_mark(self) -> Counter[Mark]:
         """Lines of each kind, leading white space aside."""
         return _mark_counts(self.needle, self.round.text, self.text)
 
     @property
-    def misplaced_lines(self) -> int | None:
+    def misplaced_line_count(self) -> int | None:
         """Wrong lines that stand elsewhere in the text; None if that is not known."""
-        return self.counts[Mark.MISPLACED] if self.text.digests else None
+        return self.line_counts_by_mark[Mark.MISPLACED] if self.text.digests else None
 
     @property
     def alignment(self) -> Alignment:
@@ -90,7 +95,7 @@ class ScoredRound:
         reply = self.round.reply
         if reply is None or reply.drafted:
             return None
-        return margins(self._answer_token_gaps(reply))
+        return margins_of_gaps(self._answer_token_gaps(reply))
 
     def _answer_token_gaps(self, reply: Reply) -> tuple[float, ...]:
         """
@@ -105,7 +110,7 @@ class ScoredRound:
         return reply.gaps[: bisect.bisect_left(begins, end)]
 
 
-def margins(gaps: Sequence[float]) -> Margins | None:
+def margins_of_gaps(gaps: Sequence[float]) -> Margins | None:
     """The margins of an answer whose tokens have *gaps*; None if there are none."""
     if not gaps:
         return None
@@ -159,9 +164,9 @@ def _mark_counts(needle: NeedleFacts, reply: str, text: TextLines) -> Counter[Ma
 
 @functools.lru_cache(maxsize=65_536)
 def _lines_matched_with_indent(needle: NeedleFacts, reply: str) -> int:
-    return align_reply(needle, reply, strict_indent=True).matched
+    return align_reply(needle, reply, strict_indent=True).matched_line_count
 
 
 @functools.lru_cache(maxsize=65_536)
 def _answer_end(needle: NeedleFacts, reply: str) -> int:
-    return answer_end(needle, reply)
+    return answer_end_offset(needle, reply)

@@ -122,24 +122,24 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return tuple(way for way in Way if way in (self.way or (Way.WRITE, Way.FORCE)))
 
     @property
-    def writes(self) -> bool:
+    def writes_lines(self) -> bool:
         """Whether lines are written."""
         return Way.WRITE in self.ways
 
     @property
-    def scores(self) -> bool:
+    def scores_right_lines(self) -> bool:
         """Whether right lines are scored: forced, or read."""
         return self.ways != (Way.WRITE,)
 
     @property
-    def reads(self) -> bool:
+    def reads_right_lines(self) -> bool:
         """Whether right lines are read, rather than forced."""
         return Way.READ in self.ways
 
     @property
     def without_writing(self) -> "RecallSettings":
         """These without lines to write."""
-        scored = (Way.READ if self.reads else Way.FORCE,)
+        scored = (Way.READ if self.reads_right_lines else Way.FORCE,)
         return structs.replace(self, way=scored)
 
     @property
@@ -152,14 +152,14 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return FUNCTIONS if self.functions is None else self.functions
 
     @property
-    def line_count(self) -> int:
+    def lines_per_function(self) -> int:
         """Lines that are not blank of each of them; `FORCED_LINES` by default."""
         return self.lines or FORCED_LINES
 
     @property
     def read_or_forced_word(self) -> str:
         """What becomes of right lines, as a word of phrases."""
-        return "read" if self.reads else "forced"
+        return "read" if self.reads_right_lines else "forced"
 
     @property
     def with_defaults(self) -> "RecallSettings":
@@ -168,7 +168,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
             self,
             way=self.ways,
             functions=self.function_count,
-            lines=self.line_count,
+            lines=self.lines_per_function,
         )
 
 

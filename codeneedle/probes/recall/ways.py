@@ -34,7 +34,7 @@ from codeneedle.records.record import CellRecord, Setup
 from codeneedle.text import number_text
 
 
-def usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
+def default_ways(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]:
     """
     How functions are asked for where no way is named.
 
@@ -43,16 +43,18 @@ def usual_way(settings: RecallSettings, estimates: Estimates) -> tuple[Way, ...]
     """
     if Ability.FORCED not in estimates.engine.abilities:
         return (Way.WRITE,)
-    is_read = would_read(estimates) and estimates.can_read_right_tokens
+    is_read = (
+        would_read_lines_if_possible(estimates) and estimates.can_read_right_tokens
+    )
     scored = Way.READ if is_read else Way.FORCE
     is_brief = estimates.decides and not settings.reply_tokens
     return (scored,) if is_brief else (Way.WRITE, scored)
 
 
-def would_read(estimates: Estimates) -> bool:
+def would_read_lines_if_possible(estimates: Estimates) -> bool:
     """Whether right lines are read here, if a tool can hold the text."""
     is_fast = estimates.engine.is_on_accelerator and not estimates.is_built_in
-    return is_fast and estimates.text_tokens <= MOST_READ
+    return is_fast and estimates.sent_corpus_tokens <= MOST_READ
 
 
 def refuse_impossible_ways(settings: RecallSettings, engine: Engine) -> None:
@@ -115,14 +117,14 @@ def _refuse_forcing_settings(settings: RecallSettings, engine: Engine) -> None:
             )
 
 
-def refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
+def refuse_lines_no_function_has(chosen: RecallSettings, corpus: Corpus) -> None:
     """
     Stop at lines that no function of *corpus* has.
 
     Raises:
         BadInput: With a setting that works.
     """
-    longest = max(function.content_line_count for function in corpus.functions)
+    longest = max(function.nonblank_line_count for function in corpus.functions)
     if Way.WRITE in chosen.way and longest < WRITTEN_LINES:
         raise BadInput(
             source=f"--way {','.join(chosen.way)}",
@@ -130,7 +132,7 @@ def refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
             f"to write; the longest has {longest} that are not blank",
             # Whoever is asked for both can score.
             hint="Use another --corpus"
-            f"{f', or --way {chosen.ways[-1]}' if chosen.scores else ''}.",
+            f"{f', or --way {chosen.ways[-1]}' if chosen.scores_right_lines else ''}.",
         )
     if chosen.lines and longest < chosen.lines:
         raise BadInput(
@@ -143,9 +145,9 @@ def refuse_short_functions(chosen: RecallSettings, corpus: Corpus) -> None:
 
 def settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
     """*chosen* for a sweep that decides: a few functions, where none are named."""
-    if not chosen.scores:
+    if not chosen.scores_right_lines:
         return chosen
-    fewest = DECIDING_READ if chosen.reads else DECIDING_FUNCTIONS
+    fewest = DECIDING_READ if chosen.reads_right_lines else DECIDING_FUNCTIONS
     return structs.replace(
         chosen,
         functions=chosen.functions or fewest,
@@ -153,7 +155,7 @@ def settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
     )
 
 
-def why_unwritten(context: ProbeContext) -> str:
+def why_not_asked_to_write(context: ProbeContext) -> str:
     """
     Why a pair is not asked to write, as a phrase; empty if it is.
 
@@ -163,7 +165,9 @@ def why_unwritten(context: ProbeContext) -> str:
     chosen = settings_of(context.run.setup)
     by_pair = {record.pair: record for record in context.others}
     reference = most_precise([context.pair, *by_pair])
-    if reference == context.pair or not (chosen.writes and chosen.scores):
+    if reference == context.pair or not (
+        chosen.writes_lines and chosen.scores_right_lines
+    ):
         return ""
     recall = recall_of(by_pair[reference])
     is_scored = any(answer.scores for answer in recall.scored_answers)

@@ -50,13 +50,13 @@ def overview(record: CellRecord) -> Document:
     wrong = [result for result in results if result.score.mode is not Mode.CORRECT]
     right = len(results) - len(wrong)
     yield Lines([f"{right} of {plural(len(results), 'question')} right"])
-    yield _modes_table(results)
+    yield _mode_counts_by_task_table(results)
     heading = ["question", "expected", "answered", "mode"]
     if wrong:
         yield Table(heading, list(map(_wrong_row, wrong)), words=heading)
 
 
-def _modes_table(results: Sequence[QuestionOutcome]) -> Table:
+def _mode_counts_by_task_table(results: Sequence[QuestionOutcome]) -> Table:
     """A row for each task: how often each mode that occurs, and mean nats of scores."""
     modes = [mode for mode in Mode if any(o.score.mode is mode for o in results)]
     rows = []
@@ -74,13 +74,13 @@ def _wrong_row(outcome: QuestionOutcome) -> list[str]:
     """Question, right answer and reply, shortened, and how it failed."""
     return [
         outcome.question,
-        _shorten(outcome.asked.payload),
-        _shorten(outcome.asked.answer.text),
-        failure_words(outcome.score),
+        _shorten_to_one_line(outcome.asked.payload),
+        _shorten_to_one_line(outcome.asked.answer.text),
+        answer_mode_phrase(outcome.score),
     ]
 
 
-def failure_words(judged: AnswerScore) -> str:
+def answer_mode_phrase(judged: AnswerScore) -> str:
     """``intrusion of Oslo, 31 % later``, ``near-miss, 2 edits``, ``salad``."""
     if judged.decoy is not None:
         phrase = f"{judged.mode} of {judged.decoy}"
@@ -93,7 +93,7 @@ def failure_words(judged: AnswerScore) -> str:
     return judged.mode.value
 
 
-def _shorten(text: str) -> str:
+def _shorten_to_one_line(text: str) -> str:
     """*text* on one line of at most `PAYLOAD_COLUMNS`."""
     line = one_line(text)
     if len(line) <= PAYLOAD_COLUMNS:
@@ -115,7 +115,7 @@ def _question_document(
     entries += [
         ("expected", asked.payload),
         ("answered", asked.answer.text),
-        ("mode", failure_words(outcome.score)),
+        ("mode", answer_mode_phrase(outcome.score)),
     ]
     if scores:
         bound = "at most " if scores.bounds else ""
@@ -126,7 +126,9 @@ def _question_document(
             f"{bound}{scores.mean_logprob:.3f} nats per token; {count} are first "
             "choices"
         )
-        entries.append(("read" if outcome.is_read else "forced", phrase))
+        entries.append(
+            ("read" if outcome.is_scored_without_reply else "forced", phrase)
+        )
     shown = [
         (word, Text(escape_invisible_in_lines(phrase))) for word, phrase in entries
     ]

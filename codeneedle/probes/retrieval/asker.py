@@ -20,12 +20,12 @@ from codeneedle.probes.retrieval.dial import TOLERANCE
 from codeneedle.probes.retrieval.gate import Gate
 from codeneedle.probes.retrieval.prompts import (
     WORDING,
-    messages,
+    question_and_begun_answer,
     right_answer_text,
     without_last_blank,
 )
 from codeneedle.probes.retrieval.record import TextAnswer, TextKey, TextRead
-from codeneedle.probes.retrieval.scoring import is_enough
+from codeneedle.probes.retrieval.scoring import is_score_settled
 from codeneedle.probes.retrieval.settings import ANSWER_EXTRA_TOKENS, ANSWER_FACTOR
 from codeneedle.probes.retrieval.tasks import (
     Decoy,
@@ -34,7 +34,7 @@ from codeneedle.probes.retrieval.tasks import (
     TaskText,
     TextQuestion,
 )
-from codeneedle.probes.retrieval.texts import text_of
+from codeneedle.probes.retrieval.texts import make_text_of_key
 from codeneedle.records.record import shared_field_values
 
 PRIMING_TOKENS = 1
@@ -49,23 +49,29 @@ class TextAsker(Asker):
 
     @override
     def ask(self, question: Question) -> TextRead:
-        return self.gate.keep_read_text(question.body, self._ask_text(question.body))
+        return self.gate.keep_text_and_set_gate(
+            question.body, self._ask_questions_of_text(question.body)
+        )
 
     @override
     def why_pointless(self, question: Question) -> str:
         return self.gate.why_pointless(question.body)
 
-    def reply_to(self, text: TaskText, question: TextQuestion) -> Reply:
+    def ask_for_reply(self, text: TaskText, question: TextQuestion) -> Reply:
         """The reply to *question*, limited by the length of the right one."""
         tokenizer = self.served.tokenizer
         right = question.payload
-        tokens = tokenizer.token_counts([right])[0] if tokenizer else len(right)
+        tokens = (
+            tokenizer.token_counts_without_special([right])[0]
+            if tokenizer
+            else len(right)
+        )
         budget = math.ceil(ANSWER_FACTOR * tokens) + ANSWER_EXTRA_TOKENS
-        return self._short_reply(text, question, tokens=budget)
+        return self._ask_until_enough(text, question, tokens=budget)
 
-    def _ask_text(self, key: TextKey) -> TextRead:
+    def _ask_questions_of_text(self, key: TextKey) -> TextRead:
         """Ask all questions of a text, after an unscored one that makes it be read."""
-        text = text_of(self.context.run.setup, key)
+        text = make_text_of_key(self.context.run.setup, key)
         what = f"{key.task} at {key.length:,} tokens"
         # Each scored question then finds the text in the cache, and nothing else.
         priming = self.ask_and_refuse_cut_prompt(
@@ -77,7 +83,9 @@ class TextAsker(Asker):
         answers = []
         for question in text.questions:
             self.context.report_substep(f"{what}: {question.key}")
-            answers.append(self._ask_question(key.length, text, question, decoys))
+            answers.append(
+                self._ask_and_score_question(key.length, text, question, decoys)
+            )
         return TextRead(
             **key._asdict(),
             characters=len(text.text),
@@ -89,7 +97,7 @@ class TextAsker(Asker):
             answers=tuple(answers),
         )
 
-    def _ask_question(
+    def _ask_and_score_question(
         self,
         length: int,
         text: TaskText,
@@ -102,23 +110,23 @@ class TextAsker(Asker):
         What is stored is named ``LENGTH-NAME``, with *decoys* beside it.
         """
         named = replace(question, name=f"{length}-{question.name}")
-        reply = self.reply_to(text, question)
+        reply = self.ask_for_reply(text, question)
         answer = Answer(name=named.name, reply=reply, retries=self.retries)
         if not self.gate.chosen.graded:
             right = self._force_right_answer(text, question)
             answer = replace(answer, scores=right.scores, error=right.error)
-        return _stored_answer(named, answer, decoys)
+        return _answer_to_store(named, answer, decoys)
 
     def _ask_priming_question(self, text: TaskText, question: TextQuestion) -> Reply:
         """The beginning of the reply to a question that makes *text* be read."""
-        return self._short_reply(text, question, tokens=PRIMING_TOKENS)
+        return self._ask_until_enough(text, question, tokens=PRIMING_TOKENS)
 
     def _force_right_answer(self, text: TaskText, question: TextQuestion) -> Answer:
         """The scores of the right answer to *question*, which is forced."""
         asked = self._request(text, question, tokens=1)
         return self.score_reply(question.name, asked, right_answer_text(question))
 
-    def _short_reply(
+    def _ask_until_enough(
         self, text: TaskText, question: TextQuestion, *, tokens: int
     ) -> Reply:
         """The reply of at most *tokens*, ended where more would tell nothing."""
@@ -133,7 +141,7 @@ class TextAsker(Asker):
         return build_request(
             run.setup,
             prompt=f"{text.text}\n{without_last_blank(question.begin)}",
-            messages=messages(run, text, question),
+            messages=question_and_begun_answer(run, text, question),
             tokens=tokens,
         )
 
@@ -148,8 +156,8 @@ class TextReader(Answering):
     @override
     def ask(self, question: Question) -> TextRead:
         key, setup = question.body, self.gate.context.run.setup
-        return self.gate.keep_read_text(
-            key, score_answers_behind_text(key, text_of(setup, key), self.read)
+        return self.gate.keep_text_and_set_gate(
+            key, score_answers_behind_text(key, make_text_of_key(setup, key), self.read)
         )
 
     @override
@@ -177,7 +185,7 @@ def score_answers_behind_text(key: TextKey, text: TaskText, read: Read) -> TextR
         cached_tokens=0,
         prompt_ms=1000 * found.text_s,
         answers=tuple(
-            _stored_answer(question, answer, _decoys(text))
+            _answer_to_store(question, answer, _decoys(text))
             for question, answer in zip(named, found.answers, strict=True)
         ),
     )
@@ -190,7 +198,7 @@ def _decoys(text: TaskText) -> tuple[Decoy, ...]:
     )
 
 
-def _stored_answer(
+def _answer_to_store(
     question: TextQuestion, answer: Answer, decoys: Sequence[Decoy]
 ) -> TextAnswer:
     """*answer* to *question*, whose decoys are stored as places among *decoys*."""
@@ -211,10 +219,10 @@ def enough_for_question(question: TextQuestion, form: str) -> Callable[[str], bo
             not blank; behind it, the text goes on. A chat may begin with a preamble.
     """
     if form == PromptForm.COMPLETION and question.shape is not Shape.LINES:
-        return _has_a_line
-    return functools.partial(is_enough, question)
+        return _has_complete_line
+    return functools.partial(is_score_settled, question)
 
 
-def _has_a_line(so_far: str) -> bool:
+def _has_complete_line(so_far: str) -> bool:
     """Whether a whole line that is not blank has come."""
     return any(line.strip() for line in so_far.split("\n")[:-1])

@@ -15,15 +15,15 @@ from codeneedle.probes.retrieval.record import Calibration, Dialled, DialStep, F
 from codeneedle.probes.retrieval.scoring import score_answer
 from codeneedle.probes.retrieval.settings import CHARACTERS_PER_TOKEN, retrieval_layout
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
-from codeneedle.probes.retrieval.texts import texts_of
+from codeneedle.probes.retrieval.texts import make_texts_of_run
 
 
-def find_calibration(asker: TextAsker) -> Calibration:
+def measure_calibration(asker: TextAsker) -> Calibration:
     """Level and characters of texts for all pairs, found on unscored questions."""
     chosen = retrieval_layout(asker.context.run.setup)
-    dials = [_find_dial_level(asker, task) for task in chosen.tasks]
+    dials = [_try_fixed_or_find_level(asker, task) for task in chosen.tasks]
     sizes = [
-        Fitted(d.task, length, _character_count(asker, d.task, d.level, length))
+        Fitted(d.task, length, _characters_for_length(asker, d.task, d.level, length))
         for d in dials
         for length in chosen.lengths
     ]
@@ -32,7 +32,7 @@ def find_calibration(asker: TextAsker) -> Calibration:
     )
 
 
-def _find_dial_level(asker: TextAsker, task: str) -> Dialled:
+def _try_fixed_or_find_level(asker: TextAsker, task: str) -> Dialled:
     """The level of *task*: the one of the user, or found on the reference."""
     fixed = retrieval_layout(asker.context.run.setup).fixed_levels.get(task)
     if fixed is None:
@@ -53,20 +53,20 @@ def _try_level(asker: TextAsker, task: str, level: int) -> DialStep:
     setup = asker.context.run.setup
     chosen = retrieval_layout(setup)
     length = chosen.lengths[0]
-    size = Fitted(task, length, _character_count(asker, task, level, length))
+    size = Fitted(task, length, _characters_for_length(asker, task, level, length))
     # What does not fit here would end the run, after minutes of other settings.
-    texts_of(setup, size, level, chosen.questions)
+    make_texts_of_run(setup, size, level, chosen.questions)
     depths = len(chosen.depths) if TASKS[task].has_depth else 1
     tried = -(-DIAL_QUESTIONS // depths)
     shares = [
-        score_answer(question, asker.reply_to(text, question).text).share
-        for text in texts_of(setup, size, level, tried, purpose="dial")
+        score_answer(question, asker.ask_for_reply(text, question).text).share
+        for text in make_texts_of_run(setup, size, level, tried, purpose="dial")
         for question in text.questions
     ]
     return DialStep(level, round(fmean(shares), 4), len(shares))
 
 
-def _character_count(asker: TextAsker, task: str, level: int, length: int) -> int:
+def _characters_for_length(asker: TextAsker, task: str, level: int, length: int) -> int:
     """Characters of a text of *length* tokens of *task* at *level*."""
     run = asker.context.run
     depths = retrieval_layout(run.setup).depths[:1]

@@ -45,7 +45,7 @@ class Gate:
     def _is_reference(self) -> bool:
         return self._calibration.reference == str(self.context.pair)
 
-    def keep_read_text(self, key: TextKey, read: TextRead) -> TextRead:
+    def keep_text_and_set_gate(self, key: TextKey, read: TextRead) -> TextRead:
         """
         Keep what was *read*, and return it.
 
@@ -73,7 +73,7 @@ class Gate:
             theirs = self._calibration.right_share_at(key.task, shorter) or 0.0
             if shorter >= key.length or theirs < ABLE:
                 continue
-            shares = self._right_shares(key.task, shorter)
+            shares = self._right_shares_by_depth(key.task, shorter)
             if shares and not any(map(any, shares.values())):
                 return (
                     f"nothing is right at {shorter:,} tokens, of which "
@@ -90,7 +90,7 @@ class Gate:
         """
         calibration, shares = (
             self._calibration,
-            self._right_shares(size.task, size.length),
+            self._right_shares_by_depth(size.task, size.length),
         )
         if not shares:
             return
@@ -112,28 +112,30 @@ class Gate:
             calibration = replace(calibration, left_out=left_out)
         self.context.keep_calibration(NAME, as_json(calibration))
 
-    def _text_keys(self) -> Iterator[TextKey]:
+    def _asked_text_keys(self) -> Iterator[TextKey]:
         """Keys of all texts that were asked, that of now included."""
         return map(TextKey.parse, {**self.observed.answers, **self._texts})
 
-    def _right_shares(self, task: str, length: int) -> dict[float, list[float]]:
+    def _right_shares_by_depth(
+        self, task: str, length: int
+    ) -> dict[float, list[float]]:
         """
         How right answers to *task* are at *length*, by depth.
 
         Unanswered ones are not there.
         """
         shares: dict[float, list[float]] = {}
-        for key in self._text_keys():
+        for key in self._asked_text_keys():
             if (key.task, key.length) != (task, length):
                 continue
-            text = self._texts.get(key.name) or self._text_of(key.name)
+            text = self._texts.get(key.name) or self._decode_earlier_text(key.name)
             for answer in text.answers:
                 if not is_unanswered(answer):
                     share = score_of(text, answer).share
                     shares.setdefault(answer.depth, []).append(share)
         return shares
 
-    def _text_of(self, name: str) -> TextRead:
+    def _decode_earlier_text(self, name: str) -> TextRead:
         """A text that an earlier server was asked about."""
         answer = self.observed.answers[name]
         read = self._texts[name] = from_json(answer, TextRead, file=name)

@@ -19,13 +19,13 @@ from codeneedle.probes.metrics import (
     Metric,
     RightTokens,
     UnitKind,
-    bounded_token_share,
+    bound_only_token_share,
     metric_by_unit,
 )
 from codeneedle.probes.retrieval.outcomes import (
     QuestionOutcome,
     answer_survival_share,
-    is_read,
+    is_answer_scored_without_reply,
     outcomes,
 )
 from codeneedle.probes.retrieval.record import (
@@ -102,7 +102,9 @@ def _mode_metric(mode: Mode) -> Metric:
     """A metric of how many written answers have *mode*."""
     metric = _metric_by_question(
         lambda each: (
-            None if each.is_read or each.rightness is None else each.score.mode is mode
+            None
+            if each.is_scored_without_reply or each.rightness is None
+            else each.score.mode is mode
         ),
         lambda *_: True,
     )
@@ -132,13 +134,13 @@ def _reading_speeds(record: CellRecord, _setup: Setup) -> list[float]:
         for text in texts
         if text.prompt_ms > 0
         # What was read behind its text has waited for a program to start.
-        if not any(map(is_read, text.answers))
+        if not any(map(is_answer_scored_without_reply, text.answers))
     ]
 
 
-def _bounded_token_share(record: CellRecord) -> float:
+def _bound_only_token_share(record: CellRecord) -> float:
     """Share of the tokens of right answers of which a bound alone is known."""
-    return bounded_token_share(outcome.scores for outcome in outcomes(record))
+    return bound_only_token_share(outcome.scores for outcome in outcomes(record))
 
 
 def _informative_text_names(record: CellRecord, setup: Setup) -> list[str]:
@@ -152,7 +154,7 @@ def _informative_text_names(record: CellRecord, setup: Setup) -> list[str]:
     return list(dict.fromkeys([*asked, *not_asked]))
 
 
-def _right_share(record: CellRecord, setup: Setup) -> float:
+def _right_share_of_informative(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, 0 to 1; of informative tasks where there are any."""
     every = outcomes(record)
     chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
@@ -174,7 +176,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS,
             lost_from=LEAST_LOSS,
             units=_informative_text_names,
-            able=_right_share,
+            able=_right_share_of_informative,
         ),
     ),
     _right_tokens_of(_is_informative).log_probability_metric(unit_kind=TEXTS)(
@@ -183,9 +185,9 @@ METRICS: tuple[Metric, ...] = (
         loss=Loss(
             kind=LossKind.NATS,
             what="retrieval",
-            bounded=_bounded_token_share,
+            bounded=_bound_only_token_share,
             units=_informative_text_names,
-            able=_right_share,
+            able=_right_share_of_informative,
         ),
     ),
     _mode_metric(Mode.INTRUSION),
@@ -214,8 +216,8 @@ def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     Raises:
         BadRecord: If the settings name none.
     """
-    tasks = _values_of(setup, "tasks", str)
-    lengths = _values_of(setup, "lengths", int)
+    tasks = _setting_values(setup, "tasks", str)
+    lengths = _setting_values(setup, "lengths", int)
     several = lengths if len(lengths) > 1 else ()
     return tuple(
         metric
@@ -225,7 +227,7 @@ def metrics_of_tasks(setup: Setup) -> tuple[Metric, ...]:
     )
 
 
-def _values_of(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]:
+def _setting_values(setup: Setup, key: str, kind: type[_Value]) -> tuple[_Value, ...]:
     """
     A list of the settings; empty if they have none.
 
@@ -247,22 +249,22 @@ def _metrics_of_task(task: str, length: int | None) -> Iterator[Metric]:
     At *length*, or all.
     """
 
-    def is_of_task(outcome: QuestionOutcome, _setup: Setup) -> bool:
+    def is_of_task_and_length(outcome: QuestionOutcome, _setup: Setup) -> bool:
         return outcome.task == task and length in {None, outcome.length}
 
     at = "" if length is None else f"@{length}"
     facet = f"task={task}" if length is None else f"task={task} length={length}"
-    yield _rightness_metric(is_of_task)(
+    yield _rightness_metric(is_of_task_and_length)(
         name=f"{task}{at}",
         of=NAME,
         facet=facet,
     )
-    tokens = _right_tokens_of(is_of_task)
+    tokens = _right_tokens_of(is_of_task_and_length)
     shared: dict[str, Any] = {"unit_kind": TEXTS, "why_none": _why_not_forced}
     yield tokens.log_probability_metric(**shared)(
         name=f"{task}-logp{at}", of=f"{NAME}-logp", facet=facet
     )
-    yield tokens.kept_tokens_metric(**shared)(
+    yield tokens.leading_first_choices_metric(**shared)(
         name=f"{task}-until{at}", of=f"{NAME}-until", facet=facet
     )
 
@@ -274,7 +276,7 @@ SURVIVAL_TOKENS = (16, 32, 64, 128, 256, 512)
 """Lengths at which a remark says how many answers are still right."""
 
 
-def run_remarks(run: Run) -> tuple[str, ...]:
+def dial_and_survival_remarks(run: Run) -> tuple[str, ...]:
     """The path of each dial, and how long answers survive."""
     records = [r for r in run.records if r.probe == NAME and r.has_numbers]
     calibration = calibration_of(run.setup) if records else None

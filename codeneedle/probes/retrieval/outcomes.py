@@ -43,12 +43,12 @@ class QuestionOutcome:
         return None if is_unanswered(self.asked) else self.score.share
 
     @property
-    def is_read(self) -> bool:
+    def is_scored_without_reply(self) -> bool:
         """Whether the right answer was scored, and none was written."""
-        return is_read(self.asked)
+        return is_answer_scored_without_reply(self.asked)
 
 
-def is_read(asked: TextAnswer) -> bool:
+def is_answer_scored_without_reply(asked: TextAnswer) -> bool:
     """Whether the right answer of *asked* was scored, and none was written."""
     return asked.answer.reply is None and asked.answer.scores is not None
 
@@ -88,7 +88,7 @@ def score_of(text: TextRead, asked: TextAnswer) -> AnswerScore:
     Of a right answer that was read: whether greedy writing would give it.
     """
     scores = asked.answer.scores
-    if scores and is_read(asked):
+    if scores and is_answer_scored_without_reply(asked):
         is_right = scores.leading_first_choices == len(scores.logprobs)
         return AnswerScore(
             mode=Mode.CORRECT if is_right else Mode.DEPARTS, share=float(is_right)

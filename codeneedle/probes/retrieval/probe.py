@@ -11,7 +11,7 @@ from codeneedle.corpora.fitting import (
     STRETCHED,
     TooLong,
     Untrained,
-    larger_context,
+    context_holding_tokens,
 )
 from codeneedle.document import Document
 from codeneedle.engines.engine import Ability, Engine, Served
@@ -27,30 +27,34 @@ from codeneedle.probes.probe import (
     Calibrating,
     Probe,
     Question,
-    checked_observation,
+    check_and_dump_observation,
     previous_answers,
 )
 from codeneedle.probes.reading import (
     answer_by_reading,
-    chunk_tokens,
-    refuse_reading,
+    padded_chunk_tokens,
+    refuse_impossible_reading,
 )
 from codeneedle.probes.retrieval.asker import TextAsker, TextReader
-from codeneedle.probes.retrieval.calibrating import find_calibration
+from codeneedle.probes.retrieval.calibrating import measure_calibration
 from codeneedle.probes.retrieval.gate import Gate, skipped_lengths
-from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
+from codeneedle.probes.retrieval.metrics import (
+    METRICS,
+    dial_and_survival_remarks,
+    metrics_of_tasks,
+)
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.settings import (
     LENGTHS,
     RetrievalLayout,
     RetrievalSettings,
-    answer_room,
     check_template_keeps_text,
     expected_calibration,
     layout_of,
-    lengths_of,
+    most_question_and_answer_tokens,
     parse_fixed_levels,
     retrieval_layout,
+    sorted_distinct_lengths,
 )
 from codeneedle.probes.retrieval.task_kinds import TASKS
 from codeneedle.probes.retrieval.texts import questions_per_text, text_keys_to_ask
@@ -67,7 +71,7 @@ USUAL_ANSWER_TOKENS = 30
 """Written and forced together, for the time that a plan tells."""
 
 
-def _refuse_unfit(
+def _refuse_unfit_lengths(
     settings: RetrievalSettings, context: int, trained: int | None
 ) -> None:
     """
@@ -82,8 +86,8 @@ def _refuse_unfit(
         Untrained: If the weights were not trained for it.
         TooLong: If the context does not hold it.
     """
-    shortest, *_ = lengths = lengths_of(settings)
-    length, room = lengths[-1], answer_room(settings, context)
+    shortest, *_ = lengths = sorted_distinct_lengths(settings)
+    length, room = lengths[-1], most_question_and_answer_tokens(settings, context)
     needed = length + room
     if trained and length > trained:
         raise Untrained(
@@ -92,7 +96,7 @@ def _refuse_unfit(
             way=f"lengths up to {max(1, trained - room)}, or {STRETCHED}",
         )
     if needed > context:
-        fits = larger_context(needed, trained) is not None
+        fits = context_holding_tokens(needed, trained) is not None
         left = (context if fits else trained or context) - room
         least = min(shortest, LENGTHS[0])
         raise TooLong(
@@ -136,10 +140,12 @@ class RetrievalProbe(Probe):
                 )
         parse_fixed_levels(settings)
         if settings.reads:
-            refuse_reading(
+            refuse_impossible_reading(
                 estimates, wanted="--read-answers", otherwise="--no-read-answers"
             )
-        _refuse_unfit(settings, estimates.context, estimates.trained_context_limit)
+        _refuse_unfit_lengths(
+            settings, estimates.context, estimates.trained_context_limit
+        )
         return settings
 
     @override
@@ -165,7 +171,7 @@ class RetrievalProbe(Probe):
                 USUAL_ANSWER_TOKENS * questions_per_text(key.task, likely)
                 for key in keys
             ]
-            chunks = map(chunk_tokens, texts, own)
+            chunks = map(padded_chunk_tokens, texts, own)
             # A tool starts for each text, a server once.
             starts = 1 if estimates.engine.scores_prompts else len(texts)
             price = CELL * starts + Price.of_texts(*chunks)
@@ -186,7 +192,7 @@ class RetrievalProbe(Probe):
             ToolFailed: If that cannot be found out.
         """
         if NAME not in run.setup.probes:
-            check_template_keeps_text(run, lengths_of(settings)[-1])
+            check_template_keeps_text(run, sorted_distinct_lengths(settings)[-1])
         can_force = Ability.LOG_PROBABILITIES in run.engine.abilities
         graded = "" if can_force else f"{run.engine.name} tells no probabilities"
         return as_json(layout_of(settings, graded))
@@ -221,7 +227,7 @@ class RetrievalProbe(Probe):
         gate = Gate(context, observed, retrieval_layout(context.run.setup))
         asker = TextAsker(served, context, gate=gate)
         if calibration_of(context.run.setup) is None:
-            context.keep_calibration(NAME, as_json(find_calibration(asker)))
+            context.keep_calibration(NAME, as_json(measure_calibration(asker)))
         return asker
 
     @override
@@ -241,7 +247,7 @@ class RetrievalProbe(Probe):
             lambda: self.questions(context.run.setup),
             lambda read: TextReader(gate, read),
         )
-        return checked_observation(self, observed)
+        return check_and_dump_observation(self, observed)
 
     @override
     def why_incomparable(self, first: Setup, second: Setup) -> str:
@@ -272,10 +278,10 @@ class RetrievalProbe(Probe):
     @override
     def remarks(self, run: Run) -> tuple[str, ...]:
         """The path of each dial, how long answers survive."""
-        return run_remarks(run)
+        return dial_and_survival_remarks(run)
 
     @override
-    def gaps_in(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
+    def gap_phrases(self, record: CellRecord, setup: Setup) -> tuple[str, ...]:
         """Lengths that were not asked on purpose."""
         return tuple(
             f"{each.task} at {each.length:,} tokens was not asked: {each.reason}"

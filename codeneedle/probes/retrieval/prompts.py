@@ -15,7 +15,7 @@ WORDING = 1
 # --- wording
 
 
-def messages(
+def question_and_begun_answer(
     run: RunContext, text: TaskText, question: TextQuestion
 ) -> tuple[Message, Message]:
     """The chat that asks a question of *text*, its answer begun."""

@@ -17,7 +17,7 @@ from codeneedle.probes.observations import (
     file_name_of,
     keep_results,
     observation_of,
-    refuse_faults,
+    refuse_impossible_scores,
 )
 from codeneedle.probes.retrieval.tasks import Decoy, QuestionFields, TextQuestion
 from codeneedle.records.record import (
@@ -27,7 +27,7 @@ from codeneedle.records.record import (
     Setup,
     Share,
     from_json,
-    refuse_impossible,
+    refuse_unless_possible,
     shared_field_values,
 )
 from codeneedle.records.store import SETUP
@@ -164,7 +164,7 @@ class Calibration:
         """The level of each dial, by task."""
         return {dial.task: dial.level for dial in self.dials}
 
-    def size(self, task: str, length: int) -> Fitted:
+    def fitted_size(self, task: str, length: int) -> Fitted:
         """How many characters texts of *task* have at *length*."""
         place = (task, length)
         return next(size for size in self.sizes if (size.task, size.length) == place)
@@ -229,12 +229,12 @@ def calibration_of(setup: Setup) -> Calibration | None:
     for dial in calibration.dials if calibration else ():
         is_possible = any(step.level == dial.level for step in dial.path)
         what = f"the level of {dial.task} was never tried"
-        refuse_impossible(is_possible, what, file=SETUP)
+        refuse_unless_possible(is_possible, what, file=SETUP)
     if calibration is None:
         return None
     for task in setup.probes.get(NAME, {}).get("tasks", ()):
         what = f"nothing says how hard {task} is"
-        refuse_impossible(task in calibration.levels, what, file=SETUP)
+        refuse_unless_possible(task in calibration.levels, what, file=SETUP)
     return calibration
 
 
@@ -270,18 +270,18 @@ def retrieval_of(record: CellRecord) -> Retrieval | None:
     for name in retrieval.skipped:
         with_numbers = re.fullmatch(r".+-\d+-\d+", name)
         what = f"'{name}' is no text"
-        refuse_impossible(bool(with_numbers), what, file=file_name_of(record))
+        refuse_unless_possible(bool(with_numbers), what, file=file_name_of(record))
     for name, text in retrieval.answers.items():
         is_possible = name == text.key.name
         what = f"'{name}' is another text"
-        refuse_impossible(is_possible, what, file=file_name_of(record))
+        refuse_unless_possible(is_possible, what, file=file_name_of(record))
         for asked in text.answers:
             is_possible = bool(asked.items) and all(
                 at < len(text.decoys) for at in asked.decoys
             )
             what = f"the answer to {asked.name} does not belong to its question"
-            refuse_impossible(is_possible, what, file=file_name_of(record))
-        refuse_faults(
+            refuse_unless_possible(is_possible, what, file=file_name_of(record))
+        refuse_impossible_scores(
             (asked.answer for asked in text.answers), file=file_name_of(record)
         )
     return retrieval

@@ -83,7 +83,7 @@ def score_answer(question: TextQuestion, reply: str) -> AnswerScore:
     return _BY_SHAPE[question.shape](question, answer)
 
 
-def is_enough(question: TextQuestion, reply: str) -> bool:
+def is_score_settled(question: TextQuestion, reply: str) -> bool:
     """Whether *reply*, of which more may come, scores as it will at its end."""
     if question.shape is Shape.LINES:
         return len(_answer_lines(question, reply)) > len(question.items)
@@ -107,7 +107,7 @@ def _score_items(question: TextQuestion, answer: str) -> AnswerScore:
 
     An item of a decoy among them is an intrusion before anything is a near miss.
     """
-    said = _items_said(question, answer)[: len(question.items)]
+    said = _said_items_and_decoys(question, answer)[: len(question.items)]
     right = [item for item in question.items if item in said]
     share = len(right) / len(question.items)
     if share == 1:
@@ -138,7 +138,7 @@ def _intrusion_score(
     )
 
 
-def _items_said(question: TextQuestion, answer: str) -> list[str]:
+def _said_items_and_decoys(question: TextQuestion, answer: str) -> list[str]:
     """
     Items and payloads of decoys in *answer*, none twice, in order.
 
@@ -264,7 +264,7 @@ def _failure_mode(answer: str) -> Mode:
     """What an answer is that no payload explains: loop, refusal, salad, or wrong."""
     words = re.findall(r"[\w']+", answer.lower())
     # The last word may have been cut by the limit of the reply.
-    if _is_loop(words) or _is_loop(words[:-1]):
+    if _ends_in_loop(words) or _ends_in_loop(words[:-1]):
         return Mode.REPETITION
     if _REFUSAL.search(answer):
         return Mode.REFUSAL
@@ -277,7 +277,7 @@ def _failure_mode(answer: str) -> Mode:
     return Mode.SALAD if is_salad else Mode.WRONG
 
 
-def _is_loop(words: Sequence[str]) -> bool:
+def _ends_in_loop(words: Sequence[str]) -> bool:
     """Whether the end of *words*, half of them or more, is one phrase said over."""
     for period in range(1, len(words) // LOOPS + 1):
         run = 0

@@ -13,7 +13,7 @@ from codeneedle.errors import BadInput, UnknownName
 from codeneedle.probes.cell import RunContext, tokenizing
 from codeneedle.probes.observations import settings_in
 from codeneedle.probes.prompts import PromptForm
-from codeneedle.probes.retrieval.prompts import WORDING, messages
+from codeneedle.probes.retrieval.prompts import WORDING, question_and_begun_answer
 from codeneedle.probes.retrieval.record import (
     NAME,
     Calibration,
@@ -142,7 +142,7 @@ class RetrievalSettings(Struct, frozen=True, forbid_unknown_fields=True):
     ] = False
 
 
-def lengths_of(settings: RetrievalSettings) -> tuple[int, ...]:
+def sorted_distinct_lengths(settings: RetrievalSettings) -> tuple[int, ...]:
     """The lengths asked for, in tokens, each once, shortest first."""
     return tuple(sorted({*settings.lengths}))
 
@@ -176,13 +176,15 @@ def parse_fixed_levels(settings: RetrievalSettings) -> dict[str, int]:
     return fixed
 
 
-def answer_room(settings: RetrievalSettings, context: int) -> int:
+def most_question_and_answer_tokens(settings: RetrievalSettings, context: int) -> int:
     """
     Tokens that the longest question of the tasks and its answer may take.
 
     That of texts as long as *context*, where those asked for are longer.
     """
-    characters = CHARACTERS_PER_TOKEN * min(context, lengths_of(settings)[0])
+    characters = CHARACTERS_PER_TOKEN * min(
+        context, sorted_distinct_lengths(settings)[0]
+    )
     longest = max(
         (
             len(question.prompt)
@@ -190,7 +192,7 @@ def answer_room(settings: RetrievalSettings, context: int) -> int:
             + ANSWER_FACTOR * len(question.payload)
             for task in settings.tasks
             for dial in range(len(TASKS[task].levels))
-            for text in _texts_that_fit(task, dial, characters)
+            for text in _one_text_if_it_fits(task, dial, characters)
             for question in text.questions
         ),
         default=0,
@@ -199,7 +201,7 @@ def answer_room(settings: RetrievalSettings, context: int) -> int:
     return own + TEMPLATE_TOKENS + ANSWER_EXTRA_TOKENS
 
 
-def _texts_that_fit(task: str, dial: int, characters: int) -> tuple[TaskText, ...]:
+def _one_text_if_it_fits(task: str, dial: int, characters: int) -> tuple[TaskText, ...]:
     """A text of one question; none if the level takes a longer one."""
     try:
         return make_texts(
@@ -266,7 +268,7 @@ def layout_of(settings: RetrievalSettings, graded: str = "") -> RetrievalLayout:
     """What a setup stores of *settings*; *graded* says why no answer is forced."""
     return RetrievalLayout(
         tasks=tuple(dict.fromkeys(settings.tasks)),
-        lengths=lengths_of(settings),
+        lengths=sorted_distinct_lengths(settings),
         depths=tuple(sorted(set(settings.depths))),
         questions=settings.questions,
         dial=tuple(
@@ -297,7 +299,9 @@ def check_template_keeps_text(run: RunContext, length: int) -> None:
     )
     (question,) = text.questions
     with tokenizing(run.engine, run.folder) as tokenizer:
-        prompt = tokenizer.render(messages(run, text, question), NO_THINK_ARGS)
+        prompt = tokenizer.render(
+            question_and_begun_answer(run, text, question), NO_THINK_ARGS
+        )
     # Templates may drop white space around a message.
     for what, part in (("the text", text.text.strip()), ("question", question.prompt)):
         if part not in prompt:

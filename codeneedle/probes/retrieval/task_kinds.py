@@ -121,7 +121,7 @@ _VERBS = _words(
 _PREPOSITIONS = _words("near behind under beside above before after without")
 
 
-def _sentences(chance: Chance) -> Iterator[str]:
+def _draw_endless_sentences(chance: Chance) -> Iterator[str]:
     """Sentences of 40 to 75 characters, drawn from words that no task asks for."""
     while True:
         yield (
@@ -170,7 +170,7 @@ def _make_single_number(spec: TextSpec) -> Material:
         at=(0,),
     )
     line = PlacedLine(depth, f"The magic number for {key} is {value}.")
-    return Material([line], [question], _sentences(spec.chance))
+    return Material([line], [question], _draw_endless_sentences(spec.chance))
 
 
 # --- multikey, multivalue, multiquery, nth
@@ -214,7 +214,7 @@ def _draw_keys_and_values(spec: TextSpec, count: int) -> _Pairs:
     if kind == "word":
         keys, digits = chance.make_distinct(lambda: _invent_word(chance), count), 5
     else:
-        keys, digits = chance.distinct(_CITIES, count), 3
+        keys, digits = chance.pick_distinct(_CITIES, count), 3
     return _Pairs(
         keys, chance.make_distinct(lambda: _draw_number(chance, digits), count)
     )
@@ -238,7 +238,7 @@ def _make_multikey(spec: TextSpec) -> Material:
         for n, depth in enumerate(spec.depths)
     ]
     lines = [PlacedLine(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Material(lines, questions, _sentences(spec.chance))
+    return Material(lines, questions, _draw_endless_sentences(spec.chance))
 
 
 def _asked_then_even_depths(spec: TextSpec, count: int) -> list[float]:
@@ -266,7 +266,7 @@ def _make_multivalue(spec: TextSpec) -> Material:
     """Two keys, so that the values of one are decoys for the other."""
     count = spec.level.count
     numbers = spec.chance.make_distinct(lambda: _draw_number(spec.chance, 3), 2 * count)
-    keys = [key for key in spec.chance.distinct(_CITIES, 2) for _ in range(count)]
+    keys = [key for key in spec.chance.pick_distinct(_CITIES, 2) for _ in range(count)]
     pairs = _Pairs(keys, numbers, "One of the codes of {} is {}.")
     lines, questions = [], []
     for half, depth in enumerate((*spec.depths, 1 - spec.depths[0])[:2]):
@@ -290,7 +290,7 @@ def _make_multivalue(spec: TextSpec) -> Material:
                     shape=Shape.ITEMS,
                 )
             )
-    return Material(lines, questions, _sentences(spec.chance))
+    return Material(lines, questions, _draw_endless_sentences(spec.chance))
 
 
 def _make_multiquery(spec: TextSpec) -> Material:
@@ -318,7 +318,7 @@ def _make_multiquery(spec: TextSpec) -> Material:
             )
         )
     lines = [PlacedLine(place, pairs.line(n)) for n, place in enumerate(places)]
-    return Material(lines, questions, _sentences(spec.chance))
+    return Material(lines, questions, _draw_endless_sentences(spec.chance))
 
 
 def _make_nth_code(spec: TextSpec) -> Material:
@@ -347,7 +347,7 @@ def _make_nth_code(spec: TextSpec) -> Material:
         PlacedLine(p, f"A code of {city} is {numbers[n]}.")
         for n, p in enumerate(places)
     ]
-    return Material(lines, questions, _sentences(spec.chance))
+    return Material(lines, questions, _draw_endless_sentences(spec.chance))
 
 
 # --- variables
@@ -387,7 +387,9 @@ def _make_variable_chains(spec: TextSpec) -> Material:
     )
     # Of one question, the second chain holds the decoys alone.
     sides = zip(spec.depths, chains, reversed(chains), strict=False)
-    return Material(lines, [ask(*side) for side in sides], _sentences(chance))
+    return Material(
+        lines, [ask(*side) for side in sides], _draw_endless_sentences(chance)
+    )
 
 
 def _question_for_chain_names(
@@ -435,9 +437,11 @@ def _question_for_chain_value(
 def _make_twin_functions(spec: TextSpec) -> Material:
     """Functions whose names differ in the last character, and bodies in some lines."""
     chance, level, family = spec.chance, spec.level, spec.level.count
-    keys = chance.distinct(_NOUNS, level.lines)
-    stem = "_".join(chance.distinct(_NOUNS, 2))
-    names = [f"{stem}_{letter}" for letter in chance.distinct(_LETTERS.lower(), family)]
+    keys = chance.pick_distinct(_NOUNS, level.lines)
+    stem = "_".join(chance.pick_distinct(_NOUNS, 2))
+    names = [
+        f"{stem}_{letter}" for letter in chance.pick_distinct(_LETTERS.lower(), family)
+    ]
     bodies = [
         "\n".join(
             f'    {key} = "{value}"' for key, value in zip(keys, body, strict=True)
@@ -464,7 +468,7 @@ def _make_twin_functions(spec: TextSpec) -> Material:
         PlacedLine(place, f"\ndef {names[n]}():\n{bodies[n]}\n")
         for n, place in enumerate(_asked_then_even_depths(spec, family))
     ]
-    return Material(lines, questions, _sentences(chance))
+    return Material(lines, questions, _draw_endless_sentences(chance))
 
 
 def _twin_values(spec: TextSpec) -> Iterator[list[str]]:
@@ -508,7 +512,7 @@ _WHAT = {
 def _make_described_functions(spec: TextSpec) -> Material:
     """Functions of invented names; no two do the same, so a description fits one."""
     chance, count = spec.chance, spec.level.count
-    kinds = chance.distinct([*itertools.product(_WHAT, _WHICH)], count)
+    kinds = chance.pick_distinct([*itertools.product(_WHAT, _WHICH)], count)
     names = chance.make_distinct(lambda: _invent_word(chance), count)
     questions = [
         QuestionDraft(
@@ -540,7 +544,7 @@ def _make_described_functions(spec: TextSpec) -> Material:
             _asked_then_even_depths(spec, count), names, kinds, strict=True
         )
     ]
-    return Material(lines, questions, _sentences(chance))
+    return Material(lines, questions, _draw_endless_sentences(chance))
 
 
 # --- ledger
@@ -572,7 +576,7 @@ def _make_ledger(spec: TextSpec) -> Material:
         shape=Shape.LINES,
         joint="\n",
     )
-    return Material(lines, [question], _sentences(chance))
+    return Material(lines, [question], _draw_endless_sentences(chance))
 
 
 # --- common-words
@@ -584,7 +588,7 @@ _ROW = 10
 def _make_common_words(spec: TextSpec) -> Material:
     """Words in random order, of which some occur several times as often as others."""
     chance, count, more = spec.chance, spec.level.count, spec.level.differ
-    words = chance.distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
+    words = chance.pick_distinct([*_NOUNS, *_ANIMALS], _RARE_WORDS + count)
     common, rare = words[:count], words[count:]
     deck = [*rare, *(common * more)]
     length = sum(len(word) + 1 for word in deck)
@@ -596,7 +600,7 @@ def _make_common_words(spec: TextSpec) -> Material:
             hint="Choose a greater length, or an easier level.",
         )
     placed: list[str] = []
-    decks = iter(lambda: chance.distinct(deck, len(deck)), None)
+    decks = iter(lambda: chance.pick_distinct(deck, len(deck)), None)
     room = spec.characters
     for word in itertools.chain.from_iterable(decks):
         room -= len(word) + 1

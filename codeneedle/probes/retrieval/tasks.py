@@ -104,7 +104,7 @@ class Chance:
         """One of *values*."""
         return values[self.below(len(values))]
 
-    def distinct(self, values: Sequence[_Value], count: int) -> list[_Value]:
+    def pick_distinct(self, values: Sequence[_Value], count: int) -> list[_Value]:
         """*count* of *values*, none twice, in random order."""
         left = list(values)
         return [left.pop(self.below(len(left))) for _ in range(count)]

@@ -52,12 +52,12 @@ def questions_per_text(task: str, calibration: Calibration) -> int:
     return TASKS[task].per_text(TASKS[task].levels[calibration.levels[task]])
 
 
-def text_of(setup: Setup, key: TextKey) -> TaskText:
+def make_text_of_key(setup: Setup, key: TextKey) -> TaskText:
     """The text of *key*, the same for every pair."""
     calibration = known_calibration(setup)
-    (text,) = texts_of(
+    (text,) = make_texts_of_run(
         setup,
-        calibration.size(key.task, key.length),
+        calibration.fitted_size(key.task, key.length),
         calibration.levels[key.task],
         retrieval_layout(setup).questions,
         only=key.number,
@@ -65,7 +65,7 @@ def text_of(setup: Setup, key: TextKey) -> TaskText:
     return text
 
 
-def texts_of(
+def make_texts_of_run(
     setup: Setup,
     size: Fitted,
     level: int,

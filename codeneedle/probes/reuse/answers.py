@@ -48,7 +48,7 @@ def comparison_blocks(questions: Sequence[ReuseQuestion]) -> Document:
     rows = [_answer_row(each, answer) for each in questions for answer in each.answers]
     yield Table(HEADINGS, rows, words={"question", "cache", "reply"})
     for question in questions:
-        yield from _reply_blocks(question)
+        yield from _differing_reply_blocks(question)
 
 
 def _answer_row(question: ReuseQuestion, answer: Answer) -> list[str]:
@@ -59,18 +59,24 @@ def _answer_row(question: ReuseQuestion, answer: Answer) -> list[str]:
     counts = f"{answer.cached_tokens:,} of {answer.prompt_tokens:,}"
     if way is CacheState.COLD:
         return [*where, counts, "", ""]
-    change = question.nats_difference(way)
+    change = question.largest_token_nats_difference(way)
     nats = number_text(math.nan if change is None else change, digits=4)
-    return [*where, counts, nats, OTHER if question.reply_differs(way) else SAME]
+    return [
+        *where,
+        counts,
+        nats,
+        OTHER if question.differs_from_cold_reply(way) else SAME,
+    ]
 
 
-def _reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
+def _differing_reply_blocks(question: ReuseQuestion) -> Iterator[Block]:
     """The cold reply to a question, beside those that are not the same."""
-    cold = question.answer(CacheState.COLD)
+    cold = question.comparable_answer(CacheState.COLD)
     others = [
         answer
         for way in REUSED
-        if question.reply_differs(way) and (answer := question.answer(way)) is not None
+        if question.differs_from_cold_reply(way)
+        and (answer := question.comparable_answer(way)) is not None
     ]
     if cold is None or not others:
         return

@@ -43,7 +43,9 @@ def _changed_reply_flags(record: CellRecord, _setup: Setup) -> Sequence[float]:
     """1.0 for each reply from a reused cache that differs from the cold one; else 0."""
     questions = reuse_of(record).questions
     differing = [
-        question.reply_differs(way) for question in questions for way in REUSED
+        question.differs_from_cold_reply(way)
+        for question in questions
+        for way in REUSED
     ]
     return [float(differs) for differs in differing if differs is not None]
 

@@ -32,9 +32,9 @@ from codeneedle.probes.reuse.metrics import METRICS, PHRASES
 from codeneedle.probes.reuse.prompts import (
     FirstTurn,
     ReuseText,
-    function_count,
-    made_text,
-    request_of_lines,
+    build_lines_request,
+    function_count_for_length,
+    make_reuse_text,
 )
 from codeneedle.probes.reuse.record import (
     LEAST_LENGTH,
@@ -48,7 +48,7 @@ from codeneedle.probes.reuse.record import (
     ReuseLayout,
     ReuseQuestion,
     ReuseSettings,
-    reuse_in,
+    parse_stored_reuse,
     reuse_layout,
     reuse_of,
 )
@@ -146,16 +146,18 @@ class ReuseProbe(Probe):
         setup = context.run.setup
         if not observed.facts:
             length = reuse_layout(setup).text_tokens
-            functions = function_count(length, served.tokenizer, seed=setup.seed)
+            functions = function_count_for_length(
+                length, served.tokenizer, seed=setup.seed
+            )
             observed.facts = as_json(ReuseFacts(functions))
-        text = made_text(observed.facts["functions"], seed=setup.seed)
+        text = make_reuse_text(observed.facts["functions"], seed=setup.seed)
         return _ReuseAsker(served, context, text=text)
 
     @override
     def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if no way could be compared; None before the first reason."""
-        reuse = reuse_in(observed, file=NAME)
-        gaps = [gap for way in REUSED for gap in reuse.gaps(way)]
+        reuse = parse_stored_reuse(observed, file=NAME)
+        gaps = [gap for way in REUSED for gap in reuse.gap_reasons(way)]
         if not gaps or any(
             reuse.largest_nats_difference(way) is not None for way in REUSED
         ):
@@ -191,13 +193,13 @@ class ReuseProbe(Probe):
         return tuple(_difference_phrases(by_pair, reference))
 
     @override
-    def gaps_in(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
+    def gap_phrases(self, record: CellRecord, _setup: Setup) -> tuple[str, ...]:
         """Ways in which no cache could be compared."""
         reuse = reuse_of(record)
         return tuple(
             f"not compared {PHRASES[way]}: {gap}"
             for way in REUSED
-            for gap in reuse.gaps(way)
+            for gap in reuse.gap_reasons(way)
         )
 
 
@@ -240,13 +242,13 @@ class _ReuseAsker(Asker):
         first = self.ask_and_refuse_cut_prompt(
             self.text.text,
             reuse_layout(self.context.run.setup).text_tokens,
-            lambda: self.ask_with_retries(lambda: self._first_reply(before)),
+            lambda: self.ask_with_retries(lambda: self._ask_first_question(before)),
         )
         turn = FirstTurn(before, first.text)
         answers = []
         for way in CacheState:
             self.context.report_substep(f"{needle.name}: {way}")
-            answers.append(self._answer_in_way(way, needle, turn, other))
+            answers.append(self._ask_and_score_in_way(way, needle, turn, other))
         return ReuseQuestion(
             function=needle.name,
             before=before.name,
@@ -254,7 +256,7 @@ class _ReuseAsker(Asker):
             answers=tuple(answers),
         )
 
-    def _answer_in_way(
+    def _ask_and_score_in_way(
         self, way: CacheState, needle: NeedleFacts, turn: FirstTurn, other: NeedleFacts
     ) -> Answer:
         """
@@ -264,22 +266,24 @@ class _ReuseAsker(Asker):
         cell.
         """
         run, text = self.context.run, self.text.text
-        question = request_of_lines(run, text, needle, tokens=REPLY_TOKENS, before=turn)
+        question = build_lines_request(
+            run, text, needle, tokens=REPLY_TOKENS, before=turn
+        )
         right = "\n".join(needle.lines)
 
-        def write() -> Reply:
+        def prepare_cache_and_write() -> Reply:
             self._prepare_cache(way, turn.needle, other)
-            return self.send(question)
+            return self.send_once(question)
 
-        def force() -> Forced:
+        def prepare_cache_and_force() -> Forced:
             self._prepare_cache(way, turn.needle, other)
             return self.served.client.force(question, right)
 
         try:
-            with self.context.timing_requests():
+            with self.context.record_request_span():
                 reply, scored = (
-                    self.ask_with_retries(write),
-                    self.ask_with_retries(force),
+                    self.ask_with_retries(prepare_cache_and_write),
+                    self.ask_with_retries(prepare_cache_and_force),
                 )
         except (CannotSave, NoScores) as error:
             return Answer(name=way, error=one_line(str(error)))
@@ -306,9 +310,9 @@ class _ReuseAsker(Asker):
         *before* is what a first turn asks, *other* what is asked behind a shared text.
         """
         if way is CacheState.TURN:
-            self._first_reply(before)
+            self._ask_first_question(before)
         elif way is CacheState.PREFIX:
-            self._first_reply(other, tokens=1)
+            self._ask_first_question(other, tokens=1)
         else:
             # Another prompt replaces all that is in the cache.
             self.served.client.complete(Completion(prompt="\n", max_tokens=1))
@@ -319,17 +323,19 @@ class _ReuseAsker(Asker):
 
     def _save_cache_or_why_not(self, other: NeedleFacts) -> str:
         """Save a cache with the text and another question; the error if that fails."""
-        self._first_reply(other, tokens=1)
+        self._ask_first_question(other, tokens=1)
         try:
             self.served.save_cache()
         except CannotSave as error:
             return one_line(str(error))
         return ""
 
-    def _first_reply(self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS) -> Reply:
+    def _ask_first_question(
+        self, needle: NeedleFacts, *, tokens: int = REPLY_TOKENS
+    ) -> Reply:
         """The reply to *needle* as the first question of a conversation."""
         run, text = self.context.run, self.text.text
-        return self.send(request_of_lines(run, text, needle, tokens=tokens))
+        return self.send_once(build_lines_request(run, text, needle, tokens=tokens))
 
 
 # --- remarks
@@ -352,7 +358,9 @@ def _difference_phrases(
             continue
         is_notable = True
         questions = by_pair[pair].questions
-        others = sum(question.reply_differs(way) or False for question in questions)
+        others = sum(
+            question.differs_from_cold_reply(way) or False for question in questions
+        )
         beside = "" if pair == reference else f", with {reference} by {noise:.2f}"
         yield (
             f"{pair} differs {PHRASES[way]}: by up to {nats:.2f} nats per token"

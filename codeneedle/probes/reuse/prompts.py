@@ -12,7 +12,7 @@ from codeneedle.probes.prompts import build_request
 from codeneedle.probes.recall.prompts import (
     chat_messages,
     completion_prompt,
-    question,
+    question_text,
 )
 from codeneedle.probes.thinking import NO_THINK_PREFILL
 
@@ -37,7 +37,7 @@ class ReuseText:
     functions: tuple[NeedleFacts, ...]
 
 
-def made_text(functions: int, *, seed: int) -> ReuseText:
+def make_reuse_text(functions: int, *, seed: int) -> ReuseText:
     """A text of that many functions, the same on any platform and Python."""
     text = generate_text(_knobs_of_functions(functions, seed))
     count = text.count("\n")
@@ -55,7 +55,9 @@ def made_text(functions: int, *, seed: int) -> ReuseText:
     )
 
 
-def function_count(length: int, tokenizer: Tokenizer | None, *, seed: int) -> int:
+def function_count_for_length(
+    length: int, tokenizer: Tokenizer | None, *, seed: int
+) -> int:
     """
     Number of functions in a text of *length* tokens, `FEWEST_FUNCTIONS` at least.
 
@@ -89,7 +91,7 @@ class FirstTurn:
     answer: str
 
 
-def request_of_lines(
+def build_lines_request(
     run: RunContext,
     text: str,
     needle: NeedleFacts,
@@ -117,7 +119,7 @@ def request_of_lines(
         messages = (
             messages[0],
             Message("assistant", before.answer),
-            Message("user", question(needle)),
+            Message("user", question_text(needle)),
             *begun,
         )
     return build_request(run.setup, prompt=prompt, messages=messages, tokens=tokens)

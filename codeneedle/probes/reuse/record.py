@@ -14,7 +14,7 @@ from codeneedle.probes.observations import (
     Observed,
     file_name_of,
     observation_of,
-    refuse_faults,
+    refuse_impossible_scores,
     settings_in,
 )
 from codeneedle.records.record import MOST_TOKENS, CellRecord, Setup, from_json
@@ -106,26 +106,32 @@ class ReuseQuestion:
     answers: tuple[Answer, ...]
     """One per `CacheState`, its name; the cold one first."""
 
-    def answer(self, way: CacheState) -> Answer | None:
+    def comparable_answer(self, way: CacheState) -> Answer | None:
         """The answer in one *way*; None if it cannot be compared."""
         answers = (a for a in self.answers if a.name == way and not a.error)
         return next(answers, None)
 
-    def nats_difference(self, way: CacheState) -> float | None:
+    def largest_token_nats_difference(self, way: CacheState) -> float | None:
         """
         The largest change of a right token's log-probability, in nats.
 
         None where *way*, or the cold answer, has a gap.
         """
-        cold, again = self.answer(CacheState.COLD), self.answer(way)
+        cold, again = (
+            self.comparable_answer(CacheState.COLD),
+            self.comparable_answer(way),
+        )
         if cold is None or again is None or not (cold.scores and again.scores):
             return None
         both = zip(cold.scores.logprobs, again.scores.logprobs, strict=False)
         return max((abs(one - other) for one, other in both), default=None)
 
-    def reply_differs(self, way: CacheState) -> bool | None:
+    def differs_from_cold_reply(self, way: CacheState) -> bool | None:
         """Whether the reply differs from the cold one; None where one is missing."""
-        cold, again = self.answer(CacheState.COLD), self.answer(way)
+        cold, again = (
+            self.comparable_answer(CacheState.COLD),
+            self.comparable_answer(way),
+        )
         return None if cold is None or again is None else cold.text != again.text
 
 
@@ -144,10 +150,12 @@ class Reuse:
 
     def largest_nats_difference(self, way: CacheState) -> float | None:
         """The largest difference of all questions; None if all have gaps."""
-        differences = (question.nats_difference(way) for question in self.questions)
+        differences = (
+            question.largest_token_nats_difference(way) for question in self.questions
+        )
         return max((nats for nats in differences if nats is not None), default=None)
 
-    def gaps(self, way: CacheState) -> list[str]:
+    def gap_reasons(self, way: CacheState) -> list[str]:
         """The distinct reasons why answers could not be compared."""
         answers = (a for question in self.questions for a in question.answers)
         errors = (a.error for a in answers if a.name == way)
@@ -161,10 +169,12 @@ def reuse_of(record: CellRecord) -> Reuse:
     Raises:
         BadRecord: If it has another layout.
     """
-    return reuse_in(observation_of(record, Observed), file=file_name_of(record))
+    return parse_stored_reuse(
+        observation_of(record, Observed), file=file_name_of(record)
+    )
 
 
-def reuse_in(stored: Observed, *, file: str) -> Reuse:
+def parse_stored_reuse(stored: Observed, *, file: str) -> Reuse:
     """
     What is *stored* in a *file*.
 
@@ -177,7 +187,7 @@ def reuse_in(stored: Observed, *, file: str) -> Reuse:
         for answer in stored.answers.values()
     )
     for question in questions:
-        refuse_faults(question.answers, file=file)
+        refuse_impossible_scores(question.answers, file=file)
     return Reuse(questions)
 
 

@@ -38,7 +38,7 @@ def crossover_phrase(
     points = [
         (depth, speeds[depth] / others[depth])
         for depth in sorted(speeds.keys() & others.keys())
-        if _are_apart(record, reference, test, depth)
+        if _differ_beyond_noise(record, reference, test, depth)
     ]
     if not points:
         return ""
@@ -50,7 +50,7 @@ def crossover_phrase(
     return "always" if ends_faster else "never"
 
 
-def _are_apart(
+def _differ_beyond_noise(
     record: CellRecord, reference: CellRecord, test: str, depth: int
 ) -> bool:
     """Whether the speeds of two cells differ by more than the noise of both."""

@@ -76,7 +76,7 @@ def _test_speeds(
     return getattr(at, test) if at else ()
 
 
-def _why_no_speed(
+def _gap_status_and_reason(
     record: CellRecord, setup: Setup, *, depth: int | None
 ) -> tuple[str, str] | None:
     """Status and reason of a *depth* that has none; None if it has, or is not there."""
@@ -91,7 +91,7 @@ def _speed_metric(test: str, depth: int | None) -> Metric:
         unit="tokens/s",
         better="higher",
         values=functools.partial(_test_speeds, test=test, depth=depth),
-        gap=functools.partial(_why_no_speed, depth=depth),
+        gap=functools.partial(_gap_status_and_reason, depth=depth),
         quantity="speed",
         is_prompt_speed=test == "pp",
         of="" if depth is None else test,

@@ -235,7 +235,7 @@ class ThroughputProbe(Probe):
         known = {at.depth: at for at in previous.speeds} if previous else {}
         measured: list[DepthSpeeds] = []
         first: Speeds | None = None
-        with context.timing_tool():
+        with context.record_tool_time():
             for depth in chosen.depths:
                 speeds, report = known.get(depth), None
                 if speeds is None:
@@ -272,7 +272,8 @@ class ThroughputProbe(Probe):
         """
         measured = {r.pair: r for r in run.records if r.probe == NAME}
         apart = tuple(
-            _phrase_without_kernel(measured[p]) for p in most_precise_first(measured)
+            _speed_without_kernel_phrase(measured[p])
+            for p in most_precise_first(measured)
         )
         return (*_remarks_on_pairs(measured), *filter(None, apart))
 
@@ -298,10 +299,12 @@ def _remarks_on_pairs(measured: Mapping[Pair, CellRecord]) -> tuple[str, ...]:
             remarks[ONCE].append(pair)
         if throughput_of(records[pair]).load > 1:
             remarks[OVERLOADED].append(pair)
-    return tuple(f"{phrase}: {_list_of(pairs)}" for phrase, pairs in remarks.items())
+    return tuple(
+        f"{phrase}: {_first_pairs_phrase(pairs)}" for phrase, pairs in remarks.items()
+    )
 
 
-def _phrase_without_kernel(record: CellRecord) -> str:
+def _speed_without_kernel_phrase(record: CellRecord) -> str:
     """Writing speed at the greatest depth, without a kernel; empty with one."""
     stored = throughput_of(record).speeds if record.observation else ()
     deepest = next((at for at in reversed(stored) if at.tg), None)
@@ -385,12 +388,12 @@ def _measure_depth(
         silence_s=silence_limit_s(
             depth, chosen.prompt_tokens, before[-1] if before else None
         ),
-        note=context.observe_tool,
+        note=context.record_tool_run,
         progress=lambda what: context.report_step(done, total, f"{where}: {what}"),
     )
 
 
-def _list_of(pairs: list[Pair]) -> str:
+def _first_pairs_phrase(pairs: list[Pair]) -> str:
     """``f16/f16, q8_0/q8_0 and 3 more``: the first `NAMED` of *pairs*."""
     names = ", ".join(str(pair) for pair in pairs[:NAMED])
     more = len(pairs) - NAMED

@@ -24,7 +24,7 @@ from codeneedle.probes.transcript.record import (
     NAME,
     TranscriptLayout,
     TurnFacts,
-    scored_turns,
+    scores_by_turn,
     transcript_layout,
     turn_answers,
 )
@@ -84,14 +84,14 @@ def _turn_row(turn: CountedTurn, kinds: Sequence[Kind]) -> list[str]:
 
 def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
     """The turns of *record*."""
-    for name in scored_turns(record, run.setup):
+    for name in scores_by_turn(record, run.setup):
         show = functools.partial(_turn_document, run, record, name)
         yield ScoredAnswer(name=name, show=show)
 
 
 def overview(run: Run, record: CellRecord) -> Document:
     """One line per turn of *record*, with its scores or its error."""
-    chosen, scored = transcript_layout(run.setup), scored_turns(record, run.setup)
+    chosen, scored = transcript_layout(run.setup), scores_by_turn(record, run.setup)
     errors = {turn.name: turn.error for turn in turn_answers(record)}
     rows = []
     for turn in chosen.turns:
@@ -126,8 +126,8 @@ def _turn_document(run: Run, record: CellRecord, name: str, view: View) -> Docum
         run,
         record,
         name,
-        lambda of: scored_turns(of, run.setup),
-        text=_text_with_unknowns(turn, _turn_in_file(turn, chosen, file))
+        lambda of: scores_by_turn(of, run.setup),
+        text=_text_with_unknowns(turn, _read_recorded_turn(turn, chosen, file))
         if file
         else "",
         kind_at=turn.kind_at,
@@ -139,10 +139,10 @@ def _turn_document(run: Run, record: CellRecord, name: str, view: View) -> Docum
 def _unchanged_transcript(run: Run) -> Path | None:
     """The file that *run* measured; None if it is gone or has changed."""
     file = tomllib.loads(run.sweep).get(NAME, {}).get("file")
-    return Path(file) if file and _is_measured(run, Path(file)) else None
+    return Path(file) if file and _is_measured_file(run, Path(file)) else None
 
 
-def _is_measured(run: Run, file: Path) -> bool:
+def _is_measured_file(run: Run, file: Path) -> bool:
     """True if *file* exists and is the one that *run* measured."""
     try:
         sha256, _ = read_hash_and_conversations(file)
@@ -151,7 +151,7 @@ def _is_measured(run: Run, file: Path) -> bool:
     return sha256 == transcript_layout(run.setup).sha256
 
 
-def _turn_in_file(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
+def _read_recorded_turn(turn: TurnFacts, chosen: TranscriptLayout, file: Path) -> Turn:
     """The recording of *turn* in *file*; a file that was not measured is refused."""
     sha256, conversations = read_hash_and_conversations(file)
     if sha256 != chosen.sha256:

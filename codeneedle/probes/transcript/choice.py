@@ -21,12 +21,12 @@ from codeneedle.probes.transcript.record import (
     COPY,
     TranscriptLayout,
     TurnFacts,
-    copies_among,
+    copied_turn_names,
 )
 from codeneedle.probes.transcript.rendering import (
     Kind,
     RenderedTurn,
-    rendered_turns,
+    render_assistant_turns,
 )
 from codeneedle.text import plural
 
@@ -45,7 +45,7 @@ class CountedTurn:
     left_out: str = ""  # why it is not measured; empty if it is
 
 
-def counted_turns(
+def render_and_count_turns(
     conversations: Sequence[Conversation],
     template: ChatTemplate,
     *,
@@ -69,10 +69,10 @@ def counted_turns(
     counted = [
         _count_turn(turn, template, context)
         for number, conversation in enumerate(conversations, start=1)
-        for turn in rendered_turns(conversation, number, template)
+        for turn in render_assistant_turns(conversation, number, template)
     ]
     _refuse_too_many_faults(counted, conversations)
-    copies = copies_among(turn.facts for turn in counted if not turn.left_out)
+    copies = copied_turn_names(turn.facts for turn in counted if not turn.left_out)
     counted = [
         replace(turn, left_out=COPY) if turn.facts.name in copies else turn
         for turn in counted

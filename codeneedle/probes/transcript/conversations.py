@@ -137,7 +137,7 @@ def read_hash_and_conversations(path: Path) -> tuple[str, tuple[Conversation, ..
         BadInput: If it cannot be read; names the line.
     """
     sha256, data = read_hash_and_bytes(path)
-    return sha256, conversations_of(data, path)
+    return sha256, parse_and_check_conversations(data, path)
 
 
 def read_hash_and_bytes(
@@ -162,7 +162,7 @@ def read_hash_and_bytes(
     return hashlib.sha256(data).hexdigest(), data
 
 
-def conversations_of(
+def parse_and_check_conversations(
     data: bytes, path: Path, *, needs_assistant: bool = True
 ) -> tuple[Conversation, ...]:
     """
@@ -180,14 +180,16 @@ def conversations_of(
     Raises:
         BadInput: If more than `MOST_UNREAD` have a fault; names the first line.
     """
-    values = exports.join_record_lines(_parse_conversations(_decode(data, path)))
+    values = exports.join_record_lines(_parse_json_or_json_lines(_decode(data, path)))
     conversations = tuple(_conversation_or_fault(value, line) for line, value in values)
     faulty = [conversation for conversation in conversations if conversation.fault]
     turns = (turn for conversation in conversations for turn in conversation.turns)
     has_assistant = any(turn.role == "assistant" for turn in turns)
     most = max(1, int(MOST_UNREAD * len(conversations))) if needs_assistant else 0
     if faulty and (len(faulty) > most or not has_assistant):
-        raise _first_fault(faulty, len(conversations)).as_error(path, faulty[0].line)
+        raise _first_fault_error(faulty, len(conversations)).as_error(
+            path, faulty[0].line
+        )
     if needs_assistant and not has_assistant:
         raise _bad_file_error(path, "it has no message of an assistant")
     return conversations
@@ -204,7 +206,7 @@ def _decode(data: bytes, path: Path) -> str:
         raise _Wrong(f"it is not {what}").as_error(path, line) from error
 
 
-def _first_fault(faulty: Sequence[Conversation], of: int) -> "_Wrong":
+def _first_fault_error(faulty: Sequence[Conversation], of: int) -> "_Wrong":
     """The error of the first fault, and how many conversations have one."""
     more = f"; {len(faulty):,} of {of:,} conversations have a fault" * (len(faulty) > 1)
     return _Wrong(f"{faulty[0].fault}{more}")
@@ -249,7 +251,7 @@ class _Wrong(ValueError):  # noqa: N818 - named after the fact
 # --- JSON and JSON lines
 
 
-def _parse_conversations(text: str) -> Iterator[tuple[int, Any]]:
+def _parse_json_or_json_lines(text: str) -> Iterator[tuple[int, Any]]:
     """Each conversation, decoded, with its first line; a `_Wrong` if it is no JSON."""
     try:
         whole = _parse_json(text)
@@ -370,7 +372,7 @@ def _read_conversation(value: Any, line: int) -> Conversation:
         raise _Wrong("has neither 'messages' nor 'conversations'")
     if not messages:
         raise _Wrong("has no message")
-    turns, fault = _read_turns(messages)
+    turns, fault = _read_turns_until_fault(messages)
     system = _content_text(value.get("system"))
     if system and turns[0].role != "system":
         turns.insert(0, Turn(role="system", content=system))
@@ -384,7 +386,7 @@ def _read_conversation(value: Any, line: int) -> Conversation:
     )
 
 
-def _read_turns(messages: Sequence[Any]) -> tuple[list[Turn], str]:
+def _read_turns_until_fault(messages: Sequence[Any]) -> tuple[list[Turn], str]:
     """
     The turns up to the first that cannot be read, and why that is so.
 
@@ -466,7 +468,7 @@ def _read_share_gpt_turn(value: Json) -> Turn:
         return Turn(role=role, content=_content_text(content))
     return Turn(
         role="assistant",
-        calls=(_read_call(_parse_named_json(content, "a call that is")),),
+        calls=(_read_call(_parse_json_field(content, "a call that is")),),
     )
 
 
@@ -504,7 +506,7 @@ def _read_call(value: Any) -> Call:
 def _tool_definitions(value: Any) -> Iterator[Json]:
     """Definitions of tools in OpenAI's form; ShareGPT's are JSON in a text."""
     tools = (
-        _parse_named_json(value, "'tools' that are")
+        _parse_json_field(value, "'tools' that are")
         if isinstance(value, str) and value
         else value
     )
@@ -526,7 +528,7 @@ def _tool_definitions(value: Any) -> Iterator[Json]:
         )
 
 
-def _parse_named_json(text: Any, what: str) -> Any:
+def _parse_json_field(text: Any, what: str) -> Any:
     """*text* as JSON; *what* begins what a `_Wrong` says of it."""
     if not isinstance(text, str):
         raise _Wrong(f"has {what} no text")

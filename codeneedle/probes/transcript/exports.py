@@ -161,7 +161,7 @@ def _first_value(message: Json, keys: Sequence[str]) -> Any:
     return next((message[key] for key in keys if message.get(key) is not None), None)
 
 
-def _branch_to(
+def _take_branch_and_count_others(
     messages: Sequence[Any], last: Any, aside: Counter[str], *, by: Sequence[str] = ()
 ) -> list[Json]:
     """
@@ -246,7 +246,9 @@ def _is_llama(value: Json) -> bool:
 def _convert_llama(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, without its root."""
     about = value.get("conv", value)
-    shown = _branch_to(value["messages"], about.get("currNode"), aside)
+    shown = _take_branch_and_count_others(
+        value["messages"], about.get("currNode"), aside
+    )
     kept = [message for message in shown if message.get("type") != "root"]
     return {"messages": [_llama_message(message, aside) for message in kept]}
 
@@ -275,11 +277,11 @@ def _llama_message(message: Json, aside: Counter[str]) -> Json:
     if calls:
         made["tool_calls"] = calls
     if isinstance(extra, list) and extra:
-        made["content"] = [*map(_attachment_text, extra), message.get("content") or ""]
+        made["content"] = [*map(_attachment_part, extra), message.get("content") or ""]
     return made
 
 
-def _attachment_text(extra: Any) -> Any:
+def _attachment_part(extra: Any) -> Any:
     """What the page sends of an attachment: a text below its name, or a picture."""
     content = extra.get("content") if isinstance(extra, dict) else None
     if not isinstance(content, str) or extra.get("processedAsImages"):
@@ -305,7 +307,9 @@ def _is_chatgpt(value: Json) -> bool:
 def _convert_chatgpt(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, thoughts within the answers that follow them."""
     nodes = [each for each in value["mapping"].values() if isinstance(each, dict)]
-    shown = _branch_to(nodes, value.get("current_node"), aside, by=("parent",))
+    shown = _take_branch_and_count_others(
+        nodes, value.get("current_node"), aside, by=("parent",)
+    )
     said = (node.get("message") for node in shown)
     messages: list[Json] = []
     thoughts: list[str] = []
@@ -370,7 +374,9 @@ def _convert_claude(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown; texts of attached files stand before the message."""
     said = value["chat_messages"]
     if any(_first_value(m, _PARENTS) for m in said if isinstance(m, dict)):
-        said = _branch_to(said, value.get("current_leaf_message_uuid"), aside)
+        said = _take_branch_and_count_others(
+            said, value.get("current_leaf_message_uuid"), aside
+        )
     messages: list[Json] = []
     for message in said:
         role = {"human": "user"}.get(message.get("sender"), message.get("sender"))
@@ -454,7 +460,9 @@ def _convert_open_webui(value: Json, aside: Counter[str]) -> Json:
     """The branch that is shown, with the system prompt of the chat."""
     chat = value.get("chat", value)
     history = chat["history"]
-    shown = _branch_to([*history["messages"].values()], history.get("currentId"), aside)
+    shown = _take_branch_and_count_others(
+        [*history["messages"].values()], history.get("currentId"), aside
+    )
     messages = [_open_webui_message(message) for message in shown]
     params = chat.get("params")
     system = params.get("system") if isinstance(params, dict) else None

@@ -14,7 +14,7 @@ from codeneedle.probes.cell_metrics import OF_CELL
 from codeneedle.probes.metrics import Metric, RightTokens, UnitKind
 from codeneedle.probes.transcript.record import (
     NAME,
-    scored_turns,
+    scores_by_turn,
     scores_of_kind,
     transcript_layout,
     turn_answers,
@@ -44,8 +44,10 @@ def _scores_by_unit_or_turn(
     None for a unit with a turn that has no scores: what is left of a conversation would
     be compared with all of it. Units without such tokens are left out.
     """
-    chosen, scored = transcript_layout(setup), scored_turns(record, setup)
-    for name, turns in chosen.turns_by(lambda t: t.name if by_turn else chosen.unit(t)):
+    chosen, scored = transcript_layout(setup), scores_by_turn(record, setup)
+    for name, turns in chosen.turns_by(
+        lambda t: t.name if by_turn else chosen.unit_name(t)
+    ):
         if not any(turn.has_tokens_of_kind(kind) for turn in turns):
             continue
         parts = [
@@ -88,8 +90,8 @@ def metrics_of_token_class(
 
     loss = units.loss(_every_score) if enters_verdict else None
     yield units.log_probability_metric(**facts_of("logp"))(loss=loss)
-    yield units.first_choices_metric(**facts_of("right"))()
-    yield turns.kept_tokens_metric(**facts_of("breaks-at"))()
+    yield units.first_choice_percent_metric(**facts_of("right"))()
+    yield turns.leading_first_choices_metric(**facts_of("breaks-at"))()
 
 
 OVER_ALL: tuple[Metric, ...] = (
@@ -107,7 +109,7 @@ def token_class_metrics(setup: Setup) -> tuple[Metric, ...]:
     return tuple(
         metric
         for kind in Kind
-        if (units := chosen.units(kind))
+        if (units := chosen.unit_names(kind))
         for metric in metrics_of_token_class(
             kind, enters_verdict=len(units) >= FEWEST_UNITS
         )

@@ -34,8 +34,8 @@ from codeneedle.probes.prompts import template_with_past_date
 from codeneedle.probes.transcript.choice import (
     CountedTurn,
     caveats,
-    counted_turns,
     dropped_field_phrases,
+    render_and_count_turns,
 )
 from codeneedle.probes.transcript.conversations import (
     is_about_unreadable,
@@ -88,11 +88,13 @@ class TranscriptProbe(Probe):
                 not take a conversation, or no turn fits.
             CodeneedleError: If rendering fails.
         """
-        read_hash_and_conversations(_chosen_file(settings))
+        read_hash_and_conversations(_require_transcript_file(settings))
         if not estimates.has_asked_probe(NAME):
-            turns = _counted_turns(settings, estimates.engine, estimates.context)
+            turns = _read_and_count_turns_once(
+                settings, estimates.engine, estimates.context
+            )
             if all(turn.left_out for turn in turns):
-                raise _nothing_left_error(settings, turns)
+                raise _no_forceable_turn_error(settings, turns)
         return settings
 
     @override
@@ -108,7 +110,7 @@ class TranscriptProbe(Probe):
         note = "is not stored: 'codeneedle show' reads the file again"
         chosen = _stored_or_new_layout(settings, estimates)
         limits = caveats(chosen, estimates.context)
-        return (f"the text of {_chosen_file(settings)} {note}", *limits)
+        return (f"the text of {_require_transcript_file(settings)} {note}", *limits)
 
     @override
     def bill(self, settings: TranscriptSettings, estimates: Estimates) -> Bill:
@@ -141,18 +143,18 @@ class TranscriptProbe(Probe):
             OtherSetup: If the run folder is that of another transcript.
             CodeneedleError: If rendering fails.
         """
-        sha256, _ = read_hash_and_conversations(_chosen_file(settings))
+        sha256, _ = read_hash_and_conversations(_require_transcript_file(settings))
         known = run.setup.probes.get(NAME)
         if known:
             stored = transcript_layout(run.setup)
             if (stored.sha256, stored.tokens) == (sha256, settings.tokens):
                 return known
             if stored.sha256 != sha256:
-                raise _other_file_error(run.folder, _chosen_file(settings))
+                raise _other_file_error(run.folder, _require_transcript_file(settings))
         chosen = _layout_of_file(settings, run.engine, run.setup.context)
         if not chosen.turns:
-            turns = _counted_turns(settings, run.engine, run.setup.context)
-            raise _nothing_left_error(settings, turns)
+            turns = _read_and_count_turns_once(settings, run.engine, run.setup.context)
+            raise _no_forceable_turn_error(settings, turns)
         return as_json(chosen)
 
     @override
@@ -180,7 +182,7 @@ class TranscriptProbe(Probe):
             BadInput: If the file or its rendering has changed.
             CellError: If the server fails, or reports no probabilities.
         """
-        _render_turns(context.run)  # before a server is started
+        _render_and_check_turns(context.run)  # before a server is started
         return super().measure(context)
 
     @override
@@ -190,13 +192,15 @@ class TranscriptProbe(Probe):
         """What forces turns."""
         setup = context.run.setup
         asked = self.questions(setup)
-        left = sum(len(each.body) for each in asked if observed.lacks(each.key))
-        return _Forcer(served, context, rendered=_render_turns(context.run), left=left)
+        left = sum(len(each.body) for each in asked if observed.needs_asking(each.key))
+        return _Forcer(
+            served, context, rendered=_render_and_check_turns(context.run), left=left
+        )
 
     @override
     def useless_answers_error(self, observed: Observed) -> CellError | None:
         """The error if each turn has one; None once one can be scored."""
-        errors = observed.errors
+        errors = observed.error_of_each_answer
         if not all(errors):
             return None
         return CellError(
@@ -274,7 +278,7 @@ class TranscriptProbe(Probe):
         chosen = transcript_layout(run.setup)
         lines = [*self.left_out_lines(run), *self.caveats(run)]
         for kind in Kind:
-            units = len(chosen.units(kind))
+            units = len(chosen.unit_names(kind))
             if 0 < units < FEWEST_UNITS:
                 noun = "conversation" if chosen.has_conversation_units else "turn"
                 lines.append(
@@ -308,7 +312,7 @@ def _unscored_turns_phrase(record: CellRecord) -> Iterator[str]:
         yield f"{record.pair}: {count} of {of} {has} no score: {reason}; left out"
 
 
-def _chosen_file(settings: TranscriptSettings) -> Path:
+def _require_transcript_file(settings: TranscriptSettings) -> Path:
     """The file that *settings* name; refuses those without one."""
     if settings.file is None:
         raise BadInput(
@@ -330,7 +334,7 @@ def _other_file_error(folder: Path, wanted: Path) -> OtherSetup:
     return error
 
 
-def _nothing_left_error(
+def _no_forceable_turn_error(
     settings: TranscriptSettings, turns: Sequence[CountedTurn]
 ) -> BadInput:
     """The error where no turn can be forced, with what would allow one."""
@@ -350,18 +354,18 @@ def _nothing_left_error(
     )
 
 
-def unread_transcript_lines(settings: TranscriptSettings) -> tuple[str, ...]:
+def read_unread_part_lines(settings: TranscriptSettings) -> tuple[str, ...]:
     """
     What is not read of the file of *settings*, as lines.
 
     Raises:
         BadInput: If it cannot be read.
     """
-    _, conversations = read_hash_and_conversations(_chosen_file(settings))
+    _, conversations = read_hash_and_conversations(_require_transcript_file(settings))
     return tuple(unread_part_lines(unread_part_phrases(conversations)))
 
 
-def turns_in_file(
+def read_and_count_turns(
     settings: TranscriptSettings,
     engine: Engine,
     context: int,
@@ -380,9 +384,9 @@ def turns_in_file(
     Raises:
         CodeneedleError: See `TranscriptProbe.adapt`.
     """
-    _, conversations = read_hash_and_conversations(_chosen_file(settings))
+    _, conversations = read_hash_and_conversations(_require_transcript_file(settings))
     with engine.templating() as template:
-        counted = counted_turns(
+        counted = render_and_count_turns(
             conversations,
             template_with_past_date(template, then),
             context=context,
@@ -395,8 +399,10 @@ def _layout_of_file(
     settings: TranscriptSettings, engine: Engine, context: int
 ) -> TranscriptLayout:
     """What a setup stores of the file of *settings*; it may have no turns."""
-    sha256, conversations = read_hash_and_conversations(_chosen_file(settings))
-    turns = _counted_turns(settings, engine, context)
+    sha256, conversations = read_hash_and_conversations(
+        _require_transcript_file(settings)
+    )
+    turns = _read_and_count_turns_once(settings, engine, context)
     return TranscriptLayout(
         sha256=sha256,
         conversations=len(conversations),
@@ -421,37 +427,37 @@ _COUNTED: dict[tuple[object, ...], tuple[CountedTurn, ...]] = {}
 """The turns that this process has rendered, by all that they depend on."""
 
 
-def _counted_turns(
+def _read_and_count_turns_once(
     settings: TranscriptSettings,
     engine: Engine,
     context: int,
     *,
     then: Frame | None = None,
 ) -> tuple[CountedTurn, ...]:
-    """`turns_in_file`, rendered once for all cells."""
-    sha256, _ = read_hash_and_conversations(_chosen_file(settings))
+    """`read_and_count_turns`, rendered once for all cells."""
+    sha256, _ = read_hash_and_conversations(_require_transcript_file(settings))
     model = engine.model
     key = (
         *(sha256, settings.tokens, context, model.weights.path, model.arguments),
         then,
     )
     if key not in _COUNTED:
-        _COUNTED[key] = turns_in_file(settings, engine, context, then=then)
+        _COUNTED[key] = read_and_count_turns(settings, engine, context, then=then)
     return _COUNTED[key]
 
 
-def _render_turns(run: RunContext) -> dict[str, RenderedTurn]:
+def _render_and_check_turns(run: RunContext) -> dict[str, RenderedTurn]:
     """
     The turns of *run* by name; their hashes must be those of the setup.
 
     As the template renders them now, else as on the day on which the run began.
     """
     chosen = transcript_layout(run.setup)
-    settings = run.settings_of(TranscriptSettings, NAME)
+    settings = run.chosen_or_default_settings(TranscriptSettings, NAME)
     # As it is rendered today; else as on the day on which the run began.
     for then in dict.fromkeys((None, run.setup.frames.get("user"))):
         context = run.setup.context
-        counted = _counted_turns(settings, run.engine, context, then=then)
+        counted = _read_and_count_turns_once(settings, run.engine, context, then=then)
         turns = {t.facts.name: t for t in counted if not t.left_out}
         if tuple(turn.facts for turn in turns.values()) == chosen.turns:
             return {name: turn.turn for name, turn in turns.items()}

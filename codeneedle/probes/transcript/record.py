@@ -25,7 +25,7 @@ from codeneedle.records.record import (
     CellRecord,
     Count,
     Setup,
-    refuse_impossible,
+    refuse_unless_possible,
 )
 from codeneedle.records.store import SETUP
 
@@ -122,7 +122,7 @@ class TranscriptLayout(
             len({turn.conversation_number for turn in self.turns}) >= MANY_CONVERSATIONS
         )
 
-    def unit(self, turn: TurnFacts) -> str:
+    def unit_name(self, turn: TurnFacts) -> str:
         """
         Name of the unit that *turn* belongs to.
 
@@ -131,10 +131,10 @@ class TranscriptLayout(
         name = turn.conversation_number if self.has_conversation_units else turn.name
         return f"{self.sha256[:8]} {name}"
 
-    def units(self, kind: Kind | None = None) -> list[str]:
+    def unit_names(self, kind: Kind | None = None) -> list[str]:
         """Names of the units that have tokens of one *kind*; None for any."""
         names = (
-            self.unit(turn) for turn in self.turns if turn.has_tokens_of_kind(kind)
+            self.unit_name(turn) for turn in self.turns if turn.has_tokens_of_kind(kind)
         )
         return list(dict.fromkeys(names))
 
@@ -158,8 +158,8 @@ def transcript_layout(setup: Setup) -> TranscriptLayout:
     """
     layout = settings_in(setup, NAME, TranscriptLayout)
     for turn in layout.turns:
-        refuse_impossible(bool(turn.parts), "a turn has no parts", file=SETUP)
-    copies = copies_among(layout.turns)
+        refuse_unless_possible(bool(turn.parts), "a turn has no parts", file=SETUP)
+    copies = copied_turn_names(layout.turns)
     return structs.replace(
         layout,
         turns=tuple(turn for turn in layout.turns if turn.name not in copies),
@@ -167,7 +167,7 @@ def transcript_layout(setup: Setup) -> TranscriptLayout:
     )
 
 
-def copies_among(turns: Iterable[TurnFacts]) -> frozenset[str]:
+def copied_turn_names(turns: Iterable[TurnFacts]) -> frozenset[str]:
     """Names of the *turns* that were said before, behind the same prompt."""
     firsts: dict[tuple[str, str], str] = {}
     names = (
@@ -189,7 +189,7 @@ def turn_answers(record: CellRecord) -> tuple[Answer, ...]:
 
 
 @keep_results()
-def scored_turns(record: CellRecord, setup: Setup) -> dict[str, Forced]:
+def scores_by_turn(record: CellRecord, setup: Setup) -> dict[str, Forced]:
     """
     The scores of each turn of *record* that has some, by the name of the turn.
 

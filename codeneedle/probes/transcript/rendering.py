@@ -86,7 +86,7 @@ class RenderedTurn:
     """What the server says of that; it may quote the conversation, so is not stored."""
 
 
-def rendered_turns(
+def render_assistant_turns(
     conversation: Conversation, number: int, template: ChatTemplate
 ) -> Iterator[RenderedTurn]:
     """
@@ -97,7 +97,7 @@ def rendered_turns(
     Raises:
         CellError: If the server fails.
     """
-    end = _turn_end(template)
+    end = _render_end_of_turn(template)
     turns = conversation.turns
     places = [at for at, turn in enumerate(turns) if turn.role == "assistant"]
     for turn_number, at in enumerate(places, start=1):
@@ -156,9 +156,7 @@ def _render_prompt_and_text(
     )
     start = len(prompt)
     if not whole.startswith(prompt):
-        start = _start_after_last_shared_mark(
-            whole, prompt, render_first_turns(at), turn
-        )
+        start = _find_turn_start(whole, prompt, render_first_turns(at), turn)
     return whole[:start], whole[start:].removesuffix(end)
 
 
@@ -221,9 +219,7 @@ def _restore_arguments(text: str, turns: Iterable[Turn]) -> str:
     return text
 
 
-def _start_after_last_shared_mark(
-    whole: str, prompt: str, before: str, turn: Turn
-) -> int:
+def _find_turn_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
     """
     Where *turn* starts in *whole*, a rendering that does not begin with its *prompt*.
 
@@ -246,7 +242,7 @@ SAMPLE = "codeneedle"
 """An answer that occurs in no template."""
 
 
-def _turn_end(template: ChatTemplate) -> str:
+def _render_end_of_turn(template: ChatTemplate) -> str:
     """What the template writes after an answer; empty if that is unknown."""
     messages = [
         {"role": "user", "content": "?"},
@@ -281,7 +277,7 @@ def parts_and_dropped_fields(
     """
     located: list[Part] = []
     dropped: list[str] = []
-    for what, ways in _content_fields(turn):
+    for what, ways in _field_alternatives(turn):
         end = max((part.end for part in located), default=0)
         attempts = (_locate_fields(way, text, at) for at in (end, 0) for way in ways)
         parts = next(filter(None, attempts), [])
@@ -295,7 +291,9 @@ def parts_and_dropped_fields(
         else:
             located += parts
     located.sort(key=lambda part: part.start)
-    return tuple(_fill_gaps(located, text)), tuple(dict.fromkeys(dropped))
+    return tuple(_fill_gaps_and_split_code(located, text)), tuple(
+        dict.fromkeys(dropped)
+    )
 
 
 def field_text(turn: Turn, name: str, length: int) -> str | None:
@@ -309,7 +307,7 @@ def field_text(turn: Turn, name: str, length: int) -> str | None:
     """
     forms = (
         form
-        for _, ways in _content_fields(turn)
+        for _, ways in _field_alternatives(turn)
         for way in ways
         for field in way
         if field.name == name
@@ -328,7 +326,7 @@ class _Field:
     """Texts that a template may render it as, the most faithful first."""
 
 
-def _content_fields(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
+def _field_alternatives(turn: Turn) -> Iterator[tuple[str, list[list[_Field]]]]:
     """
     The content of a turn in the usual order: a phrase for it, and the sequences of
     fields that a template may render it as.
@@ -394,7 +392,7 @@ def _locate_fields(fields: Sequence[_Field], text: str, at: int) -> list[Part] |
     return parts
 
 
-def _fill_gaps(located: Sequence[Part], text: str) -> Iterator[Part]:
+def _fill_gaps_and_split_code(located: Sequence[Part], text: str) -> Iterator[Part]:
     """
     The parts of the whole *text*; blocks of code are split from other text.
 

@@ -4,7 +4,7 @@ import pytest
 from source_files import assert_verbatim, names_of, places_of
 
 from codeneedle.corpora.languages import Unparsable, all_languages, language_of_suffix
-from codeneedle.corpora.reading import decoded_text
+from codeneedle.corpora.reading import decode_source_text
 
 C = """\
 #include <stdio.h>
@@ -381,7 +381,7 @@ def test_functions_are_found_with_their_names_and_lines(name):
 )
 def test_line_ends_and_blanks_change_no_place(name, changed):
     text, places = SOURCES[name]
-    read = decoded_text(changed(text).encode(), label="x")
+    read = decode_source_text(changed(text).encode(), label="x")
     found = kept_of(name, read)
 
     assert places == places_of(found)

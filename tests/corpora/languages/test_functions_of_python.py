@@ -8,7 +8,7 @@ import pytest
 from source_files import assert_verbatim, names_of
 
 from codeneedle.corpora.languages.python import functions
-from codeneedle.corpora.reading import decoded_text
+from codeneedle.corpora.reading import decode_source_text
 
 STDLIB = Path(sysconfig.get_path("stdlib"))
 
@@ -148,7 +148,7 @@ def test_the_library_of_this_python_comes_out_verbatim():
     files = sorted(STDLIB.glob("*.py"))[:100]
     count = 0
     for file in files:
-        text = decoded_text(file.read_bytes(), label=file.name)
+        text = decode_source_text(file.read_bytes(), label=file.name)
         found = functions(text)
         assert_verbatim(text, found)
         count += len(found)

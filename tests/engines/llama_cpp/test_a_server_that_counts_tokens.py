@@ -8,10 +8,10 @@ from made_servers import fake_llama_cpp
 
 from codeneedle.engines.engine import LostText
 from codeneedle.engines.llama_cpp import engine as llama_cpp
-from codeneedle.engines.llama_cpp.installation import Program, server_facts
+from codeneedle.engines.llama_cpp.installation import Program, ask_server_facts
 from codeneedle.engines.messages import Message
 from codeneedle.errors import BadInput, MachineError, ToolFailed
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.system import processes
 
 pytestmark = pytest.mark.slow
@@ -112,9 +112,11 @@ def test_the_real_server_refuses_arguments(llama_server, nano, args, tmp_path):
 
 def real_llama_cpp(llama_server, nano, **spec):
     """The engine on the real server and the built-in model."""
-    engine = fake_llama_cpp(weights=read_header(nano), is_tiny=True, **spec)
+    engine = fake_llama_cpp(
+        weights=read_weights_from_headers(nano), is_tiny=True, **spec
+    )
     tools = replace(engine.tools, server=Program(llama_server))
-    return replace(engine, tools=tools, facts=server_facts(Program(llama_server)))
+    return replace(engine, tools=tools, facts=ask_server_facts(Program(llama_server)))
 
 
 def test_a_template_that_loses_the_text_can_be_replaced(tmp_path):

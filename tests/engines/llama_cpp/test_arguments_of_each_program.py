@@ -10,10 +10,10 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import arguments
 from codeneedle.engines.llama_cpp.arguments import (
     base_file_command,
-    command,
     comparison_command,
     cuda_kernels_option,
     environment_for_model,
+    server_command,
     text_file_in,
     threads_should_sleep,
 )
@@ -34,7 +34,7 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
         *("--parallel", "1", "--flash-attn", "on"),
         *("--cache-type-k", "q8_0", "--cache-type-v", "q4_0"),
         *("--n-gpu-layers", "999"),
-    ] == command(LAUNCH, port=8000)
+    ] == server_command(LAUNCH, port=8000)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_cell_is_one_slot_on_loopback_with_its_types():
 )
 def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
     """An argument that a build does not know would end it."""
-    argv = command(replace(LAUNCH, **changes), port=1)
+    argv = server_command(replace(LAUNCH, **changes), port=1)
 
     start = argv.index(stated[0])
     assert stated == argv[start : start + len(stated)]
@@ -78,13 +78,13 @@ def test_a_server_is_told_what_it_needs_and_can(changes, stated, absent):
 
 def test_further_arguments_come_last():
     """Of two, llama-server takes the last."""
-    argv = command(replace(LAUNCH, extra=("--rope-scaling", "yarn")), port=1)
+    argv = server_command(replace(LAUNCH, extra=("--rope-scaling", "yarn")), port=1)
 
     assert ["--rope-scaling", "yarn"] == argv[-2:]
 
 
 def test_threads_are_those_asked_for():
-    argv = command(replace(LAUNCH, model=TINY, options={"--poll"}), port=1)
+    argv = server_command(replace(LAUNCH, model=TINY, options={"--poll"}), port=1)
 
     assert ["--threads", "1", "--threads-batch", "2", "--poll", "0"] == argv[-6:]
 
@@ -104,7 +104,7 @@ def test_threads_are_those_asked_for():
 def test_threads_sleep_while_they_wait_where_others_compute(
     busy, changes, chosen, expected, monkeypatch
 ):
-    monkeypatch.setattr(arguments, "busy_cores", lambda: busy)
+    monkeypatch.setattr(arguments, "measure_busy_cores", lambda: busy)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     if chosen:
         monkeypatch.setenv("OMP_WAIT_POLICY", chosen)

@@ -9,21 +9,21 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.arguments import (
     OFFLOAD,
-    command,
     has_argument,
     parse,
     refuse_reserved,
+    server_command,
     stretches_context,
     without_offload,
 )
 from codeneedle.engines.llama_cpp.installation import (
     PERPLEXITY,
     Program,
-    server_facts,
+    ask_server_facts,
 )
 from codeneedle.engines.llama_cpp.tool_options import (
-    shared_arguments,
-    translate_arguments,
+    bench_and_lacking_arguments,
+    shared_and_lacking_arguments,
 )
 from codeneedle.errors import BadInput
 
@@ -63,9 +63,9 @@ def test_all_names_of_an_argument_are_known_everywhere(name):
     words = (name, "20")
 
     assert has_argument(words, OFFLOAD)
-    assert "999" not in command(replace(LAUNCH, extra=words), port=1)
-    assert (words, ()) == shared_arguments(words, PERPLEXITY, OFFLOAD)
-    assert {"--n-gpu-layers": "20"} == translate_arguments(words, HELP)[0]
+    assert "999" not in server_command(replace(LAUNCH, extra=words), port=1)
+    assert (words, ()) == shared_and_lacking_arguments(words, PERPLEXITY, OFFLOAD)
+    assert {"--n-gpu-layers": "20"} == bench_and_lacking_arguments(words, HELP)[0]
     assert ("-t", "2") == without_offload((*words, "-dev", "CUDA1", "-t", "2"))
 
 
@@ -109,9 +109,9 @@ def test_other_arguments_are_passed_on():
 
 @pytest.mark.real
 def test_arguments_that_undo_ours_are_refused(llama_server):
-    facts = server_facts(Program(llama_server))
+    facts = ask_server_facts(Program(llama_server))
     launch = replace(LAUNCH, options=facts.options, model=TINY)
-    stated = {argument.name for argument in parse(command(launch, port=1)[1:])}
+    stated = {argument.name for argument in parse(server_command(launch, port=1)[1:])}
     free = {"--n-gpu-layers", "--threads", "--threads-batch", "--poll", "--offline"}
     opposite = {"--no-context-shift": "--context-shift", "--jinja": "--no-jinja"}
 

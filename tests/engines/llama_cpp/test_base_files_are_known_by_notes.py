@@ -10,7 +10,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     BaseFile,
     Identity,
     predicted_bytes,
-    scored_tokens,
+    scored_token_count,
 )
 from codeneedle.engines.tools import Reference
 
@@ -40,9 +40,9 @@ KEPT = Reference(chunks=4, ppl=7.5, seconds=1.0)
 def kept(tmp_path):
     """A base file of `IDENTITY`, complete and with its note."""
     base = BaseFile.of(tmp_path, context=512)
-    base.remove_files()
+    base.clear_files_for_writing()
     base.draft.write_bytes(content())
-    base.keep_draft(IDENTITY, KEPT)
+    base.keep_draft_with_note(IDENTITY, KEPT)
     return base
 
 
@@ -60,7 +60,7 @@ def test_the_size_is_predicted_to_the_byte(vocabulary, chunks, size):
 )
 def test_only_the_second_half_of_a_chunk_is_scored(chunks, context, scored):
     """Its last token predicts nothing."""
-    assert scored == scored_tokens(chunks=chunks, context=context)
+    assert scored == scored_token_count(chunks=chunks, context=context)
 
 
 def test_a_complete_file_of_the_same_identity_is_used(kept):
@@ -123,5 +123,5 @@ def test_whatever_is_in_the_place_of_a_base_file_is_removed(kept, which):
     os.mkfifo(place)
 
     assert (which == "draft") == (kept.usable_reference(IDENTITY) is not None)
-    kept.remove_files()
+    kept.clear_files_for_writing()
     assert [] == list(kept.path.parent.iterdir())

@@ -16,7 +16,7 @@ from programs import script
 
 from codeneedle.engines.llama_cpp import backends, installation, release
 from codeneedle.engines.llama_cpp import build as building
-from codeneedle.engines.llama_cpp.build import build_tool_environment, unpack
+from codeneedle.engines.llama_cpp.build import build_tool_environment, unpack_llama_cpp
 from codeneedle.errors import FolderUnusable, ToolFailed, ToolMissing, UnknownName
 
 pytestmark = pytest.mark.slow
@@ -75,7 +75,7 @@ def test_the_programs_of_a_numbered_release_are_built_without_amx(world):
 
 def test_cuda_is_switched_on_where_compiler_and_gpu_are(world, monkeypatch):
     nvcc = script(world.bin / "nvcc", "")
-    assert backends.cuda_compiler() is None
+    assert backends.cuda_compiler_if_gpu() is None
 
     monkeypatch.setattr(backends, "has_nvidia_gpu", lambda: True)
     world.build()
@@ -361,7 +361,7 @@ def test_jobs_are_bounded_by_memory(free_gib, jobs):
 def test_the_tree_of_an_archive_is_unpacked_alone(tmp_path):
     pack(tmp_path / "a.tar.gz")
 
-    tree = unpack(tmp_path / "a.tar.gz", into=tmp_path / "into")
+    tree = unpack_llama_cpp(tmp_path / "a.tar.gz", into=tmp_path / "into")
 
     files = {str(path.relative_to(tree)) for path in tree.rglob("*") if path.is_file()}
     assert {"LICENSE", "scripts/run.sh"} == files

@@ -9,13 +9,17 @@ from made_servers import made_launch
 from codeneedle.cache_types import Pair
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.exit_causes import Died
-from codeneedle.engines.llama_cpp.installation import FIT_PARAMS, Program, server_facts
+from codeneedle.engines.llama_cpp.installation import (
+    FIT_PARAMS,
+    Program,
+    ask_server_facts,
+)
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.llama_cpp.survey import Surveyor
 from codeneedle.engines.messages import Completion
 from codeneedle.errors import CellError
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.records.record import Status
 
 F16, MIXED = Pair("f16", "f16"), Pair("q8_0", "q4_0")
@@ -47,7 +51,7 @@ def test_a_model_of_the_zoo_is_always_the_same_bytes(name, tmp_path):
 @pytest.fixture
 def launch_of(llama_server, tmp_path):
     """What starts the real server with a model of the zoo."""
-    options = server_facts(Program(llama_server)).options
+    options = ask_server_facts(Program(llama_server)).options
 
     def launch(name, pair=F16):
         weights = zoo.write(name, tmp_path)
@@ -79,10 +83,10 @@ def surveyed(llama_server, tmp_path, monkeypatch):
     """The survey of a model of the zoo by the real program, for `F16` and `MIXED`."""
     monkeypatch.setenv("CODENEEDLE_CACHE", str(tmp_path / "cache"))
     tool = Program(llama_server.with_name(FIT_PARAMS))
-    facts = server_facts(Program(llama_server))
+    facts = ask_server_facts(Program(llama_server))
 
     def surveyed(name, *arguments, context=CONTEXT):
-        weights = read_header(zoo.write(name, tmp_path))
+        weights = read_weights_from_headers(zoo.write(name, tmp_path))
         model = ModelSpec(weights=weights, name=name, arguments=arguments)
         asked = Surveyor.of(tool, facts, model)
         return asked.survey((F16, MIXED), context=context, log=tmp_path / "survey")

@@ -7,13 +7,13 @@ import pytest
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp.log import (
+    cleaned_lines,
     effective_settings,
+    find_trouble,
     is_shutting_down,
     last_lines,
-    lines,
     read_log,
     setting_lines,
-    trouble,
 )
 from codeneedle.engines.mismatch import RequestedSettings, differences
 from codeneedle.records.record import (
@@ -138,7 +138,7 @@ def test_older_builds_are_read_as_well():
 )
 def test_the_reason_of_a_failure_is_found(name, status, words):
     """The most telling line gives status and reason, not the last one."""
-    found = trouble(log(name))
+    found = find_trouble(log(name))
 
     assert found is not None
     assert status is found.status
@@ -188,7 +188,9 @@ SAID_BY_BACKENDS = [
 
 @pytest.mark.parametrize(("status", "line"), SAID_BY_BACKENDS)
 def test_each_backend_s_message_is_known(status, line):
-    found = trouble(f"warming up the model\n0.00.908.334 E {line}\nexiting due to it")
+    found = find_trouble(
+        f"warming up the model\n0.00.908.334 E {line}\nexiting due to it"
+    )
 
     assert found is not None
     assert (status, line) == (found.status, found.reason)
@@ -199,7 +201,7 @@ REFUSAL = "llama_init_from_model: V cache type q8_0 with block size 32 does not 
 
 def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
     """Seen: the runtime of C++ writes where the logger's thread does."""
-    found = trouble(
+    found = find_trouble(
         "terminate called after throwing an instance of '0.00.319.894 E " + REFUSAL
     )
 
@@ -210,7 +212,10 @@ def test_what_an_abort_writes_before_a_line_is_no_part_of_it():
 def test_a_healthy_log_has_no_trouble(name):
     healthy = log(name)
 
-    assert (None, None) == (trouble(healthy), effective_settings(healthy).attention)
+    assert (None, None) == (
+        find_trouble(healthy),
+        effective_settings(healthy).attention,
+    )
 
 
 @pytest.mark.parametrize(
@@ -397,7 +402,7 @@ def test_a_server_that_shuts_down_says_so_near_the_end_of_its_log(tmp_path):
 def test_lines_have_no_time_stamps_and_blank_ones_are_left_out():
     text = "0.00.073.447 I main: x\n\n   \n0.1 I kept\n"
 
-    assert ["main: x", "0.1 I kept"] == list(lines(text))
+    assert ["main: x", "0.1 I kept"] == list(cleaned_lines(text))
 
 
 def test_flash_attention_that_was_asked_for_and_switched_off_is_a_mismatch(golden):

@@ -7,13 +7,13 @@ import pytest
 from codeneedle.engines.llama_cpp.base_file import Lengths
 from codeneedle.engines.llama_cpp.perplexity_log import (
     Size,
-    announced_size,
+    announced_chunks_and_context,
     chunks_done,
-    ends_early,
-    failure,
     final_perplexity,
-    first_nan_in_log,
-    short_text_lengths,
+    find_error_line,
+    first_nan_token_in_log,
+    is_log_cut_off,
+    lengths_if_text_too_short,
 )
 from codeneedle.engines.tools import Estimate
 
@@ -63,7 +63,7 @@ def test_each_way_to_fail_is_named_and_has_no_perplexity(name, golden):
     """The tool exits 0 on most of these; only its log tells."""
     text = printed(name)
 
-    assert golden == failure(text)
+    assert golden == find_error_line(text)
     assert final_perplexity(text) is None
 
 
@@ -73,7 +73,7 @@ def test_each_way_to_fail_is_named_and_has_no_perplexity(name, golden):
 )
 def test_progress_and_early_ends_are_read(name, done, early):
     """The tool may exit with 0 before its log is written: no result and no error."""
-    assert (done, early) == (chunks_done(printed(name)), ends_early(printed(name)))
+    assert (done, early) == (chunks_done(printed(name)), is_log_cut_off(printed(name)))
 
 
 def test_a_whole_log_that_says_nan_was_not_cut():
@@ -81,18 +81,18 @@ def test_a_whole_log_that_says_nan_was_not_cut():
     text = printed("base-nan")
 
     assert final_perplexity(text) is None
-    assert (257, False) == (first_nan_in_log(text), ends_early(text))
+    assert (257, False) == (first_nan_token_in_log(text), is_log_cut_off(text))
 
 
 def test_no_complete_log_says_nan():
     for name in ("base", "disk-full", "text-too-short"):
-        assert first_nan_in_log(printed(name)) is None
+        assert first_nan_token_in_log(printed(name)) is None
 
 
 def test_sizes_are_read():
-    assert Size(chunks=4, context=512) == announced_size(COMPLETE)
-    assert announced_size(printed("text-too-short")) is None
-    assert Lengths(needed=1024, present=701) == short_text_lengths(
+    assert Size(chunks=4, context=512) == announced_chunks_and_context(COMPLETE)
+    assert announced_chunks_and_context(printed("text-too-short")) is None
+    assert Lengths(needed=1024, present=701) == lengths_if_text_too_short(
         printed("text-too-short")
     )
-    assert short_text_lengths(COMPLETE) is None
+    assert lengths_if_text_too_short(COMPLETE) is None

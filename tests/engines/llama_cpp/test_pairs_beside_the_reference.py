@@ -35,7 +35,9 @@ def compared(tool, task, *, runs=None, progress=ignore):
         "note": ignore if runs is None else runs.append,
         "progress": progress,
     }
-    reference = tool.reference(task) or tool.write_reference(task, **callbacks)
+    reference = tool.find_stored_reference(task) or tool.write_reference(
+        task, **callbacks
+    )
     return tool.compare(task, reference, **callbacks)
 
 
@@ -49,7 +51,7 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
     tool = made_perplexity(tmp_path)
     floor = compared(tool, divergence_task(run))
     found = compared(tool, divergence_task(run, "q4_0/q4_0"))
-    reference = tool.reference(divergence_task(run))
+    reference = tool.find_stored_reference(divergence_task(run))
 
     assert ["write f16/f16", "compare f16/f16", "compare q4_0/q4_0"] == asked(tmp_path)
     assert 0.0 == floor.statistics.kld.value
@@ -102,9 +104,9 @@ def test_a_reference_of_something_else_is_not_used(tmp_path, run, changes, model
     task = divergence_task(run)
     compared(made_perplexity(tmp_path), task)
 
-    assert made_perplexity(tmp_path).reference(task) is not None
+    assert made_perplexity(tmp_path).find_stored_reference(task) is not None
     changed = replace(task, **changes)
-    assert made_perplexity(tmp_path, **model).reference(changed) is None
+    assert made_perplexity(tmp_path, **model).find_stored_reference(changed) is None
 
 
 @pytest.mark.parametrize(
@@ -160,7 +162,7 @@ def test_the_reference_whose_log_has_no_end_is_kept_without_its_perplexity(
 ):
     tool, task = made_perplexity(tmp_path, "cut-base=30"), divergence_task(run)
     found = compared(tool, task)
-    kept = tool.reference(task)
+    kept = tool.find_stored_reference(task)
 
     assert (4, None) == (kept.chunks, kept.ppl)
     assert 0.0 == found.statistics.kld.value
@@ -173,7 +175,7 @@ def test_a_reference_that_computes_nan_is_none_though_its_log_has_no_end(tmp_pat
         compared(tool, task)
 
     assert f"{4 * 512:,}" in str(caught.value)
-    assert tool.reference(task) is None
+    assert tool.find_stored_reference(task) is None
 
 
 def test_a_reference_whose_rows_are_noise_is_none_though_its_log_has_no_end(
@@ -184,7 +186,7 @@ def test_a_reference_whose_rows_are_noise_is_none_though_its_log_has_no_end(
         compared(tool, task)
 
     assert Status.CRASHED is caught.value.status
-    assert tool.reference(task) is None
+    assert tool.find_stored_reference(task) is None
 
 
 @pytest.mark.parametrize(
@@ -360,15 +362,15 @@ load_tensors: offloaded 20/33 layers to GPU
     asked = job(reference=Pair("q8_0", "q4_0"))
 
     with pytest.raises(CellError, match="20 of 33 layers"):
-        made_perplexity(tmp_path).verify(asked, told)
-    made_perplexity(tmp_path, arguments=("-ngl", "20")).verify(asked, told)
+        made_perplexity(tmp_path).refuse_mismatch(asked, told)
+    made_perplexity(tmp_path, arguments=("-ngl", "20")).refuse_mismatch(asked, told)
 
 
 def test_the_version_is_that_which_the_tool_states(tmp_path):
     silent = Program(script(tmp_path / "silent", "true"))
 
     assert "0.6.0-dev (build 11434, commit fake)" == made_perplexity(tmp_path).version
-    assert "unknown" == perplexity._version(silent)
+    assert "unknown" == perplexity._ask_version_or_unknown(silent)
 
 
 # What is refused before anything is started
@@ -453,7 +455,7 @@ def test_what_a_reference_adds_to_the_disk_is_predicted(tmp_path, run):
     assert 546_772 == tool.bytes_to_write(run, context=512, chunks=4)
 
     base = BaseFile.of(run, context=512)
-    base.remove_files()
+    base.clear_files_for_writing()
     base.path.write_bytes(bytes(46_772))
     assert 500_000 == tool.bytes_to_write(run, context=512, chunks=4)
     base.path.write_bytes(bytes(546_773))

@@ -10,9 +10,9 @@ from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.installation import (
     Program,
+    ask_server_facts,
     find_tools,
     read_help,
-    server_facts,
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
 
@@ -106,7 +106,7 @@ def test_the_single_program_is_used_where_there_is_no_server(tmp_path, monkeypat
 
     assert [f"llama {part}" for part in ALL_PARTS] == commands(found)
     assert ("PATH", f"{single} serve") == (found.source, str(found.server))
-    assert 11434 == server_facts(found.server).build
+    assert 11434 == ask_server_facts(found.server).build
 
     llama_like(single.with_name("llama-server"))
     assert ["llama-server", *commands(found)[1:]] == commands(find_tools())
@@ -127,7 +127,7 @@ def test_the_single_program_is_taken_where_it_is_named(tmp_path, monkeypatch, wa
 
     found = find_tools(llama_server=Path(named))
     assert ("serve", "--llama-server") == (found.server.subcommand, found.source)
-    assert 11434 == server_facts(found.server).build
+    assert 11434 == ask_server_facts(found.server).build
 
 
 @pytest.mark.parametrize(
@@ -200,10 +200,10 @@ def test_a_build_whose_flash_attention_takes_no_value_is_too_old(
     server.write_text(text)
 
     if not is_old:
-        assert server_facts(Program(server)).version in version
+        assert ask_server_facts(Program(server)).version in version
         return
     with pytest.raises(ToolFailed) as caught:
-        server_facts(Program(server))
+        ask_server_facts(Program(server))
     assert golden == (str(caught.value), caught.value.hint)
 
 
@@ -213,7 +213,7 @@ def test_a_server_tells_its_build_types_options_and_devices(tmp_path):
         tmp_path / "llama-server",
         devices="  CUDA0: NVIDIA L4 (Ada) (22563 MiB, 22000 MiB free)",
     )
-    facts = server_facts(Program(server))
+    facts = ask_server_facts(Program(server))
 
     assert 11434 == facts.build
     assert "0.6.0 (build 11434, commit abc)" == facts.version
@@ -234,7 +234,7 @@ def test_a_line_of_the_log_that_is_lost_once_is_asked_for_again(tmp_path):
     )
     server.write_text(text)
 
-    assert "AVX" == server_facts(Program(server)).cpu_features
+    assert "AVX" == ask_server_facts(Program(server)).cpu_features
     assert (tmp_path / "once").exists()
 
 
@@ -258,7 +258,7 @@ def test_a_server_tells_what_it_uses_of_the_processor(tmp_path, system_info, exp
     """Only its numbers of threads differ from start to start; they are left out."""
     server = llama_like(tmp_path / "llama-server", system_info=system_info)
 
-    assert expected == server_facts(Program(server)).cpu_features
+    assert expected == ask_server_facts(Program(server)).cpu_features
 
 
 @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ def test_a_cuda_server_tells_which_pairs_it_was_compiled_for(
     told = f"CUDA : ARCHS = 800,890 | USE_GRAPHS = 1 | {features}CPU : AVX = 1 | "
     line = f"0.00.002.060 I cmn  common_param: system_info: n_threads = 1 / 2 | {told}"
     server = Program(llama_like(tmp_path / "llama-server", system_info=line))
-    facts = server_facts(server)
+    facts = ask_server_facts(server)
 
     expected = {compiled: True, converted: False, unknown: None}
     for pair in filter(None, expected):
@@ -303,7 +303,7 @@ def test_what_is_no_working_server_is_reported(tmp_path, monkeypatch, content, w
     path.write_bytes(content)
 
     with pytest.raises(MachineError, match=words):
-        server_facts(Program(path))
+        ask_server_facts(Program(path))
 
 
 def test_types_and_options_are_read_from_the_help():
@@ -349,7 +349,7 @@ def test_older_layouts_are_read():
 
 @pytest.mark.real
 def test_the_real_server_answers_every_question(llama_server):
-    facts = server_facts(find_tools(llama_server=llama_server).server)
+    facts = ask_server_facts(find_tools(llama_server=llama_server).server)
     upstream = {
         *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
     }

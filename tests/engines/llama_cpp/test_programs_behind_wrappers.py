@@ -10,7 +10,7 @@ from programs import script
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.system import process_memory
-from codeneedle.system.processes import port_is_listened_on, process_tree
+from codeneedle.system.processes import pids_of_tree_and_group, port_is_listened_on
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_memory_of_a_wrapper_is_that_of_all_that_it_started(tmp_path):
         shell = process_memory.peak_rss_bytes(served.child.pid)
         whole = served.peak_rss_bytes()
 
-        assert 1 < len(process_tree(served.child.pid))
+        assert 1 < len(pids_of_tree_and_group(served.child.pid))
         assert whole > 3 * shell
 
 
@@ -51,7 +51,7 @@ def test_a_server_is_known_to_listen_on_its_port(tmp_path):
     with started(tmp_path, f'{PYTHON} "$@"\nexit') as served:
         port = int(served.address.url.partition("//")[2].split(":")[1].split("/")[0])
 
-        assert port_is_listened_on(process_tree(served.child.pid), port)
+        assert port_is_listened_on(pids_of_tree_and_group(served.child.pid), port)
         assert not port_is_listened_on([served.child.pid], port)
 
 

@@ -10,8 +10,12 @@ from made_servers import fake_server, made_launch
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines import http
-from codeneedle.engines.llama_cpp.client import Client, chat_event, completion_event
-from codeneedle.engines.llama_cpp.installation import Program, server_facts
+from codeneedle.engines.llama_cpp.client import (
+    Client,
+    parse_chat_event,
+    parse_completion_event,
+)
+from codeneedle.engines.llama_cpp.installation import Program, ask_server_facts
 from codeneedle.engines.llama_cpp.server import serving_llama
 from codeneedle.engines.messages import (
     BadReply,
@@ -23,7 +27,7 @@ from codeneedle.engines.messages import (
     Refused,
     ServerGone,
     ServerSilent,
-    reply_of,
+    read_reply_stream,
 )
 from codeneedle.engines.silence_limits import SilenceLimit
 
@@ -204,12 +208,16 @@ def test_the_hint_of_a_prompt_that_is_too_long_names_a_context(tokens):
 
 
 def completion(*events, enough=lambda _: False):
-    return reply_of(events, read=completion_event, enough=enough, max_tokens=1000)
+    return read_reply_stream(
+        events, read=parse_completion_event, enough=enough, max_tokens=1000
+    )
 
 
 def chat(*choices, enough=lambda _: False):
     events = ({"choices": [choice]} for choice in choices)
-    return reply_of(events, read=chat_event, enough=enough, max_tokens=1000)
+    return read_reply_stream(
+        events, read=parse_chat_event, enough=enough, max_tokens=1000
+    )
 
 
 @pytest.mark.parametrize(
@@ -268,7 +276,9 @@ def test_an_event_that_only_states_usage_is_no_end():
         {"choices": [{"delta": {}, "finish_reason": "stop"}]},
         {"choices": [], "timings": {"predicted_n": 3}},
     ]
-    reply = reply_of(events, read=chat_event, enough=lambda _: False, max_tokens=1000)
+    reply = read_reply_stream(
+        events, read=parse_chat_event, enough=lambda _: False, max_tokens=1000
+    )
 
     assert ("stop", 3) == (reply.finish, reply.predicted_tokens)
 
@@ -276,14 +286,17 @@ def test_an_event_that_only_states_usage_is_no_end():
 @pytest.mark.parametrize(
     ("read", "event"),
     [
-        (completion_event, {}),
-        (completion_event, {"content": 5}),
-        (completion_event, {"content": "x", "timings": "fast"}),
-        (completion_event, {"content": "x", "timings": {"predicted_ms": 10**400}}),
-        (completion_event, {"content": "x", "completion_probabilities": [[]]}),
-        (chat_event, {}),
-        (chat_event, {"choices": [{}]}),
-        (chat_event, {"choices": {}}),
+        (parse_completion_event, {}),
+        (parse_completion_event, {"content": 5}),
+        (parse_completion_event, {"content": "x", "timings": "fast"}),
+        (
+            parse_completion_event,
+            {"content": "x", "timings": {"predicted_ms": 10**400}},
+        ),
+        (parse_completion_event, {"content": "x", "completion_probabilities": [[]]}),
+        (parse_chat_event, {}),
+        (parse_chat_event, {"choices": [{}]}),
+        (parse_chat_event, {"choices": {}}),
     ],
 )
 def test_an_event_of_another_shape_is_refused(read, event):
@@ -304,7 +317,7 @@ def real(llama_server, nano, tmp_path_factory):
         context=2048,
         pair=Pair("q8_0", "q8_0"),
         extra=("--chat-template", template),
-        options=server_facts(Program(llama_server)).options,
+        options=ask_server_facts(Program(llama_server)).options,
         threads=1,
     )
     log = tmp_path_factory.mktemp("real") / "server.log"
@@ -318,9 +331,11 @@ PROMPT = "alpha = 'kX9bQ2'\nbeta = 'Zt71Wc'\ngamma = 'Pq04Lm'\n" * 2 + "alpha = 
 @pytest.mark.real
 def test_the_real_server_counts_and_renders(real):
     assert 6 == real.count_tokens("hello")
-    assert [5, 0, 3, 3] == real.token_counts(["hello", "", "a\nb", "\u20ac"])
-    assert [] == real.token_counts([])
-    assert [3] == real.token_counts(["\u20ac"])
+    assert [5, 0, 3, 3] == real.token_counts_without_special(
+        ["hello", "", "a\nb", "\u20ac"]
+    )
+    assert [] == real.token_counts_without_special([])
+    assert [3] == real.token_counts_without_special(["\u20ac"])
     assert "hi" == real.render((Message("user", "hi"),))
     begin, *said, part, _, _ = real.tokens("a<s>\u20ac")
     assert ["a", "<", "s", ">"] == [token.piece for token in said]
@@ -409,7 +424,7 @@ def test_a_coarse_k_costs_a_language_model_some_of_its_recall(
             smollm2,
             context=1024,
             pair=pair,
-            options=server_facts(Program(llama_server)).options,
+            options=ask_server_facts(Program(llama_server)).options,
             threads=1,
         )
         with serving_llama(launch, log=tmp_path / f"{pair.slug}.log") as served:

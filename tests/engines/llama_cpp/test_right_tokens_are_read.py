@@ -49,7 +49,7 @@ def rows_of(data, *, size=1 << 20, wanted=(FIRST, 9)):
     """`Rows` that took *data* in pieces of *size* bytes."""
     rows = Rows(ids=IDS, wanted=wanted, vocabulary=VOCABULARY)
     for at in range(0, len(data), size):
-        rows.take(data[at : at + size])
+        rows.feed_bytes(data[at : at + size])
     return rows
 
 
@@ -59,7 +59,7 @@ def test_rows_of_wanted_tokens_are_scored_whatever_the_pieces(size):
     found = rows_of(base_file(rows), size=size, wanted=(FIRST, 9, 11))
 
     assert "" == found.final_fault
-    tokens = found.tokens()
+    tokens = found.wanted_token_scores()
     for at, place in enumerate((FIRST, 9, 11)):
         row = rows[place - FIRST]
         right = IDS[place]
@@ -75,14 +75,14 @@ def test_a_token_16_nats_behind_is_a_bound_and_equal_ones_are_tied():
     uniform = distribution(*[0.0] * VOCABULARY)
     found = rows_of(base_file([behind, uniform, tied, uniform, uniform]))
 
-    tokens = found.tokens()
+    tokens = found.wanted_token_scores()
     assert 0 == IDS[FIRST]
     assert [0.0, 0.0] == [round(tokens.logprobs[0], 3), tokens.leads[1]]
     assert 16.0 == pytest.approx(tokens.leads[0], abs=1e-3)
     low = rows_of(base_file([uniform, behind, tied, behind, uniform]), wanted=(8, 9))
-    assert (0,) == low.tokens().bounds
-    assert -16.0 == pytest.approx(low.tokens().logprobs[0], abs=1e-3)
-    assert -16.0 == pytest.approx(low.tokens().leads[0], abs=1e-3)
+    assert (0,) == low.wanted_token_scores().bounds
+    assert -16.0 == pytest.approx(low.wanted_token_scores().logprobs[0], abs=1e-3)
+    assert -16.0 == pytest.approx(low.wanted_token_scores().leads[0], abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_file_that_ends_between_two_rows_is_not_whole(golden):
 def test_a_text_has_tokens_of_the_model_alone(number, is_known, golden):
     ids = (*IDS[:2], number, *IDS[3:])
     rows = Rows(ids=ids, wanted=(9,), vocabulary=VOCABULARY)
-    rows.take(base_file(ids=ids))
+    rows.feed_bytes(base_file(ids=ids))
 
     assert is_known == rows.is_whole
     assert golden == rows.final_fault
@@ -169,7 +169,10 @@ def test_a_certain_token_has_no_more_than_all_of_the_probability():
     certain = stored_row(16.0 / 65535, -15.9995, [65535, *[0] * 6])
     found = rows_of(whole[:68] + certain + whole[92:], wanted=(FIRST,))
 
-    assert ((0.0,), (16.0,)) == (found.tokens().logprobs, found.tokens().leads)
+    assert ((0.0,), (16.0,)) == (
+        found.wanted_token_scores().logprobs,
+        found.wanted_token_scores().leads,
+    )
 
 
 @pytest.mark.parametrize("right", range(VOCABULARY))
@@ -179,9 +182,9 @@ def test_the_lead_of_a_first_choice_is_that_over_the_best_other_token(right):
     ids = (*IDS[:FIRST], right, *IDS[FIRST + 1 :])
     rows = Rows(ids=ids, wanted=(FIRST,), vocabulary=VOCABULARY)
     uniform = distribution(*[0.0] * VOCABULARY)
-    rows.take(base_file([distribution(*logits), *[uniform] * 4], ids=ids))
+    rows.feed_bytes(base_file([distribution(*logits), *[uniform] * 4], ids=ids))
 
-    (lead,) = rows.tokens().leads
+    (lead,) = rows.wanted_token_scores().leads
     assert 2.0 == pytest.approx(lead, abs=1e-3)
 
 
@@ -208,8 +211,8 @@ def test_a_token_that_no_row_tells_of_has_no_score(golden):
 
 def test_a_file_that_is_written_again_is_taken_from_its_beginning():
     rows = rows_of(b"garbage" * 100)
-    rows.begin()
-    rows.take(base_file())
+    rows.start_over()
+    rows.feed_bytes(base_file())
 
     assert rows.is_whole
 
@@ -303,7 +306,7 @@ def test_a_tool_that_misbehaves_gives_an_error(
     from codeneedle.engines.llama_cpp import perplexity
 
     monkeypatch.setattr(perplexity, "RETRIES", 1)
-    monkeypatch.setattr(machine, "ran_out_of_memory", lambda: False)
+    monkeypatch.setattr(machine, "has_memory_kill_since_start", lambda: False)
     with pytest.raises(CellError) as raised:
         read(made_perplexity(tmp_path, fault), reading_task(tmp_path / "r", "q8_0/f16"))
 
@@ -327,8 +330,8 @@ def test_rows_take_half_a_chunk_twice_over_and_a_batch(tmp_path):
     tool = made_perplexity(tmp_path)
     values = 264
 
-    assert 4 * values * (8192 + 2048) == tool.memory_bytes(8192)
-    assert 4 * values * (512 + 512) == tool.memory_bytes(512)
+    assert 4 * values * (8192 + 2048) == tool.bytes_needed_to_read(8192)
+    assert 4 * values * (512 + 512) == tool.bytes_needed_to_read(512)
     assert range(257, 512) == tool.scorable_places(512)
 
 

@@ -10,11 +10,11 @@ from fake_engine import made_weights
 from made_servers import PAIR, fake_launch, fake_server, made_launch
 
 from codeneedle.cache_types import Pair, is_full_precision
-from codeneedle.engines.attention_place import with_attention
+from codeneedle.engines.attention_place import with_attention_place
 from codeneedle.engines.engine import CellSpec
 from codeneedle.engines.exit_causes import Died
 from codeneedle.engines.llama_cpp import server
-from codeneedle.engines.llama_cpp.installation import Program, server_facts
+from codeneedle.engines.llama_cpp.installation import Program, ask_server_facts
 from codeneedle.engines.llama_cpp.log import read_log
 from codeneedle.engines.llama_cpp.server import LlamaServer, load_limit_s, serving_llama
 from codeneedle.engines.messages import Completion, Readiness
@@ -224,7 +224,7 @@ def real_launch(llama_server, nano):
         llama_server,
         nano,
         context=1000,
-        options=server_facts(Program(llama_server)).options,
+        options=ask_server_facts(Program(llama_server)).options,
         threads=1,
         is_tiny=True,
     )
@@ -246,7 +246,7 @@ def test_the_real_server_runs_what_was_asked_for(real_launch, tmp_path):
     )
     assert (
         Attention.KERNEL
-        is with_attention(effective, None, PAIR, is_split=False).attention
+        is with_attention_place(effective, None, PAIR, is_split=False).attention
     )
     assert "warming up" in log_text  # from there on another deadline counts
     with pytest.raises(ConnectionRefusedError):

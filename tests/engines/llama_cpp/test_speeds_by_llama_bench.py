@@ -316,7 +316,9 @@ def test_a_bench_without_a_needed_option_is_too_old(tmp_path, option):
     old = Program(script(tmp_path / "llama-bench", f"cat {tmp_path}/help"))
 
     with pytest.raises(ToolMissing, match=f"has no option {option}") as caught:
-        Bench.of(fake_tools(tmp_path, bench=old), made_facts(), made_model())
+        Bench.of_checked_installation(
+            fake_tools(tmp_path, bench=old), made_facts(), made_model()
+        )
 
     assert "codeneedle llama" in caught.value.hint
 

@@ -27,12 +27,12 @@ from codeneedle.engines.llama_cpp.perplexity import Perplexity
 from codeneedle.engines.llama_cpp.tool_options import (
     BENCH_NEEDED,
     HARMLESS,
-    help_text,
-    is_harmless,
-    options_in,
-    own_options,
-    shared_arguments,
-    translate_arguments,
+    bench_and_lacking_arguments,
+    help_text_or_empty,
+    is_harmless_option,
+    list_tool_options,
+    parse_bench_option_names,
+    shared_and_lacking_arguments,
     why_not_used,
 )
 from codeneedle.errors import BadInput
@@ -62,25 +62,25 @@ KNOWN = frozenset(
 def test_llama_perplexity_gets_what_its_help_lists_and_lacks_the_rest(
     given, shared, lacking
 ):
-    assert (shared, lacking) == shared_arguments(given, PERPLEXITY, KNOWN)
+    assert (shared, lacking) == shared_and_lacking_arguments(given, PERPLEXITY, KNOWN)
 
 
 @pytest.mark.parametrize("tool", [PERPLEXITY, BENCH, FIT_PARAMS])
 def test_no_program_gets_what_changes_nothing_there(tool):
     given = [word for name in sorted(HARMLESS) for word in (name, "1")]
 
-    assert ((), ()) == shared_arguments(given, tool, HARMLESS)
-    assert ({}, ()) == translate_arguments(given, "\n".join(HARMLESS))
+    assert ((), ()) == shared_and_lacking_arguments(given, tool, HARMLESS)
+    assert ({}, ()) == bench_and_lacking_arguments(given, "\n".join(HARMLESS))
 
 
 def test_an_adapter_is_no_matter_of_what_loads_no_weights():
     given = ("--lora", "a.gguf")
 
-    assert ((), ()) == shared_arguments(given, FIT_PARAMS, KNOWN)
+    assert ((), ()) == shared_and_lacking_arguments(given, FIT_PARAMS, KNOWN)
 
 
 def test_a_real_llama_bench_has_what_is_needed():
-    assert set() == set(BENCH_NEEDED) - options_in(BENCH_TEXT)
+    assert set() == set(BENCH_NEEDED) - parse_bench_option_names(BENCH_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_a_real_llama_bench_has_what_is_needed():
 )
 def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
     """Lists lose their commas, which llama-bench takes for several tests."""
-    assert (passed, ()) == translate_arguments(server_args, BENCH_TEXT)
+    assert (passed, ()) == bench_and_lacking_arguments(server_args, BENCH_TEXT)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_what_matters_for_speed_is_passed_to_llama_bench(server_args, passed):
     ],
 )
 def test_what_llama_bench_lacks_is_named(server_args, lacking):
-    assert lacking == translate_arguments(server_args, BENCH_TEXT)[1]
+    assert lacking == bench_and_lacking_arguments(server_args, BENCH_TEXT)[1]
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_what_llama_bench_lacks_is_named(server_args, lacking):
 def test_an_option_of_a_fork_is_passed_to_a_llama_bench_that_has_it(
     line, given, passed
 ):
-    assert (passed, ()) == translate_arguments(
+    assert (passed, ()) == bench_and_lacking_arguments(
         given, f"{BENCH_TEXT}\n{line}(default: 0)"
     )
 
@@ -177,11 +177,13 @@ MEASURING = {Ability.DIVERGENCE, Ability.READING, Ability.SPEED}
 @pytest.mark.parametrize("given", OPTIONS)
 def test_nothing_is_measured_without_an_option_that_the_server_gets(given, tmp_path):
     served = engine(tmp_path, given)
-    survey = served.survey([Pair("f16", "f16")], context=512, log=tmp_path / "log")
+    survey = served.survey_attention_and_memory(
+        [Pair("f16", "f16")], context=512, log=tmp_path / "log"
+    )
 
     assert set() == MEASURING & served.abilities
     for ability in MEASURING:
-        assert given[0] in served.refusal(ability)
+        assert given[0] in served.why_ability_missing(ability)
         with pytest.raises(BadInput, match=f"does not take {given[0]}"):
             served.require(ability)
     assert given[0] in survey.unknown
@@ -196,7 +198,7 @@ def test_programs_that_take_an_option_are_given_it(given, tmp_path):
 
     assert MEASURING == MEASURING & served.abilities
     assert given == served.divergence_tool().arguments
-    assert [""] == [*{served.refusal(ability) for ability in MEASURING}]
+    assert [""] == [*{served.why_ability_missing(ability) for ability in MEASURING}]
 
 
 def test_harmless_options_cost_no_ability(tmp_path):
@@ -247,28 +249,32 @@ def test_each_option_of_the_pinned_server_is_passed_harmless_or_refuses(name):
         FIT_PARAMS: tools.fit_params,
         BENCH: tools.bench,
     }[name]
-    options = own_options(tools.server) - REFUSED.keys()
+    options = list_tool_options(tools.server) - REFUSED.keys()
     if name == BENCH:
         taken = {
             option
             for option in options
             for values in ([], ["1"])
-            if not translate_arguments([option, *values], help_text(program))[1]
+            if not bench_and_lacking_arguments(
+                [option, *values], help_text_or_empty(program)
+            )[1]
         } | {"-tb", "--threads-batch"}
     else:
-        taken = own_options(program)
+        taken = list_tool_options(program)
     drafts = {option for option in options if re.search("draft|spec|lookup", option)}
     short = {"-lcs", "-lcd", "-md", "-td", "-tbd", "-Cd", "-Crd", "-Cbd", "-otd"}
     short |= {"-cmoed", "-ncmoed", "-devd", "-ngld", "-ctkd", "-ctvd", "-hfd", "-hfrd"}
     refusing = {
         option
         for option in options - taken
-        if not is_harmless(option, name)
+        if not is_harmless_option(option, name)
         if not (name == BENCH and option in drafts | short)
     }
 
     assert LOOKED_AT[name] == refusing
-    assert option_names(help_text(tools.server)) == own_options(tools.server)
+    assert option_names(help_text_or_empty(tools.server)) == list_tool_options(
+        tools.server
+    )
 
 
 def test_a_help_that_fails_once_is_asked_for_again(tmp_path):
@@ -277,14 +283,14 @@ def test_a_help_that_fails_once_is_asked_for_again(tmp_path):
     body = f"{once}\necho '--swa-full   all of it'"
     tool = Program(script(tmp_path / "llama-perplexity", body))
 
-    assert {"--swa-full"} == own_options(tool)
+    assert {"--swa-full"} == list_tool_options(tool)
     assert (tmp_path / "once").exists()
 
 
 def test_a_program_without_a_help_is_not_said_to_lack_an_option(tmp_path):
     tool = Program(script(tmp_path / "llama-perplexity", "kill -9 $$"))
 
-    assert frozenset() == own_options(tool)
+    assert frozenset() == list_tool_options(tool)
     assert "its --help fails" in why_not_used(tool, ["--swa-full"])
 
 

@@ -13,10 +13,10 @@ from codeneedle.engines.llama_cpp.arguments import (
     thread_arguments,
 )
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import Program, server_facts
+from codeneedle.engines.llama_cpp.installation import Program, ask_server_facts
 from codeneedle.engines.messages import Refused
 from codeneedle.errors import BadInput, ToolMissing
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.system.files import CACHE_VARIABLE
 
 CELL = CellSpec(PAIR, 4096)
@@ -56,10 +56,12 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
     llama_server, nano, tmp_path, monkeypatch
 ):
     """Its log quotes some of it; the folder of the log goes with the server."""
-    model = ModelSpec(weights=read_header(nano), name="nano", is_tiny=True)
+    model = ModelSpec(
+        weights=read_weights_from_headers(nano), name="nano", is_tiny=True
+    )
     engine = LlamaCpp(
         tools=installation.find_tools(),
-        facts=server_facts(Program(llama_server)),
+        facts=ask_server_facts(Program(llama_server)),
         model=model,
     )
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "cache"))
@@ -80,9 +82,9 @@ def test_thinking_is_switched_off_where_the_binary_can(tmp_path):
     options = {"--reasoning-budget"}
     chat = fake_llama_cpp(options=options, thinking=False)
 
-    assert "--reasoning-budget 0" == chat.thinking_off
-    assert "" == fake_llama_cpp(options=options).thinking_off
-    assert "" == fake_llama_cpp(thinking=False).thinking_off
+    assert "--reasoning-budget 0" == chat.thinking_off_option
+    assert "" == fake_llama_cpp(options=options).thinking_off_option
+    assert "" == fake_llama_cpp(thinking=False).thinking_off_option
     with chat.serving(CELL, log=tmp_path / "log") as served:
         at = served.command.index("--reasoning-budget")
         assert "0" == served.command[at + 1]
@@ -135,10 +137,10 @@ def test_a_device_is_one_that_is_there_and_lent_to_us(
 
     if seen is None:
         with pytest.raises(BadInput) as caught:
-            engine.refuse_arguments()
+            engine.refuse_unusable_arguments()
         assert golden == str(caught.value)
     else:
-        engine.refuse_arguments()
+        engine.refuse_unusable_arguments()
         assert seen == engine.identity().devices
         told = environment_for_model(engine.model, is_passive=False)
         assert {device} == {told[name] for name in VISIBLE_DEVICES}

@@ -12,7 +12,7 @@ from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp import installation, survey
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
 from codeneedle.engines.survey import NO_BUILD, reporting_survey_progress
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.records.record import Attention, DeviceMemory
 
 pytestmark = pytest.mark.slow
@@ -258,7 +258,7 @@ def test_an_installation_without_the_program_says_how_to_get_it(tmp_path):
         source="PATH",
     )
     engine = LlamaCpp(tools=tools, facts=made_facts(), model=made_model())
-    told = engine.survey(GRID, context=512, log=tmp_path / "log")
+    told = engine.survey_attention_and_memory(GRID, context=512, log=tmp_path / "log")
 
     assert "codeneedle llama" in told.unknown
 
@@ -275,9 +275,9 @@ def test_the_real_program_answers_for_each_pair_of_the_built_in_model(
     llama_server, nano, tmp_path
 ):
     tool = installation.Program(llama_server.with_name(installation.FIT_PARAMS))
-    model = ModelSpec(weights=read_header(nano), name="nano")
+    model = ModelSpec(weights=read_weights_from_headers(nano), name="nano")
     asked = survey.Surveyor.of(
-        tool, installation.server_facts(installation.Program(llama_server)), model
+        tool, installation.ask_server_facts(installation.Program(llama_server)), model
     )
     told = asked.survey(GRID, context=1024, log=tmp_path / "log")
 

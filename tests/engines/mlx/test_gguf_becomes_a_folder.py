@@ -22,7 +22,11 @@ from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 from codeneedle.engines.mlx.folder import read_folder
 from codeneedle.errors import WeightsUnusable
-from codeneedle.models.weights import read_header, sha256, short_name
+from codeneedle.models.weights import (
+    load_or_compute_sha256,
+    read_weights_from_headers,
+    slug_from_path,
+)
 
 ALPHABET = list(bytes_to_unicode().values())
 KEYS = {
@@ -47,7 +51,7 @@ def reason_of(refused):
 @pytest.fixture
 def source(nano):
     """The built-in model as it is read, without its factors of frequencies."""
-    made = _GgufSource.of(read_header(nano))
+    made = _GgufSource.of(read_weights_from_headers(nano))
     found = {name: each for name, each in made.tensors.items() if "rope" not in name}
     return replace(made, tensors=found)
 
@@ -61,7 +65,7 @@ def test_pairs_that_are_rotated_together_are_put_half_a_head_apart():
 
 
 def test_a_model_is_converted_once(nano):
-    weights = read_header(nano)
+    weights = read_weights_from_headers(nano)
 
     folder = converted(weights)
     written = (folder / "config.json").stat().st_mtime_ns
@@ -75,16 +79,16 @@ def test_a_model_is_converted_once(nano):
         found.vocabulary,
         found.chat_template,
     )
-    assert folder.name == short_name(found.path)
-    assert sha256(found)
+    assert folder.name == slug_from_path(found.path)
+    assert load_or_compute_sha256(found)
 
 
 def test_matrices_have_16_bits_a_value_and_vectors_32(nano):
-    folder = converted(read_header(nano))
+    folder = converted(read_weights_from_headers(nano))
     files = sorted(folder.glob("model-*.safetensors"))
     tensors = [load_file(file) for file in files]
 
-    assert len(files) == 1 + read_header(nano).layers
+    assert len(files) == 1 + read_weights_from_headers(nano).layers
     assert "model.embed_tokens.weight" in tensors[0]
     for each in tensors:
         for values in each.values():
@@ -198,7 +202,7 @@ def test_a_tensor_that_a_llama_does_not_have_is_refused(source, golden):
 
 
 def test_a_model_that_lacks_what_is_needed_leaves_nothing(tmp_path):
-    weights = read_header(write_gguf(tmp_path / "made.gguf"))
+    weights = read_weights_from_headers(write_gguf(tmp_path / "made.gguf"))
 
     with pytest.raises(WeightsUnusable, match="cannot be converted"):
         converted(weights)
@@ -206,7 +210,9 @@ def test_a_model_that_lacks_what_is_needed_leaves_nothing(tmp_path):
 
 
 def test_a_model_of_another_architecture_is_refused(tmp_path, golden):
-    weights = replace(read_header(write_gguf(tmp_path / "m.gguf")), architecture="rwkv")
+    weights = replace(
+        read_weights_from_headers(write_gguf(tmp_path / "m.gguf")), architecture="rwkv"
+    )
 
     with pytest.raises(WeightsUnusable) as caught:
         converted(weights)

@@ -23,7 +23,7 @@ from codeneedle.engines.mlx.cache import (  # noqa: E402
     Packing,
     SplitKVCache,
     attention,
-    quantize,
+    quantize_plain_cache,
 )
 from codeneedle.engines.mlx.model import Session  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
@@ -106,11 +106,11 @@ def answer(folder, text_model, k, v, **settings):
     """What the built-in model repeats with these settings, and its caches."""
     settings = MlxSettings(compute="float32", **settings)
     session = Session.load(folder, Pair(k, v), settings)
-    row = session.read(text_model.ids(TEXT))
+    row = session.read_and_score_prompt(text_model.ids(TEXT))
     said = []
     while len(said) < len(ANSWER):
         said.append(int(row.argmax()))
-        row = session.step(said[-1])
+        row = session.append_and_score_token(said[-1])
     return b"".join(map(text_model.piece, said)).decode(), session.caches
 
 
@@ -164,7 +164,7 @@ def test_alike_k_and_v_give_what_mlx_lm_gives(
     session = Session.load(folder, Pair(kind, kind), settings)
     session.model.set_dtype(mx.float16)
     prompt = text_model.ids(TEXT)
-    found = session.read(prompt)
+    found = session.read_and_score_prompt(prompt)
     monkeypatch.setattr(
         base, "quantized_scaled_dot_product_attention", caches._attention_of_mlx_lm
     )
@@ -196,11 +196,11 @@ def test_a_prompt_behind_a_long_one_starts_unquantized(folder, text_model, v):
     session = Session.load(folder, Pair("kv2", v), settings)
     prompt = text_model.ids(TEXT)[:20] * 2
 
-    session.read(text_model.ids(TEXT))
-    again = session.read(prompt)
-    session.clear()
+    session.read_and_score_prompt(text_model.ids(TEXT))
+    again = session.read_and_score_prompt(prompt)
+    session.clear_caches()
 
-    assert (session.read(prompt) == again).all()
+    assert (session.read_and_score_prompt(prompt) == again).all()
 
 
 def test_a_mask_of_a_text_is_applied_to_all_its_heads():
@@ -352,7 +352,7 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
     for at in range(count):
         plain.update_and_fetch(values(1, at), values(1, 100 + at))
 
-    made = quantize(plain, EIGHT, FOUR)
+    made = quantize_plain_cache(plain, EIGHT, FOUR)
 
     assert plain.offset == made.offset
     more = values(1, 7), values(1, 8)
@@ -363,10 +363,10 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
 @pytest.mark.parametrize("plain", [KVCache, lambda: RotatingKVCache(16, keep=4)])
 @pytest.mark.parametrize("key", [FOUR, EIGHT])
 def test_converting_again_changes_nothing(plain, key):
-    made = quantize(plain(), key, FOUR)
+    made = quantize_plain_cache(plain(), key, FOUR)
     made.update_and_fetch(values(3, 1), values(3, 2))
 
-    assert quantize(made, Packing(2), Packing(2)) is made
+    assert quantize_plain_cache(made, Packing(2), Packing(2)) is made
 
 
 def test_a_window_of_the_model_s_own_is_left_to_mlx_lm_until_it_is_quantized():
@@ -375,6 +375,6 @@ def test_a_window_of_the_model_s_own_is_left_to_mlx_lm_until_it_is_quantized():
     pairs = [(PLAIN, PLAIN), (EIGHT, EIGHT), (PLAIN, FOUR)]
 
     assert [RotatingKVCache, SplitKVCache, SplitKVCache] == [
-        type(quantize(window, *pair))
+        type(quantize_plain_cache(window, *pair))
         for window, pair in zip(windows, pairs, strict=True)
     ]

@@ -14,12 +14,12 @@ from safetensors.numpy import save_file
 from codeneedle.engines.mlx.folder import (
     MOST_JSON_BYTES,
     chat_template_of,
-    is_folder_of_mlx,
+    is_mlx_folder_or_config,
     read_folder,
     read_json,
 )
 from codeneedle.errors import ToolMissing, WeightsUnusable
-from codeneedle.models.weights import sha256, short_name
+from codeneedle.models.weights import load_or_compute_sha256, slug_from_path
 
 CONFIG = {
     "model_type": "qwen2",
@@ -69,7 +69,7 @@ def test_the_facts_of_a_model_are_read_from_its_configuration(folder):
         found.training_context,
     )
     assert sum(each.stat().st_size for each in folder.iterdir()) == found.size_bytes
-    assert "some-model-4bit" == short_name(found.path)
+    assert "some-model-4bit" == slug_from_path(found.path)
 
 
 def test_the_facts_of_a_language_model_with_a_vision_part_are_nested(folder):
@@ -176,9 +176,9 @@ def test_a_template_is_a_file_or_one_of_several_by_name(folder):
 
 
 def test_a_folder_is_known_by_its_configuration(folder, tmp_path):
-    assert is_folder_of_mlx(folder)
-    assert is_folder_of_mlx(folder / "config.json")
-    assert not is_folder_of_mlx(tmp_path)
+    assert is_mlx_folder_or_config(folder)
+    assert is_mlx_folder_or_config(folder / "config.json")
+    assert not is_mlx_folder_or_config(tmp_path)
 
 
 def test_a_json_file_of_no_model_is_not_read(tmp_path):
@@ -193,10 +193,10 @@ def test_a_json_file_of_no_model_is_not_read(tmp_path):
 def test_a_folder_that_changed_after_it_was_read_has_no_hash(folder, golden):
     """Only its engine could tell whether the change matters."""
     found = read_folder(folder)
-    assert sha256(found) == sha256(read_folder(folder))
+    assert load_or_compute_sha256(found) == load_or_compute_sha256(read_folder(folder))
 
     (folder / "config.json").write_text(json.dumps(CONFIG | {"vocab_size": 101}))
 
     with pytest.raises(WeightsUnusable) as told:
-        sha256(found)
+        load_or_compute_sha256(found)
     assert golden == str(told.value)

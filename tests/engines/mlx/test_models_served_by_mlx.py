@@ -165,7 +165,7 @@ def test_a_child_that_is_killed_is_named(engine, tmp_path):
 def test_tokens_are_counted_without_weights(engine, tmp_path):
     with engine.tokenizing(log=tmp_path / "counting.log") as tokenizer:
         assert 4 == tokenizer.count_tokens("abc")
-        assert [1, 0, 5] == tokenizer.token_counts(["a", "", "<|eos"])
+        assert [1, 0, 5] == tokenizer.token_counts_without_special(["a", "", "<|eos"])
         assert 2 == tokenizer.count_tokens("<|eos|>")
         assert 7 == len(tokenizer.tokens("<|eos|>", add_special=False))
         (split,) = {each.piece for each in tokenizer.tokens("ä", add_special=False)[:1]}
@@ -194,8 +194,8 @@ def test_distributions_are_compared_with_the_reference(engine, tmp_path):
     same = tool.compare(asked, kept, **rest)
     coarse = tool.compare(task(tmp_path, Pair("kv2", "kv2")), kept, **rest)
 
-    assert kept == tool.reference(asked)
-    assert None is tool.reference(replace(asked, text=b"another"))
+    assert kept == tool.find_stored_reference(asked)
+    assert None is tool.find_stored_reference(replace(asked, text=b"another"))
     assert 2 * 127 == same.tokens
     assert abs(same.statistics.kld.value) < 1e-4
     assert same.statistics.same_top.value > 99
@@ -215,7 +215,7 @@ def test_a_text_that_turns_out_too_short_is_refused(engine, tmp_path):
         tool.write_reference(
             asked, log=tmp_path / "tool.log", note=ignore, progress=ignore
         )
-    assert None is tool.reference(asked)
+    assert None is tool.find_stored_reference(asked)
 
 
 def test_speed_is_measured_at_a_depth(engine, tmp_path):

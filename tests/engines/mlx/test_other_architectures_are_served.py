@@ -81,7 +81,7 @@ def last_row(folder, **settings):
     """What a model in *folder* expects behind a prompt, in nats."""
     pair = Pair("f16", "f16")
     chosen = MlxSettings(compute="float32", **settings)
-    return Session.load(folder, pair, chosen).read(PROMPT)
+    return Session.load(folder, pair, chosen).read_and_score_prompt(PROMPT)
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -91,7 +91,7 @@ def test_a_model_of_another_architecture_is_served_with_split_caches(
     cell = CellSpec(Pair("kv8", "kv4"), 512)
     question = Completion(prompt="def alpha(count):\n", max_tokens=4)
     engine = engine_of(model(architecture))
-    engine.refuse_arguments()
+    engine.refuse_unusable_arguments()
 
     with engine.serving(cell, log=tmp_path / "log") as served:
         scores = served.client.force(question, "    return")

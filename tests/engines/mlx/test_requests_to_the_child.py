@@ -27,18 +27,18 @@ class Script:
     def __init__(self, reply):
         self.reply, self.reused = [*reply], 0
 
-    def read(self, prompt, progress):
+    def read_and_score_prompt(self, prompt, progress):
         progress(len(prompt))
-        return self.step(prompt[-1])
+        return self.append_and_score_token(prompt[-1])
 
-    def step(self, _token):
+    def append_and_score_token(self, _token):
         row = np.full(260, -9.0, dtype=np.float32)
         row[self.reply.pop(0)] = -0.5
         return row
 
     def score(self, _before, tokens, progress):
         progress(1)
-        return [self.step(None) for _ in tokens]
+        return [self.append_and_score_token(None) for _ in tokens]
 
 
 @pytest.fixture(scope="module")
@@ -221,7 +221,7 @@ def test_a_base_file_of_another_context_is_not_compared_with(
     """Its rows would be read at wrong places, and give numbers."""
     (tmp_path / "base").write_bytes(child.HEADER.pack(child.MAGIC, 512, 260, 2))
     session = SimpleNamespace(vocabulary=260)
-    monkeypatch.setattr(child, "_load_session", lambda _options: session)
+    monkeypatch.setattr(child, "_load_session_and_log_caches", lambda _options: session)
     words = ["--model", "m", "--context", "256", "--base", str(tmp_path / "base")]
 
     with pytest.raises(ValueError, match="another model") as caught:

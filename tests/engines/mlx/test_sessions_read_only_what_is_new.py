@@ -14,7 +14,7 @@ from codeneedle.engines.mlx import model  # noqa: E402 - only where it is instal
 from codeneedle.engines.mlx.model import Session, measure_speeds  # noqa: E402
 from codeneedle.engines.mlx.settings import MlxSettings  # noqa: E402
 from codeneedle.engines.mlx.tokens import TextModel  # noqa: E402
-from codeneedle.models.weights import read_header  # noqa: E402
+from codeneedle.models.weights import read_weights_from_headers  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def loaded(folder, k="kv8", v="kv4", **settings):
 )
 def test_types_and_memory_are_read_from_the_arrays(folder, k, v, kind, sizes):
     """Bytes by token: 16 bits a value, or the bits, and two scales of 16 for 64."""
-    found = loaded(folder, k, v).inspect_caches()
+    found = loaded(folder, k, v).clear_and_inspect_caches()
 
     groups = tuple(64 if each.startswith("kv") else 0 for each in (k, v))
     for number, layer in enumerate(found):
@@ -56,7 +56,9 @@ def test_types_and_memory_are_read_from_the_arrays(folder, k, v, kind, sizes):
 
 
 def test_groups_of_k_and_of_v_are_read_from_the_arrays(folder):
-    first = loaded(folder, "kv4", "kv4", group_size=(64, 32)).inspect_caches()[0]
+    first = loaded(
+        folder, "kv4", "kv4", group_size=(64, 32)
+    ).clear_and_inspect_caches()[0]
 
     assert ("SplitKVCache", 64, 32) == (
         first.class_name,
@@ -70,7 +72,7 @@ def test_what_is_quantized_later_is_reported_beforehand(folder):
     """So that a cell is verified before anything is measured."""
     session = loaded(folder, "kv4", "kv4", quantized_kv_start=1000, max_kv_size=128)
 
-    first = session.inspect_caches()[0]
+    first = session.clear_and_inspect_caches()[0]
 
     assert ("kv4", "kv4", 128) == (first.k, first.v, first.tokens)
     assert [] == session.tokens
@@ -78,10 +80,10 @@ def test_what_is_quantized_later_is_reported_beforehand(folder):
 
 def test_only_what_differs_from_the_prompt_before_is_read_again(folder):
     session = loaded(folder)
-    fresh = session.read([*PROMPT, 7])
-    session.read([*PROMPT, 8, 9])
+    fresh = session.read_and_score_prompt([*PROMPT, 7])
+    session.read_and_score_prompt([*PROMPT, 8, 9])
 
-    again = session.read([*PROMPT, 7])
+    again = session.read_and_score_prompt([*PROMPT, 7])
 
     assert len(PROMPT) == session.reused
     assert (fresh == again).all()
@@ -89,11 +91,11 @@ def test_only_what_differs_from_the_prompt_before_is_read_again(folder):
 
 def test_scored_tokens_have_the_probabilities_of_written_ones(folder):
     session = loaded(folder, max_kv_size=24)
-    row, written = session.read(PROMPT), []
+    row, written = session.read_and_score_prompt(PROMPT), []
     for token in (5, 6, 7):
         written.append(float(row[token]))
-        row = session.step(token)
-    session.clear()
+        row = session.append_and_score_token(token)
+    session.clear_caches()
 
     rows = session.score(PROMPT, [5, 6, 7])
 
@@ -104,7 +106,7 @@ def test_scored_tokens_have_the_probabilities_of_written_ones(folder):
 @pytest.mark.real
 def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
     """Of 24 tokens, too, which is less than the question and its answer have."""
-    folder = converted(read_header(smollm2))
+    folder = converted(read_weights_from_headers(smollm2))
     session, text = loaded(folder), TextModel(folder)
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     prompt = text.ids(text.render(messages, {}))
@@ -116,11 +118,11 @@ def test_a_language_model_answers_with_every_kind_of_cache(smollm2):
     ):
         session.pair = Pair(k, v)
         session.settings = MlxSettings(compute="float32", max_kv_size=size)
-        kinds.append(session.inspect_caches()[0].class_name)
-        row, written = session.read(prompt), []
+        kinds.append(session.clear_and_inspect_caches()[0].class_name)
+        row, written = session.read_and_score_prompt(prompt), []
         while (token := int(row.argmax())) not in text.ends and len(written) < 12:
             written.append(token)
-            row = session.step(token)
+            row = session.append_and_score_token(token)
         answers.add(b"".join(map(text.piece, written)))
 
     assert {b"The capital of France is Paris."} == answers
@@ -136,19 +138,19 @@ class Script:
     def __init__(self):
         self.tokens, self.events = [], []
 
-    def fill(self, tokens):
+    def append_to_caches(self, tokens):
         self.events.append(f"read {len(tokens)}")
         self.tokens += tokens
 
-    def step(self, token):
-        self.fill([token])
+    def append_and_score_token(self, token):
+        self.append_to_caches([token])
         return mx.array([0.0, 1.0])
 
     def trim(self, length):
         self.tokens = self.tokens[:length]
         return True
 
-    def clear(self):
+    def clear_caches(self):
         self.tokens = []
 
 

@@ -13,9 +13,9 @@ from tokenizers.processors import TemplateProcessing
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import find_tools, server_facts
+from codeneedle.engines.llama_cpp.installation import ask_server_facts, find_tools
 from codeneedle.engines.mlx.tokens import TextModel
-from codeneedle.models.weights import read_header
+from codeneedle.models.weights import read_weights_from_headers
 
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}"
@@ -129,10 +129,10 @@ def test_bytes_that_are_no_letters_are_spelled_as_letters(tmp_path):
 
 @pytest.mark.real
 def test_a_language_model_has_the_tokens_that_llama_server_counts(smollm2, tmp_path):
-    header = read_header(smollm2)
+    header = read_weights_from_headers(smollm2)
     tools = find_tools()
     model = ModelSpec(weights=header, name="smollm2")
-    engine = LlamaCpp(tools=tools, facts=server_facts(tools.server), model=model)
+    engine = LlamaCpp(tools=tools, facts=ask_server_facts(tools.server), model=model)
     ours = TextModel(converted(header))
     draw = random.Random(42)  # noqa: S311 - no secret
     marks = "ab Z\t\n09_=('\"\u00e4\u6f22\U0001f600"

@@ -42,7 +42,7 @@ def test_a_gguf_file_is_no_model_for_mlx(nano):
 def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
     """Heads of the built-in model have 64 values."""
     with pytest.raises(BadInput, match="--kv-group-size"):
-        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_arguments()
+        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_unusable_arguments()
 
 
 def test_a_start_that_no_context_reaches_is_refused(engine, golden):
@@ -73,7 +73,7 @@ def test_arguments_of_llama_server_are_refused(engine, golden):
     model = replace(engine.model, arguments=("-t", "1"))
 
     with pytest.raises(BadInput) as caught:
-        replace(engine, model=model).refuse_arguments()
+        replace(engine, model=model).refuse_unusable_arguments()
     assert golden == str(caught.value)
 
 
@@ -81,14 +81,14 @@ def test_a_choice_of_devices_is_refused(engine):
     model = replace(engine.model, device="1")
 
     with pytest.raises(BadInput, match="one device"):
-        replace(engine, model=model).refuse_arguments()
+        replace(engine, model=model).refuse_unusable_arguments()
 
 
 def test_a_share_of_the_cores_is_refused(engine):
     model = replace(engine.model, threads=1)
 
     with pytest.raises(BadInput, match="does not divide"):
-        replace(engine, model=model).refuse_arguments()
+        replace(engine, model=model).refuse_unusable_arguments()
 
 
 @pytest.mark.parametrize("missing", ["mlx", "mlx-lm"])

@@ -10,7 +10,7 @@ from codeneedle.engines.messages import (
     BadReply,
     PromptCut,
     Refused,
-    check_shape,
+    check_and_convert_answer,
 )
 from codeneedle.engines.openai.client import _StatedEvent, read_echo
 from codeneedle.records.record import Status
@@ -237,7 +237,7 @@ def echoed(*pieces, written, counted):
     usage = {"prompt_tokens": len(pieces) - written}
     usage |= {} if counted is None else {"completion_tokens": counted}
     choice = {"text": "".join(pieces), "logprobs": told}
-    return check_shape(
+    return check_and_convert_answer(
         {"choices": [choice], "usage": usage}, _StatedEvent, expected="an echo"
     )
 

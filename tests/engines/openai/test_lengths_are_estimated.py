@@ -21,7 +21,7 @@ def test_lengths_are_estimated_from_the_servers_counts():
         estimates.count_tokens("x" * n) for n in (8, 10_000, 10_000)
     ]
     assert [8, 2000] == [len(text) for text in asked]
-    assert [25, 50] == estimates.token_counts(["a" * 100, "b" * 200])
+    assert [25, 50] == estimates.token_counts_without_special(["a" * 100, "b" * 200])
     assert 0 == estimates.count_tokens("")
 
 

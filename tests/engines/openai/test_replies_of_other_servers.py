@@ -218,7 +218,7 @@ def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
 )
 def test_a_prompt_is_counted_by_the_server(talk, faults, path):
     with endpoint(*faults) as server, talk(server) as client:
-        assert 25 == client.prompt_tokens("x" * 100)
+        assert 25 == client.ask_prompt_token_count("x" * 100)
 
     assert path in server.bodies[-1]
     with (
@@ -226,7 +226,7 @@ def test_a_prompt_is_counted_by_the_server(talk, faults, path):
         talk(server) as client,
         pytest.raises(BadReply, match="how many tokens"),
     ):
-        client.prompt_tokens("x")
+        client.ask_prompt_token_count("x")
 
 
 def test_tokens_of_the_same_text_are_told_apart_by_their_probability():

@@ -21,7 +21,7 @@ from codeneedle.engines.openai.engine import LENGTHS, command_engine_factory
 from codeneedle.engines.openai.server import (
     CommandServer,
     fingerprint_prompt,
-    take_fingerprints,
+    request_fingerprints,
 )
 from codeneedle.engines.openai.settings import CommandSettings
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed, ToolMissing
@@ -264,10 +264,10 @@ def test_the_identity_repeats_the_command():
 )
 def test_what_is_meant_for_llama_server_is_refused(spec, golden):
     with pytest.raises(BadInput) as caught:
-        command(spec=spec).refuse_arguments()
+        command(spec=spec).refuse_unusable_arguments()
 
     assert golden == str(caught.value)
-    command().refuse_arguments()
+    command().refuse_unusable_arguments()
 
 
 def test_tools_that_are_llama_cpps_are_missing():
@@ -368,7 +368,7 @@ def test_the_fixed_text_leaves_room_and_ends_with_its_first_line(context):
 def test_evidence_is_two_replies_to_a_text_that_is_in_the_cache_by_then(faults):
     with endpoint(*faults) as asked, OpenAi(asked.url) as client:
         client.model = MODEL
-        found = take_fingerprints(client, context=4096)
+        found = request_fingerprints(client, context=4096)
 
     answered = [body for body in asked.bodies if ("messages" in body) == bool(faults)]
     assert (2, 3) == (len(found), len(answered))

@@ -20,7 +20,7 @@ from codeneedle.engines.messages import (
     ServerSilent,
 )
 from codeneedle.engines.openai.client import OpenAi, read_event
-from codeneedle.engines.openai.retries import seconds_of
+from codeneedle.engines.openai.retries import parse_retry_after
 from codeneedle.errors import CellError
 
 KEY = "sk-a-secret-of-the-user"
@@ -141,7 +141,7 @@ def test_pings_behind_the_last_token_are_not_waited_for(talk, monkeypatch):
 @pytest.mark.parametrize("counts", ["-3", "1e400", "10000000000", "NaN", '"9"'])
 def test_counts_that_no_prompt_has_are_refused(talk, counts):
     with endpoint(f"counts={counts}") as server, talk(server) as client:
-        for ask in (client.prompt_tokens, lambda _: client.complete(QUESTION)):
+        for ask in (client.ask_prompt_token_count, lambda _: client.complete(QUESTION)):
             with pytest.raises(BadReply, match="int"):
                 ask("x")
 
@@ -149,7 +149,7 @@ def test_counts_that_no_prompt_has_are_refused(talk, counts):
 @pytest.mark.parametrize(
     ("fault", "ask"),
     [
-        ("models=2", lambda client: client.models()),
+        ("models=2", lambda client: client.ask_model_names()),
         ("echoes=2", lambda client: client.force(QUESTION, "right")),
     ],
 )
@@ -201,8 +201,8 @@ def test_cookies_of_a_server_are_not_read(talk):
     """Python's reader of cookies warns of odd ones."""
     cookie = "a=b; expires=Mon, 01 Jan 99999999999 00:00:00 GMT; version=x"
     with endpoint(f"cookie={cookie}") as server, talk(server) as client:
-        client.models()
-        client.models()
+        client.ask_model_names()
+        client.ask_model_names()
 
     assert 0 == len(client._http.cookies)
 
@@ -257,6 +257,6 @@ def test_retry_after_is_seconds_or_a_date():
     """RFC 9110; anything else says nothing."""
     soon = dt.datetime.now(dt.UTC) + dt.timedelta(seconds=100)
 
-    assert [3.5, 0.0] == [seconds_of("3.5"), seconds_of("-1")]
-    assert 90 < seconds_of(format_datetime(soon, usegmt=True)) <= 100
-    assert [None] * 3 == [seconds_of(each) for each in ("", "soon", "nan")]
+    assert [3.5, 0.0] == [parse_retry_after("3.5"), parse_retry_after("-1")]
+    assert 90 < parse_retry_after(format_datetime(soon, usegmt=True)) <= 100
+    assert [None] * 3 == [parse_retry_after(each) for each in ("", "soon", "nan")]

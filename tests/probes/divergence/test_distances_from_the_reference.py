@@ -10,7 +10,7 @@ from codeneedle.cache_types import Pair
 from codeneedle.probes import frames
 from codeneedle.probes.divergence.metrics import (
     METRICS,
-    metrics_at_contexts,
+    metrics_if_several_contexts,
     precision_percent,
 )
 from codeneedle.probes.divergence.record import (
@@ -149,7 +149,7 @@ def test_the_reference_has_a_noise_floor_of_each_distance():
 def test_several_contexts_have_metrics_of_their_own():
     record = compared(512, 4096)
     conditions = {NAME: {"contexts": [512, 4096]}}
-    more = metrics_at_contexts(replace(SETUP, probes=conditions))
+    more = metrics_if_several_contexts(replace(SETUP, probes=conditions))
     found = values(record, more)
 
     assert 2 * len(METRICS) == len(found)
@@ -159,8 +159,8 @@ def test_several_contexts_have_metrics_of_their_own():
     one = {NAME: {"contexts": [512]}}
     assert (
         ()
-        == metrics_at_contexts(SETUP)
-        == metrics_at_contexts(replace(SETUP, probes=one))
+        == metrics_if_several_contexts(SETUP)
+        == metrics_if_several_contexts(replace(SETUP, probes=one))
     )
 
 
@@ -180,4 +180,4 @@ def test_what_is_stored_is_read_strictly():
     with pytest.raises(BadRecord):
         divergence_of(replace(record, observation={"reference": 3}))
     with pytest.raises(BadRecord, match="contexts of divergence"):
-        metrics_at_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}))
+        metrics_if_several_contexts(replace(SETUP, probes={NAME: {"contexts": "all"}}))

@@ -33,8 +33,8 @@ def swept(run, pairs=(F16, Q8, Q4), **changes):
     """The records of a sweep over *pairs*, in the order they ended."""
     events = []
     run, store = with_conditions(run), Store(run.folder)
-    run = replace(run, setup=store.check_and_merge_setup(run.setup))
-    Runner(run=run, store=store, **changes).sweep(
+    run = replace(run, setup=store.check_and_store_setup(run.setup))
+    Runner(run=run, store=store, **changes).measure_pairs(
         PROBE, most_precise_first(pairs), tell=events.append
     )
     ended = [event.record for event in events if isinstance(event, CellEnded)]

@@ -7,7 +7,7 @@ import pytest
 from fake_engine import ByteTokenizer
 from made_losses import REFERENCE, losing_setup, text_read
 
-from codeneedle.engines.llama_cpp.base_file import scored_tokens
+from codeneedle.engines.llama_cpp.base_file import scored_token_count
 from codeneedle.probes.divergence import texts
 from codeneedle.probes.divergence.metrics import TEXT_LOGP, metrics_of_parts
 from codeneedle.probes.divergence.record import NAME
@@ -26,12 +26,10 @@ def with_parts(*parts):
 def test_chunks_are_the_units_of_a_text():
     """Of a chunk of 512 tokens 255 are scored."""
     record = text_read(GOOD, [0.001 * at for at in range(16)])
-    sizes = [
-        len(each) for each in TEXT_LOGP.values_of_each_unit(record, SETUP).values()
-    ]
+    sizes = [len(each) for each in TEXT_LOGP.values_by_unit(record, SETUP).values()]
 
     assert [*map(str, range(16))] == [*TEXT_LOGP.loss_values_by_unit(record, SETUP)]
-    assert [scored_tokens(chunks=1, context=512)] * 16 == sizes
+    assert [scored_token_count(chunks=1, context=512)] * 16 == sizes
 
 
 def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more():
@@ -48,7 +46,7 @@ def test_a_loss_is_the_probability_of_right_tokens_that_the_reference_has_more()
     (pair,) = judge(run).compared_results
     row = pair.metric_result(TEXT_LOGP.name)
     assert math.fsum(losses) / 16 == pytest.approx(row.bounds.mean, abs=1e-5)
-    assert ("chunks", 16) == (row.metric.noun, row.bounds.units)
+    assert ("chunks", 16) == (row.metric.unit_noun, row.bounds.units)
     assert Decision.WITHIN is row.decision
 
 
@@ -69,7 +67,7 @@ def test_each_part_of_a_text_is_a_facet():
         ("text-logp@code", "part=code"),
     ] == [(each.name, each.facet) for each in (prose, code)]
     assert [{"0", "2"}, {"1"}] == [
-        {*each.unit_values(record, setup)} for each in (prose, code)
+        {*each.mean_value_by_unit(record, setup)} for each in (prose, code)
     ]
     assert () == metrics_of_parts(SETUP)
 
@@ -95,9 +93,9 @@ class Words(ByteTokenizer):
 
 
 def test_prose_and_code_take_turns_chunk_by_chunk():
-    prose, code = texts.prose_and_code()
-    cuts = texts.ends_of_blocks(Words(), 64, 5)
-    whole = texts.join_blocks(cuts)
+    prose, code = texts.read_prose_and_code()
+    cuts = texts.interleaved_block_ends(Words(), 64, 5)
+    whole = texts.join_built_in_blocks(cuts)
 
     # The token that begins a prompt is one of the first block.
     begin, block = 4 * 63, 4 * 64
@@ -109,14 +107,14 @@ def test_prose_and_code_take_turns_chunk_by_chunk():
 
 
 def test_more_chunks_have_the_same_text_before():
-    few, many = (texts.ends_of_blocks(Words(), 64, blocks) for blocks in (3, 9))
+    few, many = (texts.interleaved_block_ends(Words(), 64, blocks) for blocks in (3, 9))
 
     assert few == many[:3]
-    assert texts.join_blocks(many).startswith(texts.join_blocks(few))
+    assert texts.join_built_in_blocks(many).startswith(texts.join_built_in_blocks(few))
 
 
 def test_a_text_has_no_more_blocks_than_its_sources():
-    longest = min(map(len, texts.prose_and_code())) // 4
-    cuts = texts.ends_of_blocks(Words(), longest // 2, 99)
+    longest = min(map(len, texts.read_prose_and_code())) // 4
+    cuts = texts.interleaved_block_ends(Words(), longest // 2, 99)
 
     assert 4 <= len(cuts) <= 6

@@ -59,16 +59,16 @@ def test_right_tokens_of_the_second_half_of_each_chunk_are_scored(made_context):
         record = recorded(context, PROBE.measure(context))
 
     setup = context.run.setup
-    blocks = texts.blocks_of(setup.probes[NAME]["cuts"])[:4]
+    blocks = texts.built_in_text_blocks(setup.probes[NAME]["cuts"])[:4]
     halves = [len(block) - len(block) // 2 for block in blocks]
-    answers = TEXT_LOGP.values_of_each_unit(record, setup)
+    answers = TEXT_LOGP.values_by_unit(record, setup)
     assert CHUNKS == [*answers]
     # Tokens of the fake have four characters; one may span the middle.
     for size, of_chunk in zip(halves, answers.values(), strict=True):
         assert {-0.5} == {*of_chunk}
         assert abs(size / 4 - len(of_chunk)) < 2
     assert [{"0", "2"}, {"1", "3"}] == [
-        {*part.unit_values(record, setup)} for part in metrics_of_parts(setup)
+        {*part.mean_value_by_unit(record, setup)} for part in metrics_of_parts(setup)
     ]
     assert [] == [m.name for m in METRICS if [*m.values(record, setup)]]
 
@@ -83,7 +83,7 @@ def test_a_file_of_the_users_is_cut_evenly(made_context, tmp_path):
     (answer,) = divergence_of(record).answers.values()
     assert (4, CHUNKS) == (
         answer.chunks,
-        [*TEXT_LOGP.unit_values(record, context.run.setup)],
+        [*TEXT_LOGP.mean_value_by_unit(record, context.run.setup)],
     )
 
 
@@ -93,12 +93,12 @@ def test_a_server_that_scores_no_text_says_so_and_no_further_one_is_asked(made_c
         context = made_context(server.url, calibrate=known.update)
         record = recorded(context, PROBE.measure(context))
         other = made_context(server.url, "q8_0/q8_0", known={NAME: known})
-    (gap,) = PROBE.gaps_in(record, context.run.setup)
+    (gap,) = PROBE.gap_phrases(record, context.run.setup)
 
     assert gap.startswith("no ordinary text: ")
     assert {} == TEXT_LOGP.loss_values_by_unit(record, context.run.setup)
     # The server is gone, and is not missed.
-    assert (gap,) == PROBE.gaps_in(
+    assert (gap,) == PROBE.gap_phrases(
         recorded(other, PROBE.measure(other)), other.run.setup
     )
 
@@ -110,7 +110,7 @@ def test_what_the_reference_was_refused_alone_is_left_out_of_the_others(made_con
         other = made_context(server.url, "q8_0/q8_0", known=known)
         record = recorded(other, PROBE.measure(other))
 
-    assert CHUNKS == [*TEXT_LOGP.unit_values(record, other.run.setup)]
+    assert CHUNKS == [*TEXT_LOGP.mean_value_by_unit(record, other.run.setup)]
 
 
 def test_curly_quotes_cost_neither_a_chunk_nor_the_sweep(made_context, tmp_path):
@@ -123,7 +123,7 @@ def test_curly_quotes_cost_neither_a_chunk_nor_the_sweep(made_context, tmp_path)
 
     (answer,) = divergence_of(record).answers.values()
     run = replace(made_run(), setup=context.run.setup, records=(record,))
-    assert CHUNKS == [*TEXT_LOGP.unit_values(record, run.setup)]
+    assert CHUNKS == [*TEXT_LOGP.mean_value_by_unit(record, run.setup)]
     assert answer.untold > 0
     assert [f"divergence: {answer.untold} tokens left out"] == [
         line.partition(",")[0] for line in gap_lines(run)

@@ -9,11 +9,11 @@ from fake_engine import FakeEngine
 from injections import processes_in
 from made_contexts import made_outlook
 
-from codeneedle.cli.command_line import request_of
+from codeneedle.cli.command_line import resolve_request
 from codeneedle.engines.engine import Ability
 from codeneedle.errors import CodeneedleError, ToolMissing, UnknownName
 from codeneedle.probes.evaluation.probe import PROBE, EvaluationSettings
-from codeneedle.sweep.request import asked_probes, decoded_request
+from codeneedle.sweep.request import named_and_implied_probes, parse_request_toml
 
 HELPER = Path(__file__).parents[2] / "helpers" / "evaluation.py"
 COMMAND = f"{sys.executable} {HELPER} ${{base_url}} ${{model}} ${{out}}"
@@ -144,18 +144,18 @@ def test_a_grader_runs_once_the_server_has_ended_and_alone_if_it_fails(
     [({}, ("eval",)), ({"probes": ("recall",)}, ("recall", "eval"))],
 )
 def test_options_of_an_evaluation_ask_for_it(probes, expected):
-    request, _ = request_of({"eval__command": "sh x", **probes})
+    request, _ = resolve_request({"eval__command": "sh x", **probes})
 
     assert expected == request.probes
     assert "sh x" == request.eval.command
 
 
 def test_a_sweep_file_has_a_table_of_it():
-    request = decoded_request(
+    request = parse_request_toml(
         '[eval]\ncommand = "sh x"\ntimeout = "30m"', source="x.toml"
     )
 
-    assert ("eval",) == asked_probes(request, is_named=False)
+    assert ("eval",) == named_and_implied_probes(request, is_named=False)
     assert EvaluationSettings(command="sh x", timeout="30m") == request.eval
 
 

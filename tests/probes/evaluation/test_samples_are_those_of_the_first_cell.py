@@ -4,9 +4,9 @@ import pytest
 
 from codeneedle.errors import CellError
 from codeneedle.probes.evaluation.probe import (
-    align_samples,
+    align_or_refuse_samples,
     refuse_too_many_unscored,
-    reset_command_seed,
+    reset_seed_if_shared,
 )
 from codeneedle.probes.evaluation.record import Evaluation, Sample
 
@@ -23,7 +23,7 @@ def test_samples_are_those_of_the_first_cell_and_a_missing_one_has_no_score():
     assert (
         Sample(id="a", score=0.0, group="g", error="missing"),
         Sample(id="b", score=0.5, group="g"),
-    ) == align_samples([Sample(id="b", score=0.5)], first)
+    ) == align_or_refuse_samples([Sample(id="b", score=0.5)], first)
 
 
 def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
@@ -31,8 +31,8 @@ def test_the_seed_of_the_command_is_no_attempt_and_attempt_42_stays_one():
     own = [Sample(id=name, score=1.0, seed=42) for name in "ab"]
     attempts = [Sample(id="a", score=1.0, seed=at) for at in (0, 42)]
 
-    assert [0, 0] == [each.seed for each in reset_command_seed(own, 42)]
-    assert tuple(attempts) == reset_command_seed(attempts, 42)
+    assert [0, 0] == [each.seed for each in reset_seed_if_shared(own, 42)]
+    assert tuple(attempts) == reset_seed_if_shared(attempts, 42)
 
 
 def test_an_evaluation_that_failed_itself_is_a_gap(golden):
@@ -61,7 +61,7 @@ def test_other_samples_are_a_mismatch(sample, golden):
     first = Evaluation(samples=(Sample(id="a", score=1.0),), against="f16/f16")
 
     with pytest.raises(CellError) as caught:
-        align_samples([sample], first)
+        align_or_refuse_samples([sample], first)
 
     assert "mismatched" == caught.value.status
     assert golden == str(caught.value)

@@ -12,10 +12,10 @@ from codeneedle.probes.evaluation.contract import (
     OFFLINE,
     PLACEHOLDERS,
     EvaluationCommand,
-    run,
+    run_within_limits,
     split_and_check_command,
 )
-from codeneedle.system.files import make_empty
+from codeneedle.system.files import make_or_empty_folder
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def task(tmp_path):
     """Makes the task of a Python program."""
 
     def made(code, *words, **changes):
-        out = make_empty(tmp_path / "out")
+        out = make_or_empty_folder(tmp_path / "out")
         facts = {
             "words": (sys.executable, "-c", code, *words),
             "option": "--eval",
@@ -50,7 +50,7 @@ def task(tmp_path):
 def done(task, *, is_served=True, told=None):
     """Run *task* to its end."""
     tell = (told if told is not None else []).append
-    run(task, tell=tell, is_served=lambda: is_served)
+    run_within_limits(task, tell=tell, is_served=lambda: is_served)
 
 
 # Commands

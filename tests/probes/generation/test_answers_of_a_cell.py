@@ -17,9 +17,9 @@ from codeneedle.probes.generation.probe import PROBE, GenerationSettings
 from codeneedle.probes.generation.record import (
     NAME,
     OWN,
-    first_answers,
     generation_layout,
-    written_in,
+    parse_written_answers,
+    reference_answers,
 )
 from codeneedle.probes.observations import Observed
 from codeneedle.records.comparability import OtherSetup
@@ -41,7 +41,7 @@ def with_conditions(run):
 
 def answers_of(observation):
     """What was written, by prompt."""
-    return written_in(from_json(observation, Observed, file=NAME), file=NAME)
+    return parse_written_answers(from_json(observation, Observed, file=NAME), file=NAME)
 
 
 def test_the_reference_writes_what_others_are_compared_with(tmp_path):
@@ -55,7 +55,7 @@ def test_the_reference_writes_what_others_are_compared_with(tmp_path):
     stored = PROBE.measure(reference)
 
     setup = replace(run.setup, calibrated={NAME: kept})
-    first = first_answers(setup)
+    first = reference_answers(setup)
     again = ProbeContext(run=replace(run, setup=setup), pair=REFERENCE, logs=tmp_path)
     assert first is not None
     assert "f16/f16" == first.pair

@@ -11,7 +11,7 @@ from codeneedle.document import Table
 from codeneedle.engines.messages import Reply
 from codeneedle.probes.answers import View
 from codeneedle.probes.generation.comparing import FirstDifference, first_difference
-from codeneedle.probes.generation.metrics import METRICS, least_prompts_without_loss
+from codeneedle.probes.generation.metrics import METRICS, prompts_needed_without_loss
 from codeneedle.probes.generation.probe import PROBE
 from codeneedle.probes.generation.record import NAME, written_from
 from codeneedle.probes.metrics import cell_value
@@ -19,7 +19,7 @@ from codeneedle.records.record import AGAIN, Run
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
-from codeneedle.verdict.statistics import Decision, error_share, lost_share
+from codeneedle.verdict.statistics import Decision, error_share, lost_share_interval
 
 LOOPING = "so " + "idea " * 80
 REFERENCE = {
@@ -129,7 +129,7 @@ def test_words_count_in_place_of_tokens_that_were_drafted():
     """A server tells no more of them than their number: here three to a word."""
     reference, other = drafted("one two three"), drafted("one two four")
 
-    assert ("one ", "two ", "three") == tuple(reference.token_texts)
+    assert ("one ", "two ", "three") == tuple(reference.token_or_word_texts)
     assert FirstDifference(character=8, tokens=6, lead=None) == first_difference(
         reference, other
     )
@@ -359,11 +359,11 @@ def test_where_answers_differ_is_no_loss():
 
 
 def test_so_many_prompts_without_a_loss_are_within():
-    needed = least_prompts_without_loss(error_share(0, 1))
+    needed = prompts_needed_without_loss(error_share(0, 1))
 
     assert 36 == needed
-    assert lost_share(0, needed, error_share(0, 1)).high <= 0.1
-    assert lost_share(0, needed - 1, error_share(0, 1)).high > 0.1
+    assert lost_share_interval(0, needed, error_share(0, 1)).high <= 0.1
+    assert lost_share_interval(0, needed - 1, error_share(0, 1)).high > 0.1
 
 
 def test_remarks_tell_the_floor_and_what_is_out(golden):

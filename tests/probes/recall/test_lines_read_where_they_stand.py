@@ -32,15 +32,15 @@ from codeneedle.probes.reading import (
     Chunk,
     Span,
     chunk_lengths,
-    chunk_tokens,
     lay_out_chunk,
+    padded_chunk_tokens,
     questions_room,
 )
 from codeneedle.probes.recall.further_functions import FURTHER
 from codeneedle.probes.recall.metrics import FORCED
 from codeneedle.probes.recall.passages import (
     group_functions_by_chunk,
-    lines_per_question,
+    lines_per_question_and_answer,
     passage_of,
     question_and_answer_tokens,
 )
@@ -227,7 +227,7 @@ def test_questions_have_what_a_text_leaves_of_a_context_and_half_of_it_at_most(
 
 def test_without_room_for_questions_each_function_has_a_chunk_of_its_own():
     """As long as the text and its own question, whatever the context."""
-    assert (chunk_tokens(600, 1),) * 10 == chunk_lengths(600, 8, 10, 512)
+    assert (padded_chunk_tokens(600, 1),) * 10 == chunk_lengths(600, 8, 10, 512)
 
 
 @pytest.mark.parametrize("tokens", [0, 1])
@@ -303,14 +303,14 @@ def test_a_chunk_of_another_text_or_of_other_functions_has_another_key():
 def test_a_plan_counts_what_a_chunk_takes():
     """Text and questions, to a multiple of 256; a short text is padded in front."""
     assert [1536, 1280, 2304] == [
-        chunk_tokens(*each) for each in ((990, 503), (1000, 200), (900, 1100))
+        padded_chunk_tokens(*each) for each in ((990, 503), (1000, 200), (900, 1100))
     ]
-    assert [1024, 1280] == [chunk_tokens(800, each) for each in (222, 223)]
+    assert [1024, 1280] == [padded_chunk_tokens(800, each) for each in (222, 223)]
     assert (1536,) == chunk_lengths(990, 503, 12, 3072)
     assert (1024,) * 3 == chunk_lengths(800, 500, 12, 1024)
     assert (1024,) * 2 == chunk_lengths(100, 900, 12, 1280)
     mini = load("random-bodies-mini")
-    assert 2.5 + (20 + 5) / 2 == lines_per_question(mini, 5)
+    assert 2.5 + (20 + 5) / 2 == lines_per_question_and_answer(mini, 5)
 
 
 # What is stored
@@ -581,7 +581,7 @@ def test_what_the_real_tool_read_is_forced_by_the_real_server_as_a_check(tmp_pat
     context = really_read(tmp_path)
     run, setup = context.run, context.run.setup
     previous = replace(made_record("bf16/bf16", []), observation=PROBE.measure(context))
-    assert FURTHER.lacks_check(previous, setup)
+    assert FURTHER.needs_check(previous, setup)
     check = ProbeContext(
         run=run,
         pair=previous.pair,

@@ -222,7 +222,7 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     setup = first.run.setup
     cell = cell_of(first, "q8_0/q8_0")
     record = replace(made_record("q8_0/q8_0", []), observation=PROBE.measure(cell))
-    assert FURTHER.lacks_check(record, setup)
+    assert FURTHER.needs_check(record, setup)
 
     read_before = len(engine.tool.tasks)
     again = cell_of(first, "q8_0/q8_0")
@@ -232,7 +232,7 @@ def test_a_pair_that_was_read_is_checked_by_a_few_forced_functions(tmp_path):
     found = recall_of(checked)
     assert [4, 4] == [len(found.forced), len(found.read)]
     assert read_before == len(engine.tool.tasks)
-    assert not FURTHER.lacks_check(checked, setup)
+    assert not FURTHER.needs_check(checked, setup)
     assert [] == list(FURTHER.checks(asking_recall(setup, {"way": ["force"]})))
 
 
@@ -249,4 +249,6 @@ def test_what_was_read_is_compared_with_no_other_and_what_is_written_does_not_co
     assert [{"lines": 3}, {"lines": 3}, {"lines": 3, "way": ["read"]}] == [
         PROBE.deciding_settings(setup) for setup in setups
     ]
-    assert [False, False, True] == [settings_of(setup).reads for setup in setups]
+    assert [False, False, True] == [
+        settings_of(setup).reads_right_lines for setup in setups
+    ]

@@ -11,7 +11,7 @@ from made_records import made_needle
 from codeneedle.probes.recall.alignment import (
     Mark,
     align_reply,
-    answer_end,
+    answer_end_offset,
     answer_lines,
 )
 
@@ -84,8 +84,8 @@ def test_indentation_counts_only_with_strict_indent():
     reply = "\n".join(f"{line.strip()}  " for line in ASKED)
 
     assert {"matched": 20} == counts(NEEDLE, reply)
-    assert 0 == align_reply(NEEDLE, reply, strict_indent=True).matched
-    assert 20 == align_reply(NEEDLE, BODY + " ", strict_indent=True).matched
+    assert 0 == align_reply(NEEDLE, reply, strict_indent=True).matched_line_count
+    assert 20 == align_reply(NEEDLE, BODY + " ", strict_indent=True).matched_line_count
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_a_perfect_reply_scores_20_whatever_its_lines_look_like(lines, around):
 def test_thoughts_do_not_match_where_the_truth_has_no_think_tag():
     fenced = replace(NEEDLE, lines=("    ```", *ASKED[1:]))
 
-    assert 0 == align_reply(NEEDLE, f"<think>{BODY}</think>").matched
-    assert 0 == align_reply(fenced, f"<think>{BODY}</think>").matched
+    assert 0 == align_reply(NEEDLE, f"<think>{BODY}</think>").matched_line_count
+    assert 0 == align_reply(fenced, f"<think>{BODY}</think>").matched_line_count
 
 
 def test_a_tie_goes_to_an_asked_line_and_not_to_a_following_one():
@@ -208,12 +208,12 @@ def test_the_answer_ends_before_its_tail_and_never_in_a_thought(before, after):
     """Lines that the model also thought of are not taken for it."""
     reply = f"{before}{BODY}\n{after}"
 
-    assert len(f"{before}{BODY}\n") == answer_end(NEEDLE, reply)
+    assert len(f"{before}{BODY}\n") == answer_end_offset(NEEDLE, reply)
 
 
 def test_an_answer_of_nothing_ends_at_the_start():
-    assert 0 == answer_end(NEEDLE, "")
-    assert 0 == answer_end(NEEDLE, f"<think>\n{BODY}")
+    assert 0 == answer_end_offset(NEEDLE, "")
+    assert 0 == answer_end_offset(NEEDLE, f"<think>\n{BODY}")
 
 
 WORDS = st.sampled_from(["a", "b", "c", " a", "a ", "\ta", "d = 1", "é", "x\u2028y"])
@@ -256,7 +256,10 @@ def test_marks_are_those_of_the_best_alignment(truth, more, reply, strict):
 
     scored = align_reply(needle_of(truth, more), "\n".join(reply), strict_indent=strict)
 
-    assert (matched, most - matched) == (scored.matched, scored.count(Mark.BONUS))
+    assert (matched, most - matched) == (
+        scored.matched_line_count,
+        scored.count(Mark.BONUS),
+    )
 
 
 @given(truth=ANY_TRUTH, more=st.lists(WORDS, max_size=5), reply=ANY_REPLY)
@@ -293,4 +296,4 @@ def test_lines_of_the_answer_are_lines_of_the_reply(truth, reply):
 
     assert all(line.strip() for line in lines)
     assert len(lines) <= len(reply.replace("\r", "\n").split("\n"))
-    assert 0 <= answer_end(needle, reply) <= len(reply)
+    assert 0 <= answer_end_offset(needle, reply) <= len(reply)

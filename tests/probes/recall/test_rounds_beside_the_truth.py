@@ -25,7 +25,7 @@ from codeneedle.probes.recall.rounds import (
     Margins,
     ScoredRound,
     answered_rounds,
-    margins,
+    margins_of_gaps,
     scored_rounds,
 )
 from codeneedle.records.record import BadRecord
@@ -42,8 +42,8 @@ def test_a_round_is_counted_by_lines():
     flat = ScoredRound(FIRST, made_round(FIRST, reply=bare))
 
     expected = {Mark.MATCHED: 12, Mark.MISSING: 8, Mark.HALLUCINATED: 3}
-    assert expected == asked.counts
-    assert 20 == flat.counts[Mark.MATCHED]
+    assert expected == asked.line_counts_by_mark
+    assert 20 == flat.line_counts_by_mark[Mark.MATCHED]
     assert 0 == flat.lines_matched_with_indent
 
 
@@ -69,7 +69,9 @@ def test_rounds_without_an_answer_have_neither_counts_nor_margins():
     wrong = made_round(FIRST, reply="x", gap=2.0)
     record = made_record("q8_0/q4_0", [wrong, LOST, made_round(THIRD, gap=1.0)])
 
-    assert [0, 20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
+    assert [0, 20] == [
+        e.line_counts_by_mark[Mark.MATCHED] for e in answered_rounds(record, SETUP)
+    ]
     assert [2.0, 1.0] == [e.margins.least for e in answered_rounds(record, SETUP)]
 
 
@@ -107,7 +109,9 @@ def test_without_the_gaps_of_all_tokens_there_are_no_margins(changes):
     record = made_record("q8_0/q4_0", [made_round(FIRST, **changes)])
 
     assert [None] == [e.margins for e in answered_rounds(record, SETUP)]
-    assert [20] == [e.counts[Mark.MATCHED] for e in answered_rounds(record, SETUP)]
+    assert [20] == [
+        e.line_counts_by_mark[Mark.MATCHED] for e in answered_rounds(record, SETUP)
+    ]
 
 
 def test_a_needle_that_the_setup_does_not_have_is_a_bad_record():
@@ -160,10 +164,17 @@ def test_the_margins_of_an_answer_are_its_least_gaps_and_their_mean():
     chance = random.Random(42)  # noqa: S311 - no secret
     many = [round(abs(chance.gauss(15, 3)), 4) for _ in range(450)]
 
-    assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins(gaps)
-    assert (0.5, 7.0) == (margins(range(11)).fifth, margins([7.0]).fifth)
-    assert None is margins([])
-    assert math.fsum(many) / 450 == margins(many).mean == margins(many[::-1]).mean
+    assert Margins(least=0.0, fifth=1.0, mean=10.0) == margins_of_gaps(gaps)
+    assert (0.5, 7.0) == (
+        margins_of_gaps(range(11)).fifth,
+        margins_of_gaps([7.0]).fifth,
+    )
+    assert None is margins_of_gaps([])
+    assert (
+        math.fsum(many) / 450
+        == margins_of_gaps(many).mean
+        == margins_of_gaps(many[::-1]).mean
+    )
 
 
 def forced(*leads, lines=("ab", "", "    cd", "ef")):
@@ -213,7 +224,7 @@ def test_a_first_token_that_completes_no_character_is_of_the_first_line():
 
 def test_a_line_is_right_if_all_of_its_tokens_are_first_choices():
     """A token as probable as another one is none."""
-    assert (False, True) == forced(0.0, lines=("ab", "cd")).right_lines
+    assert (False, True) == forced(0.0, lines=("ab", "cd")).right_line_flags
 
 
 def test_forced_lines_are_scored_by_token():
@@ -222,6 +233,6 @@ def test_forced_lines_are_scored_by_token():
 
     assert (-0.5, 0.5) == (found.scores.mean_logprob, found.scores.first_choice_share)
     assert (-1.0, 0.25) == (
-        margins(found.scores.leads).least,
-        margins(found.scores.leads).mean,
+        margins_of_gaps(found.scores.leads).least,
+        margins_of_gaps(found.scores.leads).mean,
     )

@@ -24,7 +24,7 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.probes.observations import merge_chosen_settings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.asker import SLACK_LINES, TAIL_LINES, enough_for_needle
+from codeneedle.probes.recall.asker import SLACK_LINES, TAIL_LINES, stop_test_for_needle
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, PROBE
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
@@ -32,7 +32,7 @@ from codeneedle.probes.recall.rounds import scored_rounds
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.probes.thinking import NO_THINK_ARGS
 from codeneedle.records.record import Effective, Status
-from codeneedle.records.store import Store, find_runs
+from codeneedle.records.store import Store, find_stores_or_refuse
 
 NEEDLE = made_needle()
 BODY = "\n".join(NEEDLE.lines) + "\n"
@@ -313,7 +313,7 @@ def test_written_recall_that_tells_nothing_says_so(matched, is_said, golden):
 )
 def test_a_reply_is_enough_when_reading_on_would_tell_nothing_more(reply, expected):
     """Whether a model runs on shows only if it may."""
-    assert expected == enough_for_needle(NEEDLE)(reply)
+    assert expected == stop_test_for_needle(NEEDLE)(reply)
 
 
 def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
@@ -323,7 +323,7 @@ def test_blank_lines_without_end_are_looked_at_once(monkeypatch):
         "codeneedle.probes.recall.asker.answer_lines",
         lambda _needle, text: looks.append(text) or text.split("\n"),
     )
-    judge = enough_for_needle(NEEDLE)
+    judge = stop_test_for_needle(NEEDLE)
     verdicts = {judge("x\n" * 20 + "\n" * blank) for blank in range(100)}
 
     assert {False} == verdicts
@@ -376,9 +376,9 @@ def test_the_real_prompt_ends_with_the_lines_before_and_what_is_scored_is_the_te
     assert 0 == said.returncode, said.stderr
     (folder,) = (tmp_path / "sweeps").glob("*/*")
     store = Store(folder)
-    setup, text = store.setup(), load("random-bodies-short").text
+    setup, text = store.read_setup(), load("random-bodies-short").text
     body = text.split("\n")
-    (record,) = store.records("recall")
+    (record,) = store.read_records("recall")
     found = recall_of(record).forced
     starts = set()
     for needle, scored in zip(forced_of(setup), found, strict=True):
@@ -415,12 +415,16 @@ def test_a_model_that_runs_on_is_seen_where_only_a_limit_ends_replies(
     assert 0 == usual.returncode, usual.stderr
 
     stores = [
-        store for out in ("sweeps", "usual") for store in find_runs(tmp_path / out, "f")
+        store
+        for out in ("sweeps", "usual")
+        for store in find_stores_or_refuse(tmp_path / out, "f")
     ]
-    rounds = [scored_rounds(*each.records(), each.setup())[0] for each in stores]
+    rounds = [
+        scored_rounds(*each.read_records(), each.read_setup())[0] for each in stores
+    ]
 
     assert 700 == rounds[0].round.reply.predicted_tokens
-    first, second = (each.counts for each in rounds)
+    first, second = (each.line_counts_by_mark for each in rounds)
     assert 20 == first[Mark.MATCHED] == second[Mark.MATCHED]
     assert first[Mark.OVERRUN] >= 10 > second[Mark.OVERRUN]
     assert "Go on with --reply-tokens 700" in other.stderr

@@ -7,7 +7,11 @@ from made_records import made_forced_needle, made_needle
 
 from codeneedle.probes.prompts import PromptForm, Prompts
 from codeneedle.probes.recall.asked_functions import Questions
-from codeneedle.probes.recall.prompts import chat_messages, completion_prompt, question
+from codeneedle.probes.recall.prompts import (
+    chat_messages,
+    completion_prompt,
+    question_text,
+)
 from codeneedle.probes.recall.settings import RecallSettings
 from codeneedle.probes.thinking import NO_THINK_ARGS
 
@@ -28,9 +32,9 @@ def test_a_question_quotes_the_real_signature_and_counts_blank_lines():
     spaced = replace(NEEDLE, lines=("", *NEEDLE.lines))
     long = replace(NEEDLE, signature="def f(\n    a,\n):")
 
-    assert f"`{NEEDLE.signature}`" in question(spaced)
-    assert "first 21 lines" in question(spaced)
-    assert "```\ndef f(\n    a,\n):\n```" in question(long)
+    assert f"`{NEEDLE.signature}`" in question_text(spaced)
+    assert "first 21 lines" in question_text(spaced)
+    assert "```\ndef f(\n    a,\n):\n```" in question_text(long)
 
 
 FORCED = made_forced_needle(3)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from codeneedle.probes.retrieval.scoring import Mode, is_enough, score_answer
+from codeneedle.probes.retrieval.scoring import Mode, is_score_settled, score_answer
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.probes.retrieval.tasks import Decoy, Shape, TextQuestion
 
@@ -193,7 +193,7 @@ def test_lines_count_wherever_they_are(reply, share):
     ],
 )
 def test_an_answer_is_cut_when_no_more_can_change_it(asked, reply, enough):
-    assert enough is is_enough(asked, reply)
+    assert enough is is_score_settled(asked, reply)
 
 
 @pytest.mark.parametrize(

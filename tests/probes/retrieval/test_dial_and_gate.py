@@ -225,12 +225,14 @@ def test_a_sweep_that_stopped_behind_the_dial_goes_on_with_it(tmp_path):
     for engine, pairs in zip(engines, ([REFERENCE], [REFERENCE, OTHER]), strict=True):
         run = made_run(tmp_path, engine, dial=())
         setup = replace(run.setup, types_k=("f16", "q4_0"), types_v=("f16", "q4_0"))
-        run = replace(run, setup=store.check_and_merge_setup(setup))
-        Runner(run=run, store=store).sweep(PROBE, pairs)
+        run = replace(run, setup=store.check_and_store_setup(setup))
+        Runner(run=run, store=store).measure_pairs(PROBE, pairs)
 
-    first, second = (store.record(pair, NAME) for pair in (REFERENCE, OTHER))
+    first, second = (
+        store.read_record_if_there(pair, NAME) for pair in (REFERENCE, OTHER)
+    )
     assert [[REFERENCE], [OTHER]] == [[c.pair for c in e.served] for e in engines]
-    assert str(REFERENCE) == calibration_of(store.setup()).reference
+    assert str(REFERENCE) == calibration_of(store.read_setup()).reference
     assert [e.question for e in outcomes(first)] == [
         e.question for e in outcomes(second)
     ]

@@ -11,7 +11,7 @@ from printing import printed
 from codeneedle.cache_types import Pair
 from codeneedle.errors import UnknownName
 from codeneedle.probes.answers import View
-from codeneedle.probes.retrieval.answers import failure_words
+from codeneedle.probes.retrieval.answers import answer_mode_phrase
 from codeneedle.probes.retrieval.outcomes import outcomes
 from codeneedle.records.record import Run
 from codeneedle.report.answers import answers_document
@@ -59,7 +59,7 @@ def test_a_wrong_answer_stands_beside_what_was_expected():
 
     assert f"{intrusion.asked.payload} {intrusion.asked.answer.text}" in text
     assert f"intrusion of {intrusion.score.decoy}" in text
-    said = failure_words(intrusion.score)
+    said = answer_mode_phrase(intrusion.score)
     assert re.search(r"intrusion of .+, \d+% (later|earlier)", said)
 
 

@@ -17,7 +17,11 @@ from made_retrieval import (
 
 from codeneedle.probes import gap_lines
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.retrieval.metrics import METRICS, metrics_of_tasks, run_remarks
+from codeneedle.probes.retrieval.metrics import (
+    METRICS,
+    dial_and_survival_remarks,
+    metrics_of_tasks,
+)
 from codeneedle.probes.retrieval.outcomes import answer_survival_share, outcomes
 from codeneedle.probes.retrieval.record import NAME, calibration_of
 from codeneedle.probes.retrieval.scoring import Mode
@@ -284,9 +288,9 @@ def test_remarks_tell_the_path_of_the_dial_and_what_was_left_out(golden):
         name="x/y", setup=with_calibration(setup_of(), calibration), records=records
     )
 
-    assert golden == run_remarks(run)
+    assert golden == dial_and_survival_remarks(run)
     assert golden == gap_lines(run)
-    assert () == run_remarks(replace(run, records=()))
+    assert () == dial_and_survival_remarks(replace(run, records=()))
 
 
 def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average(golden):
@@ -301,7 +305,7 @@ def test_a_dial_names_the_lengths_of_its_own_task_that_are_in_no_average(golden)
         name="x/y", setup=setup, records=(retrieval_record("f16/f16", made_texts()),)
     )
 
-    assert golden == run_remarks(run)[:2]
+    assert golden == dial_and_survival_remarks(run)[:2]
 
 
 def test_a_level_that_this_version_does_not_have_is_told_by_its_number(golden):
@@ -312,7 +316,7 @@ def test_a_level_that_this_version_does_not_have_is_told_by_its_number(golden):
         name="x/y", setup=setup, records=(retrieval_record("f16/f16", made_texts()),)
     )
 
-    assert golden == run_remarks(run)
+    assert golden == dial_and_survival_remarks(run)
 
 
 def test_a_cell_that_did_not_finish_tells_nothing_of_how_long_answers_stay_right():
@@ -321,7 +325,7 @@ def test_a_cell_that_did_not_finish_tells_nothing_of_how_long_answers_stay_right
     stopped = replace(finished, status=Status.INTERRUPTED)
 
     remarks = [
-        run_remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
+        dial_and_survival_remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
         for record in (finished, stopped)
     ]
 
@@ -338,6 +342,8 @@ def test_remarks_tell_for_how_many_tokens_a_ledger_stays_right(golden):
     texts = made_texts("ledger", dial=0, scored=scored)
     record = retrieval_record("f16/f16", texts)
 
-    (phrase,) = run_remarks(Run(name="x/y", setup=setup_of(), records=(record,)))
+    (phrase,) = dial_and_survival_remarks(
+        Run(name="x/y", setup=setup_of(), records=(record,))
+    )
 
     assert golden == phrase

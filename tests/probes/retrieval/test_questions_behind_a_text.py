@@ -22,7 +22,7 @@ from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import RetrievalSettings
 from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 from codeneedle.records.record import CellRecord, Status
-from codeneedle.records.store import find_runs
+from codeneedle.records.store import find_stores_or_refuse
 
 LAST = len(TASKS["multikey"].levels) - 1
 
@@ -194,8 +194,10 @@ def test_a_language_model_is_graded_where_answers_are_all_alike(
     )
 
     assert 0 == done.returncode, done.stderr
-    (store,) = find_runs(tmp_path / "runs", "random-bodies")
-    first, second = (store.record(Pair(k, "f16"), NAME) for k in ("f16", "q4_0"))
+    (store,) = find_stores_or_refuse(tmp_path / "runs", "random-bodies")
+    first, second = (
+        store.read_record_if_there(Pair(k, "f16"), NAME) for k in ("f16", "q4_0")
+    )
     pairs = list(zip(outcomes(first), outcomes(second), strict=True))
     assert 4 == len(pairs)
     for ours, theirs in pairs:

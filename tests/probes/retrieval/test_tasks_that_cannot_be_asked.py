@@ -12,8 +12,8 @@ from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import (
     RetrievalSettings,
-    answer_room,
-    lengths_of,
+    most_question_and_answer_tokens,
+    sorted_distinct_lengths,
 )
 
 
@@ -48,7 +48,7 @@ def test_settings_that_cannot_be_are_refused(asked, words):
 def test_lengths_are_distinct_and_sorted():
     settings = RetrievalSettings(lengths=(2048, 512, 1024, 1024))
 
-    assert (512, 1024, 2048) == lengths_of(settings)
+    assert (512, 1024, 2048) == sorted_distinct_lengths(settings)
 
 
 def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
@@ -59,7 +59,7 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
 
     adapted(settings, caught.value.larger)
     assert 4096 == caught.value.context
-    assert 4096 + answer_room(settings, 4096) == caught.value.needed
+    assert 4096 + most_question_and_answer_tokens(settings, 4096) == caught.value.needed
 
 
 def test_a_length_beyond_the_training_is_refused_unless_stretched():
@@ -72,7 +72,10 @@ def test_a_length_beyond_the_training_is_refused_unless_stretched():
     adapted(settings, 32768, stretches_context=True)
     assert 8192 == untrained.value.trained
     assert None is caught.value.larger
-    assert str(8192 - answer_room(settings, 8192)) in caught.value.ways[0]
+    assert (
+        str(8192 - most_question_and_answer_tokens(settings, 8192))
+        in caught.value.ways[0]
+    )
 
 
 def test_a_plan_prices_questions_and_reading(golden):

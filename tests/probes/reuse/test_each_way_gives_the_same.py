@@ -66,7 +66,7 @@ def test_a_healthy_server_gives_the_same_in_every_way(tmp_path):
     (question,) = found.questions
     cold, *again = question.answers
     assert [0.0] * 3 == [found.largest_nats_difference(way) for way in REUSED]
-    assert [False] * 3 == [question.reply_differs(way) for way in REUSED]
+    assert [False] * 3 == [question.differs_from_cold_reply(way) for way in REUSED]
     assert 1 >= cold.cached_tokens
     assert all(each.cached_tokens > 400 for each in again)
 
@@ -108,7 +108,7 @@ def test_a_server_that_answers_otherwise_after_a_restore_is_named(tmp_path, gold
     (line,) = PROBE.remarks(run_of)
     assert [0.0, 0.0, 3.0] == [found.largest_nats_difference(way) for way in REUSED]
     assert [(False, False, True)] * 2 == [
-        tuple(question.reply_differs(way) for way in REUSED)
+        tuple(question.differs_from_cold_reply(way) for way in REUSED)
         for question in found.questions
     ]
     assert golden == line
@@ -130,7 +130,7 @@ def test_a_server_that_cannot_restore_has_a_gap_there_and_nowhere_else(
     record = record_of(PROBE.measure(context))
     found = reuse_of(record)
 
-    (gap,) = found.gaps(CacheState.RESTORE)
+    (gap,) = found.gap_reasons(CacheState.RESTORE)
     lines = gap_lines(Run(name="a/b", setup=context.run.setup, records=(record,)))
     assert [0.0, 0.0, None] == [found.largest_nats_difference(way) for way in REUSED]
     assert golden == (gap, lines)

@@ -10,12 +10,12 @@ from made_records import made_setup
 from codeneedle.probes.reuse.prompts import (
     FEWEST_FUNCTIONS,
     FirstTurn,
-    function_count,
-    made_text,
-    request_of_lines,
+    build_lines_request,
+    function_count_for_length,
+    make_reuse_text,
 )
 
-TEXT = made_text(6, seed=3)
+TEXT = make_reuse_text(6, seed=3)
 FIRST, SECOND = TEXT.functions[:2]
 
 
@@ -31,11 +31,13 @@ def test_functions_are_as_they_stand_in_the_text():
 @pytest.mark.parametrize("tokenizer", [ByteTokenizer(), None])
 def test_a_text_has_about_the_length_that_was_chosen(tokenizer):
     """Without a tokenizer a token is taken to be two characters."""
-    text = made_text(function_count(2048, tokenizer, seed=3), seed=3).text
+    text = make_reuse_text(
+        function_count_for_length(2048, tokenizer, seed=3), seed=3
+    ).text
 
     tokens = len(text) if tokenizer else len(text) / 2
     assert 1900 < tokens <= 2048
-    assert FEWEST_FUNCTIONS == function_count(1, tokenizer, seed=3)
+    assert FEWEST_FUNCTIONS == function_count_for_length(1, tokenizer, seed=3)
 
 
 @pytest.mark.parametrize("prefill", [True, False])
@@ -44,8 +46,8 @@ def test_a_second_turn_begins_with_the_first_and_its_answer(tmp_path, form, pref
     setup = replace(made_setup(), prompt_form=form)
     run = run_context(tmp_path, setup=setup, prefill_no_think=prefill)
 
-    first = request_of_lines(run, TEXT.text, FIRST, tokens=9)
-    second = request_of_lines(
+    first = build_lines_request(run, TEXT.text, FIRST, tokens=9)
+    second = build_lines_request(
         run, TEXT.text, SECOND, tokens=9, before=FirstTurn(FIRST, "x = 1")
     )
 

@@ -14,7 +14,7 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.transcript import conversations
 from codeneedle.probes.transcript.conversations import (
     Call,
-    conversations_of,
+    parse_and_check_conversations,
     read_hash_and_conversations,
     unread_part_phrases,
 )
@@ -25,12 +25,12 @@ HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He
 
 def read(value):
     """The conversations of *value* as JSON."""
-    return conversations_of(json.dumps(value).encode(), FILE)
+    return parse_and_check_conversations(json.dumps(value).encode(), FILE)
 
 
 def read_text(text):
     """The conversations of a file that holds *text*."""
-    return conversations_of(text.encode(), FILE)
+    return parse_and_check_conversations(text.encode(), FILE)
 
 
 def texts_of(conversation):
@@ -41,7 +41,7 @@ def texts_of(conversation):
 def refusal_of(data):
     """Why *data* cannot be read, with its place."""
     with pytest.raises(BadInput) as refused:
-        conversations_of(data.encode(), FILE)
+        parse_and_check_conversations(data.encode(), FILE)
     return str(refused.value)
 
 
@@ -76,7 +76,7 @@ def test_one_conversation_is_read_in_each_form(value):
 def test_lines_of_json_are_conversations_that_know_their_line():
     line = json.dumps({"messages": HELLO})
 
-    found = conversations_of(f"{line}\n\n{line}\n".encode(), FILE)
+    found = parse_and_check_conversations(f"{line}\n\n{line}\n".encode(), FILE)
 
     assert [1, 3] == [each.line for each in found]
 
@@ -85,7 +85,7 @@ def test_lines_of_json_are_conversations_that_know_their_line():
 def test_conversations_of_a_list_know_the_line_on_which_they_begin(before):
     text = before + json.dumps([{"messages": HELLO}, {"messages": HELLO}], indent=1)
 
-    found = conversations_of(text.encode(), FILE)
+    found = parse_and_check_conversations(text.encode(), FILE)
 
     lines = text.split("\n")
     assert [" {", " {"] == [lines[each.line - 1] for each in found]
@@ -220,7 +220,9 @@ def test_a_byte_order_mark_is_dropped_wherever_files_were_joined(codec):
     text = f"{line}\n\ufeff{line}"
     data = codecs.BOM_UTF16_LE * (codec == "utf-16-le") + text.encode(codec)
 
-    assert [2, 2] == [len(each.turns) for each in conversations_of(data, FILE)]
+    assert [2, 2] == [
+        len(each.turns) for each in parse_and_check_conversations(data, FILE)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_what_is_no_transcript_is_refused_with_its_line(data, golden):
 
 def test_bytes_that_are_no_utf_8_are_refused_with_their_line(golden):
     with pytest.raises(BadInput) as refused:
-        conversations_of(b"{}\n\xff", FILE)
+        parse_and_check_conversations(b"{}\n\xff", FILE)
 
     assert golden == str(refused.value)
 

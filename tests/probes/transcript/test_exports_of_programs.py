@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from codeneedle.errors import BadInput
 from codeneedle.probes.transcript.conversations import (
     Call,
-    conversations_of,
+    parse_and_check_conversations,
     unread_part_lines,
     unread_part_phrases,
 )
@@ -24,7 +24,7 @@ BRANCHES = {"messages of other branches": 1}
 def read(value):
     """The only conversation of *value*: JSON, or JSON lines of a list of records."""
     text = value if isinstance(value, str) else json.dumps(value)
-    (found,) = conversations_of(text.encode(), FILE)
+    (found,) = parse_and_check_conversations(text.encode(), FILE)
     return found
 
 
@@ -109,7 +109,7 @@ def test_another_branch_is_read_where_that_one_is_shown():
 
 def test_several_sessions_in_lines_are_several_conversations():
     lines = llama_forms()["lines"]
-    found = conversations_of(f"{lines}\n{lines}".encode(), FILE)
+    found = parse_and_check_conversations(f"{lines}\n{lines}".encode(), FILE)
 
     assert [1, 1 + len(lines.split("\n"))] == [each.line for each in found]
     assert [4, 4] == [len(each.turns) for each in found]
@@ -443,4 +443,4 @@ json_values = st.recursive(
 @given(json_values)
 def test_whatever_an_export_holds_it_is_read_or_refused(value):
     with contextlib.suppress(BadInput):
-        conversations_of(json.dumps(value).encode(), FILE)
+        parse_and_check_conversations(json.dumps(value).encode(), FILE)

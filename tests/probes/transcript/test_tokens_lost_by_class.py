@@ -218,7 +218,7 @@ def test_units_are_conversations_where_there_are_many():
         (row,) = (
             r for r in result.metric_results if r.metric.name == "transcript-logp"
         )
-        assert (noun, units) == (row.metric.noun, row.bounds.units)
+        assert (noun, units) == (row.metric.unit_noun, row.bounds.units)
 
 
 def test_a_turn_without_scores_is_an_answer_that_is_missing():

@@ -8,21 +8,27 @@ from made_conversations import FakeTemplate, made_conversation
 
 from codeneedle.engines.messages import Refused
 from codeneedle.errors import BadInput
-from codeneedle.probes.transcript.choice import counted_turns
-from codeneedle.probes.transcript.conversations import Call, Turn, conversations_of
+from codeneedle.probes.transcript.choice import render_and_count_turns
+from codeneedle.probes.transcript.conversations import (
+    Call,
+    Turn,
+    parse_and_check_conversations,
+)
 from codeneedle.probes.transcript.rendering import (
     NO_JSON,
     NOT_TAKEN,
     Kind,
     field_text,
     parts_and_dropped_fields,
-    rendered_turns,
+    render_assistant_turns,
 )
 
 
 def conversation(value):
     """The one conversation of *value*."""
-    (found,) = conversations_of(json.dumps(value).encode(), Path("said.json"))
+    (found,) = parse_and_check_conversations(
+        json.dumps(value).encode(), Path("said.json")
+    )
     return found
 
 
@@ -31,7 +37,9 @@ HELLO = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "He
 
 def turns(value, template=None):
     """The rendered turns of *value*."""
-    return list(rendered_turns(conversation(value), 1, template or FakeTemplate()))
+    return list(
+        render_assistant_turns(conversation(value), 1, template or FakeTemplate())
+    )
 
 
 def classes(text, parts):
@@ -136,7 +144,7 @@ class Strict(FakeTemplate):
 
 
 def chosen_turns(*conversations, template):
-    return counted_turns(conversations, template, context=4096, limit=None)
+    return render_and_count_turns(conversations, template, context=4096, limit=None)
 
 
 def test_conversations_that_a_template_refuses_are_left_out_or_named():

@@ -21,8 +21,8 @@ from codeneedle.errors import BadInput
 from codeneedle.probes.answers import View
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.transcript.answers import turn_choice_document
-from codeneedle.probes.transcript.choice import counted_turns
-from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.choice import render_and_count_turns
+from codeneedle.probes.transcript.conversations import parse_and_check_conversations
 from codeneedle.probes.transcript.record import NAME
 from codeneedle.records.record import as_json
 from codeneedle.report.answers import answers_document
@@ -142,8 +142,10 @@ def test_a_loss_is_coloured(run, file):
 
 def test_turns_that_would_be_forced_are_listed_with_what_is_dropped(golden):
     template = FakeTemplate(drops=("reasoning_content",))
-    found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
-    counted = counted_turns(found, template, context=260, limit=None)
+    found = parse_and_check_conversations(
+        json.dumps(made_conversation(1)).encode(), Path("x")
+    )
+    counted = render_and_count_turns(found, template, context=260, limit=None)
 
     sweep = "codeneedle sweep --transcript said.json"
     view = printed(
@@ -159,9 +161,11 @@ def test_a_template_without_tools_is_said_to_leave_their_calls_unmeasured(
     drops, golden
 ):
     """It once named what is dropped, and no consequence."""
-    found = conversations_of(json.dumps(made_conversation(1)).encode(), Path("x"))
+    found = parse_and_check_conversations(
+        json.dumps(made_conversation(1)).encode(), Path("x")
+    )
     template = FakeTemplate(drops=(drops,))
-    counted = counted_turns(found, template, context=100_000, limit=None)
+    counted = render_and_count_turns(found, template, context=100_000, limit=None)
 
     view = printed(
         turn_choice_document("said.json", counted, context=1, command="x"), width=200

@@ -10,18 +10,18 @@ from codeneedle.probes.transcript.choice import (
     NOT_FITTING,
     NOT_RENDERED,
     OVER_LIMIT,
-    counted_turns,
     evenly_spread_turns,
+    render_and_count_turns,
 )
-from codeneedle.probes.transcript.conversations import conversations_of
+from codeneedle.probes.transcript.conversations import parse_and_check_conversations
 from codeneedle.probes.transcript.record import COPY
 
 
 def counted(value, template=None, *, context=100_000, limit=None):
     """The counted turns of *value*."""
-    found = conversations_of(json.dumps(value).encode(), Path("said.json"))
+    found = parse_and_check_conversations(json.dumps(value).encode(), Path("said.json"))
     template = template or FakeTemplate()
-    return counted_turns(found, template, context=context, limit=limit)
+    return render_and_count_turns(found, template, context=context, limit=limit)
 
 
 def test_tokens_are_counted_by_class():
