@@ -358,7 +358,7 @@ MoreOption = Annotated[
     bool | None,
     typer.Option(
         help="Measure open pairs with further functions until each is decided.",
-        show_default="for at most a third of the sweep's time",
+        show_default="until that took a third of the time of all else",
     ),
 ]
 BudgetOption = Annotated[

@@ -165,7 +165,7 @@ def occurring_once(text: str, strings: Iterable[str]) -> set[str]:
             _, word = min(inner, key=lambda rated: rated[0])
             by_word[word[0]].append((string, word.start()))
         else:
-            counts[string] = _count_up_to_two(text, string)
+            counts[string] = _occurs_once(text, string)
     for word in _WORD.finditer(text):
         for string, offset in by_word.get(word[0], ()):
             start = word.start() - offset
@@ -177,10 +177,9 @@ _WORD = re.compile(r"\w+")
 _INNER_WORD = re.compile(r"(?<=\W)\w+(?=\W)")
 
 
-def _count_up_to_two(text: str, string: str) -> int:
-    """How often *string* is in *text*; 2 stands for more."""
-    first = text.find(string)
-    return 0 if first < 0 else 1 + (text.find(string, first + 1) >= 0)
+def _occurs_once(text: str, string: str) -> bool:
+    """Whether *string* is in *text*, and only once."""
+    return 0 <= text.find(string) == text.rfind(string)
 
 
 def choose_functions(

@@ -282,7 +282,7 @@ class Further(ABC):
         """What `checks` take of a pair, by an estimate; None without any."""
 
     @abstractmethod
-    def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
+    def price(self, setup: Setup, goal: int, known: int) -> Price:
         """What a pair takes until it has *goal* units, of which so many are *known*."""
 
     @abstractmethod

@@ -569,7 +569,7 @@ class Run:
     root: Path | None = field(default=None, compare=False)
     """The folder of runs that it was read from; None if it was not read."""
 
-    sweep: str = field(default="", compare=False)
+    sweep: str = ""
     """Text of its sweep file; empty if there is none."""
 
     @property

@@ -58,8 +58,8 @@ class Options:
     retry_failed: bool = False  # whether cells that failed are measured again
     more: bool | None = None
     """
-    Whether open pairs are measured with further functions; None: for at most a third of
-    the time of the sweep.
+    Whether open pairs are measured with further functions; None: until that took
+    `schedule.FURTHER_TIME_RATIO` of the time of all else.
     """
 
     budget_s: float | None = None

@@ -1,6 +1,7 @@
 """
 Which task a sweep takes next: cells of a grid, or a step of one that decides; further
-functions for a third of the time, the check, and the reference once more at the end.
+functions until they took a third of the time of all else, the check, and the reference
+once more at the end.
 
 Two orders of the same tasks: a grid asks for every pair; a sweep that decides asks for
 what would change the answer first. Both are pure, so that a sweep that was ended goes
@@ -47,8 +48,11 @@ from codeneedle.verdict.next import (
     pairs_to_extend,
 )
 
-TIME_SHARE = 1 / 3
-"""The most that further functions take by default, as a share of the sweep's time."""
+FURTHER_TIME_RATIO = 1 / 3
+"""
+Time of further functions, beside that of everything else, from which on a sweep takes
+no more of them by itself.
+"""
 
 
 class Variant(StrEnum):
@@ -275,9 +279,10 @@ def _further_tasks(now: _Now) -> Iterator[Task]:
     """
     Further units of open pairs, the reference first, each pair in a task of its own.
 
-    For a third of the time, unless asked for; none once the reference has failed.
+    Up to `FURTHER_TIME_RATIO`, unless asked for; none once the reference has failed.
     """
-    is_long = now.wanted.more is None and further_time_ratio(now.run) >= TIME_SHARE
+    time_ratio = further_time_ratio(now.run)
+    is_long = now.wanted.more is None and time_ratio >= FURTHER_TIME_RATIO
     if is_long or now.verdict.reference in now.taken.failed:
         return
     for pair, units in pairs_to_extend(now.verdict).items():

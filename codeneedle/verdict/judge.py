@@ -400,10 +400,12 @@ class Verdict:
         most, order = self.limits.max_memory_bytes, order_of(self.run)
         if not isinstance(order, JointOrder) or self.has_fitting_reference:
             return ()
-        largest, best = most or math.inf, self.chosen or self.reference
-        if most is None and best:
-            largest = math.nextafter(best.size_by_types, 0)
-        pairs = [each for each in order.too_large if each.size_by_types <= largest]
+        if most:
+            pairs = [each for each in order.too_large if each.size_by_types <= most]
+        else:
+            best = self.chosen or self.reference
+            below = best.size_by_types if best else math.inf
+            pairs = [each for each in order.too_large if each.size_by_types < below]
         decisions = {e.pair: e.decision for e in self.compared_results if e.decision}
         covered = (
             unmeasured_dominated_pairs(pairs, self.loss_bounds)

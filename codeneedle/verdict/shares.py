@@ -131,7 +131,7 @@ def _add_or_compare_record(joined: Union, store: Store, record: CellRecord) -> b
             joined.left_out.append(f"{store.folder}: {key}: {record.reason}")
         joined.records.setdefault(key, record)  # a gap with its reason
         return False
-    if key not in joined.cells or other is None or not other.has_numbers:
+    if other is None or not other.has_numbers:
         joined.cells[key], joined.records[key] = store, record
         return False
     if not _is_comparable(record):

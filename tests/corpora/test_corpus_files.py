@@ -73,6 +73,12 @@ def test_a_corpus_file_says_the_language_or_generates_its_text(
     assert ("mine", kind) == (corpus.name, corpus.kind)
 
 
+def test_a_corpus_file_may_have_a_million_bytes(here):
+    put(here / "corpora/mine.toml", "[generate]\n".ljust(1_000_000, "#"))
+
+    assert generate_text(Knobs()) == load("mine").text
+
+
 def test_a_limit_cuts_after_the_last_whole_function(here):
     put(here / "corpora/mine.toml", "limit_bytes = 3000\n[generate]")
     corpus = load("mine")

@@ -42,6 +42,28 @@ def test_a_file_without_text_says_so(here, data, golden):
     assert golden == (caught.value.reason, caught.value.hint)
 
 
+@pytest.mark.parametrize(("spare", "is_read"), [(0, True), (-1, False)])
+def test_a_file_may_be_as_large_as_any_text(here, monkeypatch, spare, is_read):
+    put(here / "mine.py", python("mine"))
+    monkeypatch.setattr(reading, "MAX_BYTES", len(python("mine")) + spare)
+    try:
+        found = names_of(load("mine.py").functions)
+    except BadInput:
+        found = []
+
+    assert ["mine"] * is_read == found
+
+
+@pytest.mark.parametrize(("length", "is_text"), [(5_000, True), (5_001, False)])
+def test_lines_of_5000_characters_are_the_longest_that_no_program_has_written(
+    here, length, is_text
+):
+    put(here / "src/a.js", javascript("two"))
+    put(here / "src/b.js", "// ".ljust(length, "x"))
+
+    assert is_text == (not load("./src").skipped)
+
+
 def test_minified_code_is_left_out_and_said_to_be(here, golden):
     put(here / "src/a.min.js", "function f(){return function(){}};" * 1_000)
     put(here / "src/b.js", javascript("two"))
@@ -129,6 +151,15 @@ def test_a_folder_without_source_says_so(here, golden):
     with pytest.raises(BadInput) as caught:
         load("./src")
     assert golden == str(caught.value)
+
+
+def test_of_several_files_that_cannot_be_read_the_first_says_why(here):
+    put(here / "src/a.py", b"\0")
+    put(here / "src/b.py", "")
+    with pytest.raises(BadInput) as caught:
+        load("./src")
+
+    assert ("a.py" in str(caught.value), "b.py" in str(caught.value)) == (True, False)
 
 
 def test_a_folder_is_read_in_order_until_16_mb(here, monkeypatch, golden):

@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from source_files import names_of, put, python
 
-from codeneedle.corpora.corpus import LIMIT, longest_beginning
+from codeneedle.corpora.corpus import longest_beginning
 from codeneedle.corpora.fitting import (
     Fit,
     Room,
@@ -16,6 +16,7 @@ from codeneedle.corpora.fitting import (
     corpus_facts,
     cut_to_text,
     fit_corpus_to_context,
+    is_context_filled,
 )
 from codeneedle.corpora.registry import SMALL_CORPORA, load
 
@@ -40,7 +41,7 @@ def test_a_pair_can_be_asked_for_more_functions_than_any_sweep_asks(here):
 
     chosen = corpus.forced_recall_functions(32, 5)
 
-    assert LIMIT == len({function.name for function in chosen})
+    assert 96 == len({function.name for function in chosen})
     for block in (chosen[:32], chosen[32:64], chosen[64:]):
         lines = [function.line for function in block]
         assert lines == sorted(lines)
@@ -277,3 +278,12 @@ def test_a_text_that_was_cut_has_the_functions_that_it_ends_behind(three):
     assert facts.is_trimmed
     assert not corpus_facts(three, three).is_trimmed
     assert not corpus_facts(three, three).is_counted
+
+
+@pytest.mark.parametrize(
+    ("tokens", "is_filled"), [(0, True), (1, False), (6143, False), (6144, True)]
+)
+def test_a_text_fills_its_context_from_three_quarters_on_or_if_there_is_none(
+    tokens, is_filled
+):
+    assert is_filled == is_context_filled(tokens, 8192)

@@ -29,6 +29,12 @@ def test_every_setting_has_a_default_and_an_option():
             assert meta.description
 
 
+def test_probes_whose_answers_may_vary_measure_their_reference_once_more():
+    assert {"recall", "retrieval", "transcript", "generation", "eval"} == {
+        name for name, probe in PROBES.items() if probe.repeats
+    }
+
+
 def test_probes_are_found_by_name_once_each():
     found = probes_named(("throughput", "recall", "throughput"))
 

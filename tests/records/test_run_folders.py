@@ -29,6 +29,7 @@ from codeneedle.records.record import (
     BadRecord,
     BadSetup,
     CellRecord,
+    Fingerprint,
     Phases,
     Setup,
     Status,
@@ -174,6 +175,8 @@ def test_a_name_of_300_letters_is_refused_before_the_system_does(tmp_path, golde
         checked_run_folder(tmp_path, corpus="c", model="n" * 300)
     assert golden == str(caught.value)
     assert checked_run_folder(tmp_path, corpus="c", model="n" * 200)
+    with pytest.raises(ValueError, match="201 letters"):
+        checked_run_folder(tmp_path, corpus="n" * 201, model="m")
 
 
 def test_records_without_a_setup_are_not_adopted(store):
@@ -612,6 +615,22 @@ def test_white_space_at_the_end_is_no_damage():
     """Some editors end a file with a line break, others take it away."""
     assert RECORD == decode_record(WRITTEN + b"\r\n", file="a")
     assert RECORD == decode_record(WRITTEN.rstrip(), file="a")
+
+
+@pytest.mark.parametrize(
+    ("logprob", "is_one"),
+    [(0.001, True), (0.0011, False), (-10_000.0, True), (-10_001.0, False)],
+)
+def test_a_log_probability_is_above_0_by_rounding_alone_and_has_a_least(
+    logprob, is_one
+):
+    stored = {"text": "a", "logprobs": [logprob]}
+    try:
+        from_json(stored, Fingerprint, file="a.json")
+    except BadRecord:
+        assert not is_one
+    else:
+        assert is_one
 
 
 def test_lists_of_numbers_take_one_line():

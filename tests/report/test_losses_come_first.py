@@ -8,7 +8,7 @@ from made_evaluations import evaluated, with_scores
 from made_grids import FAILED, lossy_grid
 from made_losses import BEYOND, OPEN, WITHIN, diverging, losing_run
 from made_records import failed_record, made_run, stored_run
-from made_verdicts import ABOVE, BELOW, NEAR
+from made_verdicts import ABOVE, BELOW, NEAR, without_kernel
 from printing import printed
 from syrupy.assertion import SnapshotAssertion
 
@@ -83,6 +83,13 @@ def test_every_pair_has_its_loss_of_100_right_tokens_and_its_word(
     assert golden == found.label
     assert 1.0 == found.limit
     assert 2 == losses(limits=Limits(max_loss=0.001)).digits
+
+
+def test_losses_are_compared_wherever_attention_ran() -> None:
+    """Speeds of pairs without a kernel are not."""
+    found = losses(without_kernel(RUN, "q4_0/q4_0"))
+
+    assert [True] * 4 == [cell.is_ranked for cell in found.cells() if cell.has_value]
 
 
 def test_what_divergence_alone_decides_is_said() -> None:

@@ -1,6 +1,8 @@
 """The one table: its rows have the numbers that reports show."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -156,6 +158,16 @@ def test_runs_of_one_name_are_told_apart(tmp_path):
     runs = [replace(run, root=tmp_path / each) for each in ("a", "b")]
 
     assert 2 == len({row.run for row in table_rows(runs)})
+
+
+def test_a_table_without_a_verdict_waits_for_no_statistics():
+    slow = {"codeneedle.verdict.judge", "pandas", "scipy"}
+    program = "import sys, codeneedle.report.tidy\nprint(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert set() == slow & {*done.stdout.split()}
 
 
 def test_a_frame_has_the_columns_and_no_number_is_nan():

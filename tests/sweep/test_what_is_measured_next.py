@@ -16,8 +16,8 @@ from made_losses import (
     repeated,
     text_read,
 )
-from made_records import asking_recall
-from made_verdicts import BELOW, without_kernel
+from made_records import asking_recall, failed_record
+from made_verdicts import BELOW, evaluation, without_kernel
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes import PROBES
@@ -29,13 +29,16 @@ from codeneedle.records.record import (
     Status,
     key_of,
 )
+from codeneedle.sweep import schedule
 from codeneedle.sweep.measure import TimeLimit
 from codeneedle.sweep.schedule import (
     JudgedTask,
     Stage,
     Taken,
     Task,
+    Variant,
     Wanted,
+    is_short_of_task,
     next_task,
 )
 from codeneedle.verdict.asking_order import StepTarget, Why
@@ -156,6 +159,18 @@ def test_open_pairs_are_asked_for_more_behind_the_reference(
     assert next_of(open_run(**counts), always, failed) is None
 
 
+@pytest.mark.parametrize(
+    ("share", "goes_on"), [(0.33, True), (1 / 3, False), (0.34, False)]
+)
+def test_unless_asked_for_further_functions_take_a_third_of_the_other_time(
+    monkeypatch: pytest.MonkeyPatch, share: float, *, goes_on: bool
+) -> None:
+    monkeypatch.setattr(schedule, "further_time_ratio", lambda _run: share)
+
+    assert goes_on == (next_of(open_run()) is not None)
+    assert next_of(open_run(), replace(GRID, more=True)) is not None
+
+
 def test_the_reference_is_measured_once_more_behind_all_others() -> None:
     wanted, setup = replace(GRID, repeats=frozenset({"recall"})), setup_of()
     again = repeated(losing(setup, "bf16/bf16", NOTHING[:16]))
@@ -164,6 +179,16 @@ def test_the_reference_is_measured_once_more_behind_all_others() -> None:
     assert next_of(run_of(ALL, setup, again), wanted) is None
     alone = replace(wanted, pairs=(WHOLE,))
     assert next_of(run_of({WHOLE: NOTHING[:16]}, setup), alone) is None
+
+
+def test_a_reference_with_which_one_pair_is_compared_is_measured_once_more() -> None:
+    setup = setup_of()
+    wanted = replace(GRID, pairs=(WHOLE, GOOD), repeats=frozenset({"recall"}))
+    alone, both = {WHOLE: NOTHING[:16]}, {WHOLE: NOTHING[:16], GOOD: WITHIN}
+
+    assert ("bf16/bf16", "again", None) == seen(next_of(run_of(both, setup), wanted))
+    only = replace(wanted, pairs=(WHOLE,))
+    assert next_of(run_of(alone, setup), only) is None
 
 
 def test_the_reference_goes_to_the_cpu_where_some_pairs_ran_there() -> None:
@@ -225,6 +250,41 @@ def test_pairs_without_a_kernel_are_measured_last() -> None:
     ] == [seen(next_of(run_of(losses, setup), wanted)) for losses in ({}, part, ALL)]
 
 
+def test_an_evaluation_is_not_repeated_on_the_cpu_where_some_pairs_ran_there() -> None:
+    """Its intervals have the noise of sampling already."""
+    run = without_kernel(evaluation(20, {"q8_0/q8_0": 11}), "q8_0/q8_0")
+    wanted = Wanted(
+        probes=(PROBES["eval"],), pairs=run.setup.grid, can_be_on_cpu=lambda _pair: True
+    )
+
+    assert next_of(run, wanted) is None
+
+
+@pytest.mark.parametrize(
+    ("units", "is_short"), [(None, False), (16, False), (17, True)]
+)
+def test_a_record_is_short_of_a_task_for_more_functions_than_it_has(
+    units: int | None, *, is_short: bool
+) -> None:
+    setup = setup_of(forced=32)
+    task = Task(probe="recall", pairs=(GOOD,), units=units, is_further=True)
+    gap = failed_record(NAMES[1])
+
+    assert is_short == is_short_of_task(losing(setup, NAMES[1], WITHIN), task, setup)
+    assert is_short_of_task(gap, task, setup)
+
+
+def test_only_further_functions_and_checks_ask_a_pair_that_has_numbers() -> None:
+    plain = next_of(run_of({}, setup_of()))
+    further = next_of(open_run(), replace(GRID, more=True))
+    check = Task(probe="recall", pairs=(GOOD,), variant=Variant.CHECK)
+
+    assert [False, True, True] == [
+        each is not None and each.is_extension_or_check
+        for each in (plain, further, check)
+    ]
+
+
 # A sweep that decides
 
 
@@ -263,6 +323,18 @@ def test_the_next_pair_is_the_reference_where_the_most_precise_one_fails() -> No
     assert ("q8_0/q8_0", "grid", 16) == seen(next_of(run_of({}, setup, gap), DECIDING))
 
 
+def test_a_probe_that_failed_on_the_reference_is_tried_again_once() -> None:
+    setup, telling = setup_of(decides=True), (RECALL, PROBES["divergence"])
+    wanted = replace(DECIDING, probes=telling, retries=True)
+    gap = replace(failed_record(NAMES[0]), probe="divergence")
+    run = run_of({WHOLE: NOTHING[:16]}, setup, gap)
+    again = next_of(run, wanted)
+    assert again is not None
+
+    assert ("divergence", (WHOLE,)) == (again.probe, again.pairs)
+    assert (EVERY, "step", 16) == seen(next_of(run, wanted, Taken(tasks={again})))
+
+
 def test_a_step_of_open_pairs_begins_with_the_reference() -> None:
     setup = setup_of(forced=64, decides=True)
     losses = {WHOLE: NOTHING[:16], GOOD: BELOW, BAD: BEYOND}
@@ -273,6 +345,8 @@ def test_a_step_of_open_pairs_begins_with_the_reference() -> None:
     assert ("q8_0/q8_0", "step", 32) == seen(next_of(extended, DECIDING))
     failed = Taken(failed={WHOLE})
     assert ("bf16/bf16", "again", None) == seen(next_of(run, DECIDING, failed))
+    brief = replace(DECIDING, more=False)
+    assert ("bf16/bf16", "again", None) == seen(next_of(run, brief))
 
 
 def test_a_step_has_as_many_pairs_as_the_time_holds() -> None:
@@ -284,6 +358,7 @@ def test_a_step_has_as_many_pairs_as_the_time_holds() -> None:
     one = next_of(run, DECIDING, left_s=0.75 * whole.step.time_s)
 
     assert ("bf16/bf16 q8_0/q8_0", "step", 16) == seen(one)
+    assert whole == next_of(run, DECIDING, left_s=whole.step.time_s)
 
 
 def test_other_probes_measure_what_was_asked_once_no_step_is_left() -> None:

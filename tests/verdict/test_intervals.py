@@ -14,6 +14,7 @@ from scipy.stats import beta, t
 
 from codeneedle.cache_types import Pair
 from codeneedle.verdict.judge import judge
+from codeneedle.verdict.metric_phrases import p_value_phrase
 from codeneedle.verdict.statistics import (
     ALPHA,
     MOST_UNITS,
@@ -440,3 +441,8 @@ def test_the_paired_test_counts_half_of_what_was_seen(lost, won):
 def test_lost_and_won_change_places_in_the_paired_test(lost, won):
     assert paired_p_value(won, lost) == paired_p_value(lost, won)
     assert 0 <= paired_p_value(lost, won) <= 1
+
+
+@pytest.mark.parametrize(("lost", "told"), [(9, "0.002"), (10, "< 0.001")])
+def test_a_thousandth_is_the_least_that_a_test_tells(lost, told):
+    assert told == p_value_phrase(lost, 0)

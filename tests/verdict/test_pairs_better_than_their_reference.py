@@ -138,6 +138,14 @@ def test_many_pairs_that_gain_put_the_reference_in_doubt(losses, is_doubted):
     assert is_doubted == (found.chosen is None)
 
 
+def test_how_many_pairs_gain_is_told_of_one_and_of_several(golden):
+    one = judge(losing_run({GOOD: gaining(0.15), MIDDLE: WITHIN}))
+    both = judge(losing_run({GOOD: gaining(0.15), MIDDLE: gaining(0.15)}))
+
+    told = [[*each.reference_doubts_by_metric.values()] for each in (one, both)]
+    assert golden == told
+
+
 @pytest.mark.parametrize(
     "run",
     [evaluation(82, {GOOD: 41, MIDDLE: 43, COARSE: 12}), evaluation(20, {GOOD: 11})],

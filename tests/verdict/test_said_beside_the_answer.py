@@ -2,8 +2,18 @@
 
 import pytest
 from made_losses import losing_run
-from made_verdicts import COARSE, GOOD, MIDDLE, REFERENCE, SCORED, made_verdicts
+from made_records import made_record, made_round, sized, written_of
+from made_verdicts import (
+    COARSE,
+    GOOD,
+    MIDDLE,
+    REFERENCE,
+    SCORED,
+    made_verdicts,
+    written,
+)
 
+from codeneedle.cache_types import Pair
 from codeneedle.verdict.judge import judge
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import remarks
@@ -57,6 +67,23 @@ def test_a_remark_names_its_pairs(about, kind, pairs):
     (found,) = (each for each in remarks(VERDICTS[about]) if each.kind == kind)
 
     assert pairs == [*map(str, found.pairs)]
+
+
+@pytest.mark.parametrize(("functions", "is_told"), [(15, False), (16, True)])
+def test_wrong_lines_are_told_from_one_more_of_each_function_on(functions, is_told):
+    run = written()
+    rounds = [
+        made_round(each, reply="\n".join(["    invented = 1", *each.lines[1:]]))
+        if at < functions
+        else made_round(each)
+        for at, each in enumerate(written_of(run.setup))
+    ]
+    pair = Pair("q8_0", "bf16")
+    others = [each for each in run.records if each.pair != pair]
+    run = run.with_records((*others, sized(made_record(str(pair), rounds))))
+
+    told = [each for each in remarks(judge(run)) if each.kind is RemarkKind.FAULTS]
+    assert is_told == (pair in {each for remark in told for each in remark.pairs})
 
 
 def test_what_is_unsaid_of_one_function_is_said_of_more():

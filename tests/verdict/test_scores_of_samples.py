@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from made_evaluations import REFERENCE, evaluated, failing, with_scores
 from made_losses import BEYOND, WITHIN, losing_run, repeated
-from made_records import made_setup, sized
+from made_records import asking_recall, made_run, made_setup, sized
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes.metrics import samples_needed
@@ -286,6 +286,19 @@ def test_a_verdict_by_an_evaluation_alone_sets_and_keeps():
     assert "of 900 samples" in verdict_table(found, found.results).heading
     (told,) = verdict_objects([found], lambda _engine: pair_flags)
     assert 5 in {each.won for pair in told.pairs for each in pair.metrics}
+
+
+def test_scores_lead_before_answers_where_no_right_tokens_were_measured():
+    setup = made_setup(needles=16, forced=0, types_k=("f16", "q8_0"), types_v=("f16",))
+    setup = with_scores(asking_recall(setup, {"way": ["write"]}), scores(150))
+    both = {**setup.probes, "eval": {"command": "x"}}
+    answered = made_run(lambda _pair, _at: 20, setup=replace(setup, probes=both))
+    cells = [evaluated(str(r.pair), scores(150)) for r in answered.records]
+    found = judge(answered.with_records((*answered.records, *cells)))
+
+    (result,) = found.compared_results
+    assert ["matched", "eval"] == [row.metric.name for row in result.metric_results]
+    assert ["eval"] == [row.metric.name for row in found.results_of_main_metric]
 
 
 def test_samples_that_differ_by_little_are_not_said_to_need_as_many_as_if_by_all():

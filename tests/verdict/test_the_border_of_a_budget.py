@@ -124,6 +124,12 @@ class TestBorder:
 class TestInference:
     FINE, COARSE = candidate("Q8_0", "q8_0", "q8_0"), candidate("Q4_0", "q8_0", "q4_0")
 
+    @pytest.mark.parametrize(("high", "is_better"), [(0.02, False), (0.019, True)])
+    def test_a_coarser_one_is_better_only_if_intervals_are_apart(self, high, is_better):
+        known = {self.FINE: bounds(0.02, 0.04), self.COARSE: bounds(0.0, high)}
+
+        assert is_better == has_better_coarser_pair(known)
+
     def test_coarser_weights_and_a_coarser_cache_lose_no_less(self):
         known = {self.FINE: bounds(0.0, 0.01)}
 

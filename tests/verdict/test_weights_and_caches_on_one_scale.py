@@ -20,10 +20,12 @@ from codeneedle.verdict.asking_order import JointRun, is_strictly_finer
 from codeneedle.verdict.joint import bits_per_weight, join_runs, memory_of, weight_names
 from codeneedle.verdict.judge import Outcome, judge
 from codeneedle.verdict.limits import Limits
+from codeneedle.verdict.next import next_step
 from codeneedle.verdict.remark_kinds import RemarkKind
 from codeneedle.verdict.remarks import joint_remarks
 
-AT = 32_768
+AT = 49_152
+"""Tokens at which the sizes of caches are whole bytes."""
 
 
 def judged(runs, most=None):
@@ -78,6 +80,32 @@ class TestCandidates:
         assert Candidate("f16", "f16") != Pair("f16", "f16")
 
 
+def partly_measured():
+    """Sweeps that decide, of one pair each; of the second file f16 was too large."""
+    order = {"pairs": [GOOD], "looks": [16]}
+    return [
+        replace(run, setup=replace(run.setup, order=order)).with_records(
+            each for each in run.records if str(each.pair) in measured
+        )
+        for run, measured in zip(three_runs(), ({FULL}, {GOOD}), strict=False)
+    ]
+
+
+class TestOrder:
+    def test_too_large_is_what_is_larger_than_all_that_may_be_or_was_measured(self):
+        found = join_runs(partly_measured(), AT).order.too_large
+
+        assert ["Q6_K f16/f16"] == [str(each) for each in found]
+
+    def test_without_a_limited_memory_a_pair_is_asked_as_of_one_file(self):
+        first, second = partly_measured()
+        joined = join_runs([first, second.with_records(())], AT)
+
+        step = next_step(judge(joined), ["recall"])
+
+        assert ["Q6_K q8_0/q8_0"] == [str(each) for each in step.asked.pairs]
+
+
 class TestJudging:
     def test_the_reference_is_the_finest_weights_with_the_finest_pair(self):
         verdict = judged(three_runs()[::-1])
@@ -96,6 +124,26 @@ class TestJudging:
 
         assert "Q6_K f16/f16" == name(verdict.chosen)
         assert verdict.outcome is Outcome.SET
+
+    def test_what_fills_the_memory_to_the_last_byte_fits(self):
+        sizes = {str(r.pair): r.memory_bytes for r in judged(three_runs()).results}
+        full = judged(three_runs(), int(sizes["Q8_0 f16/f16"]))
+
+        coarser = judged(three_runs(), int(sizes["Q6_K f16/f16"]))
+
+        assert (None, True) == (full.chosen, full.has_fitting_reference)
+        assert "Q6_K f16/f16" == name(coarser.chosen)
+        assert coarser.chosen in coarser.fitting_candidates
+
+    @pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+    def test_what_was_too_large_is_named_where_it_fits_now(self, spare, fits):
+        joined = join_runs(partly_measured(), AT)
+        (large,) = joined.order.too_large
+        most = int(large.size_by_types) + spare
+
+        found = judge(joined, Limits(max_memory_bytes=most, at=AT))
+
+        assert (large,) * fits == found.newly_fitting_candidates
 
     def test_a_smaller_cache_may_save_finer_weights(self):
         sizes = {str(r.pair): r.memory_bytes for r in judged(three_runs()).results}
@@ -130,6 +178,14 @@ class TestJudging:
 
         assert {} == verdict.reference_doubts_by_metric
         assert "within" == verdict.decision(result_of(verdict, f"Q6_K {FULL}").pair)
+
+    @pytest.mark.parametrize(("gain", "is_doubted"), [(0.049, False), (0.051, True)])
+    def test_coarser_weights_may_gain_five_of_a_hundred_tokens(self, gain, is_doubted):
+        coarser = run_of("Q6_K", {FULL: -gain, GOOD: -gain})
+
+        verdict = judged([run_of("Q8_0", {FULL: 0.0, GOOD: 0.001}), coarser])
+
+        assert is_doubted == bool(verdict.reference_doubts_by_metric)
 
     @pytest.mark.parametrize("coarser", [("Q6_K",), ("Q6_K", "Q4_K_M")])
     def test_finest_weights_that_all_others_beat_by_far_are_in_doubt(self, coarser):
@@ -374,3 +430,13 @@ class TestNames:
 
         assert 8.5 == bits_per_weight(setup)
         assert bits_per_weight(replace(setup, model=ModelFacts())) is None
+
+    @pytest.mark.parametrize(
+        ("size_bytes", "expected"), [(125_000_000, 1.0), (124_999_999, None)]
+    )
+    def test_weights_of_less_than_a_bit_each_were_not_all_counted(
+        self, size_bytes, expected
+    ):
+        setup = run_of("Q8_0", {FULL: 0.0}, size_bytes=size_bytes).setup
+
+        assert expected == bits_per_weight(setup)

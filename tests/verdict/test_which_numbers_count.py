@@ -225,6 +225,8 @@ BARELY_OTHER = (("a", (-0.5, -1.0003)),) * 2
         (ROUNDED, True),
         (BARELY_OTHER, False),
         ((*SAME[:1], ("a", (-0.5, -1.02))), True),
+        ((("a", (-0.5, -1.029)), ("a", (-0.5, -1.039))), True),
+        ((("a", (-0.5, -1.031)), ("a", (-0.5, -1.041))), False),
         ((("b", ()), ("c", ())), True),
         ((), True),
         (OTHER, False),
@@ -233,7 +235,8 @@ BARELY_OTHER = (("a", (-0.5, -1.0003)),) * 2
     ],
     ids=[
         *("equal", "equal but for rounding", "barely other"),
-        *("noisy", "unstable", "mute", "other numbers", "other text", "text"),
+        *("noisy", "within thrice the noise", "beyond it"),
+        *("unstable", "mute", "other numbers", "other text", "text"),
     ],
 )
 def test_a_cell_is_verified_by_replies_that_differ_and_repeat_themselves(
@@ -337,9 +340,13 @@ def test_a_server_that_tells_needs_no_evidence():
         (100, 15, False),
         (100, 17, True),
         (63, 60, False),
+        (64, 60, True),
         (100, 100, False),
     ],
-    ids=["share", "beyond it", "little", "beyond it", "no growth", "none of its own"],
+    ids=[
+        *("share", "beyond it", "little", "beyond it", "no growth", "some growth"),
+        "none of its own",
+    ],
 )
 def test_a_cache_is_smaller_that_grows_by_a_twentieth_less_and_by_16_mib(
     reference_mib, saved_mib, is_smaller

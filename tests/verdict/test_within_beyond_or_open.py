@@ -36,6 +36,7 @@ from codeneedle.records.record import Effective, KvBuffer, Run, Status
 from codeneedle.verdict.judge import judge, pareto_front_with_chosen_pair
 from codeneedle.verdict.limits import Limits
 from codeneedle.verdict.metric_results import metrics_by_unit
+from codeneedle.verdict.noise_floor import NoiseFloor
 from codeneedle.verdict.remark_kinds import Remark, RemarkKind
 from codeneedle.verdict.statistics import (
     Decision,
@@ -216,6 +217,21 @@ def test_a_run_without_numbers_has_no_reference():
             found.chosen,
             found.compared_results,
         )
+
+
+def test_a_pair_of_the_size_of_the_reference_saves_nothing_and_is_not_set():
+    found = judge(losing_run({"f16/f16": WITHIN}))
+
+    (result,) = found.compared_results
+    assert ("within", 1.0) == (result.decision, result.memory)
+    assert None is found.chosen
+
+
+@pytest.mark.parametrize(("repeated", "is_over"), [(0.01, False), (0.0101, True)])
+def test_a_reference_may_differ_from_itself_by_the_limit(repeated, is_over):
+    floor = NoiseFloor(repeated=repeated)
+
+    assert is_over == bool(floor.excess_phrase(LossKind.PROBABILITY, Limits()))
 
 
 def test_a_single_pair_is_the_reference_and_compared_with_nothing():

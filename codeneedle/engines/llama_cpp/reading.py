@@ -50,7 +50,7 @@ from codeneedle.engines.tools import (
 )
 from codeneedle.errors import CellError
 from codeneedle.records.record import Status
-from codeneedle.scores import ROUNDING, checked_log_probability
+from codeneedle.scores import NoScore, checked_log_probability
 from codeneedle.system.files import (
     open_regular,
     reason_of,
@@ -402,8 +402,10 @@ def row_fault(stored: Stored, vocabulary: int) -> str:
     # A scale that is no number fails this, too.
     if not (0 <= scale <= (DEEPEST + SLACK) / TOP and LOWEST < low <= SLACK):
         return f"a scale of {scale:g} and a minimum of {low:g}"
-    if low + scale * int(values.max()) > ROUNDING:
-        return f"a log-probability of {low + scale * int(values.max()):g}"
+    try:
+        checked_log_probability(low + scale * int(values.max()))
+    except NoScore as error:
+        return str(error)
     total = float(np.exp(low + scale * values.astype(np.float64)).sum())
     if not abs(total - 1) <= SLACK:
         return f"its probabilities add up to {total:.3f}"

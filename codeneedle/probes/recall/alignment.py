@@ -259,7 +259,7 @@ def _best_alignment_worths(
     table = [row]
     for t in reversed(range(len(truth))):
         line, below = truth[t], row
-        worth = len(truth) + 1 + (t < asked)
+        worth = len(truth) + (t < asked)
         row = below.copy()
         beside = 0
         for g in reversed(range(len(given))):

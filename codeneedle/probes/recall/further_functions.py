@@ -62,7 +62,7 @@ class FurtherFunctions(Further):
         return bill_of_functions(forced, replace(estimates, functions=few))
 
     @override
-    def price(self, setup: Setup, goal: int, known: int = 0) -> Price:
+    def price(self, setup: Setup, goal: int, known: int) -> Price:
         # What is written is a part of the start: it is asked once, by the first server.
         first = Price() if known else CELL
         if settings_of(setup).reads_right_lines:

@@ -162,12 +162,9 @@ def why_not_asked_to_write(context: ProbeContext) -> str:
     Where the reference writes too little back, no pair could lose any of it. Where none
     of its lines could be scored, what is written is all that there is.
     """
-    chosen = settings_of(context.run.setup)
     by_pair = {record.pair: record for record in context.others}
     reference = most_precise([context.pair, *by_pair])
-    if reference == context.pair or not (
-        chosen.writes_lines and chosen.scores_right_lines
-    ):
+    if reference == context.pair:
         return ""
     recall = recall_of(by_pair[reference])
     is_scored = any(answer.scores for answer in recall.scored_answers)

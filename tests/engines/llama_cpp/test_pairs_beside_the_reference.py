@@ -4,17 +4,20 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 from fake_engine import made_weights
+from fake_perplexity import CONTEXT, VOCABULARY, base, row
 from made_tools import TEXT, asked, divergence_task, made_perplexity
 from programs import script
 
 from codeneedle.cache_types import Pair
 from codeneedle.engines.llama_cpp import perplexity
-from codeneedle.engines.llama_cpp.base_file import BaseFile, Job
+from codeneedle.engines.llama_cpp.base_file import HEADER, BaseFile, Job
 from codeneedle.engines.llama_cpp.installation import Program
 from codeneedle.engines.llama_cpp.perplexity import FIRST_WIDE_BUILD
+from codeneedle.engines.llama_cpp.reading import CheckedRows, ComparedRows
 from codeneedle.engines.silence_limits import SilenceLimit
 from codeneedle.engines.tools import Estimate
 from codeneedle.errors import BadInput, CellError, FolderUnusable, ToolMissing
@@ -67,6 +70,57 @@ def test_a_pair_is_compared_with_the_written_reference(tmp_path, run):
     assert (4, 14145.3098) == (reference.chunks, reference.ppl)
     (text,) = (run / "base").glob("*.txt")
     assert TEXT == text.read_text()
+
+
+def test_chunks_are_the_same_whatever_token_begins_them(tmp_path):
+    """Which may be one that begins each prompt."""
+    tokens = np.zeros((3, CONTEXT), dtype=np.int32)
+    tokens[0, 0] = tokens[2, 1] = 1
+    whole = base(chunks=3)
+    data = (
+        whole[: HEADER.size] + tokens.tobytes() + whole[HEADER.size + tokens.nbytes :]
+    )
+    path = tmp_path / "base"
+    path.write_bytes(data)
+    rows = ComparedRows(vocabulary=VOCABULARY, context=CONTEXT, chunks=3, base=path)
+    rows.start_over()
+    rows.feed_bytes(data)
+    rows.close()
+
+    assert rows.is_whole
+    assert (0, 0, 2) == rows.comparison(ppl=None, retries=0).same_as
+
+
+def test_the_means_of_a_chunk_are_those_of_its_own_rows(tmp_path):
+    whole = base(chunks=3)
+    same, other = row(1 / VOCABULARY), row(0.5)
+    data = b"".join(
+        (
+            whole[: HEADER.size + 4 * CONTEXT * 3],
+            *(other, same * 254),
+            *(same * 254, other),
+            same * 255,
+        )
+    )
+    path = tmp_path / "base"
+    path.write_bytes(whole)
+    rows = ComparedRows(vocabulary=VOCABULARY, context=CONTEXT, chunks=3, base=path)
+    rows.start_over()
+    rows.feed_bytes(data)
+    rows.close()
+
+    first, second, third = rows.comparison(ppl=None, retries=0).by_chunk
+    assert rows.is_whole
+    assert first.kld == pytest.approx(second.kld)
+    assert (0.0, True) == (pytest.approx(third.kld), first.kld > 0)
+
+
+def test_a_row_tells_of_a_token_of_the_second_half_of_its_chunk():
+    rows = CheckedRows(vocabulary=VOCABULARY, context=CONTEXT, chunks=2)
+
+    assert [257, 511, 769, 1023] == [
+        rows.token_place_of_row(n) for n in (0, 254, 255, 509)
+    ]
 
 
 def test_each_run_is_noted_before_and_after(tmp_path, run):

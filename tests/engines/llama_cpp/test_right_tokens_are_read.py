@@ -146,10 +146,12 @@ def stored_row(scale, low, values):
         (0.0, math.log(0.96 / 7), [0] * 7, True),
         (0.0, math.log(1.06 / 7), [0] * 7, False),
         (0.0, math.log(0.94 / 7), [0] * 7, False),
+        (0.0, math.log(1.055 / 7), [0] * 7, False),
     ],
     ids=[
         *("16.04 nats", "16.06 nats", "a negative scale", "a probability above 1"),
         *("a sum of 1.04", "a sum of 0.96", "a sum of 1.06", "a sum of 0.94"),
+        "a sum of 1.055",
     ],
 )
 def test_a_row_is_a_distribution_up_to_what_rounding_takes(
@@ -161,6 +163,15 @@ def test_a_row_is_a_distribution_up_to_what_rounding_takes(
 
     assert is_one == (not found.final_fault)
     assert golden == found.final_fault
+
+
+def test_the_token_is_named_whose_row_is_nan():
+    whole = base_file()
+    nan = stored_row(math.nan, 0.0, [0] * 7)
+    found = rows_of(whole[:68] + nan + whole[92:], wanted=(FIRST,))
+
+    # Counted from 1.
+    assert FIRST + 1 == found.nan_from
 
 
 def test_a_certain_token_has_no_more_than_all_of_the_probability():

@@ -42,7 +42,9 @@ def test_a_gguf_file_is_no_model_for_mlx(nano):
 def test_a_group_size_that_cannot_be_is_refused(engine, sizes):
     """Heads of the built-in model have 64 values."""
     with pytest.raises(BadInput, match="--kv-group-size"):
-        replace(engine, settings=MlxSettings(group_size=sizes)).refuse_unusable_arguments()
+        replace(
+            engine, settings=MlxSettings(group_size=sizes)
+        ).refuse_unusable_arguments()
 
 
 def test_a_start_that_no_context_reaches_is_refused(engine, golden):

@@ -1,6 +1,7 @@
 """How functions are asked for: chosen once, before a server starts."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeEngine, FakeServer, reply_to
@@ -17,6 +18,10 @@ from codeneedle.probes.recall.further_functions import FURTHER
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.record import recall_of
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
+from codeneedle.probes.recall.ways import (
+    refuse_lines_no_function_has,
+    would_read_lines_if_possible,
+)
 from codeneedle.records.record import Status
 
 WRITE, FORCE, READ = Way
@@ -62,6 +67,32 @@ def test_short_texts_are_read_on_an_accelerator_where_they_can_be_and_else_force
     written = () if decides else (WRITE,)
 
     assert (*written, expected) == adapted(decides=decides, **changes).way
+
+
+@pytest.mark.parametrize(("tokens", "is_read"), [(16_384, True), (16_385, False)])
+def test_a_text_of_16k_tokens_is_the_longest_that_is_read(tokens, is_read):
+    estimates = SimpleNamespace(
+        engine=on_accelerator(), is_built_in=False, sent_corpus_tokens=tokens
+    )
+
+    assert is_read == would_read_lines_if_possible(estimates)
+
+
+def test_as_many_lines_as_the_longest_function_has_can_be_asked_for():
+    corpus = load("random-bodies-many")
+    longest = max(function.nonblank_line_count for function in corpus.functions)
+
+    refuse_lines_no_function_has(RecallSettings(way=(FORCE,), lines=longest), corpus)
+    with pytest.raises(BadInput):
+        refuse_lines_no_function_has(
+            RecallSettings(way=(FORCE,), lines=longest + 1), corpus
+        )
+
+
+def test_five_lines_of_32_functions_are_asked_for_where_none_are_named():
+    stored = RecallSettings().with_defaults
+
+    assert (32, 5) == (stored.functions, stored.lines)
 
 
 @pytest.mark.parametrize("way", [(WRITE,), (FORCE,), (READ,), (WRITE, READ)])
@@ -170,7 +201,7 @@ def writing(engine, context, lines):
 BOTH = {"way": ["write", "force"], "functions": 4}
 
 
-@pytest.mark.parametrize(("lines", "is_asked"), [(3, False), (12, True)])
+@pytest.mark.parametrize(("lines", "is_asked"), [(3, False), (4, True), (12, True)])
 @pytest.mark.parametrize("scored", ["force", "read"])
 def test_no_pair_writes_where_the_reference_writes_too_little(
     tmp_path, lines, is_asked, scored, golden

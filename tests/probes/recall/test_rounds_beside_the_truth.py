@@ -227,6 +227,17 @@ def test_a_line_is_right_if_all_of_its_tokens_are_first_choices():
     assert (False, True) == forced(0.0, lines=("ab", "cd")).right_line_flags
 
 
+@pytest.mark.parametrize(
+    ("wrong_at", "expected"),
+    [(1, (False, True)), (2, (False, True)), (3, (True, False))],
+    ids=["before a line break", "a line break", "behind a line break"],
+)
+def test_a_wrong_token_makes_the_line_wrong_that_it_ends_in(wrong_at, expected):
+    leads = (*[1.0] * wrong_at, -1.0)
+
+    assert expected == forced(*leads, lines=("ab", "cd")).right_line_flags
+
+
 def test_forced_lines_are_scored_by_token():
     """A token as probable as another one is no first choice."""
     found = forced(-1.0, 0.0, lines=("abcd",))

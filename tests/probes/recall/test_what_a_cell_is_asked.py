@@ -24,7 +24,7 @@ from codeneedle.errors import BadInput, CellError, ToolMissing
 from codeneedle.probes.observations import merge_chosen_settings
 from codeneedle.probes.prompts import PromptForm
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.asker import SLACK_LINES, TAIL_LINES, stop_test_for_needle
+from codeneedle.probes.recall.asker import stop_test_for_needle
 from codeneedle.probes.recall.probe import PRIMING_TOKENS, PROBE
 from codeneedle.probes.recall.prompts import chat_messages
 from codeneedle.probes.recall.record import recall_of
@@ -291,6 +291,17 @@ def test_written_recall_that_tells_nothing_says_so(matched, is_said, golden):
     assert golden == said
 
 
+@pytest.mark.parametrize(("functions", "is_said"), [(19, False), (20, True)])
+def test_a_line_of_twenty_functions_is_all_that_the_ceiling_may_lack(
+    functions, is_said
+):
+    run = made_run(
+        lambda _pair, at: 19 if at == 0 else 20, setup=made_setup(needles=functions)
+    )
+
+    assert is_said == bool(PROBE.remarks(run))
+
+
 # When a reply is enough
 
 
@@ -298,11 +309,11 @@ def test_written_recall_that_tells_nothing_says_so(matched, is_said, golden):
     ("reply", "expected"),
     [
         (BODY, False),
-        (BODY + "x\n" * (TAIL_LINES - 1), False),
-        (BODY + "x\n" * (TAIL_LINES - 1) + "half a line", False),
-        (BODY + "x\n" * TAIL_LINES, True),
-        ("wrong\n" * (20 + SLACK_LINES - 1), False),
-        ("wrong\n" * (20 + SLACK_LINES), True),
+        (BODY + "x\n", False),
+        (BODY + "x\n" + "half a line", False),
+        (BODY + "x\n" * 2, True),
+        ("wrong\n" * 27, False),
+        ("wrong\n" * 28, True),
         ("<think>\n" + "hm\n" * 30, False),
         (f"```\n{BODY}```\nThis function\nassigns\nvalues\n", True),
     ],

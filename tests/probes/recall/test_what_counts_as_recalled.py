@@ -21,6 +21,7 @@ from made_records import (
 )
 
 from codeneedle.corpora.needles import NeedleFacts
+from codeneedle.probes.metrics import cell_value
 from codeneedle.probes.observations import Answer
 from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
 from codeneedle.probes.recall.probe import PROBE
@@ -69,6 +70,13 @@ def test_an_empty_answer_is_nothing_recalled_and_one_that_failed_is_left_out() -
     assert [1, 0] == values("pass", [made_round(FIRST), said, LOST])
     assert [0, 0, 1] == values("errors", [made_round(FIRST), said, thought])
     assert [] == values("matched", [lost_round(SECOND, "HTTP 500"), thought])
+
+
+def test_rounds_without_an_answer_are_counted_and_not_averaged() -> None:
+    rounds = [made_round(FIRST), lost_round(SECOND, "HTTP 500"), LOST]
+    (errors,) = (metric for metric in METRICS if metric.name == "errors")
+
+    assert 2.0 == cell_value(errors, values("errors", rounds))
 
 
 @pytest.mark.parametrize("ended", ["length", "stop"])
@@ -239,6 +247,7 @@ HALF = range(0, 10, 2)
         (8, HALF, [], True),
         (8, HALF, [0], True),  # one line of 40
         (8, HALF, [0, 2], False),  # two
+        (4, HALF, [], True),  # 20 lines
         (3, HALF, [], False),  # 15 lines, which may all be wrong by chance
         (8, [0, 2, 4], [], False),  # many right tokens
         (8, [0], [], False),  # it begins otherwise, and goes on as it should

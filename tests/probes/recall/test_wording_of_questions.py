@@ -1,5 +1,6 @@
 """The wording of questions, and how they are counted."""
 
+import math
 from dataclasses import replace
 
 from fake_engine import ByteTokenizer
@@ -80,3 +81,13 @@ def test_a_chat_is_counted_as_the_template_renders_it():
 
     assert completion < plain < prefilled
     assert [NO_THINK_ARGS] * 2 == tokenizer.template_args
+
+
+def test_a_reply_may_have_half_as_many_tokens_again_as_the_truth_and_64():
+    needle, prompts = made_needle(), Prompts(ByteTokenizer(), PromptForm.COMPLETION)
+    truth = len("\n".join(needle.lines))
+    (asked,) = Questions(prompts, RecallSettings()).with_budgets([needle])
+    limited = Questions(prompts, RecallSettings(reply_tokens=7))
+
+    assert math.ceil(1.5 * truth) + 64 == asked.budget
+    assert [7] == [each.budget for each in limited.with_budgets([needle])]

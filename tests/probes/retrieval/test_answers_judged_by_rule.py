@@ -48,6 +48,7 @@ TWIN = question(
 )
 
 LETTERS = question("abcde", "fghij", shape=Shape.LINES, joint="\n")
+ALPHABET = question("abcdefghij", "klmnopqrst", shape=Shape.LINES, joint="\n")
 NORTH = question("48213", decoys=[("Paris Nord", "70111")])
 
 SEEN = {
@@ -94,6 +95,8 @@ SEEN = {
         (NORTH, "Paris Nord has 70111, and Paris has 48213.", "correct"),
         (LETTERS, "abcXX\nfghij", "near-miss"),
         (LETTERS, "abXXX\nfghij", "wrong"),
+        (ALPHABET, "abcdefXXXX\nklmnopqrst", "near-miss"),
+        (ALPHABET, "abcdeXXXXX\nklmnopqrst", "wrong"),
         (CODE, SEEN["Llama, 192K"], "salad"),
         (CODE, SEEN["Qwen, 128K"], "salad"),
         (CODE, "||<>##//--..~~&&", "salad"),
@@ -151,6 +154,7 @@ def test_a_near_miss_has_its_edit_distance():
     assert 1 == score_answer(CODE, "4821").edits
     assert 2 == score_answer(question("48213907"), "48213988").edits
     assert None is score_answer(question("48213907"), "48213888").edits
+    assert None is score_answer(question("4821390755"), "4821390111").edits
     assert 1 == score_answer(LEDGER, "01: kiwi\n02: lime\n03: bear\n04: plum").edits
 
 

@@ -1,5 +1,7 @@
 """What the retrieval probe asks: what is refused, and what a plan says."""
 
+import math
+
 import pytest
 from fake_engine import ByteTokenizer, FakeEngine, made_weights
 from made_contexts import made_outlook, stored_by
@@ -12,9 +14,11 @@ from codeneedle.probes.retrieval.probe import PROBE
 from codeneedle.probes.retrieval.record import NAME
 from codeneedle.probes.retrieval.settings import (
     RetrievalSettings,
+    layout_of,
     most_question_and_answer_tokens,
     sorted_distinct_lengths,
 )
+from codeneedle.probes.retrieval.task_kinds import TASKS, make_texts
 
 
 def adapted(settings, context, **engine):
@@ -45,6 +49,40 @@ def test_settings_that_cannot_be_are_refused(asked, words):
     assert caught.value.hint
 
 
+def test_both_ends_of_a_text_are_depths():
+    settings = adapted(RetrievalSettings(depths=(1.0, 0.0)), 8192)
+
+    assert (0.0, 1.0) == layout_of(settings).depths
+
+
+def test_the_last_level_of_a_dial_can_be_chosen_and_no_later_one():
+    last = len(TASKS["multikey"].levels) - 1
+    chosen, beyond = (
+        RetrievalSettings(tasks=("multikey",), dial=(level,))
+        for level in (last, last + 1)
+    )
+
+    assert {"multikey": last} == layout_of(adapted(chosen, 8192)).fixed_levels
+    with pytest.raises(BadInput):
+        adapted(beyond, 8192)
+
+
+def test_an_answer_has_room_for_half_as_much_again_and_a_template():
+    """Of two characters a token; 128 tokens of a template, and 48 to spare."""
+    settings = RetrievalSettings(tasks=("single",), lengths=(1024,))
+    ((question,),) = (
+        text.questions
+        for text in make_texts(
+            "single", dial=0, characters=4096, depths=(0.5,), questions=1, seed=0
+        )
+    )
+    written = len(question.prompt) + len(question.begin) + 1.5 * len(question.payload)
+
+    assert math.ceil(written / 2) + 128 + 48 == most_question_and_answer_tokens(
+        settings, 8192
+    )
+
+
 def test_lengths_are_distinct_and_sorted():
     settings = RetrievalSettings(lengths=(2048, 512, 1024, 1024))
 
@@ -58,6 +96,7 @@ def test_a_length_beyond_the_context_is_refused_with_one_that_is_enough():
         adapted(settings, 4096)
 
     adapted(settings, caught.value.larger)
+    adapted(settings, caught.value.needed)
     assert 4096 == caught.value.context
     assert 4096 + most_question_and_answer_tokens(settings, 4096) == caught.value.needed
 

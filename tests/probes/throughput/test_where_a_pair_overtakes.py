@@ -127,6 +127,19 @@ def test_a_speed_is_that_of_its_depth():
     assert () == TG.values(measured(Q8, {0: 9.0}), setup)
 
 
+def test_a_peak_of_memory_is_that_of_its_depth():
+    record, setup = measured(Q8, {0: 9.0, 100: 4.0}), run_of().setup
+    stored = throughput_of(record)
+    answers = {
+        name: replace(each, peak_bytes=(each.depth + 1) << 20)
+        for name, each in stored.answers.items()
+    }
+    record = replace(record, observation=as_json(replace(stored, answers=answers)))
+    peaks = [each for each in metrics_at_depths(setup) if each.of == "peak"]
+
+    assert [[1.0], [101.0]] == [each.values(record, setup) for each in peaks]
+
+
 @pytest.mark.parametrize("observation", [None, {}, {"speeds": "fast"}])
 def test_another_observation_is_refused(observation):
     record = replace(measured(F16, {0: 1.0}), observation=observation)

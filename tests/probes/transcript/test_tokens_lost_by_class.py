@@ -203,6 +203,20 @@ def test_a_class_in_few_turns_is_shown_and_not_judged(golden):
     assert golden == PROBE.remarks(run)[-1]
 
 
+@pytest.mark.parametrize("judged", [False, True], ids=["too few", "enough"])
+def test_a_class_is_judged_from_as_many_turns_on_as_decide_a_pair(judged):
+    layout = made_conditions()
+    count = FEWEST_UNITS - 1 + judged
+    text_alone = (replace(PARTS[0], end=8),)
+    others = (replace(turn, parts=text_alone) for turn in layout.turns[count:])
+    turns = (*layout.turns[:count], *others)
+    run = transcript_run(
+        {"bf16/bf16": steady, "q8_0/q8_0": steady}, structs.replace(layout, turns=turns)
+    )
+
+    assert judged == ("transcript-logp@tool" in words(run))
+
+
 def test_units_are_conversations_where_there_are_many():
     many = transcript_run(
         {"bf16/bf16": steady, "q8_0/q8_0": steady},
