@@ -1,6 +1,6 @@
 """
-Runs servers and tools with a note in the cache folder, by which what they leave behind
-is found and ended, also after codeneedle was killed.
+Runs servers and tools with a note in the cache folder, by which a later command finds
+and ends what is left of them.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """
 Child processes: a clean environment, a session of their own, size-limited logs, and a
-stop that reaches the whole process group.
+stop that reaches the whole process group, also where codeneedle is killed (SIGKILL).
 """
 
 import atexit
