@@ -38,7 +38,8 @@ def choose_reference_pair(
     candidates: Sequence[ReferenceCandidate], against: Iterable[str]
 ) -> Pair | None:
     """
-    The pair that records name, else `reference_among` *candidates*.
+    The pair that records name, else the most precise of *candidates*, of those in a
+    kernel if there are any.
 
     None if they name several, or one that is no candidate.
 

@@ -303,7 +303,7 @@ def _turn(bench: Bench, path: Path, pair: Pair) -> Turn:
     published = measure(
         pair,
         questions,
-        server=installation.find_tools().server.path,
+        server=installation.locate_tools().server.path,
         weights=checked_built_in_path(),
         log=bench.fresh("published") / "server.log",
     )
@@ -333,7 +333,7 @@ def _sweep(bench: Bench, path: Path, k_types: str, v_types: str) -> tuple[float,
 
 def _served_by(weights: str = "the built-in model") -> str:
     """What the cells were measured on."""
-    server = installation.ask_server_facts(installation.find_tools().server)
+    server = installation.ask_server_facts(installation.locate_tools().server)
     return f"{machine_line()}; llama.cpp {server.version}; weights of {weights}"
 
 
@@ -656,7 +656,7 @@ def own_cache() -> Iterator[Path]:
         shutil.copy(checked_built_in_path(), cache)
         ours = {files.CACHE_VARIABLE: str(cache)}
         with contextlib.suppress(CodeneedleError):  # told by the section that needs it
-            ours[installation.VARIABLE] = str(installation.find_tools().server.path)
+            ours[installation.VARIABLE] = str(installation.locate_tools().server.path)
         before = os.environ.copy()
         os.environ.update(ours)
         try:

@@ -51,7 +51,9 @@ from codeneedle.models.kv_cache import (
 from codeneedle.models.moved_attention import moved_attention_by_k_type
 from codeneedle.models.weights import read_weights_from_headers
 from codeneedle.probes import PROBES
-from codeneedle.probes.evaluation.readers import find_reader_and_samples as read_results
+from codeneedle.probes.evaluation.readers import (
+    read_samples_of_known_tool as read_results,
+)
 from codeneedle.probes.evaluation.record import Evaluation
 from codeneedle.probes.generation.prompts import read_hash_and_prompts
 from codeneedle.probes.observations import Answer
@@ -89,7 +91,7 @@ from codeneedle.system.secrets import (
     register_secrets_to_mask,
     secret_name_in,
 )
-from codeneedle.verdict.trust import cpu_attention_evidence, suspect_cells
+from codeneedle.verdict.trust import inferred_cpu_attention, suspect_cells
 
 PAIR = Pair("q8_0", "q4_0")
 _NEEDLE = seeds.made("made_records").made_needle()
@@ -146,7 +148,7 @@ def read_gguf(data: bytes) -> None:
         caches_of_plain_attention(weights, 4096),
         pairs,
         AvailableMemory(1 << 30, "memory"),
-        refusal=lambda pair: why_misfit(weights, pair) or "",
+        refusal=lambda pair: why_misfit(weights, pair),
     )
     moved = moved_attention_by_k_type(weights).values()
     claim(all(0 <= share <= 1 for share in moved), "a share is between 0 and 1")
@@ -434,7 +436,7 @@ _ENDPOINT_QUESTIONS: tuple[Callable[[], object], ...] = (
     lambda: _keeps(_ENDPOINT.chat(Chat(messages=_SAID, max_tokens=1))),
     lambda: _scores(_ENDPOINT.force(_COMPLETION, "right")),
     lambda: _ENDPOINT.ask_prompt_token_count("a"),
-    lambda: _ENDPOINT.readiness(health="/health"),
+    lambda: _ENDPOINT.ask_readiness_and_adopt_model(health="/health"),
 )
 
 
@@ -498,7 +500,7 @@ def read_server_log(data: bytes) -> None:
     record = _stored(effective=effective, log_excerpt=lines)
     other = replace(record, pair=Pair("f16", "f16"))
     suspect_cells([record, other])
-    cpu_attention_evidence([record, other], speed=lambda _: 1.0)
+    inferred_cpu_attention([record, other], speed=lambda _: 1.0)
 
 
 def read_perplexity(data: bytes) -> None:

@@ -37,7 +37,7 @@ from codeneedle.probes.divergence.record import divergence_of, stored_chunks_by_
 from codeneedle.probes.estimates import TEXT_SHARE
 from codeneedle.probes.metrics import Loss, LossKind
 from codeneedle.probes.recall.metrics import FORCED
-from codeneedle.probes.recall.record import forced_answers
+from codeneedle.probes.recall.record import right_line_answers
 from codeneedle.probes.recall.settings import (
     DECIDING_FUNCTIONS,
     DECIDING_LINES,
@@ -1123,7 +1123,7 @@ def take(folder: Path) -> None:
         raise SystemExit(f"{folder} is no run folder")
     records = {r.pair: r for r in run.records if r.probe == "recall"}
     answers = [
-        [answer for _, answer in forced_answers(records[pair], run.setup) if answer]
+        [answer for _, answer in right_line_answers(records[pair], run.setup) if answer]
         for pair in PAIRS
     ]
     places = [

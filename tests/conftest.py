@@ -141,7 +141,7 @@ def leave_free(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 @pytest.fixture(scope="session")
 def llama_server() -> Path:
     """The real llama-server; ``make llama`` builds it where there is none."""
-    return installation.find_tools().server.path
+    return installation.locate_tools().server.path
 
 
 @pytest.fixture(scope="session")

@@ -39,7 +39,7 @@ from codeneedle.probes.divergence.record import divergence_of
 from codeneedle.probes.evaluation.readers import (
     READERS,
     Unreadable,
-    find_reader_and_samples,
+    read_samples_of_known_tool,
 )
 from codeneedle.probes.evaluation.record import evaluation_of
 from codeneedle.probes.recall.record import recall_of
@@ -267,7 +267,7 @@ def test_every_reader_of_evaluations_is_here():
 def test_a_score_that_is_none_costs_its_sample_alone(tmp_path, reader, none):
     WRITTEN[reader](tmp_path, [1.0, none, 0.5], ["a", "b", "c"])
 
-    _, samples = find_reader_and_samples(tmp_path, reader)
+    _, samples = read_samples_of_known_tool(tmp_path, reader)
 
     assert [1.0, 0.0, 0.5] == [sample.score for sample in samples]
     assert [False, True, False] == [bool(sample.error) for sample in samples]
@@ -279,14 +279,14 @@ def test_scores_of_another_scale_are_a_gap_that_names_one(tmp_path, reader, othe
     WRITTEN[reader](tmp_path, [1.0, other], ["a", "b"])
 
     with pytest.raises(Unreadable, match=f"is {other}, not from 0 to 1"):
-        find_reader_and_samples(tmp_path, reader)
+        read_samples_of_known_tool(tmp_path, reader)
 
 
 @pytest.mark.parametrize("reader", WRITTEN)
 def test_what_was_asked_the_same_is_one_unit_in_whatever_place(tmp_path, reader):
     WRITTEN[reader](tmp_path, [1.0, 0.0, 1.0, 0.0], ["a", "b", "a", "a"])
 
-    _, samples = find_reader_and_samples(tmp_path, reader)
+    _, samples = read_samples_of_known_tool(tmp_path, reader)
 
     units = [sample.unit for sample in samples]
     assert [units[0], units[1], units[0], units[0]] == units

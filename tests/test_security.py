@@ -130,7 +130,7 @@ class Watched:
         found = process.net_connections("inet")
         return {each.laddr.ip for each in found if each.status == psutil.CONN_LISTEN}
 
-    def with_records(self, secret):
+    def with_every_record(self, secret):
         """Everything of the sweep, arguments and screen included, with *secret*."""
         words = secret.encode()
         files = [path for path in self.folder.rglob("*") if path.is_file()]
@@ -159,9 +159,9 @@ def test_the_key_of_a_server_stands_nowhere(watched):
 
     assert len(key) > 40
     assert key.endswith("-end")
-    assert [] == watched.with_records(key)
-    assert [] == watched.with_records(key[: -len("-end")])
-    assert [] == watched.with_records(key[-8:])
+    assert [] == watched.with_every_record(key)
+    assert [] == watched.with_every_record(key[: -len("-end")])
+    assert [] == watched.with_every_record(key[-8:])
 
 
 @pytest.mark.real
@@ -175,7 +175,7 @@ def test_a_server_inherits_no_secrets_and_they_are_stored_nowhere(watched):
         *("LLAMA_API_KEY", "OMP_WAIT_POLICY", orphans.VARIABLE),
     }
     for name in SECRETS.keys() - {"LLAMA_ARG_HOST", "LLAMA_ARG_PORT"}:
-        assert [] == watched.with_records(SECRETS[name])
+        assert [] == watched.with_every_record(SECRETS[name])
 
 
 @pytest.mark.real

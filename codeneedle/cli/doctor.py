@@ -305,7 +305,7 @@ def _pretrained_model_object(model: Pretrained) -> dict[str, Any]:
 def doctor_document(diagnosis: Diagnosis) -> Document:
     """All facts of *diagnosis*, problems last."""
     facts = (
-        *_engine_lines(diagnosis),
+        *_engine_and_tool_lines(diagnosis),
         *_machine_lines(diagnosis),
         *_model_lines(diagnosis),
         *_known_model_lines(),
@@ -326,7 +326,7 @@ def doctor_document(diagnosis: Diagnosis) -> Document:
     yield Lines(list(_problem_lines(diagnosis)))
 
 
-def _engine_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+def _engine_and_tool_lines(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     engine, tools = diagnosis.served, diagnosis.llama_cpp_tools
     if engine:
         known = engine.identity()

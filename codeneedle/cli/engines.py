@@ -49,7 +49,7 @@ from codeneedle.system.inherited_variables import UNROTATED, set_passed_on_varia
 
 if TYPE_CHECKING:
     from codeneedle.cli.progress import Tell
-    from codeneedle.report.answer import Answer, Words
+    from codeneedle.report.answer import Answer, ServerWords
     from codeneedle.sweep.plan import EngineFor
     from codeneedle.sweep.request import Execution, Request
 
@@ -106,8 +106,8 @@ class EngineEntry:
 
     with_model_and_types: Callable[["Request"], "Request"] = _unchanged_request
     """
-    The request, with what follows from the engine's settings. Raises a `RequestError`
-    if they do not go together.
+    The request, with the model and the types that follow from the engine's settings;
+    nothing else of it changes. Raises a `RequestError` if they do not go together.
     """
 
     weights: Callable[[Path], Weights] = _read_gguf
@@ -117,16 +117,16 @@ class EngineEntry:
     """How users ask it for pairs."""
 
 
-def _find_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
+def _require_llama_cpp(_request: "Request", execution: "Execution") -> Tools:
     """The programs of llama.cpp, also where *execution* names none."""
-    return installation.find_tools(llama_server=execution.llama_server)
+    return installation.locate_tools(llama_server=execution.llama_server)
 
 
 def _llama_engine_factory(request: "Request", execution: "Execution") -> "EngineFor":
     """What makes engines of llama.cpp, whose server is asked for its facts once."""
     from codeneedle.engines.llama_cpp.engine import LlamaCpp
 
-    tools = _find_llama_cpp(request, execution)
+    tools = _require_llama_cpp(request, execution)
     facts = installation.ask_server_facts(tools.server)
     return lambda model: LlamaCpp(tools=tools, facts=facts, model=model)
 
@@ -166,7 +166,7 @@ def _llama_launch_lines(answer: "Answer", form: str) -> list[str]:
     return forms[form](_launch_of_answer(answer))
 
 
-def _find_mlx(_request: "Request", _execution: "Execution") -> object:
+def _require_mlx(_request: "Request", _execution: "Execution") -> object:
     """The versions of MLX that are installed."""
     from codeneedle.engines.mlx import engine
 
@@ -243,14 +243,14 @@ def _name_as_path(name: str) -> str:
     return f"./{name}"
 
 
-def _find_command(request: "Request", _execution: "Execution") -> object:
+def _require_command(request: "Request", _execution: "Execution") -> object:
     """The program of the command that is set; None without one."""
-    from codeneedle.system.commands import find_program
+    from codeneedle.system.commands import require_program
 
     settings = request.settings_by_name(COMMAND, CommandSettings)
     if not settings.command:
         return None
-    return find_program(command_template(settings).words[0], option="--command")
+    return require_program(command_template(settings).words[0], option="--command")
 
 
 def _command_engine_factory(request: "Request", _execution: "Execution") -> "EngineFor":
@@ -305,18 +305,18 @@ def _endpoint_engine_factory(
 
 ENGINES: Mapping[str, EngineEntry] = {
     ENGINE: EngineEntry(
-        find=_find_llama_cpp,
+        find=_require_llama_cpp,
         engine_for=_llama_engine_factory,
         pair_flags=PairFlags(cache_flags, cuda_kernels_option, model="-m"),
     ),
     MLX: EngineEntry(
-        find=_find_mlx,
+        find=_require_mlx,
         engine_for=_mlx_engine_factory,
         with_model_and_types=_check_mlx_request,
         weights=_read_mlx_folder,
     ),
     COMMAND: EngineEntry(
-        find=_find_command,
+        find=_require_command,
         engine_for=_command_engine_factory,
         with_model_and_types=_adapt_command_request,
         weights=_read_or_name_weights,
@@ -340,12 +340,12 @@ def _mlx_launch_arguments(answer: "Answer") -> tuple[Pair, str, tuple[str, ...]]
     return answer.pair, answer.model_as_named, answer.run.setup.server_args
 
 
-def find_launch_words(engine: str) -> "Words | None":
+def find_launch_words(engine: str) -> "ServerWords | None":
     """The answer in the words of what starts *engine*; None without any."""
-    from codeneedle.report.answer import Words
+    from codeneedle.report.answer import ServerWords
 
     if engine == MLX:
-        return Words(
+        return ServerWords(
             arguments=lambda answer: mlx_launching.mlx_lm_arguments_or_empty(
                 *_mlx_launch_arguments(answer)
             ),
@@ -357,7 +357,7 @@ def find_launch_words(engine: str) -> "Words | None":
         )
     if engine != ENGINE:
         return None
-    return Words(
+    return ServerWords(
         arguments=lambda answer: launching.server_arguments(_launch_of_answer(answer)),
         environment=lambda answer: launching.environment_variables(
             _launch_of_answer(answer)

@@ -163,7 +163,7 @@ def build_llama_if_missing(
     asked = backend_named(backend) if backend else None
     if not anyway and asked is None:
         with contextlib.suppress(ToolMissing):
-            tools = installation.find_tools()
+            tools = installation.locate_tools()
             if tools.fit_params or tools.source != installation.CACHE:
                 return f"{tools.server} (from {tools.source})"
     with (
@@ -254,7 +254,7 @@ class RunningCell:
         """The part of it that is done, from 0 to 1."""
         return self.step.share_done if self.step else 0.0
 
-    def update_step(self, step: Step) -> None:
+    def set_step_and_restart_clock(self, step: Step) -> None:
         """Take in the progress of its probe; another stage starts the clock anew."""
         previous = self.step
         is_next = previous is None or previous.total != step.total
@@ -309,7 +309,7 @@ class SweepProgress(CellTally):
             case CellStarted(pair=pair):
                 self.running[pair] = RunningCell()
             case CellStepped(pair=pair, step=step) if pair in self.running:
-                self.running[pair].update_step(step)
+                self.running[pair].set_step_and_restart_clock(step)
             case CellEnded(record=record):
                 self.running.pop(record.pair, None)
 
@@ -540,7 +540,7 @@ def cell_line(record: CellRecord, progress: SweepProgress) -> Text:
     text = Text(f"{place} {record.pair!s:<13} ")
     if record.has_numbers:
         shown = itertools.islice(_metric_value_phrases(record, progress), NUMBERS_SHOWN)
-        text.append("  ".join((*shown, *_further_units_phrase(record, progress))))
+        text.append("  ".join((*shown, *_units_phrase_if_further(record, progress))))
     else:
         text.append(
             f"{record.status}: {escape_invisible(record.reason)}", style="yellow"
@@ -559,7 +559,9 @@ def metric_value_or_nan(metric: Metric, record: CellRecord, setup: Setup) -> flo
     return cell_value(metric, metric.values(record, setup))
 
 
-def _further_units_phrase(record: CellRecord, progress: SweepProgress) -> Iterator[str]:
+def _units_phrase_if_further(
+    record: CellRecord, progress: SweepProgress
+) -> Iterator[str]:
     """``of 24 functions``, of a pair that has further ones."""
     further = progress.probe.further
     if further and further.look_number(record, progress.setup):

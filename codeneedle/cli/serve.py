@@ -81,7 +81,7 @@ def serve_until_stopped(
             if differences := served.differences_from_cell(cell):
                 raise mismatch_error(differences)
             print_notes(
-                notes, [*_running_fact_lines(served, plan, cell), f"log: {log}", ENDS]
+                notes, [*_verified_fact_lines(served, plan, cell), f"log: {log}", ENDS]
             )
             if served.address is not None:
                 console.print(_shell_exports(served.address), end="", soft_wrap=True)
@@ -131,7 +131,7 @@ def _refuse_unable_engine(plan: Plan, port: int | None, key: str) -> None:
         )
 
 
-def _running_fact_lines(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
+def _verified_fact_lines(served: Served, plan: Plan, cell: CellSpec) -> Iterator[str]:
     """What runs, as far as the engine has shown it, and where."""
     is_split = plan.engine.splits_graph
     ran = with_attention_place(

@@ -431,7 +431,7 @@ class Page:
         if self.plan.request.decide and ending.missing:
             self._say_time_up_before_task(ending.missing)
         elif self.plan.request.decide and not self.runner.asked_to_stop():
-            self._say_why_it_ended(ending)
+            self._say_why_nothing_is_left(ending)
         return ending
 
     def show_verdict_at_end(self, ending: Ending) -> int:
@@ -589,7 +589,7 @@ class Page:
 
     # --- what is said once nothing is left, or the time is up
 
-    def _say_why_it_ended(self, ending: Ending) -> None:
+    def _say_why_nothing_is_left(self, ending: Ending) -> None:
         """Say why a sweep that decides has ended, where its time is not up."""
         if ending.lacks_reference:
             again = sweep_command(self.plan.store.folder, "--retry-failed")
@@ -619,9 +619,9 @@ class Page:
         task, verdict = judged.task, judged.verdict
         if task.step:
             self._say_verdict_so_far(verdict)
-            self._say_time_is_up(step_phrase(task.step, verdict), task.step.time_s)
+            self._say_what_lacks_time(step_phrase(task.step, verdict), task.step.time_s)
         elif reference_of(verdict.run, self.loop.schedule.wanted) is None:
-            self._say_time_is_up(
+            self._say_what_lacks_time(
                 f"{measurable_pairs(self.plan)[0]}, the reference", math.nan
             )
 
@@ -654,7 +654,7 @@ class Page:
         again = sweep_command(self.plan.store.folder)
         say(self.shown, f"No answer yet: the time is up. To go on:\n  {again}")
 
-    def _say_time_is_up(self, what: str, time_s: float) -> None:
+    def _say_what_lacks_time(self, what: str, time_s: float) -> None:
         """Say that the time is up before *what*; without a loss, as the verdict."""
         again = sweep_command(self.plan.store.folder)
         has_answer = self._has_answer

@@ -43,7 +43,7 @@ def with_attention_place(
             effective = replace(
                 effective, attention=attention, attention_evidence=evidence
             )
-    foretold = survey.attention(pair) if survey else None
+    foretold = survey.expected_attention_place(pair) if survey else None
     if foretold is None or foretold is effective.attention:
         return effective
     # A graph with a conversion is as whole as one with a kernel.

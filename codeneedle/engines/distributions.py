@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from codeneedle.engines.messages import round_score_or_zero
+from codeneedle.engines.messages import round_finite_score_or_zero
 from codeneedle.engines.tools import ChunkValues, Estimate, Statistics
 
 SCALE_VALUES = 4
@@ -123,7 +123,7 @@ class Sums:
     @property
     def rounded_logprobs(self) -> tuple[float, ...]:
         """Statistics of the right tokens, with the decimals that are kept."""
-        return tuple(round_score_or_zero(min(0.0, -each)) for each in self.nll)
+        return tuple(round_finite_score_or_zero(min(0.0, -each)) for each in self.nll)
 
     @property
     def first_choice_percent(self) -> float:

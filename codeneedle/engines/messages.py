@@ -587,9 +587,13 @@ class _PartialReply:
             self.unscored = self.unscored or str(error)
             return
         others = [number for other, number in listed.items() if other != token.id]
-        self.logprobs.append(round_score_or_zero(listed[token.id]))
+        self.logprobs.append(round_finite_score_or_zero(listed[token.id]))
         is_told = others and token.id != NO_ID
-        gap = round_score_or_zero(listed[token.id] - max(others)) if is_told else None
+        gap = (
+            round_finite_score_or_zero(listed[token.id] - max(others))
+            if is_told
+            else None
+        )
         self.gaps.append(gap)
 
     @property
@@ -655,11 +659,11 @@ LONGEST_MS = 1e12
 
 def _plausible_ms_or_zero(number: float | None) -> float:
     """A time that a server states; 0 where it cannot be."""
-    number = round_score_or_zero(number or 0.0)
+    number = round_finite_score_or_zero(number or 0.0)
     return number if 0 <= number <= LONGEST_MS else 0.0
 
 
-def round_score_or_zero(number: float) -> float:
+def round_finite_score_or_zero(number: float) -> float:
     """*number* with the decimals that are kept; 0 where it is infinite or none."""
     # Adding zero turns -0.0 into 0.0.
     return round(number, DIGITS) + 0.0 if math.isfinite(number) else 0.0

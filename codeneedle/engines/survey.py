@@ -44,14 +44,14 @@ class Survey:
     took_s: float = 0.0
     is_kept: bool = False  # whether all answers are those of an earlier survey
 
-    def attention(self, pair: Pair) -> Attention | None:
+    def expected_attention_place(self, pair: Pair) -> Attention | None:
         """Where attention would run for *pair*; None if unknown or refused."""
         answer = self.pairs.get(pair)
         return answer.attention if answer else None
 
     def lacks_kernel(self, pair: Pair) -> bool:
         """Whether attention of *pair* would run elsewhere than in a kernel."""
-        attention = self.attention(pair)
+        attention = self.expected_attention_place(pair)
         return attention is not None and not attention.is_usual
 
     def caches(self, pair: Pair) -> Caches | None:
@@ -78,7 +78,7 @@ def why_impossible(survey: Survey | None, weights: Weights, pair: Pair) -> str:
     By the *survey*, None if the engine makes none, and by the header of the *weights*.
     """
     refusal = survey.refusal(pair) if survey else ""
-    return refusal or why_misfit(weights, pair) or ""
+    return refusal or why_misfit(weights, pair)
 
 
 NO_BUILD = "no build has one"

@@ -231,7 +231,7 @@ class _ByteCursor:
         start = self.skip(size)
         return bytes(self._data[start : start + size])
 
-    def next_text(self) -> str | None:
+    def next_text_or_none(self) -> str | None:
         """The next string; None if it is too long to be kept."""
         size = self.next_u64()
         if not self.reserve_bytes(size):
@@ -290,14 +290,14 @@ def _read_key(
     Raises:
         BadHeader: If its name is empty or known, or its value of no known kind.
     """
-    name = reader.next_text()
+    name = reader.next_text_or_none()
     # Zeros would otherwise parse as millions of keys with an empty name.
     if not name or name in values or name in lengths:
         raise BadHeader("its list of keys is damaged")
     start = reader.at
     kind = reader.next_u32()
     if kind == _STRING:
-        text = reader.next_text()
+        text = reader.next_text_or_none()
         values[name] = "" if text is None else text
     elif kind == _ARRAY:
         _read_array(reader, name, values, lengths)

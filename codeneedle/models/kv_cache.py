@@ -134,19 +134,19 @@ def caches_of_plain_attention(weights: Weights, context: int) -> Caches | None:
     return Caches((buffer,), context, is_by_header=True)
 
 
-def why_misfit(weights: Weights, pair: Pair) -> str | None:
-    """Why llama-server would refuse *pair* for this model, as a phrase; else None."""
+def why_misfit(weights: Weights, pair: Pair) -> str:
+    """Why llama-server would refuse *pair* for this model, as a phrase; else empty."""
     if weights.needs_equal_types and pair.k != pair.v:
         return f"{weights.architecture} keeps K and V as one, so both types are equal"
     k_sizes, v_sizes = _head_sizes(weights)
     return _why_block_misfit(pair.k, k_sizes) or _why_block_misfit(pair.v, v_sizes)
 
 
-def why_type_misfit(weights: Weights, cache_type: str) -> str | None:
+def why_type_misfit(weights: Weights, cache_type: str) -> str:
     """
     Why *cache_type* cannot hold the heads of this model, as a phrase.
 
-    None if it can, and for an unknown type, which the server checks.
+    Empty if it can, and for an unknown type, which the server checks.
     """
     k_sizes, v_sizes = _head_sizes(weights)
     return _why_block_misfit(cache_type, k_sizes | v_sizes)
@@ -160,13 +160,13 @@ def _head_sizes(weights: Weights) -> tuple[set[int], set[int]]:
     )
 
 
-def _why_block_misfit(cache_type: str, head_sizes: set[int]) -> str | None:
-    """Why blocks of a type do not fit one of *head_sizes*; None if they do."""
+def _why_block_misfit(cache_type: str, head_sizes: set[int]) -> str:
+    """Why blocks of a type do not fit one of *head_sizes*; empty if they do."""
     block = BLOCK_SIZE.get(cache_type, 1)
     for size in sorted(head_sizes):
         if size % block:
             return f"block of {block} does not divide head size {size}"
-    return None
+    return ""
 
 
 ROUNDING_BYTES = 0.005 * MIB + 1

@@ -174,7 +174,7 @@ class ProbeContext:
 
     variant: str = ""  # see `CellRecord`
     is_check: bool = False  # whether `Probe.checks` are asked, and nothing else
-    keep: Callable[[Json], None] = lambda _observation: None
+    store_observation_so_far: Callable[[Json], None] = lambda _observation: None
     """Called with all that was observed so far, once an answer is new."""
 
     calibrate: Callable[[Json], None] = lambda _facts: None
@@ -346,7 +346,9 @@ class ProbeContext:
         The longest silence in the block is kept when it ends.
         """
         survey = self.run.survey
-        here = self.effective.attention or (survey and survey.attention(self.pair))
+        here = self.effective.attention or (
+            survey and survey.expected_attention_place(self.pair)
+        )
         chosen = silence_limit_of(
             {
                 other.pair: other.silence_s

@@ -170,7 +170,7 @@ def compared_tokens_document(
         ("at", [str(each.at) for each in listed], most is not None),
         ("token", [f"'{each.text}'" for each in listed], True),
         ("class", [each.kind for each in listed], has_kinds),
-        ("probability", list(map(_probability_text, listed)), True),
+        ("probability", list(map(_pair_probability_text, listed)), True),
         ("reference", list(map(_reference_probability_text, listed)), True),
         ("lost", [number_text(100 * each.lost, digits=1) for each in listed], True),
         ("first choice", ["yes" if e.is_first else "no" for e in listed], True),
@@ -186,7 +186,7 @@ def _loss_style(lost: float) -> str:
     return next((style for least, style in LOSS_STYLES if lost >= least), "")
 
 
-def _probability_text(token: ComparedToken) -> str:
+def _pair_probability_text(token: ComparedToken) -> str:
     """The probability of *token* in percent, as a bound if it is one."""
     return f"{'at most ' if token.is_bound else ''}{token.chance:.1%}"
 

@@ -642,7 +642,7 @@ def ask_and_keep_missing_answers(
         # Once is enough: it may read all answers.
         is_useful = is_useful or probe.useless_answers_error(observed) is None
         if is_useful:
-            context.keep(as_json(observed))
+            context.store_observation_so_far(as_json(observed))
 
 
 def check_and_dump_observation(probe: Probe, observed: Observed) -> Json:

@@ -582,7 +582,7 @@ class Run:
         """Its records, those of variants included."""
         return (*self.records, *self.variants)
 
-    def with_records(self, records: Iterable[CellRecord]) -> Self:
+    def with_every_record(self, records: Iterable[CellRecord]) -> Self:
         """This run with *records* in place of its own, variants among them."""
         records = tuple(records)
         return replace(
@@ -593,7 +593,7 @@ class Run:
 
     def of_probe(self, probe: str) -> Self:
         """This run with only the records of *probe*."""
-        return self.with_records(r for r in self.every_record if r.probe == probe)
+        return self.with_every_record(r for r in self.every_record if r.probe == probe)
 
 
 class BadRecord(RequestError):  # noqa: N818 - named after the fact

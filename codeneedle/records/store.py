@@ -308,11 +308,11 @@ class Store:
                 encode_masked_and_sealed(_setup_without_settled(setup)),
             )
         if setup.calibrated or setup.order:
-            self._store_settled(setup)
+            self._adopt_and_store_settled(setup)
         self._setup = setup
         return setup
 
-    def _store_settled(self, setup: Setup) -> None:
+    def _adopt_and_store_settled(self, setup: Setup) -> None:
         """Store what the first cells have settled, if it is new; adopt *setup*."""
         settled = Settled(
             identity=setup.identity, calibrated=setup.calibrated, order=setup.order
@@ -356,7 +356,7 @@ class Store:
         """
         calibrated = {**self.read_calibrations(), probe: facts}
         if self._setup is not None:
-            self._store_settled(replace(self._setup, calibrated=calibrated))
+            self._adopt_and_store_settled(replace(self._setup, calibrated=calibrated))
 
     def store_order(self, order: Json) -> None:
         """
@@ -366,7 +366,7 @@ class Store:
         """
         self.read_calibrations()
         if self._setup is not None:
-            self._store_settled(replace(self._setup, order=order))
+            self._adopt_and_store_settled(replace(self._setup, order=order))
 
     def set_probe_aside(self, probe: str) -> None:
         """
@@ -479,7 +479,7 @@ class Store:
             root=self.folder.parent.parent,
             sweep=self.read_sweep_file_or_empty(),
         )
-        return run.with_records(self.read_records())
+        return run.with_every_record(self.read_records())
 
     def read_records(self, probe: str = "") -> Iterator[CellRecord]:
         """

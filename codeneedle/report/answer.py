@@ -69,7 +69,7 @@ class AnswerObject(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Words:
+class ServerWords:
     """How what starts a server is told an answer."""
 
     arguments: Callable[["Answer"], list[str]]  # of the server
@@ -144,8 +144,8 @@ def answer_or_refuse(verdict: Verdict) -> Answer:
     return Answer(verdict, pair)
 
 
-def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
-    """*answer* for JSON; *words* are None of an engine that has none."""
+def answer_object(answer: Answer, server_words: ServerWords | None) -> AnswerObject:
+    """*answer* for JSON; *server_words* are None of an engine that has none."""
     setup, result = answer.run.setup, answer.result_unless_reference
     leading = result.leading_result if result else None
     return AnswerObject(
@@ -165,14 +165,14 @@ def answer_object(answer: Answer, words: Words | None) -> AnswerObject:
         units=leading.bounds.units if leading else 0,
         noun=leading.metric.unit_noun if leading else "",
         sentence=answer.loss_or_keep_sentence,
-        arguments=words.arguments(answer) if words else [],
-        environment=words.environment(answer) if words else {},
+        arguments=server_words.arguments(answer) if server_words else [],
+        environment=server_words.environment(answer) if server_words else {},
         facts=dict(captions.run_facts(answer.run)),
     )
 
 
 def answer_lines(
-    answers: Sequence[Answer], form: str, words_of: Callable[[str], Words | None]
+    answers: Sequence[Answer], form: str, words_of: Callable[[str], ServerWords | None]
 ) -> list[str]:
     """
     The *answers* as lines of a *form*, each behind what it was measured on.

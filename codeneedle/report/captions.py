@@ -120,7 +120,7 @@ def run_facts(run: Run) -> tuple[tuple[str, str], ...]:
         *([("corpus", corpus_line(setup))] if setup.corpus.is_counted else []),
         ("context", f"{_context_and_questions_phrase(setup, run.records)}{rotation}"),
         *probe_settings_entries(run),
-        *_unproved_cache_entries(run),
+        *_no_unquantized_pair_entry(run),
         engine_name_and_version(
             setup.engine, " ".join([setup.llama, *setup.server_args])
         ),
@@ -188,7 +188,7 @@ def engine_name_and_version(name: str, version: str) -> tuple[str, str]:
     return name, version.removeprefix(f"{name} ")
 
 
-def _unproved_cache_entries(run: Run) -> Iterator[tuple[str, str]]:
+def _no_unquantized_pair_entry(run: Run) -> Iterator[tuple[str, str]]:
     """What is not shown of the most precise pair, where the server does not tell."""
     proved = [
         record.pair

@@ -149,7 +149,7 @@ def paint_loss_by_memory(
         columnspacing=1.0,
         borderaxespad=0.2,
     )
-    return _place_labels(axes, frame, on_front, theme)
+    return _place_front_names_if_room(axes, frame, on_front, theme)
 
 
 def paint_chosen_ring(axes: Axes, frame: pd.DataFrame, theme: Theme) -> None:
@@ -242,7 +242,7 @@ SIDES = [
 """Places of a label, the best first: right, then left, at growing distances."""
 
 
-def _place_labels(
+def _place_front_names_if_room(
     axes: Axes, frame: pd.DataFrame, on_front: pd.DataFrame, theme: Theme
 ) -> list[Annotation]:
     """

@@ -206,10 +206,10 @@ def figure_of(wide: float, high: float) -> Figure:
     return figure
 
 
-def add_colour_bar_axes(figure: Figure, *, most: float = math.inf) -> Axes:
-    """Axes of a colour scale right of *figure*, at most so high, in inches."""
+def add_colour_bar_axes(figure: Figure, *, max_height_inches: float = math.inf) -> Axes:
+    """Axes of a colour scale right of *figure*, at most so high."""
     wide, high = figure.get_size_inches()
-    share = min(1.0, most / high)
+    share = min(1.0, max_height_inches / high)
     return figure.add_axes((1 + BAR_GAP / wide, 1 - share, BAR / wide, share))
 
 

@@ -82,7 +82,7 @@ def _shown_attention_place(survey: Survey, pair: Pair) -> Shown:
     mark, told = UNKNOWN_KERNEL, survey.pairs.get(pair)
     if told is None and not survey.unknown:
         return Shown(pair=pair, text="")
-    if attention := survey.attention(pair):
+    if attention := survey.expected_attention_place(pair):
         mark = attention_place_mark(attention, told.evidence if told else "")
     elif reason := survey.refusal(pair):
         mark = refusal_mark(REFUSED_SIGN, reason)

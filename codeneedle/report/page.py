@@ -206,7 +206,7 @@ def _run_object(
             *([loss_object(losses)] if losses else []),
             *(_metric_object(column, table, verdict) for column in columns),
         ],
-        "maps": list(_length_depth_maps(_answers_by_pair(run))),
+        "maps": list(_right_share_maps_by_task(_answers_by_pair(run))),
     }
 
 
@@ -283,7 +283,7 @@ def _cell_as_list(shown: Shown) -> list[Any]:
 Answers = Mapping[Pair, Sequence[ScoredAnswer]]
 
 
-def _length_depth_maps(by_pair: Answers) -> Iterator[dict[str, Any]]:
+def _right_share_maps_by_task(by_pair: Answers) -> Iterator[dict[str, Any]]:
     """How much of the answers is right by length and depth, of each task and pair."""
     scored = {
         pair: [each for each in of_pair if each.task and not each.error]

@@ -342,7 +342,7 @@ def _write_axis_names(corner: Axes, middle: tuple[float, float]) -> None:
 
 
 def _paint_colour_scale(figure: Figure, panels: Panels) -> None:
-    bar = add_colour_bar_axes(figure, most=BAR_HEIGHT)
+    bar = add_colour_bar_axes(figure, max_height_inches=BAR_HEIGHT)
     mapped = ScalarMappable(Normalize(0.0, 1.0), COLOURS[_colour_map_name(panels)])
     figure.colorbar(mapped, cax=bar).outline.set_visible(False)
     label_colour_bar(bar, panels.scale, panels.metric.unit or "share")

@@ -351,7 +351,7 @@ def _sweep_facts(
     yield from _model_and_engine_facts(plan)
     if plan.reads_corpus:
         known = corpus_line(setup) if setup else ""
-        yield "corpus", known or _uncounted_corpus_phrase(plan)
+        yield "corpus", known or _corpus_phrase_before_counting(plan)
     if plan.reads_corpus and plan.estimates.sent_corpus_share < 1:
         yield "", _context_for_corpus_phrase(plan)
     yield (
@@ -430,7 +430,7 @@ def _cell_questions_phrase(plan: Plan, setup: Setup | None, probe: Probe) -> str
     return "; ".join(filter(None, (bill.phrase, tokens))) or "each pair"
 
 
-def _uncounted_corpus_phrase(plan: Plan) -> str:
+def _corpus_phrase_before_counting(plan: Plan) -> str:
     """The corpus before it is counted."""
     corpus = plan.corpus
     named = f"{corpus.name}: {corpus.origin}; {corpus.kind}"

@@ -313,7 +313,7 @@ def _table_of_pairs(table: PairTable, *, has_memory: bool) -> Table:
     if has_memory:
         heading.insert(1, MEMORY)
         columns.insert(
-            0, [_relative_memory_text(table.verdict, pair) for pair in table.pairs]
+            0, [_memory_or_prediction_text(table.verdict, pair) for pair in table.pairs]
         )
     if words := table.decision_by_pair:
         heading.append(VERDICT)
@@ -394,7 +394,9 @@ def table_legend(
     ]
     words = {*table.decision_by_pair.values()}
     memory = [
-        _relative_memory_text(table.verdict, pair) for pair in table.pairs if has_memory
+        _memory_or_prediction_text(table.verdict, pair)
+        for pair in table.pairs
+        if has_memory
     ]
     is_predicted = any(share.startswith(BY_TYPES.sign) for share in memory)
     return [
@@ -437,7 +439,7 @@ MEMORY = "KV memory"
 BY_TYPES = NumberMark("~", "predicted from the bits of the types")
 
 
-def _relative_memory_text(verdict: "Verdict | None", pair: Pair) -> str:
+def _memory_or_prediction_text(verdict: "Verdict | None", pair: Pair) -> str:
     """``53%`` of the reference's cache, marked where only the types tell."""
     from codeneedle.verdict.judge import PairResult, relative_cache_size
 

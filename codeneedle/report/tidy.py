@@ -266,10 +266,10 @@ def _judgement_fields(
     row = result.metric_result(metric.name) if result else None
     if row is None or row.kind is not LossKind.CHANGE:
         return {"decision": verdict.decision(pair, metric.name)}
-    return _bounds_and_decision_columns(row, verdict.decision(pair, metric.name))
+    return _bounds_limit_and_decision_columns(row, verdict.decision(pair, metric.name))
 
 
-def _bounds_and_decision_columns(
+def _bounds_limit_and_decision_columns(
     row: "MetricResult", decision: str
 ) -> dict[str, object]:
     """Interval, limit and decision as columns; None for an end that is not finite."""
@@ -320,7 +320,7 @@ def _loss_row(
             "value": _finite_or_none(row.bounds.mean),
             "n": row.bounds.units,
             "left_out": row.left_out,
-            **_bounds_and_decision_columns(row, decision),
+            **_bounds_limit_and_decision_columns(row, decision),
         }
     return source.row(
         cell,

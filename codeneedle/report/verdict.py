@@ -737,7 +737,7 @@ def further_metric_tables(
                         row.metric.name,
                         pair,
                         *_loss_and_ends(verdict, row),
-                        _metric_result_phrase(row),
+                        _decision_and_doubts_phrase(row),
                     ]
                     for pair, row in rows
                 ],
@@ -754,7 +754,7 @@ def _loss_and_ends(verdict: Verdict, row: MetricResult) -> tuple[str, str, str]:
     return mean_loss_phrase(verdict.limits, row), low, high
 
 
-def _metric_result_phrase(row: MetricResult) -> str:
+def _decision_and_doubts_phrase(row: MetricResult) -> str:
     """``within, of 80 samples: 3 lost, 1 won``."""
     phrase = f"{decision_word(row)}, of {units_phrase(row)}"
     if row.kind is LossKind.SCORE:

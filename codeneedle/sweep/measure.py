@@ -211,7 +211,9 @@ class TaskLoop:
             KeyboardInterrupt: If the user asked to stop and something is left.
         """
         is_whole, missing = True, None
-        for judged in self.schedule.judged_tasks(lambda: self.limit.left_s):
+        for judged in self.schedule.fix_order_and_yield_tasks(
+            lambda: self.limit.left_s
+        ):
             self.raise_if_asked_to_stop()
             if not self._may_begin(judged):
                 missing = judged

@@ -125,10 +125,13 @@ def _replace_kernelless_bf16(
 
     def kernel_count(name: str) -> int:
         pairs = (*mixed[name], Pair(name, name))
-        return sum(survey.attention(pair) is Attention.KERNEL for pair in pairs)
+        return sum(
+            survey.expected_attention_place(pair) is Attention.KERNEL for pair in pairs
+        )
 
     is_alone = not any(
-        survey.attention(pair) is Attention.KERNEL for pair in mixed["bf16"]
+        survey.expected_attention_place(pair) is Attention.KERNEL
+        for pair in mixed["bf16"]
     )
     if is_alone and kernel_count("f16") > kernel_count("bf16"):
         return tuple("f16" if name == "bf16" else name for name in types)

@@ -46,7 +46,12 @@ from codeneedle.sweep.pairs import (
 )
 from codeneedle.sweep.prompt_form import checked_prompt_form
 from codeneedle.sweep.request import Execution, Request
-from codeneedle.sweep.workers import Place, Worker, device_kind, worker_places
+from codeneedle.sweep.workers import (
+    Place,
+    Worker,
+    place_phrase_without_threads,
+    worker_places,
+)
 from codeneedle.system.files import exists, expand_home
 
 READ_AGAIN = 1.21
@@ -449,9 +454,9 @@ def _workers_and_timing_worker(
     """The workers that measure side by side, and one with all cores for times."""
     sites = worker_places(devices=execution.devices, workers=execution.workers)
     workers = tuple(_worker_at(site, spec, engine_for) for site in sites)
-    surveyed = device_kind(workers[0].device)
+    surveyed = place_phrase_without_threads(workers[0].device)
     for worker in workers:
-        worker.is_surveyed = device_kind(worker.device) == surveyed
+        worker.is_surveyed = place_phrase_without_threads(worker.device) == surveyed
     return workers, _worker_at(sites[0].with_all_cores(), spec, engine_for)
 
 

@@ -13,7 +13,7 @@ from codeneedle.corpora.fitting import (
 )
 from codeneedle.records.record import Attention
 from codeneedle.sweep.plan import Plan
-from codeneedle.sweep.workers import device_kind
+from codeneedle.sweep.workers import place_phrase_without_threads
 from codeneedle.system import machine
 from codeneedle.system.inherited_variables import ARGUMENTS, withheld_variables
 from codeneedle.text import plural, size_text
@@ -86,14 +86,19 @@ def _kernel_notes(plan: Plan) -> Iterator[str]:
     if plan.survey.unknown:
         yield f"where attention will run is not known: {plan.survey.unknown}"
     others = {
-        device_kind(worker.device) for worker in plan.workers if not worker.is_surveyed
+        place_phrase_without_threads(worker.device)
+        for worker in plan.workers
+        if not worker.is_surveyed
     }
     if others:
         yield (
-            f"kernels were asked of {device_kind(plan.workers[0].device)} alone: "
+            "kernels were asked of "
+            f"{place_phrase_without_threads(plan.workers[0].device)} alone: "
             f"those of {', '.join(sorted(others))} are known from the cells there"
         )
-    places = {plan.survey.attention(pair) for pair in plan.possible_pairs} - {None}
+    places = {
+        plan.survey.expected_attention_place(pair) for pair in plan.possible_pairs
+    } - {None}
     if places and not places & {Attention.KERNEL, Attention.PLAIN}:
         on_cpu = Attention.CPU in places
         where = "runs on the CPU" if on_cpu else "is converted to f16 at each step"

@@ -34,7 +34,11 @@ from codeneedle.records.record import (
 )
 from codeneedle.records.store import SETTLED
 from codeneedle.sweep.plan import Plan, plan_for_new_folder
-from codeneedle.sweep.request import merge_into_sweep_file, option_phrase, option_words
+from codeneedle.sweep.request import (
+    merge_into_sweep_file,
+    option_words,
+    with_or_without_option_phrase,
+)
 from codeneedle.system import machine
 from codeneedle.system.files import temporary_private_folder
 from codeneedle.system.inherited_variables import setup_variables
@@ -294,7 +298,7 @@ def _hint_of_settings(plan: Plan, name: str, setting: str, error: OtherSetup) ->
     words = [
         word for key in given for word in option_words(kind, key, given[key])
     ] or option_words(kind, setting, error.wanted)
-    go_on = option_phrase(kind, setting, stored.get(setting))
+    go_on = with_or_without_option_phrase(kind, setting, stored.get(setting))
     return f"Go on {go_on}{_new_run_hint_ending(plan, *words)}"
 
 

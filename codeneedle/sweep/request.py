@@ -598,7 +598,9 @@ def option_of(settings: type[msgspec.Struct], name: str) -> str:
     return str(_option_metadata(field).get("option", f"--{name}"))
 
 
-def option_phrase(settings: type[msgspec.Struct], name: str, value: Any) -> str:
+def with_or_without_option_phrase(
+    settings: type[msgspec.Struct], name: str, value: Any
+) -> str:
     """
     How the option of the field *name* gives that *value*: ``with --tasks single,nth``,
     ``with --no-gate``, ``without --ask``.

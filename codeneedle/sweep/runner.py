@@ -387,7 +387,9 @@ class Runner:
             else None,
             stored=previous,
         )
-        cell.keep = functools.partial(self._store_observation_so_far, draft)
+        cell.store_observation_so_far = functools.partial(
+            self._store_observation_so_far, draft
+        )
         return draft
 
     def _keep_or_refuse_program(self, program: str) -> None:
@@ -800,7 +802,9 @@ class CellQueue:
     def _trusted_records(self) -> dict[Pair, CellRecord]:
         """The records of this probe with derived statuses, by pair."""
         setup, observed = self.runner.run.setup, tuple(self._observed.values())
-        run = trusted_run(Run(name="", setup=setup, records=()).with_records(observed))
+        run = trusted_run(
+            Run(name="", setup=setup, records=()).with_every_record(observed)
+        )
         return {r.pair: r for r in run.every_record if r.variant == self.variant}
 
 

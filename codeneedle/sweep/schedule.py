@@ -35,7 +35,7 @@ from codeneedle.sweep.runner import (
     is_left_to_measure,
 )
 from codeneedle.sweep.steps import fix_and_store_order
-from codeneedle.sweep.workers import Worker, device_kind
+from codeneedle.sweep.workers import Worker, place_phrase_without_threads
 from codeneedle.verdict.asking_order import JointRun, order_of
 from codeneedle.verdict.judge import Verdict, judge
 from codeneedle.verdict.limits import Limits
@@ -100,7 +100,7 @@ class Task:
     def record_variant(self) -> str:
         """The `CellRecord.variant` of its records; empty also of a check."""
         if self.variant is Variant.ELSEWHERE:
-            kind = device_kind(self.device).lower()
+            kind = place_phrase_without_threads(self.device).lower()
             return f"on-{re.sub('[^a-z0-9]+', '-', kind)}"
         return "" if self.variant is Variant.CHECK else self.variant.value
 
@@ -509,8 +509,10 @@ def one_device_per_other_kind(record: CellRecord, devices: Sequence[str]) -> lis
         record: Of the reference.
         devices: Phrases of the workers; equal ones are of one kind.
     """
-    kinds = {device_kind(device): device for device in reversed(devices)}
-    ours = {"", device_kind(record.device)}
+    kinds = {
+        place_phrase_without_threads(device): device for device in reversed(devices)
+    }
+    ours = {"", place_phrase_without_threads(record.device)}
     return [kinds[kind] for kind in sorted(kinds) if kind not in ours]
 
 
@@ -549,7 +551,9 @@ class Schedule:
     is_settled: bool = field(default=False, init=False)
     """Whether the order of a sweep that decides was looked at."""
 
-    def judged_tasks(self, left_s: Callable[[], float]) -> Iterator[JudgedTask]:
+    def fix_order_and_yield_tasks(
+        self, left_s: Callable[[], float]
+    ) -> Iterator[JudgedTask]:
         """
         Each task in turn, to be measured before the next one is asked for.
 

@@ -83,9 +83,9 @@ def worker_places(
     return tuple(Place(device, threads) for device in devices or [""] * number)
 
 
-def device_kind(phrase: str) -> str:
+def place_phrase_without_threads(place_phrase: str) -> str:
     """A `Place.phrase` without threads: shares of the cores compute alike."""
-    return re.sub(r"(^|, )\d+ threads?$", "", phrase)
+    return re.sub(r"(^|, )\d+ threads?$", "", place_phrase)
 
 
 def device_agreement_sentence(

@@ -81,7 +81,7 @@ def fill_placeholders(text: str, values: Mapping[str, object]) -> str:
     return _PLACEHOLDER.sub(lambda match: str(values.get(match[1], match[0])), text)
 
 
-def find_program(name: str, *, option: str) -> str:
+def require_program(name: str, *, option: str) -> str:
     """
     The absolute path of the program *name*.
 

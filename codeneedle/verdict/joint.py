@@ -143,7 +143,7 @@ def join_runs(runs: Sequence[Run], at: int | None = None) -> JointRun:
         runs=tuple(ordered),
         order=_joint_order(made),
     )
-    return joint.with_records(drop_answers_asked_otherwise(records, setup))
+    return joint.with_every_record(drop_answers_asked_otherwise(records, setup))
 
 
 def indices_finest_first(setups: Sequence[Setup]) -> list[int]:

@@ -469,7 +469,7 @@ class MetricUnits:
     def _remark_on_gain(self, pair: Pair) -> Remark:
         """The remark that *pair* gains more than the limit, and what that says."""
         finer = finer_axes(pair, self.reference) if self.reference else ()
-        why = self._phrase_of_fault(pair)
+        why = self._suspect_behind_gain(pair)
         if finer:
             why = f"{self.reference} has a coarser {' and '.join(finer)}"
         text = f"better than its reference by more than the limit: {why}"
@@ -477,11 +477,11 @@ class MetricUnits:
 
     def _remark_on_chance(self, pair: Pair) -> Remark:
         """The remark that *pair* seems better by more than the limit, and why."""
-        fault = self._phrase_of_fault(pair)
+        fault = self._suspect_behind_gain(pair)
         text = f"better by more than the limit: chance, or {fault}"
         return Remark(RemarkKind.SEEMS_BETTER, text, (pair,))
 
-    def _phrase_of_fault(self, pair: Pair) -> str:
+    def _suspect_behind_gain(self, pair: Pair) -> str:
         """What is wrong where *pair* gains what it cannot."""
         if self._has_other_weights(pair):
             return f"something is wrong with {self.reference}, or with these weights"

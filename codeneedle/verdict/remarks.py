@@ -59,7 +59,7 @@ def remarks(verdict: Verdict, pair_flags: PairFlags | None = None) -> list[Remar
         *_remarks_on_wrong_lines(verdict),
         *_remarks_on_silent_metrics(verdict),
         *_remarks_on_paired_tests(verdict),
-        *_remarks_on_repetition(verdict),
+        *_remarks_on_noise_floor(verdict),
         *_remarks_on_rotation(verdict.run),
         *_remarks_on_missing_text_kind(verdict),
         *_remarks_on_scope_of_numbers(verdict),
@@ -85,7 +85,7 @@ def joint_remarks(verdict: Verdict) -> list[Remark]:
         ),
         *_remarks_on_silent_metrics(verdict),
         *_remarks_on_incomparable(verdict.run),
-        *_remarks_on_repetition(verdict),
+        *_remarks_on_noise_floor(verdict),
         *_remarks_on_scope_of_numbers(verdict),
         *_remarks_on_gaps(verdict),
         *_remarks_on_left_out(verdict),
@@ -397,7 +397,7 @@ def _remarks_on_paired_tests(verdict: Verdict) -> Iterator[Remark]:
             yield Remark(RemarkKind.PAIRED, text, (result.pair,))
 
 
-def _remarks_on_repetition(verdict: Verdict) -> Iterator[Remark]:
+def _remarks_on_noise_floor(verdict: Verdict) -> Iterator[Remark]:
     """How far the reference differs from itself, measured again or elsewhere."""
     if verdict.reference is None:
         return

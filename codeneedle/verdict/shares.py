@@ -52,7 +52,7 @@ class Union:
             root=first.folder.parent.parent,
             sweep=first.read_sweep_file_or_empty(),
         )
-        return trusted_run(run.with_records(self.records.values()))
+        return trusted_run(run.with_every_record(self.records.values()))
 
 
 def join_stores(

@@ -69,7 +69,7 @@ def trusted_run(run: Run) -> Run:
         BadSetup: If its probes have settings that cannot be.
     """
     refuse_impossible_settings(run.setup)
-    return run.with_records(with_derived_statuses(run.every_record, run.setup))
+    return run.with_every_record(with_derived_statuses(run.every_record, run.setup))
 
 
 def with_derived_statuses(
@@ -97,7 +97,7 @@ def with_derived_statuses(
         speed = prompt_speed_function(metrics_of(probe), setup) if is_by_speed else None
         for pair, trouble in suspect_cells(finished, grid=grid).items():
             troubles[pair, probe, variant, device] = trouble
-        for pair, evidence in cpu_attention_evidence(finished, speed=speed).items():
+        for pair, evidence in inferred_cpu_attention(finished, speed=speed).items():
             on_cpu[pair, probe, variant, device] = evidence
     marked = tuple(_with_derived_status(each, troubles, on_cpu) for each in records)
     return tuple(drop_answers_asked_otherwise(marked, setup))
@@ -232,7 +232,7 @@ def trusted_records(
     records, setup = tuple(store.read_records(probe)), store.read_setup()
     if setup is not None:
         run = Run(name=store.name, setup=setup, records=())
-        records = trusted_run(run.with_records(records)).every_record
+        records = trusted_run(run.with_every_record(records)).every_record
     return {record.pair: record for record in records if record.variant == variant}
 
 
@@ -262,7 +262,7 @@ def suspect_cells(
     )
 
 
-def cpu_attention_evidence(
+def inferred_cpu_attention(
     finished: Sequence[CellRecord], *, speed: Speed | None
 ) -> dict[Pair, str]:
     """
@@ -278,7 +278,7 @@ def cpu_attention_evidence(
         speed: How fast a cell read prompts; None on a machine without an accelerator.
     """
     unknown = {each.pair for each in finished if each.attention is None}
-    slow = dict(_slow_cells(finished, speed)) if speed else {}
+    slow = dict(_cells_slower_than_symmetric(finished, speed)) if speed else {}
     # llama.cpp's scheduler reports the parts itself: the stronger evidence.
     told = slow | dict(_cells_with_more_graph_splits(finished))
     return {pair: evidence for pair, evidence in told.items() if pair in unknown}
@@ -326,7 +326,7 @@ def _cells_with_more_graph_splits(
             yield pair, f"{count} graph splits, {fewest} for {whole}"
 
 
-def _slow_cells(
+def _cells_slower_than_symmetric(
     finished: Sequence[CellRecord], speed: Speed
 ) -> Iterator[tuple[Pair, str]]:
     """

@@ -146,7 +146,13 @@ def test_a_file_that_is_all_header_is_not_read_into_memory(
 
 
 @pytest.mark.parametrize(
-    "stage", ["_check_file", "_model_parts", "identity_of", "_file_size"]
+    "stage",
+    [
+        "_check_is_regular_file",
+        "_checked_model_parts",
+        "file_state_identity",
+        "_file_size",
+    ],
 )
 def test_weights_that_vanish_while_they_are_looked_at_are_named(
     tmp_path, refused, monkeypatch, stage

@@ -255,7 +255,7 @@ def asked_of(url):
     chosen = EndpointSettings(url=url, pair="f16/f16")
     return (
         client.ask_model_names,
-        lambda: client.readiness(health="/health"),
+        lambda: client.ask_readiness_and_adopt_model(health="/health"),
         lambda: client.complete(question),
         lambda: client.chat(Chat(messages=messages, max_tokens=4)),
         lambda: client.force(question, "right"),

@@ -68,7 +68,7 @@ def made_preparation():
 
 def real_context(folder, *, tools=None, arguments=(), **changes):
     """A run of the built-in model on the real llama.cpp, with other *tools*."""
-    found = installation.find_tools()
+    found = installation.locate_tools()
     header = read_weights_from_headers(checked_built_in_path())
     engine = LlamaCpp(
         tools=replace(found, **{n: Program(p) for n, p in (tools or {}).items()}),

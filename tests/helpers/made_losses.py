@@ -112,7 +112,7 @@ def losing_run(
     every = {reference: [0.0] * functions} if reference else {}
     records = [losing(setup, pair, each) for pair, each in (every | losses).items()]
     run = Run(name="random-bodies/made-model", setup=setup, records=())
-    return run.with_records((*records, *more))
+    return run.with_every_record((*records, *more))
 
 
 def repeated(record: CellRecord) -> CellRecord:

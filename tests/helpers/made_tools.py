@@ -54,7 +54,9 @@ def made_perplexity(folder, fault="none", *, build=11434, **changes):
     """A `Perplexity` whose program has a *fault*; *changes* are the model's."""
     program = fake_program(folder, "perplexity", fault)
     tools = fake_tools(folder, perplexity=program)
-    return Perplexity.of(tools, made_facts(build=build), made_model(**changes))
+    return Perplexity.ask_installed_tool(
+        tools, made_facts(build=build), made_model(**changes)
+    )
 
 
 def made_bench(folder, fault="none", *, devices=(), **changes):

@@ -231,7 +231,7 @@ def unsized(run: Run) -> Run:
 
 def with_records(run: Run, *records: CellRecord) -> Run:
     """*run* and these *records*."""
-    return run.with_records((*run.every_record, *records))
+    return run.with_every_record((*run.every_record, *records))
 
 
 def ruled_out() -> Run:

@@ -273,7 +273,8 @@ def test_more_keys_and_tensors_than_any_model_has_are_not_walked_over(
 )
 def test_a_longer_list_than_any_model_has_is_not_walked_over(count, is_absurd, golden):
     data = gguf_bytes().replace(
-        AFTER + struct.pack("<IIQ", 9, 8, 3), AFTER + struct.pack("<IIQ", 9, 8, count)
+        AFTER + struct.pack("<IIQ", 9, 8, 3),
+        AFTER + struct.pack("<IIQ", 9, 8, count),
     )
     with pytest.raises(BadHeader) as raised:
         parse(data)

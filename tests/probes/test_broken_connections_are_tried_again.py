@@ -88,7 +88,9 @@ def test_answers_are_kept_from_the_first_that_can_be_used_and_not_read_again():
     context = SimpleNamespace(
         report_step=lambda *_: None,
         serving=lambda **_: contextlib.nullcontext(),
-        keep=lambda observation: kept.append(len(observation["answers"])),
+        store_observation_so_far=lambda observation: kept.append(
+            len(observation["answers"])
+        ),
     )
     asked = [Question(str(at), phrase="") for at in range(5)]
     start_server_and_ask(probe, context, Observed(answers={}), lambda: asked)

@@ -155,7 +155,7 @@ def test_engines_render_or_say_that_they_do_not():
 def test_a_rendered_chat_has_the_very_tokens_that_the_server_makes_of_it(
     smollm2, tmp_path
 ):
-    found = installation.find_tools()
+    found = installation.locate_tools()
     engine = LlamaCpp(
         tools=found,
         facts=installation.ask_server_facts(found.server),

@@ -191,7 +191,7 @@ def test_repeated_records_of_a_probe_are_its_own() -> None:
         for name in ("recall", "other")
         for variant in (AGAIN, ON_CPU)
     ]
-    found = run.with_records((*run.records, *more)).of_probe("recall")
+    found = run.with_every_record((*run.records, *more)).of_probe("recall")
 
     assert (run.records, (more[0], more[1])) == (found.records, found.variants)
 
@@ -235,7 +235,7 @@ def test_the_floor_is_what_two_measurements_of_the_reference_differ_by() -> None
     more = [replace(each, variant=AGAIN) for each in (*others, again)]
     found = [
         frames.noise_floor_of_reference(
-            run.with_records((*run.records, *variants)), MATCHED, cells
+            run.with_every_record((*run.records, *variants)), MATCHED, cells
         )
         for variants in (more, more[:-1])
     ]

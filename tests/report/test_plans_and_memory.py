@@ -269,7 +269,7 @@ def table_of(*pairs, room=8 * GIB, weights=WEIGHTS):
         caches_of_plain_attention(weights, weights.training_context),
         map(Pair.parse, pairs),
         AvailableMemory(room, "of this machine"),
-        refusal=lambda pair: why_misfit(weights, pair) or "",
+        refusal=lambda pair: why_misfit(weights, pair),
     )
     return lines_of(predicted_memory_document(plan))
 

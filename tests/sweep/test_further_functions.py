@@ -248,7 +248,7 @@ class World:
         measured = tuple(r.pair for r in self.store.read_records("recall"))
         wanted = Wanted(probes=self.plan.probes[:1], pairs=measured, more=True)
         tasks = Schedule(runner=self.runner(), wanted=wanted, limits=Limits())
-        for turn in tasks.judged_tasks(lambda: math.inf):
+        for turn in tasks.fix_order_and_yield_tasks(lambda: math.inf):
             task, (pair,) = turn.task, turn.task.pairs
             if is_over(turn.verdict.run):
                 break

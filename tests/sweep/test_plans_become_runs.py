@@ -44,7 +44,7 @@ from codeneedle.sweep.prepare import (
     refuse_shared_folders,
     thinking_off_phrase,
 )
-from codeneedle.sweep.request import option_phrase, read_sweep
+from codeneedle.sweep.request import read_sweep, with_or_without_option_phrase
 from codeneedle.system.files import cache_folder
 
 RECALL = PROBES["recall"]
@@ -306,7 +306,7 @@ def test_a_folder_goes_on_with_what_it_was_asked_and_with_nothing_else(
     ],
 )
 def test_the_option_that_gives_a_stored_setting_is_named(settings, name, value, way):
-    assert way == option_phrase(settings, name, value)
+    assert way == with_or_without_option_phrase(settings, name, value)
 
 
 def test_a_text_with_fewer_functions_than_wanted_is_resumed_with_the_same_words():

@@ -420,7 +420,7 @@ def test_answers_of_weights_that_are_replaced_meanwhile_are_not_kept(store, tmp_
 
     def outcome(cell):
         write_gguf(path, tensors=2)
-        cell.keep({"answers": ["of either file"]})
+        cell.store_observation_so_far({"answers": ["of either file"]})
 
     with pytest.raises(CodeneedleError, match="other weights than"):
         made.measure_pairs(Script(outcome).probe, PAIRS)
@@ -596,7 +596,7 @@ def answering(answers, error=None):
             if error and at == len(new):
                 raise error
             previous = [*previous, answer]
-            cell.keep({"answers": previous})
+            cell.store_observation_so_far({"answers": previous})
         return {"answers": previous}
 
     return outcome
@@ -698,7 +698,7 @@ def test_pairs_that_compute_nan_do_not_end_a_sweep(store):
 def test_each_answer_is_on_disk_before_the_next_question(store):
     def outcome(cell):
         for answers in (["a"], ["a", "b"]):
-            cell.keep({"answers": answers})
+            cell.store_observation_so_far({"answers": answers})
             found = Store(store.folder).read_record_if_there(cell.pair, "recall")
             assert {"answers": answers} == found.observation
             assert Status.INTERRUPTED is found.status
@@ -725,9 +725,9 @@ def test_an_answer_costs_a_write_and_no_look_at_what_is_stored(store, monkeypatc
 
     def outcome(cell):
         done.clear()
-        cell.keep({"answers": ["a"]})
+        cell.store_observation_so_far({"answers": ["a"]})
         first = [*done]
-        cell.keep({"answers": ["a", "b"]})
+        cell.store_observation_so_far({"answers": ["a", "b"]})
         assert [*first, "write_atomically"] == done
         done.clear()
         return {"answers": ["a", "b"]}
@@ -766,7 +766,7 @@ def test_the_time_of_all_servers_of_a_cell_is_counted(store):
 )
 def test_a_cell_that_did_not_run_what_was_asked_is_measured_anew(store, status):
     def fallen_back(cell):
-        cell.keep({"answers": ["of another cache"]})
+        cell.store_observation_so_far({"answers": ["of another cache"]})
         raise broken(status)
 
     walk(store, Script(fallen_back), pairs=PAIRS[:1])

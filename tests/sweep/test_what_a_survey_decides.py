@@ -146,7 +146,9 @@ def plan_on_devices(*names):
 def test_the_survey_is_asked_of_the_device_that_cells_run_on():
     plan = plan_on_devices(*TWO_KINDS[::-1])
 
-    assert {Attention.CPU} == {plan.survey.attention(pair) for pair in plan.pairs}
+    assert {Attention.CPU} == {
+        plan.survey.expected_attention_place(pair) for pair in plan.pairs
+    }
 
 
 def test_a_plan_on_devices_of_two_kinds_says_which_one_was_surveyed():

@@ -68,7 +68,7 @@ def run_of(
     """What was measured of some pairs."""
     records = tuple(losing(setup, str(pair), each) for pair, each in losses.items())
     run = Run(name="made", setup=setup, records=())
-    return trusted_run(run.with_records((*records, *more)))
+    return trusted_run(run.with_every_record((*records, *more)))
 
 
 def next_of(
@@ -423,7 +423,7 @@ def test_a_sweep_that_is_killed_behind_any_record_goes_on_with_the_same_task(
 
     def stored() -> Run:
         run = Run(name="made", setup=setup, records=())
-        run = trusted_run(run.with_records(tuple(records.values())))
+        run = trusted_run(run.with_every_record(tuple(records.values())))
         return without_kernel(run, "q4_0/q4_0") if wanted.devices else run
 
     while task := next_of(stored(), wanted, taken):

@@ -5,10 +5,10 @@ import pytest
 from codeneedle.errors import BadInput, ToolMissing
 from codeneedle.system.commands import (
     fill_placeholders,
-    find_program,
     parse_command_words,
     placeholders,
     refuse_unset_variable,
+    require_program,
 )
 
 
@@ -48,9 +48,9 @@ def test_a_command_that_cannot_run_is_refused_with_its_option(command, golden):
 
 @pytest.mark.parametrize("name", ["no-such-program", ""], ids=["unknown", "empty"])
 def test_a_program_that_is_not_there_is_named_with_its_option(name, golden):
-    assert find_program("sh", option="--eval").startswith("/")
+    assert require_program("sh", option="--eval").startswith("/")
     with pytest.raises(ToolMissing) as caught:
-        find_program(name, option="--eval")
+        require_program(name, option="--eval")
     assert golden == str(caught.value)
 
 

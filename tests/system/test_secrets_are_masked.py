@@ -7,7 +7,7 @@ import pytest
 from made_records import made_record
 
 from codeneedle.errors import CellError
-from codeneedle.probes.evaluation.readers import find_reader_and_samples
+from codeneedle.probes.evaluation.readers import read_samples_of_known_tool
 from codeneedle.records.store import encode_masked_and_sealed
 from codeneedle.system.secrets import (
     SHORTEST_IN_ANSWERS,
@@ -103,7 +103,7 @@ def test_no_record_holds_a_known_secret_in_any_text(key):
 def test_no_sample_of_an_evaluation_holds_a_known_secret(field, tmp_path):
     line = {"id": "a", "score": 1, field: "x" * 190 + KEY}
     (tmp_path / "results.jsonl").write_bytes(msgspec.json.encode(line))
-    _, samples = find_reader_and_samples(tmp_path)
+    _, samples = read_samples_of_known_tool(tmp_path)
 
     assert KEY[:8] not in str(samples)
 
@@ -112,7 +112,7 @@ def test_two_results_of_one_sample_are_told_without_the_secret(tmp_path):
     line = msgspec.json.encode({"id": KEY, "score": 1})
     (tmp_path / "results.jsonl").write_bytes(line + b"\n" + line)
     with pytest.raises(CellError) as caught:
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
     assert KEY not in str(caught.value)
 

@@ -124,7 +124,7 @@ def test_our_own_process_group_is_never_ended(notes, monkeypatch):
     monkeypatch.setattr(psutil.Process, "environ", lambda _: {VARIABLE: MARK})
     monkeypatch.setattr(psutil, "pids", lambda: [os.getpid()])
 
-    assert [] == note_of().groups()
+    assert [] == note_of().find_marked_groups()
 
 
 @pytest.mark.parametrize(

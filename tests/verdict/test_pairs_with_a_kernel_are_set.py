@@ -110,7 +110,7 @@ def test_a_pair_on_the_cpu_is_compared_with_the_reference_there():
     there = losing(run.setup, REFERENCE, BEYOND)
     effective = Effective(attention=Attention.CPU)
     there = replace(there, variant=ON_CPU, effective=effective)
-    found = judge(run.with_records((*run.records, there)))
+    found = judge(run.with_every_record((*run.records, there)))
 
     row = found.result(Pair.parse("q4_0/q4_0")).metric_result("recall-logp")
     assert 0 == pytest.approx(row.bounds.mean)
@@ -138,7 +138,7 @@ def test_what_the_place_changes_is_told_of_divergence_too():
     pairs = (REFERENCE, SAME, SMALL)
     cells = [diverging(pair, [0.01 * at] * 6) for at, pair in enumerate(pairs)]
     there = replace(diverging(REFERENCE, [0.004] * 6), variant=ON_CPU)
-    found = judge(run.with_records((*cells, there)))
+    found = judge(run.with_every_record((*cells, there)))
 
     assert 0.004 == pytest.approx(found.on_cpu["kld"][1])
 

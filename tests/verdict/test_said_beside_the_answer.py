@@ -80,7 +80,7 @@ def test_wrong_lines_are_told_from_one_more_of_each_function_on(functions, is_to
     ]
     pair = Pair("q8_0", "bf16")
     others = [each for each in run.records if each.pair != pair]
-    run = run.with_records((*others, sized(made_record(str(pair), rounds))))
+    run = run.with_every_record((*others, sized(made_record(str(pair), rounds))))
 
     told = [each for each in remarks(judge(run)) if each.kind is RemarkKind.FAULTS]
     assert is_told == (pair in {each for remark in told for each in remark.pairs})

@@ -44,7 +44,7 @@ def run_of(pairs, reference=None, again=None):
     setup = made_setup(types_k=("f16", "q8_0", "q4_0"), types_v=("f16", "q8_0", "q4_0"))
     asked = {"pairs": (REFERENCE, *pairs), "probes": {"eval": {"command": "x"}}}
     setup = with_scores(replace(setup, **asked), was)
-    return Run(name="run", setup=setup, records=()).with_records(cells)
+    return Run(name="run", setup=setup, records=()).with_every_record(cells)
 
 
 def row_of(run, pair=GOOD, limits=None):
@@ -216,7 +216,7 @@ def test_the_flips_of_the_reference_are_the_floor_and_silence_nothing():
 def test_a_repetition_flips_samples_alone():
     """Functions lose a share of their tokens, which says nothing of flips."""
     run = losing_run({GOOD: WITHIN})
-    found = judge(run.with_records([*run.records, repeated(run.records[0])]))
+    found = judge(run.with_every_record([*run.records, repeated(run.records[0])]))
 
     assert ({}, {"recall-logp"}) == (found.flips, found.repeats.keys())
 
@@ -294,7 +294,7 @@ def test_scores_lead_before_answers_where_no_right_tokens_were_measured():
     both = {**setup.probes, "eval": {"command": "x"}}
     answered = made_run(lambda _pair, _at: 20, setup=replace(setup, probes=both))
     cells = [evaluated(str(r.pair), scores(150)) for r in answered.records]
-    found = judge(answered.with_records((*answered.records, *cells)))
+    found = judge(answered.with_every_record((*answered.records, *cells)))
 
     (result,) = found.compared_results
     assert ["matched", "eval"] == [row.metric.name for row in result.metric_results]

@@ -84,7 +84,7 @@ def partly_measured():
     """Sweeps that decide, of one pair each; of the second file f16 was too large."""
     order = {"pairs": [GOOD], "looks": [16]}
     return [
-        replace(run, setup=replace(run.setup, order=order)).with_records(
+        replace(run, setup=replace(run.setup, order=order)).with_every_record(
             each for each in run.records if str(each.pair) in measured
         )
         for run, measured in zip(three_runs(), ({FULL}, {GOOD}), strict=False)
@@ -99,7 +99,7 @@ class TestOrder:
 
     def test_without_a_limited_memory_a_pair_is_asked_as_of_one_file(self):
         first, second = partly_measured()
-        joined = join_runs([first, second.with_records(())], AT)
+        joined = join_runs([first, second.with_every_record(())], AT)
 
         step = next_step(judge(joined), ["recall"])
 
@@ -225,7 +225,7 @@ class TestJudging:
             ]
             asked = {**runs[at].setup.probes, "divergence": {"contexts": [512]}}
             setup = replace(runs[at].setup, probes=asked)
-            runs[at] = replace(runs[at], setup=setup).with_records(
+            runs[at] = replace(runs[at], setup=setup).with_every_record(
                 (*runs[at].records, *read)
             )
         verdict = judged(runs)

@@ -30,7 +30,7 @@ from codeneedle.records.store import Store
 from codeneedle.scores import ComputesNan
 from codeneedle.verdict.trust import (
     _has_less_memory_growth,
-    cpu_attention_evidence,
+    inferred_cpu_attention,
     metrics_of,
     suspect_cells,
     trusted_records,
@@ -81,7 +81,7 @@ def on_cpu(*records, speeds=None):
     """Those of *records* with attention on the CPU, and what tells."""
     by_pair = {Pair.parse(pair): speed for pair, speed in (speeds or {}).items()}
     finished = [record for record in records if record.has_numbers]
-    told = cpu_attention_evidence(
+    told = inferred_cpu_attention(
         finished, speed=lambda record: by_pair.get(record.pair)
     )
     return {str(pair): evidence for pair, evidence in told.items()}

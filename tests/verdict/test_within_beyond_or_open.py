@@ -492,7 +492,7 @@ def test_an_engine_that_does_not_repeat_itself_has_no_verdict(loss):
     run = losing_run({GOOD: WITHIN})
     again = repeated(losing(run.setup, REFERENCE, [loss] * 16))
 
-    found = judge(run.with_records((*run.records, again)))
+    found = judge(run.with_every_record((*run.records, again)))
 
     assert ["recall-logp"] == [*found.silent]
     assert found.repeats["recall-logp"][1] == pytest.approx(0.02)
@@ -507,7 +507,7 @@ def test_only_the_reference_measured_twice_tells_how_closely_it_repeats_itself()
     failed = repeated(losing(run.setup, REFERENCE, [0.5] * 16))
     failed = replace(failed, status=Status.CRASHED, reason="gone")
 
-    found = judge(run.with_records((*run.records, other, failed)))
+    found = judge(run.with_every_record((*run.records, other, failed)))
 
     assert ({}, {}) == (found.silent, dict(found.repeats))
     assert {GOOD: "within"} == words(found)
@@ -527,7 +527,7 @@ def test_answers_that_come_and_go_are_no_evidence(again, golden):
         if str(record.pair) == REFERENCE
     )
 
-    found = judge(run.with_records((*first, second)))
+    found = judge(run.with_every_record((*first, second)))
 
     assert golden == found.silent["matched"]
     assert (LossKind.ANSWERS, 3 / 16) == found.repeats["matched"]

@@ -431,7 +431,7 @@ class LlamaCpp(Engine):
         tool = self.tools.fit_params
         if tool is None:
             return survey.empty_survey_without_tool(self.tools, context)
-        surveyor = survey.Surveyor.of(tool, self.facts, self.model)
+        surveyor = survey.Surveyor.of_installed_tool(tool, self.facts, self.model)
         return surveyor.survey(pairs, context=context, log=log)
 
     @property
@@ -467,12 +467,16 @@ class LlamaCpp(Engine):
     @override
     def divergence_tool(self) -> DivergenceTool:
         self.require(Ability.DIVERGENCE)
-        return perplexity.Perplexity.of(self.tools, self.facts, self.model)
+        return perplexity.Perplexity.ask_installed_tool(
+            self.tools, self.facts, self.model
+        )
 
     @override
     def reading_tool(self) -> ReadingTool:
         self.require(Ability.READING)
-        return perplexity.Perplexity.of(self.tools, self.facts, self.model)
+        return perplexity.Perplexity.ask_installed_tool(
+            self.tools, self.facts, self.model
+        )
 
     @override
     def speed_tool(self) -> SpeedTool:

@@ -17,7 +17,7 @@ from codeneedle.engines.messages import (
     Token,
     TokenPiece,
     own_and_listed_logprobs,
-    round_score_or_zero,
+    round_finite_score_or_zero,
 )
 from codeneedle.scores import LOWEST, NoScore
 
@@ -83,9 +83,9 @@ def score_of(right: int, came: Token) -> TokenScore:
     others = [logprob for token, logprob in listed.items() if token != right]
     logprob = listed.get(right, min(others))
     return TokenScore(
-        logprob=round_score_or_zero(logprob),
+        logprob=round_finite_score_or_zero(logprob),
         is_bound=right not in listed or logprob <= LOWEST,
-        lead=round_score_or_zero(logprob - max(others)),
+        lead=round_finite_score_or_zero(logprob - max(others)),
     )
 
 

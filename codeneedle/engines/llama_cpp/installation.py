@@ -137,7 +137,7 @@ class ServerFacts:
         return f"{pair.k}-{pair.v}" in names if self.fa_quants else None
 
 
-def find_tools(*, llama_server: Path | None = None) -> Tools:
+def locate_tools(*, llama_server: Path | None = None) -> Tools:
     """
     The programs to use.
 
@@ -239,7 +239,7 @@ _LIBRARIES = ("lib*.so*", "lib*.dylib")
 _OWN_LIBRARIES = ("libggml", "libllama", "libmtmd")
 
 
-def find_llama_libraries(program: Path) -> Iterator[Path]:
+def list_llama_libraries(program: Path) -> Iterator[Path]:
     """
     The shared libraries of llama.cpp beside *program*, or in ``lib`` beside its folder.
 
@@ -260,7 +260,7 @@ def program_hashes(tools: Tools) -> dict[str, str]:
     """A hash of each program of *tools*, with its libraries, by name."""
     programs = (tools.server, tools.perplexity, tools.bench, tools.fit_params)
     return {
-        program.name: joint_hash((program.path, *find_llama_libraries(program.path)))
+        program.name: joint_hash((program.path, *list_llama_libraries(program.path)))
         for program in programs
         if program
     }

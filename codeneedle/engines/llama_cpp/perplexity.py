@@ -143,7 +143,9 @@ class Perplexity(BaseFileTool):
     options: frozenset[str]  # long options that the build has
 
     @classmethod
-    def of(cls, tools: Tools, facts: ServerFacts, model: ModelSpec) -> Self:
+    def ask_installed_tool(
+        cls, tools: Tools, facts: ServerFacts, model: ModelSpec
+    ) -> Self:
         """
         The llama-perplexity of an installation.
 

@@ -38,7 +38,7 @@ from codeneedle.engines.llama_cpp.base_file import (
     translating_folder_errors,
     write_text_file,
 )
-from codeneedle.engines.messages import round_score_or_zero
+from codeneedle.engines.messages import round_finite_score_or_zero
 from codeneedle.engines.tools import (
     ChunkValues,
     Comparison,
@@ -274,9 +274,9 @@ class Rows(RowStream):
         others = (values[:right], values[right + 1 :])
         runner_up = max(int(other.max()) for other in others if len(other))
         self._kept[place] = (
-            round_score_or_zero(checked_log_probability(low + scale * value)),
+            round_finite_score_or_zero(checked_log_probability(low + scale * value)),
             # Values that are equal are a tie: their order was lost.
-            round_score_or_zero(scale * (value - runner_up)),
+            round_finite_score_or_zero(scale * (value - runner_up)),
             value == 0,
         )
 

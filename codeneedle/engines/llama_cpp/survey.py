@@ -34,7 +34,7 @@ from codeneedle.engines.llama_cpp.installation import (
     Program,
     ServerFacts,
     Tools,
-    find_llama_libraries,
+    list_llama_libraries,
 )
 from codeneedle.engines.llama_cpp.tool_options import (
     list_tool_options,
@@ -144,7 +144,9 @@ class Surveyor:
     """Why it is not asked, as a phrase: the server has options that it lacks."""
 
     @classmethod
-    def of(cls, tool: Program, facts: ServerFacts, model: ModelSpec) -> Self:
+    def of_installed_tool(
+        cls, tool: Program, facts: ServerFacts, model: ModelSpec
+    ) -> Self:
         """The llama-fit-params that *tool* is."""
         options = list_tool_options(tool) if model.arguments else ()
         arguments, lacking = shared_and_lacking_arguments(
@@ -510,7 +512,7 @@ def _call_key(
         *facts.devices,
         *map(
             _file_identity,
-            (tool.path, *find_llama_libraries(tool.path), *map(Path, _DRIVERS)),
+            (tool.path, *list_llama_libraries(tool.path), *map(Path, _DRIVERS)),
         ),
         platform.platform(),
         model.weights.identity,

@@ -53,7 +53,7 @@ class Packing:
         """*values* in the type that is stored or quantized."""
         return values if self.dtype is None else values.astype(self.dtype)
 
-    def pack(self, values: Array) -> Packed:
+    def stored_arrays(self, values: Array) -> Packed:
         """*values*, shape (..., head size), as they are stored."""
         values = self.cast(values)
         if not self.is_quantized:
@@ -83,7 +83,7 @@ class SplitKVCache:
         if keys is None:
             arrays = [None] * (key.array_count + value.array_count)
         else:
-            arrays = [*key.pack(keys), *value.pack(values)]
+            arrays = [*key.stored_arrays(keys), *value.stored_arrays(values)]
         self.parts = [
             type(plain).from_state((*two, *place)) for two in _split_into_twos(arrays)
         ]
@@ -96,7 +96,9 @@ class SplitKVCache:
             keys: Shape (batch, heads, tokens, head size of K).
             values: Shape (batch, heads, tokens, head size of V).
         """
-        new = _split_into_twos([*self.key.pack(keys), *self.value.pack(values)])
+        new = _split_into_twos(
+            [*self.key.stored_arrays(keys), *self.value.stored_arrays(values)]
+        )
         held = [
             array
             for part, two in zip(self.parts, new, strict=True)

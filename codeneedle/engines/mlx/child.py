@@ -409,12 +409,12 @@ def run_divergence(options: argparse.Namespace) -> None:
     session = _load_session_and_log_caches(options)
     with options.base.open("wb" if options.text else "rb") as base:
         if options.text:
-            _write_base(options, session, base)
+            _write_and_log_base(options, session, base)
         else:
             _compare_with_base(options, session, base)
 
 
-def _write_base(options: argparse.Namespace, session: Any, base: Any) -> None:
+def _write_and_log_base(options: argparse.Namespace, session: Any, base: Any) -> None:
     """
     Write the rows of the text into *base*, and say so in the log.
 

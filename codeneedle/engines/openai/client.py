@@ -41,7 +41,7 @@ from codeneedle.engines.messages import (
     check_and_convert_answer,
     passage_token_ranges_and_costs,
     read_reply_stream,
-    round_score_or_zero,
+    round_finite_score_or_zero,
 )
 from codeneedle.engines.openai.retries import (
     BUSY,
@@ -172,7 +172,9 @@ class OpenAi(Connection):
             raise
         return tuple(mask_text(model.id) for model in listed)
 
-    def readiness(self, *, health: str, limit_s: float = SHORT_S) -> Readiness:
+    def ask_readiness_and_adopt_model(
+        self, *, health: str, limit_s: float = SHORT_S
+    ) -> Readiness:
         """
         State of the server; one that lists models, but not ours, is a stranger.
 
@@ -230,7 +232,7 @@ class OpenAi(Connection):
         if listed is None:
             self.strange = "the server does not list its models"
             return Readiness.STRANGER
-        if not is_listed(self.model, listed):
+        if not is_empty_or_listed(self.model, listed):
             some = ", ".join(listed[:LISTED])
             self.strange = f"the server lists {some}, not {self.model}" if some else ""
             return Readiness.STRANGER
@@ -539,7 +541,7 @@ def _refuse_early_end(reply: Reply, max_tokens: int) -> None:
         )
 
 
-def is_listed(name: str, listed: Sequence[str]) -> bool:
+def is_empty_or_listed(name: str, listed: Sequence[str]) -> bool:
     """Whether *listed* has *name* or ``NAME:latest``; an empty name is in any."""
     return not name or name in listed or f"{name}:latest" in listed
 
@@ -730,10 +732,11 @@ def _told_token_scores(
         max(map(checked_log_probability, _other_logprobs(token))) for token in tokens
     ]
     return Forced(
-        logprobs=tuple(map(round_score_or_zero, numbers)),
+        logprobs=tuple(map(round_finite_score_or_zero, numbers)),
         bounds=tuple(at for at, number in enumerate(numbers) if number <= LOWEST),
         leads=tuple(
-            round_score_or_zero(a - b) for a, b in zip(numbers, others, strict=True)
+            round_finite_score_or_zero(a - b)
+            for a, b in zip(numbers, others, strict=True)
         ),
         ends=ends,
         untold=untold,

@@ -30,7 +30,7 @@ from codeneedle.engines.engine import (
     translating_counting_errors,
 )
 from codeneedle.engines.messages import Refused
-from codeneedle.engines.openai.client import LISTED, OpenAi, is_listed
+from codeneedle.engines.openai.client import LISTED, OpenAi, is_empty_or_listed
 from codeneedle.engines.openai.retries import WANTS_KEY, add_advice_to_error
 from codeneedle.engines.openai.server import (
     CommandServer,
@@ -53,7 +53,7 @@ from codeneedle.engines.openai.settings import (
 from codeneedle.errors import BadInput, CellError, MachineError, ToolFailed
 from codeneedle.records.record import CacheEvidence
 from codeneedle.system import processes
-from codeneedle.system.commands import find_program
+from codeneedle.system.commands import require_program
 from codeneedle.system.contents import existing_files_in_words, file_hashes, joint_hash
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
@@ -411,7 +411,7 @@ def command_engine_factory(
         ToolMissing: If its program is not there.
     """
     template = command_template(settings)
-    program = find_program(template.words[0], option="--command")
+    program = require_program(template.words[0], option="--command")
     version = _ask_program_version(program)
     key = read_api_key(settings.api_key_env, environment)
     return lambda model: Command(
@@ -471,7 +471,7 @@ def endpoint_engine_factory(
             reason="the server does not list its models",
             hint="Name the model: --served-name NAME",
         )
-    if listed and not is_listed(name, listed):
+    if listed and not is_empty_or_listed(name, listed):
         raise BadInput(
             source=f"--served-name {name}",
             reason=f"the server at {url} does not list it",

@@ -245,7 +245,9 @@ class CommandServer(OpenAiServer, StartedServer):
 
     @override
     def readiness(self, limit_s: float) -> Readiness:
-        return self.client.readiness(health=self.health, limit_s=limit_s)
+        return self.client.ask_readiness_and_adopt_model(
+            health=self.health, limit_s=limit_s
+        )
 
     @override
     def left_s(self, waited_s: float) -> float:

@@ -94,7 +94,7 @@ def compare_with_reference(
                     total=sum(steps),
                 )
             )
-            context.keep(as_json(found))
+            context.store_observation_so_far(as_json(found))
     return set_reference_unless_known(context, found)
 
 

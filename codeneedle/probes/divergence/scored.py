@@ -57,7 +57,7 @@ def score_chunks_by_server(
                 if error.status is not Status.UNSUPPORTED or context.others:
                     raise
                 found.skipped[key] = str(error)
-            context.keep(as_json(found))
+            context.store_observation_so_far(as_json(found))
         asker.wait_until_idle()
     return set_reference_unless_known(context, found)
 

@@ -28,8 +28,8 @@ from codeneedle.records.record import Status
 from codeneedle.system import files, processes
 from codeneedle.system.commands import (
     fill_placeholders,
-    find_program,
     parse_command_words,
+    require_program,
 )
 from codeneedle.system.inherited_variables import inherited_variables
 from codeneedle.system.orphans import running_with_note
@@ -96,7 +96,7 @@ def _refuse_relative_paths(words: Sequence[str], *, option: str) -> None:
 
 def _resolve_program_path(words: Sequence[str], *, option: str) -> str:
     """The absolute path of the program, which may lie in the present folder."""
-    return find_program(
+    return require_program(
         fill_placeholders(words[0], {"here": Path.cwd()}), option=option
     )
 

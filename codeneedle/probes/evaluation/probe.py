@@ -38,7 +38,7 @@ from codeneedle.probes.evaluation.readers import (
     AUTO,
     LINES_NAME,
     READERS,
-    find_reader_and_samples,
+    read_samples_of_known_tool,
 )
 from codeneedle.probes.evaluation.record import (
     NAME,
@@ -215,7 +215,7 @@ class EvaluationProbe(Probe):
         cell = _EvaluatedCell(context, is_again=bool(context.variant))
         evaluation = cell.run_evaluation_unless_done()
         if cell.settings.score:
-            context.keep(as_json(evaluation))
+            context.store_observation_so_far(as_json(evaluation))
             cell.run_command(cell.settings.score, "--eval-score", None)
         context.report_step(1, 1, "reading the results")
         reader, samples = cell.read_reader_name_and_samples()
@@ -396,7 +396,7 @@ class _EvaluatedCell:
             CellError: If there are none; with the end of the log.
         """
         try:
-            return find_reader_and_samples(self._out, self.settings.read)
+            return read_samples_of_known_tool(self._out, self.settings.read)
         except CellError as error:
             error.log_excerpt = last_log_lines(self._context.cell_log_path(self._name))
             raise

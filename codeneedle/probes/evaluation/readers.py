@@ -75,7 +75,7 @@ class Reader:
     """Returns the results in a file; None if it is another kind of file."""
 
 
-def find_reader_and_samples(
+def read_samples_of_known_tool(
     folder: Path, reader: str = AUTO
 ) -> tuple[str, tuple[Sample, ...]]:
     """

@@ -128,7 +128,7 @@ def tokens_before_difference(comparison: AnswerComparison) -> int:
     )
 
 
-def _tokens_before_differences(record: CellRecord, setup: Setup) -> list[float]:
+def _tokens_before_change_unless_out(record: CellRecord, setup: Setup) -> list[float]:
     """For each prompt that is not out, `tokens_before_difference`."""
     return [
         float(tokens_before_difference(comparison))
@@ -185,8 +185,8 @@ METRICS: tuple[Metric, ...] = (
         name="diverges-at",
         unit="tokens",
         better="higher",
-        values=_median_reader(_tokens_before_differences),
-        units=_tokens_before_differences,
+        values=_median_reader(_tokens_before_change_unless_out),
+        units=_tokens_before_change_unless_out,
     ),
     Metric(
         name="diverges-lead",

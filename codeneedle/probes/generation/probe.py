@@ -30,7 +30,7 @@ from codeneedle.probes.generation.metrics import (
 )
 from codeneedle.probes.generation.prompts import (
     Prompt,
-    built_in_prompts,
+    make_built_in_prompts,
     read_hash_and_prompts,
 )
 from codeneedle.probes.generation.record import (
@@ -418,7 +418,7 @@ def _render_prompts_once(form: _Form, settings: GenerationSettings) -> dict[str,
     Those that are sent as an earlier one is are left out: what is asked twice is one
     unit.
     """
-    sha256, prompts = "", built_in_prompts(form.seed)
+    sha256, prompts = "", make_built_in_prompts(form.seed)
     if settings.file:
         sha256, prompts = read_hash_and_prompts(settings.file)
     model = form.engine.model

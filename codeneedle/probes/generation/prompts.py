@@ -147,7 +147,7 @@ def _user_prompt(name: str, text: str, tools: tuple[Json, ...] = ()) -> Prompt:
 # --- our own
 
 
-def built_in_prompts(seed: int) -> tuple[Prompt, ...]:
+def make_built_in_prompts(seed: int) -> tuple[Prompt, ...]:
     """The prompts of the program, in order; the same on any platform and Python."""
     return tuple(
         # Of a generator each, so that a change of one leaves the others as they are.

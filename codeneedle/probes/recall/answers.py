@@ -18,7 +18,7 @@ from codeneedle.document import Document, Lines, Table
 from codeneedle.probes import forced
 from codeneedle.probes.answers import Beside, ScoredAnswer, View
 from codeneedle.probes.recall.alignment import AlignedLine, Alignment, Mark
-from codeneedle.probes.recall.record import ForcedAnswer, forced_answers
+from codeneedle.probes.recall.record import RightLineAnswer, right_line_answers
 from codeneedle.probes.recall.rounds import (
     ScoredRound,
     margins_of_gaps,
@@ -52,7 +52,7 @@ def answers(run: Run, record: CellRecord) -> Iterator[ScoredAnswer]:
         record,
         lambda of: {
             name: answer.scores
-            for name, answer in forced_answers(of, run.setup)
+            for name, answer in right_line_answers(of, run.setup)
             if answer
         },
         right.__getitem__,
@@ -86,7 +86,7 @@ def overview(run: Run, record: CellRecord) -> Document:
     Then one per forced function.
     """
     rounds = scored_rounds(record, run.setup)
-    scored = [answer for _, answer in forced_answers(record, run.setup) if answer]
+    scored = [answer for _, answer in right_line_answers(record, run.setup) if answer]
     if rounds:
         answered = sum(not asked.error for asked in rounds)
         yield Lines([f"{answered} of {plural(len(rounds), 'round')} answered"])
@@ -96,7 +96,7 @@ def overview(run: Run, record: CellRecord) -> Document:
         bounds = sum(len(answer.scores.bounds) for answer in scored)
         unlisted = f"; {plural(bounds, 'token')} of unlisted probability"
         of = plural(len(scored), "needle")
-        is_read = settings_of(run.setup).reads_right_lines
+        is_read = settings_of(run.setup).reads_instead_of_forcing
         how = "read" if is_read else "scored token by token"
         told = f"right lines of {of} {how}"
         yield Lines([f"{told}{unlisted if bounds else ''}"])
@@ -107,7 +107,7 @@ def overview(run: Run, record: CellRecord) -> Document:
         )
 
 
-def _forced_row(answer: ForcedAnswer) -> list[str]:
+def _forced_row(answer: RightLineAnswer) -> list[str]:
     """The cells of `FORCED_HEADINGS` for one function."""
     of_leads = margins_of_gaps(answer.scores.leads)
     least = of_leads.least if of_leads else math.nan

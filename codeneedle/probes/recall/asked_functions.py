@@ -262,7 +262,7 @@ def _notes_on_few_functions(
     if not chosen.scores_right_lines or forced >= chosen.function_count:
         return
     functions, wanted = plural(forced, "function"), chosen.function_count
-    verb = "read" if chosen.reads_right_lines else "force"
+    verb = "read" if chosen.reads_instead_of_forcing else "force"
     of_text = len(whole.long_enough_functions(chosen.lines_per_function))
     if of_text <= forced:
         yield f"{functions} to {verb}, not {wanted}: the text has {of_text}"

@@ -45,10 +45,10 @@ def bill_of_functions(settings: RecallSettings, estimates: Estimates) -> Bill:
     tokens: float = written * (chosen.reply_tokens or WRITTEN_LINES * a_line)
     texts: tuple[int, ...] = (
         (estimates.sent_corpus_tokens,)
-        if written or not chosen.reads_right_lines
+        if written or not chosen.reads_instead_of_forcing
         else ()
     )
-    if chosen.reads_right_lines:
+    if chosen.reads_instead_of_forcing:
         asked = (
             lines_per_question_and_answer(corpus, chosen.lines_per_function) * a_line
         )

@@ -55,7 +55,7 @@ class FurtherFunctions(Further):
     def planned_check(
         self, settings: RecallSettings, estimates: Estimates
     ) -> Bill | None:
-        if not settings.reads_right_lines:
+        if not settings.reads_instead_of_forcing:
             return None
         few = min(FORCED_BESIDE, settings.function_count)
         forced = structs.replace(settings, way=(Way.FORCE,))
@@ -65,7 +65,7 @@ class FurtherFunctions(Further):
     def price(self, setup: Setup, goal: int, known: int) -> Price:
         # What is written is a part of the start: it is asked once, by the first server.
         first = Price() if known else CELL
-        if settings_of(setup).reads_right_lines:
+        if settings_of(setup).reads_instead_of_forcing:
             return first + _price_of_reading(setup, goal, known)
         text = setup.corpus.tokens
         forced = _estimated_right_tokens(setup, recall_layout(setup).forced[known:goal])
@@ -75,7 +75,7 @@ class FurtherFunctions(Further):
     def pace(self, record: CellRecord, setup: Setup) -> Pace:
         recall, count = recall_of(record), self.units(record)
         written_s = math.fsum(answer.wall_s for answer in recall.rounds)
-        if settings_of(setup).reads_right_lines:
+        if settings_of(setup).reads_instead_of_forcing:
             read = _price_of_reading(setup, count).read
             return Pace(start_s=written_s, read_s=recall.reading_s / max(read, 1))
         # The start of a server is a part of the text that it reads.
@@ -96,7 +96,7 @@ class FurtherFunctions(Further):
     def checks(self, setup: Setup) -> Sequence[Question]:
         """Where lines are read, the first few functions, forced; else none."""
         chosen = settings_of(setup)
-        if not chosen.reads_right_lines:
+        if not chosen.reads_instead_of_forcing:
             return ()
         few = min(FORCED_BESIDE, chosen.function_count)
         return [

@@ -20,7 +20,11 @@ from codeneedle.probes.metrics import (
     metric_by_unit,
 )
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import ForcedAnswer, forced_answers, recall_of
+from codeneedle.probes.recall.record import (
+    RightLineAnswer,
+    recall_of,
+    right_line_answers,
+)
 from codeneedle.probes.recall.rounds import (
     Margins,
     ScoredRound,
@@ -88,8 +92,8 @@ def _answered_rounds_or_none(
 def _forced_scores(
     record: CellRecord, setup: Setup
 ) -> Iterator[tuple[str, Forced | None]]:
-    """The scores of `forced_answers`; None for a function without."""
-    for name, answer in forced_answers(record, setup):
+    """The scores of `right_line_answers`; None for a function without."""
+    for name, answer in right_line_answers(record, setup):
         yield name, answer.scores if answer else None
 
 
@@ -99,7 +103,7 @@ def _why_guessed(record: CellRecord, setup: Setup) -> str:
 
     Form takes no look-up, and gives hardly a whole line.
     """
-    answers = [answer for _, answer in forced_answers(record, setup) if answer]
+    answers = [answer for _, answer in right_line_answers(record, setup) if answer]
     lines = [is_right for answer in answers for is_right in answer.right_line_flags]
     tokens = fmean([answer.scores.first_choice_share for answer in answers] or [0])
     is_form = tokens < FORM and sum(lines) < FORM_LINES * len(lines)
@@ -128,7 +132,7 @@ def _crosscheck_probabilities(record: CellRecord, setup: Setup) -> dict[str, flo
 
     Empty where all were forced.
     """
-    if not settings_of(setup).reads_right_lines:
+    if not settings_of(setup).reads_instead_of_forcing:
         return {}
     every = recall_of(record).forced
     return {each.name: each.scores.mean_probability for each in every if each.scores}
@@ -214,13 +218,13 @@ def _margins_written(answer: ScoredRound) -> Margins | None:
     return answer.margins
 
 
-def _margins_forced(answer: ForcedAnswer) -> Margins | None:
+def _margins_forced(answer: RightLineAnswer) -> Margins | None:
     return margins_of_gaps(answer.scores.leads)
 
 
 _written_margin = partial(_margin_metric, _answered_rounds_or_none, _margins_written)
 
-_forced_margin = partial(_margin_metric, forced_answers, _margins_forced)
+_forced_margin = partial(_margin_metric, right_line_answers, _margins_forced)
 
 _speed = partial(Metric, unit="tokens/s", better="higher", quantity="speed")
 
@@ -293,7 +297,7 @@ FORCED: tuple[Metric, ...] = (
         ),
     ),
     _RIGHT.first_choice_percent_metric()(name="recall-right"),
-    metric_by_unit(forced_answers, lambda each: each.lines_before_break)(
+    metric_by_unit(right_line_answers, lambda each: each.lines_before_break)(
         name="breaks-at", unit="lines", better="higher"
     ),
     _forced_margin(lambda found: found.mean)(name="lead"),
@@ -302,6 +306,6 @@ FORCED: tuple[Metric, ...] = (
 """Those of forced recall, in runs that asked for it; the first is their headline."""
 
 
-def forced_metrics(setup: Setup) -> tuple[Metric, ...]:
+def right_line_metrics(setup: Setup) -> tuple[Metric, ...]:
     """The metrics that *setup* has beyond `METRICS`."""
     return FORCED if settings_of(setup).scores_right_lines else ()

@@ -39,7 +39,7 @@ from codeneedle.probes.recall.asker import (
 )
 from codeneedle.probes.recall.bill import bill_of_functions
 from codeneedle.probes.recall.further_functions import FURTHER, groups_to_read
-from codeneedle.probes.recall.metrics import METRICS, forced_metrics
+from codeneedle.probes.recall.metrics import METRICS, right_line_metrics
 from codeneedle.probes.recall.passages import reading_question
 from codeneedle.probes.recall.prompts import WORDING
 from codeneedle.probes.recall.record import READ, WRITTEN, recall_of
@@ -57,8 +57,8 @@ from codeneedle.probes.recall.ways import (
     missing_way_phrases,
     refuse_impossible_ways,
     refuse_lines_no_function_has,
-    settings_for_deciding,
     why_not_asked_to_write,
+    with_few_functions_if_open,
     would_read_lines_if_possible,
 )
 from codeneedle.records.record import CellRecord, Json, Run, Setup, Status, as_json
@@ -97,7 +97,9 @@ class RecallProbe(Probe):
 
     @override
     def notes(self, settings: RecallSettings, estimates: Estimates) -> tuple[str, ...]:
-        is_forced = settings.scores_right_lines and not settings.reads_right_lines
+        is_forced = (
+            settings.scores_right_lines and not settings.reads_instead_of_forcing
+        )
         if is_forced and would_read_lines_if_possible(estimates) and estimates.unread:
             return (f"right lines are forced, not read: {estimates.unread}",)
         return ()
@@ -114,7 +116,7 @@ class RecallProbe(Probe):
         shown, neutral = self.shown_settings(setup), {"functions", "way"}
         settings = {name: shown[name] for name in shown if name not in neutral}
         return settings | (
-            {"way": [Way.READ]} if settings_of(setup).reads_right_lines else {}
+            {"way": [Way.READ]} if settings_of(setup).reads_instead_of_forcing else {}
         )
 
     @override
@@ -164,8 +166,8 @@ class RecallProbe(Probe):
             way = default_ways(chosen, estimates)
             chosen = structs.replace(chosen, way=way)
         if estimates.decides and not estimates.has_asked_probe(NAME):
-            chosen = settings_for_deciding(chosen)
-        if chosen.reads_right_lines:
+            chosen = with_few_functions_if_open(chosen)
+        if chosen.reads_instead_of_forcing:
             refuse_impossible_reading(
                 estimates, wanted=f"--way {Way.READ}", otherwise="--way force"
             )
@@ -207,7 +209,7 @@ class RecallProbe(Probe):
         for needle in functions.written if chosen.writes_lines else ():
             key = f"{WRITTEN} {needle.name}"
             yield Question(key, phrase=key, body=(Way.WRITE, needle))
-        if chosen.reads_right_lines:
+        if chosen.reads_instead_of_forcing:
             yield from map(reading_question, groups_to_read(setup, goal))
         elif chosen.scores_right_lines:
             for needle in functions.forced[: goal or chosen.function_count]:
@@ -226,7 +228,7 @@ class RecallProbe(Probe):
                 if question.body[0] is Way.WRITE and observed.needs_asking(question.key)
             )
             observed.skipped |= dict.fromkeys(unwritten, reason)
-        if settings_of(setup).reads_right_lines:
+        if settings_of(setup).reads_instead_of_forcing:
             self._drop_stale_and_read_missing(context, observed)
         if self._needs_server(context, observed):
             read_in = context.phases if context.phases.ready_s is not None else None
@@ -246,7 +248,7 @@ class RecallProbe(Probe):
     def _needs_server(self, context: ProbeContext, observed: Observed) -> bool:
         """Whether a server is to start: not where lines were read alone."""
         is_known = bool(context.command) or context.phases.ready_s is not None
-        has_read = settings_of(context.run.setup).reads_right_lines and is_known
+        has_read = settings_of(context.run.setup).reads_instead_of_forcing and is_known
         return not has_read or any(
             observed.needs_asking(question.key)
             for question in self._questions_for_server(context)
@@ -328,7 +330,7 @@ class RecallProbe(Probe):
         Beside it, written recall is the same in most cells of most grids, at 20 of 20
         or near none.
         """
-        forced = forced_metrics(setup)
+        forced = right_line_metrics(setup)
         return (*forced[:1], METRICS[0], *forced[1:], *METRICS[1:])
 
     @override

@@ -76,7 +76,7 @@ class Recall:
 
 
 @dataclass(frozen=True)
-class ForcedAnswer:
+class RightLineAnswer:
     """The right lines of a needle, as a pair scored their tokens."""
 
     needle: NeedleFacts  # what they are of
@@ -134,9 +134,9 @@ def recall_of(record: CellRecord) -> Recall:
     )
 
 
-def forced_answers(
+def right_line_answers(
     record: CellRecord, setup: Setup
-) -> Iterator[tuple[str, ForcedAnswer | None]]:
+) -> Iterator[tuple[str, RightLineAnswer | None]]:
     """
     The right lines by function, further ones of open pairs included, in asking order.
 
@@ -149,12 +149,12 @@ def forced_answers(
     by_name = {needle.name: needle for needle in recall_layout(setup).forced}
     recall = recall_of(record)
     for answer in (
-        recall.read if settings_of(setup).reads_right_lines else recall.forced
+        recall.read if settings_of(setup).reads_instead_of_forcing else recall.forced
     ):
         needle = needle_named(by_name, answer.name, record)
         yield (
             answer.name,
-            ForcedAnswer(needle, answer.scores) if answer.scores else None,
+            RightLineAnswer(needle, answer.scores) if answer.scores else None,
         )
 
 

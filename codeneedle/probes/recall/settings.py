@@ -132,14 +132,14 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
         return self.ways != (Way.WRITE,)
 
     @property
-    def reads_right_lines(self) -> bool:
+    def reads_instead_of_forcing(self) -> bool:
         """Whether right lines are read, rather than forced."""
         return Way.READ in self.ways
 
     @property
     def without_writing(self) -> "RecallSettings":
         """These without lines to write."""
-        scored = (Way.READ if self.reads_right_lines else Way.FORCE,)
+        scored = (Way.READ if self.reads_instead_of_forcing else Way.FORCE,)
         return structs.replace(self, way=scored)
 
     @property
@@ -159,7 +159,7 @@ class RecallSettings(Struct, frozen=True, omit_defaults=True):
     @property
     def read_or_forced_word(self) -> str:
         """What becomes of right lines, as a word of phrases."""
-        return "read" if self.reads_right_lines else "forced"
+        return "read" if self.reads_instead_of_forcing else "forced"
 
     @property
     def with_defaults(self) -> "RecallSettings":

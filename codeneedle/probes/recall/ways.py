@@ -143,11 +143,11 @@ def refuse_lines_no_function_has(chosen: RecallSettings, corpus: Corpus) -> None
         )
 
 
-def settings_for_deciding(chosen: RecallSettings) -> RecallSettings:
+def with_few_functions_if_open(chosen: RecallSettings) -> RecallSettings:
     """*chosen* for a sweep that decides: a few functions, where none are named."""
     if not chosen.scores_right_lines:
         return chosen
-    fewest = DECIDING_READ if chosen.reads_right_lines else DECIDING_FUNCTIONS
+    fewest = DECIDING_READ if chosen.reads_instead_of_forcing else DECIDING_FUNCTIONS
     return structs.replace(
         chosen,
         functions=chosen.functions or fewest,

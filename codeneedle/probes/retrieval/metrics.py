@@ -154,7 +154,7 @@ def _informative_text_names(record: CellRecord, setup: Setup) -> list[str]:
     return list(dict.fromkeys([*asked, *not_asked]))
 
 
-def _right_share_of_informative(record: CellRecord, setup: Setup) -> float:
+def _right_share_informative_or_all(record: CellRecord, setup: Setup) -> float:
     """Share of right answers, 0 to 1; of informative tasks where there are any."""
     every = outcomes(record)
     chosen = [outcome for outcome in every if _is_informative(outcome, setup)] or every
@@ -176,7 +176,7 @@ METRICS: tuple[Metric, ...] = (
             kind=LossKind.ANSWERS,
             lost_from=LEAST_LOSS,
             units=_informative_text_names,
-            able=_right_share_of_informative,
+            able=_right_share_informative_or_all,
         ),
     ),
     _right_tokens_of(_is_informative).log_probability_metric(unit_kind=TEXTS)(
@@ -187,7 +187,7 @@ METRICS: tuple[Metric, ...] = (
             what="retrieval",
             bounded=_bound_only_token_share,
             units=_informative_text_names,
-            able=_right_share_of_informative,
+            able=_right_share_informative_or_all,
         ),
     ),
     _mode_metric(Mode.INTRUSION),

@@ -446,7 +446,7 @@ def _make_twin_functions(spec: TextSpec) -> Material:
         "\n".join(
             f'    {key} = "{value}"' for key, value in zip(keys, body, strict=True)
         )
-        for body in _twin_values(spec)
+        for body in _line_values_by_twin(spec)
     ]
     questions = [
         QuestionDraft(
@@ -471,7 +471,7 @@ def _make_twin_functions(spec: TextSpec) -> Material:
     return Material(lines, questions, _draw_endless_sentences(chance))
 
 
-def _twin_values(spec: TextSpec) -> Iterator[list[str]]:
+def _line_values_by_twin(spec: TextSpec) -> Iterator[list[str]]:
     """For each twin, the values of its lines, which differ in a few lines."""
     level, chance = spec.level, spec.chance
 

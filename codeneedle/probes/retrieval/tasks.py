@@ -242,21 +242,23 @@ def _join_lines_and_filler(
 
 
 def _finish_question(
-    spec: QuestionDraft, name: str, number: int, places: Sequence[float]
+    draft: QuestionDraft, name: str, text_number: int, item_places: Sequence[float]
 ) -> TextQuestion:
-    """The question of *spec*, whose decoys are sorted by place."""
-    payload = spec.joint.join(spec.items)
-    decoys = [Decoy(key=k, payload=p, place=places[at]) for k, p, at in spec.decoys]
+    """The question of *draft*, whose decoys are sorted by place."""
+    payload = draft.joint.join(draft.items)
+    decoys = [
+        Decoy(key=k, payload=p, place=item_places[at]) for k, p, at in draft.decoys
+    ]
     return TextQuestion(
         name=name,
-        text=number,
-        depth=spec.depth,
-        key=spec.key,
-        prompt=spec.prompt,
-        begin=spec.begin,
+        text=text_number,
+        depth=draft.depth,
+        key=draft.key,
+        prompt=draft.prompt,
+        begin=draft.begin,
         payload=payload,
-        items=spec.items,
-        shape=spec.shape,
+        items=draft.items,
+        shape=draft.shape,
         decoys=tuple(sorted(decoys, key=lambda decoy: decoy.place)),
-        place=places[spec.at[len(spec.at) // 2]],
+        place=item_places[draft.at[len(draft.at) // 2]],
     )

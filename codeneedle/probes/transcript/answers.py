@@ -28,7 +28,7 @@ from codeneedle.probes.transcript.record import (
     transcript_layout,
     turn_answers,
 )
-from codeneedle.probes.transcript.rendering import Kind, field_text
+from codeneedle.probes.transcript.rendering import Kind, field_text_or_none
 from codeneedle.records.record import CellRecord, Run
 from codeneedle.text import number_text, plural
 
@@ -172,5 +172,5 @@ def _text_with_unknowns(turn: TurnFacts, recorded: Turn) -> str:
     for field, group in itertools.groupby(turn.parts, key=lambda part: part.field):
         parts = list(group)
         length = parts[-1].end - parts[0].start
-        pieces.append(field_text(recorded, field, length) or UNKNOWN * length)
+        pieces.append(field_text_or_none(recorded, field, length) or UNKNOWN * length)
     return "".join(pieces)

@@ -156,7 +156,7 @@ def _render_prompt_and_text(
     )
     start = len(prompt)
     if not whole.startswith(prompt):
-        start = _find_turn_start(whole, prompt, render_first_turns(at), turn)
+        start = _turn_start_offset(whole, prompt, render_first_turns(at), turn)
     return whole[:start], whole[start:].removesuffix(end)
 
 
@@ -219,7 +219,7 @@ def _restore_arguments(text: str, turns: Iterable[Turn]) -> str:
     return text
 
 
-def _find_turn_start(whole: str, prompt: str, before: str, turn: Turn) -> int:
+def _turn_start_offset(whole: str, prompt: str, before: str, turn: Turn) -> int:
     """
     Where *turn* starts in *whole*, a rendering that does not begin with its *prompt*.
 
@@ -291,12 +291,12 @@ def parts_and_dropped_fields(
         else:
             located += parts
     located.sort(key=lambda part: part.start)
-    return tuple(_fill_gaps_and_split_code(located, text)), tuple(
+    return tuple(_absorb_gaps_and_split_code(located, text)), tuple(
         dict.fromkeys(dropped)
     )
 
 
-def field_text(turn: Turn, name: str, length: int) -> str | None:
+def field_text_or_none(turn: Turn, name: str, length: int) -> str | None:
     """
     The text of a field of the recording, as it was rendered; None without such a field.
 
@@ -392,7 +392,7 @@ def _locate_fields(fields: Sequence[_Field], text: str, at: int) -> list[Part] |
     return parts
 
 
-def _fill_gaps_and_split_code(located: Sequence[Part], text: str) -> Iterator[Part]:
+def _absorb_gaps_and_split_code(located: Sequence[Part], text: str) -> Iterator[Part]:
     """
     The parts of the whole *text*; blocks of code are split from other text.
 

@@ -51,7 +51,7 @@ def test_a_build_leaves_the_programs_the_licence_and_a_note(world):
         hashlib.sha256(world.archive.read_bytes()).hexdigest()
         == (note["archive_sha256"])
     )
-    found = installation.find_tools(llama_server=None)
+    found = installation.locate_tools(llama_server=None)
     assert folder / "llama-server" == found.server.path
 
 
@@ -103,7 +103,7 @@ def test_a_backend_is_built_in_a_folder_of_its_own(name, program, option, world)
     assert f"b11434-4-{name}" == folder.name
     assert option in (world.folder / "cmake.said").read_text().split()
     with pytest.raises(ToolMissing, match="was not found"):
-        installation.find_tools()
+        installation.locate_tools()
 
 
 @pytest.mark.parametrize("name", ["cuda", "hip", "vulkan", "sycl"])

@@ -88,7 +88,7 @@ def surveyed(llama_server, tmp_path, monkeypatch):
     def surveyed(name, *arguments, context=CONTEXT):
         weights = read_weights_from_headers(zoo.write(name, tmp_path))
         model = ModelSpec(weights=weights, name=name, arguments=arguments)
-        asked = Surveyor.of(tool, facts, model)
+        asked = Surveyor.of_installed_tool(tool, facts, model)
         return asked.survey((F16, MIXED), context=context, log=tmp_path / "survey")
 
     return surveyed
@@ -146,8 +146,10 @@ def test_a_windowed_cache_has_the_size_that_arguments_give_it(arguments, mib, su
     """One answer at 32,768 tokens tells the sizes at each context, and of each pair."""
     known = surveyed("gemma3", *arguments.split(), context=32_768).caches(F16)
 
-    assert mib * 2**20 == known.size(16_384)
+    assert mib * 2**20 == known.cache_bytes_at(16_384)
     for context in (512, 2048, 16_384):
         told = surveyed("gemma3", *arguments.split(), context=context)
-        expected = [told.caches(pair).size(context) for pair in (F16, MIXED)]
-        assert expected == [known.size(context, pair) for pair in (F16, MIXED)]
+        expected = [told.caches(pair).cache_bytes_at(context) for pair in (F16, MIXED)]
+        assert expected == [
+            known.cache_bytes_at(context, pair) for pair in (F16, MIXED)
+        ]

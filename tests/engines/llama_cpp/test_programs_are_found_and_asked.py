@@ -11,7 +11,7 @@ from codeneedle.engines.llama_cpp import installation, release
 from codeneedle.engines.llama_cpp.installation import (
     Program,
     ask_server_facts,
-    find_tools,
+    locate_tools,
     read_help,
 )
 from codeneedle.errors import MachineError, ToolFailed, ToolMissing
@@ -30,27 +30,30 @@ def _empty_world(tmp_path, monkeypatch):
 def test_the_order_is_argument_environment_path_cache(tmp_path, monkeypatch):
     built = llama_like(release.built_folder() / "llama-server")
     assert (built, "the cache folder") == (
-        find_tools().server.path,
-        find_tools().source,
+        locate_tools().server.path,
+        locate_tools().source,
     )
 
     on_path = llama_like(tmp_path / "bin" / "llama-server")
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
-    assert (on_path, "PATH") == (find_tools().server.path, find_tools().source)
+    assert (on_path, "PATH") == (locate_tools().server.path, locate_tools().source)
 
     named = llama_like(tmp_path / "elsewhere" / "my-server")
     monkeypatch.setenv("LLAMA_SERVER", str(named))
-    assert (named, "LLAMA_SERVER") == (find_tools().server.path, find_tools().source)
+    assert (named, "LLAMA_SERVER") == (
+        locate_tools().server.path,
+        locate_tools().source,
+    )
 
     given = llama_like(tmp_path / "given")
-    found = find_tools(llama_server=given)
+    found = locate_tools(llama_server=given)
     assert (given, "--llama-server") == (found.server.path, found.source)
     assert (None, None) == (found.perplexity, found.bench)
 
 
 def test_a_missing_server_is_reported_with_the_ways_to_get_one():
     with pytest.raises(ToolMissing) as caught:
-        find_tools()
+        locate_tools()
 
     assert "codeneedle llama" in caught.value.hint
     assert "brew install llama.cpp" in caught.value.hint
@@ -68,10 +71,10 @@ def test_a_path_that_is_no_program_is_refused_for_what_it_is(tmp_path, monkeypat
         (tmp_path / "file", "is not executable"),
     ):
         with pytest.raises(ToolFailed, match=words):
-            find_tools(llama_server=path)
+            locate_tools(llama_server=path)
         monkeypatch.setenv("LLAMA_SERVER", str(path))
         with pytest.raises(ToolFailed, match=f"from LLAMA_SERVER, {words}"):
-            find_tools()
+            locate_tools()
 
 
 def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
@@ -82,7 +85,7 @@ def test_the_other_programs_are_found_through_links_both_ways(tmp_path):
     (tmp_path / "bin" / "llama-server").symlink_to(real)
     bench = script(tmp_path / "bin" / "llama-bench", "")
 
-    found = find_tools(llama_server=tmp_path / "bin" / "llama-server")
+    found = locate_tools(llama_server=tmp_path / "bin" / "llama-server")
 
     assert tmp_path / "bin" / "llama-server" == found.server.path
     assert Program(perplexity) == found.perplexity
@@ -102,14 +105,14 @@ def test_the_single_program_is_used_where_there_is_no_server(tmp_path, monkeypat
     llama_like(release.built_folder() / "llama-server")
     single = single_llama(tmp_path / "bin" / "llama", *ALL_PARTS)
     monkeypatch.setenv("PATH", f"{single.parent}:{os.environ['PATH']}")
-    found = find_tools()
+    found = locate_tools()
 
     assert [f"llama {part}" for part in ALL_PARTS] == commands(found)
     assert ("PATH", f"{single} serve") == (found.source, str(found.server))
     assert 11434 == ask_server_facts(found.server).build
 
     llama_like(single.with_name("llama-server"))
-    assert ["llama-server", *commands(found)[1:]] == commands(find_tools())
+    assert ["llama-server", *commands(found)[1:]] == commands(locate_tools())
 
 
 @pytest.mark.parametrize("way", ["itself", "as it is shown", "by a link", "by name"])
@@ -125,7 +128,7 @@ def test_the_single_program_is_taken_where_it_is_named(tmp_path, monkeypatch, wa
         "by name": "llama",
     }[way]
 
-    found = find_tools(llama_server=Path(named))
+    found = locate_tools(llama_server=Path(named))
     assert ("serve", "--llama-server") == (found.server.subcommand, found.source)
     assert 11434 == ask_server_facts(found.server).build
 
@@ -142,14 +145,14 @@ def test_the_single_program_is_taken_where_it_is_named(tmp_path, monkeypatch, wa
 def test_each_part_of_the_single_program_is_tried(tmp_path, parts, expected):
     single = single_llama(tmp_path / "llama", *parts)
 
-    assert expected == commands(find_tools(llama_server=single))
+    assert expected == commands(locate_tools(llama_server=single))
 
 
 def test_a_part_that_is_missing_may_be_a_program_beside_it(tmp_path):
     single = single_llama(tmp_path / "llama", "serve")
     script(tmp_path / "llama-bench", "")
 
-    assert "llama-bench" == commands(find_tools(llama_server=single))[2]
+    assert "llama-bench" == commands(locate_tools(llama_server=single))[2]
 
 
 @pytest.mark.parametrize(
@@ -168,9 +171,9 @@ def test_another_program_of_that_name_is_no_server(tmp_path, monkeypatch, body):
     monkeypatch.setenv("PATH", f"{other.parent}:{os.environ['PATH']}")
 
     with pytest.raises(ToolMissing, match=f"{other} is another program"):
-        find_tools()
+        locate_tools()
     built = llama_like(release.built_folder() / "llama-server")
-    assert built == find_tools().server.path
+    assert built == locate_tools().server.path
 
 
 OLD = "-fa,   --flash-attn                     enable Flash Attention (default: off)"
@@ -349,7 +352,7 @@ def test_older_layouts_are_read():
 
 @pytest.mark.real
 def test_the_real_server_answers_every_question(llama_server):
-    facts = ask_server_facts(find_tools(llama_server=llama_server).server)
+    facts = ask_server_facts(locate_tools(llama_server=llama_server).server)
     upstream = {
         *("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl"),
     }

@@ -20,7 +20,7 @@ from codeneedle.engines.llama_cpp.installation import (
     SERVER,
     Program,
     Tools,
-    find_tools,
+    locate_tools,
     option_names,
 )
 from codeneedle.engines.llama_cpp.perplexity import Perplexity
@@ -243,7 +243,7 @@ LOOKED_AT = {
 @pytest.mark.parametrize("name", [PERPLEXITY, FIT_PARAMS, BENCH])
 def test_each_option_of_the_pinned_server_is_passed_harmless_or_refuses(name):
     """A new build has new options: each is looked at, and entered in a list."""
-    tools = find_tools()
+    tools = locate_tools()
     program = {
         PERPLEXITY: tools.perplexity,
         FIT_PARAMS: tools.fit_params,

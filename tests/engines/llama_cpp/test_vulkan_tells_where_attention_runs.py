@@ -27,7 +27,7 @@ def surveyor(tmp_path, monkeypatch):
         table = f"-E '^(Vulkan0|Host) ' {file}"
         body = f"grep -v {table} >&2\ngrep {table}"  # stdout last, as of the program
         tool = Program(script(tmp_path / "llama-fit-params", body))
-        return Surveyor.of(tool, made_facts(), made_model())
+        return Surveyor.of_installed_tool(tool, made_facts(), made_model())
 
     return surveyor
 
@@ -49,7 +49,7 @@ def test_a_survey_reads_where_attention_runs_from_a_real_log(
     asked = Pair(*pair.split("/"))
     told = surveyor(rule).survey([asked], context=1024, log=tmp_path / "log")
 
-    assert attention is told.attention(asked)
+    assert attention is told.expected_attention_place(asked)
     assert {"Vulkan0", "Host"} == {each.device for each in told.pairs[asked].memory}
 
 

@@ -60,7 +60,7 @@ def test_what_the_real_server_cannot_render_is_left_in_no_file(
         weights=read_weights_from_headers(nano), name="nano", is_tiny=True
     )
     engine = LlamaCpp(
-        tools=installation.find_tools(),
+        tools=installation.locate_tools(),
         facts=ask_server_facts(Program(llama_server)),
         model=model,
     )

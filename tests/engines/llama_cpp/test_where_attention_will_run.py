@@ -36,7 +36,9 @@ def surveyor(folder, rule, *arguments, fa_quants="", head=64, layers=4):
     model = made_model(arguments=arguments)
     shape = {"layers": layers, "key_length": head, "key_length_swa": head}
     model = replace(model, weights=replace(model.weights, **shape))
-    return survey.Surveyor.of(tool, made_facts(fa_quants=fa_quants), model)
+    return survey.Surveyor.of_installed_tool(
+        tool, made_facts(fa_quants=fa_quants), model
+    )
 
 
 def surveyed(folder, rule, *arguments, pairs=GRID, **changes):
@@ -49,7 +51,9 @@ def calls(folder):
 
 
 def in_kernels(told):
-    return [p for p in told.pairs if told.attention(p) is Attention.KERNEL]
+    return [
+        p for p in told.pairs if told.expected_attention_place(p) is Attention.KERNEL
+    ]
 
 
 def test_every_pair_has_a_kernel_on_the_cpu(tmp_path):
@@ -89,14 +93,14 @@ def test_pairs_without_a_kernel_are_told_by_the_splits_of_their_graphs(
     told = surveyed(tmp_path, rule)
 
     assert kernels == len(in_kernels(told))
-    assert Attention.CPU is told.attention(Pair("bf16", "q8_0"))
+    assert Attention.CPU is told.expected_attention_place(Pair("bf16", "q8_0"))
     assert "graph splits = 10" == told.pairs[Pair("bf16", "q8_0")].evidence
 
 
 def test_a_device_without_any_kernel_needs_no_other_pair_to_be_noticed(tmp_path):
     told = surveyed(tmp_path, "never", pairs=[Pair("bf16", "bf16")])
 
-    assert Attention.CPU is told.attention(Pair("bf16", "bf16"))
+    assert Attention.CPU is told.expected_attention_place(Pair("bf16", "bf16"))
 
 
 def test_weights_on_the_host_split_a_graph_whose_attention_has_a_kernel(tmp_path):
@@ -126,7 +130,7 @@ def test_pairs_that_cuda_converts_are_told_by_what_the_build_was_compiled_for(
     tmp_path, fa_quants, kernels
 ):
     told = surveyed(tmp_path, "cuda", fa_quants=fa_quants)
-    others = {told.attention(pair) for pair in GRID} - {Attention.KERNEL}
+    others = {told.expected_attention_place(pair) for pair in GRID} - {Attention.KERNEL}
 
     assert kernels == len(in_kernels(told))
     assert ({Attention.CONVERTED} if kernels < len(GRID) else set()) == others
@@ -142,10 +146,12 @@ def test_cuda_converts_every_pair_of_heads_that_no_vector_kernel_has(
     """By ``ggml-cuda/fattn.cu``; no such log was seen, and there is no line of it."""
     pairs = [Pair("f16", "f16"), Pair("q8_0", "q8_0"), Pair("bf16", "bf16")]
     told = surveyed(tmp_path, "cuda", pairs=pairs, fa_quants="all", head=head)
-    others = [p for p in pairs if told.attention(p) is Attention.CONVERTED]
+    others = [
+        p for p in pairs if told.expected_attention_place(p) is Attention.CONVERTED
+    ]
 
     assert converted == len(others)
-    assert Attention.KERNEL is told.attention(pairs[0])
+    assert Attention.KERNEL is told.expected_attention_place(pairs[0])
     assert {True} >= {NO_BUILD in told.pairs[pair].evidence for pair in others}
     assert "" == told.cure
 
@@ -158,8 +164,8 @@ def test_a_cuda_build_that_tells_no_kernels_leaves_the_place_open(tmp_path):
     f16, mixed = Pair("f16", "f16"), Pair("q8_0", "q4_0")
     told = surveyed(tmp_path, "cuda", pairs=[f16, mixed])
 
-    assert Attention.KERNEL is told.attention(f16)
-    assert told.attention(mixed) is None
+    assert Attention.KERNEL is told.expected_attention_place(f16)
+    assert told.expected_attention_place(mixed) is None
     assert "" == told.refusal(mixed)
 
 
@@ -186,7 +192,7 @@ def test_a_refusal_is_asked_for_until_the_log_says_why(tmp_path, golden):
     told = surveyed(tmp_path, "mla", pairs=[Pair("q8_0", "q8_0"), pair])
 
     assert golden == (told.refusal(pair), told.pairs[pair].evidence)
-    assert told.attention(pair) is None
+    assert told.expected_attention_place(pair) is None
     assert not told.unknown
     assert 4 == len(calls(tmp_path))
 
@@ -276,7 +282,7 @@ def test_the_real_program_answers_for_each_pair_of_the_built_in_model(
 ):
     tool = installation.Program(llama_server.with_name(installation.FIT_PARAMS))
     model = ModelSpec(weights=read_weights_from_headers(nano), name="nano")
-    asked = survey.Surveyor.of(
+    asked = survey.Surveyor.of_installed_tool(
         tool, installation.ask_server_facts(installation.Program(llama_server)), model
     )
     told = asked.survey(GRID, context=1024, log=tmp_path / "log")

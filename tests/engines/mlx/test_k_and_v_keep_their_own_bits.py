@@ -315,7 +315,7 @@ def test_a_rotating_cache_holds_what_mlx_lm_s_holds(key):
         packed, plain = ours.update_and_fetch(*new), theirs.update_and_fetch(*new)
 
         for packing, one, expected in zip((key, FOUR), packed, plain, strict=True):
-            assert same(packing.pack(expected), one)
+            assert same(packing.stored_arrays(expected), one)
 
 
 def test_several_tokens_at_once_see_the_first_ones_and_a_full_window():
@@ -357,7 +357,9 @@ def test_a_plain_rotating_cache_can_be_quantized_after_it_has_wrapped(count):
     assert plain.offset == made.offset
     more = values(1, 7), values(1, 8)
     packed, expected = made.update_and_fetch(*more), plain.update_and_fetch(*more)
-    assert same((EIGHT.pack(expected[0]), FOUR.pack(expected[1])), packed)
+    assert same(
+        (EIGHT.stored_arrays(expected[0]), FOUR.stored_arrays(expected[1])), packed
+    )
 
 
 @pytest.mark.parametrize("plain", [KVCache, lambda: RotatingKVCache(16, keep=4)])

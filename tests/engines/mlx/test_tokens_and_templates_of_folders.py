@@ -13,7 +13,7 @@ from tokenizers.processors import TemplateProcessing
 
 from codeneedle.engines.engine import ModelSpec
 from codeneedle.engines.llama_cpp.engine import LlamaCpp
-from codeneedle.engines.llama_cpp.installation import ask_server_facts, find_tools
+from codeneedle.engines.llama_cpp.installation import ask_server_facts, locate_tools
 from codeneedle.engines.mlx.tokens import TextModel
 from codeneedle.models.weights import read_weights_from_headers
 
@@ -130,7 +130,7 @@ def test_bytes_that_are_no_letters_are_spelled_as_letters(tmp_path):
 @pytest.mark.real
 def test_a_language_model_has_the_tokens_that_llama_server_counts(smollm2, tmp_path):
     header = read_weights_from_headers(smollm2)
-    tools = find_tools()
+    tools = locate_tools()
     model = ModelSpec(weights=header, name="smollm2")
     engine = LlamaCpp(tools=tools, facts=ask_server_facts(tools.server), model=model)
     ours = TextModel(converted(header))

@@ -39,7 +39,7 @@ def test_an_endpoint_is_asked_as_it_is():
             assert 2 == len(served.effective().cache_evidence.fingerprints)
             assert served.peak_rss_bytes() is None
             assert served.device_bytes() is None
-            assert not served.ends_within(0)
+            assert not served.wait_for_end(0)
 
     assert {Pair("q8_0", "q4_0")} == made.cache_types().pairs
     assert ("--url", server.url) == served.command[:2]
@@ -100,7 +100,10 @@ def mlx_lm_server(tmp_path_factory):
     )
     url = f"http://127.0.0.1:{port}/v1"
     with OpenAi(url) as client:
-        while client.readiness(health="/health") is not Readiness.READY:
+        while (
+            client.ask_readiness_and_adopt_model(health="/health")
+            is not Readiness.READY
+        ):
             assert child.poll() is None
             nap()
     yield url

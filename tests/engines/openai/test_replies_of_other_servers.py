@@ -194,7 +194,7 @@ def test_a_server_is_ready_when_it_is_well_and_lists_the_model(
     talk, faults, health, seen
 ):
     with endpoint(*faults) as server, talk(server) as client:
-        assert seen is client.readiness(health=health)
+        assert seen is client.ask_readiness_and_adopt_model(health=health)
 
 
 def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
@@ -202,13 +202,13 @@ def test_a_model_of_ollama_is_known_without_its_tag(talk, monkeypatch):
     monkeypatch.setattr(fake_openai, "MODEL", f"{MODEL}:latest")
 
     with endpoint() as server, talk(server) as client:
-        assert Readiness.READY is client.readiness(health="")
+        assert Readiness.READY is client.ask_readiness_and_adopt_model(health="")
 
 
 def test_a_model_without_a_name_is_the_first_that_is_listed(talk):
     with endpoint() as server, talk(server) as client:
         client.model = ""
-        client.readiness(health="")
+        client.ask_readiness_and_adopt_model(health="")
 
     assert MODEL == client.model
 

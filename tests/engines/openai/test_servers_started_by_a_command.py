@@ -337,7 +337,7 @@ def test_a_server_that_does_not_count_stops_the_sweep(tmp_path):
 
 def made_server(*, log=None, child=None, **client):
     """A server of a command whose client says what *client* has."""
-    answers = SimpleNamespace(prompt_tokens=len, **client)
+    answers = SimpleNamespace(ask_prompt_token_count=len, **client)
     return CommandServer(client=answers, command=(), log=log, child=child)
 
 

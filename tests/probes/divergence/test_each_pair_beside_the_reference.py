@@ -179,7 +179,7 @@ def test_a_real_full_disk_is_noticed(tmp_path, llama_server, monkeypatch):
     """With writes beyond 200 KB refused, the real tool exits 0 and says nothing."""
     # The setup is a made one: it names other weights.
     monkeypatch.setattr(runner, "refuse_replaced", lambda *_, **__: None)
-    real = installation.find_tools(llama_server=llama_server).perplexity
+    real = installation.locate_tools(llama_server=llama_server).perplexity
     limited = script(
         tmp_path / "limited", f"trap '' XFSZ\nulimit -f 200\nexec {real} \"$@\""
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from codeneedle.probes.evaluation import readers
-from codeneedle.probes.evaluation.readers import Unreadable, find_reader_and_samples
+from codeneedle.probes.evaluation.readers import Unreadable, read_samples_of_known_tool
 from codeneedle.probes.evaluation.record import Sample
 
 PAGE = Path(__file__).parents[3] / "docs/your-own.md"
@@ -45,7 +45,7 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
             Sample(id="c", score=0.0, error="no reply"),
             Sample(id="d", score=0.0, error="no score"),
         ),
-    ) == find_reader_and_samples(tmp_path)
+    ) == read_samples_of_known_tool(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -64,32 +64,32 @@ def test_lines_hold_ids_scores_groups_seeds_and_errors(tmp_path):
 )
 def test_damaged_lines_are_no_scores(tmp_path, objects, golden):
     with pytest.raises(Unreadable) as caught:
-        find_reader_and_samples(lines(tmp_path, *objects))
+        read_samples_of_known_tool(lines(tmp_path, *objects))
     assert golden == str(caught.value)
 
 
 def test_a_line_that_nests_too_deep_is_no_score(tmp_path):
     """Versions of Python say so in different words."""
     with pytest.raises(Unreadable, match="line 1: "):
-        find_reader_and_samples(lines(tmp_path, "[" * 5000))
+        read_samples_of_known_tool(lines(tmp_path, "[" * 5000))
 
 
 def test_two_tries_of_a_sample_have_seeds(tmp_path):
     lines(tmp_path, *({"id": "a", "score": 1, "seed": at} for at in range(3)))
 
-    assert 3 == len(find_reader_and_samples(tmp_path)[1])
+    assert 3 == len(read_samples_of_known_tool(tmp_path)[1])
 
 
 def test_results_that_are_not_there_are_told_with_what_is(tmp_path, golden):
     with pytest.raises(Unreadable) as caught:
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
     assert golden == str(caught.value)
     (tmp_path / "trace\x1b.txt").touch()
     with pytest.raises(Unreadable, match=r"only trace\\x1b.txt"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
     (tmp_path / "1.eval").touch()
     with pytest.raises(Unreadable) as caught:
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
     assert "--log-format json" in caught.value.hint
 
 
@@ -99,16 +99,16 @@ def test_a_file_or_a_number_of_samples_beyond_the_limit_is_refused(
     lines(tmp_path, *({"id": at, "score": 1} for at in range(9)))
     monkeypatch.setattr(readers, "MOST_SAMPLES", 8)
     with pytest.raises(Unreadable, match="more than 8 samples"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
     os.truncate(tmp_path / "results.jsonl", readers.FILE_LIMIT_BYTES + 1)
     with pytest.raises(Unreadable, match=r"results.jsonl has "):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
 
 def test_texts_are_stored_in_one_line_of_limited_length(tmp_path):
     lines(tmp_path, '{"id": "a\\n\\tb", "error": "' + "x" * 999 + '"}')
 
-    (sample,) = find_reader_and_samples(tmp_path)[1]
+    (sample,) = read_samples_of_known_tool(tmp_path)[1]
 
     assert ("a b", readers.ID_LENGTH) == (sample.id, len(sample.error))
 
@@ -117,7 +117,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "results.jsonl")
 
     with pytest.raises(Unreadable, match="wrote no"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
 
 # What tools write
@@ -125,7 +125,7 @@ def test_a_pipe_is_not_waited_for(tmp_path):
 
 def test_samples_of_lm_eval_are_read_filter_by_filter():
     """Version 0.4.13: a sample has a row for each filter, which is a group."""
-    reader, samples = find_reader_and_samples(WRITTEN / "lm-eval")
+    reader, samples = read_samples_of_known_tool(WRITTEN / "lm-eval")
 
     assert "lm-eval" == reader
     assert 8 == len(samples)
@@ -158,14 +158,14 @@ def test_a_metric_of_lm_eval_that_is_an_error_is_turned_round(
     file = tmp_path / "results_2026-11-01T00-00-00.json"
     file.write_text(json.dumps(results), encoding="utf-8")
 
-    _, (sample,) = find_reader_and_samples(tmp_path, "lm-eval")
+    _, (sample,) = read_samples_of_known_tool(tmp_path, "lm-eval")
 
     assert score == sample.score
 
 
 def test_samples_of_inspect_ai_are_read_epoch_by_epoch():
     """Version 0.3.285: two epochs of two samples, in JSON."""
-    reader, samples = find_reader_and_samples(WRITTEN / "inspect")
+    reader, samples = read_samples_of_known_tool(WRITTEN / "inspect")
 
     assert "inspect" == reader
     assert [
@@ -193,7 +193,8 @@ def test_values_of_inspect_ai_are_scores(tmp_path, value, score):
         sample["scores"]["includes"]["value"] = value
 
     assert (
-        score == find_reader_and_samples(changed_inspect(tmp_path, change))[1][0].score
+        score
+        == read_samples_of_known_tool(changed_inspect(tmp_path, change))[1][0].score
     )
 
 
@@ -205,14 +206,14 @@ def test_an_evaluation_of_inspect_ai_that_did_not_end_is_a_gap(tmp_path, status)
     (tmp_path / "log.json").write_text(json.dumps(log), encoding="utf-8")
 
     with pytest.raises(Unreadable, match=f"is not done: {status}"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
 
 def test_a_sample_of_inspect_ai_that_failed_scores_0_with_its_error(tmp_path):
     def change(sample):
         sample["scores"], sample["error"] = None, {"message": "no reply"}
 
-    first = find_reader_and_samples(changed_inspect(tmp_path, change))[1][0]
+    first = read_samples_of_known_tool(changed_inspect(tmp_path, change))[1][0]
 
     assert (0.0, "no reply") == (first.score, first.error)
 
@@ -223,7 +224,7 @@ def test_values_of_inspect_ai_that_are_no_score_are_refused(tmp_path, value):
         sample["scores"]["includes"]["value"] = value
 
     with pytest.raises(Unreadable, match="the score of '"):
-        find_reader_and_samples(changed_inspect(tmp_path, change))
+        read_samples_of_known_tool(changed_inspect(tmp_path, change))
 
 
 def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
@@ -232,12 +233,12 @@ def test_aggregated_metrics_of_lm_eval_are_refused(tmp_path):
     (tmp_path / "samples_wikitext.jsonl").write_text(json.dumps(row))
 
     with pytest.raises(Unreadable, match=r"\(word_perplexity\) is no number"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
 
 def test_results_of_promptfoo_are_read_test_by_test():
     """Version 0.121.20."""
-    reader, samples = find_reader_and_samples(WRITTEN / "promptfoo")
+    reader, samples = read_samples_of_known_tool(WRITTEN / "promptfoo")
 
     assert "promptfoo" == reader
     assert [
@@ -257,7 +258,7 @@ def promptfoo(folder, *results):
     ]
     file = {"results": {"version": 3, "results": made}}
     (folder / "out.json").write_text(json.dumps(file))
-    return find_reader_and_samples(folder)[1]
+    return read_samples_of_known_tool(folder)[1]
 
 
 def graded(reason, *, score=0, **more):
@@ -347,7 +348,7 @@ def test_a_scorer_of_inspect_ai_that_found_no_grade_gives_no_score(tmp_path):
             "explanation": "Grade not found in model output: 503",
         }
 
-    first = find_reader_and_samples(changed_inspect(tmp_path, change))[1][0]
+    first = read_samples_of_known_tool(changed_inspect(tmp_path, change))[1][0]
 
     assert first.error.startswith("Grade not found")
 
@@ -358,7 +359,7 @@ def test_a_sample_of_inspect_ai_that_ran_out_of_time_has_no_score(tmp_path, gold
     def change(sample):
         sample["limit"] = {"type": "time", "limit": 60}
 
-    first, *others = find_reader_and_samples(changed_inspect(tmp_path, change))[1]
+    first, *others = read_samples_of_known_tool(changed_inspect(tmp_path, change))[1]
 
     assert golden == first.error
     assert not any(sample.error for sample in others)
@@ -379,12 +380,12 @@ def test_the_example_of_its_page_converts_what_no_reader_knows(tmp_path, monkeyp
     state = {"id": "aime", "task_states": {"total": 4, "cases": cases}}
     (tmp_path / "llama-eval-state.json").write_text(json.dumps(state))
     with pytest.raises(Unreadable, match=r"wrote no results\.jsonl"):
-        find_reader_and_samples(tmp_path)
+        read_samples_of_known_tool(tmp_path)
 
     monkeypatch.chdir(tmp_path)
     exec(example, {})  # noqa: S102 - our own page
 
-    reader, samples = find_reader_and_samples(tmp_path)
+    reader, samples = read_samples_of_known_tool(tmp_path)
     assert "lines" == reader
     assert [1.0, 0.0, 0.0, 0.0] == [each.score for each in samples]
     assert {"problem 7"} == {each.group for each in samples}
@@ -395,7 +396,7 @@ def test_a_reader_that_is_named_reads_nothing_else(tmp_path, golden):
     lines(tmp_path, {"id": "a", "score": 1})
 
     with pytest.raises(Unreadable) as caught:
-        find_reader_and_samples(tmp_path, "lm-eval")
+        read_samples_of_known_tool(tmp_path, "lm-eval")
     assert golden == str(caught.value)
 
 
@@ -418,4 +419,4 @@ def test_a_score_of_any_length_is_a_gap(name, text, tmp_path):
     (tmp_path / name).write_text(text)
 
     with pytest.raises(readers.Unreadable):
-        readers.find_reader_and_samples(tmp_path)
+        readers.read_samples_of_known_tool(tmp_path)

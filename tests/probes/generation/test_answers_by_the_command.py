@@ -11,7 +11,7 @@ from calls import called
 from started_sweeps import going, until
 
 from codeneedle.probes.generation.probe import PROBE
-from codeneedle.probes.generation.prompts import built_in_prompts
+from codeneedle.probes.generation.prompts import make_built_in_prompts
 
 pytestmark = pytest.mark.real
 
@@ -110,7 +110,7 @@ def test_a_template_with_tools_and_thinking_gets_both(tmp_path, nano):
 
     assert 0 == done.returncode, done.stderr
     assert "allowed" == asked["thinking"]
-    expected = {each.name: hashed(offered(each)) for each in built_in_prompts(42)}
+    expected = {each.name: hashed(offered(each)) for each in make_built_in_prompts(42)}
     assert expected == {each["name"]: each["sha256"] for each in asked["prompts"]}
 
 

@@ -6,15 +6,18 @@ import json
 import pytest
 
 from codeneedle.errors import BadInput
-from codeneedle.probes.generation.prompts import built_in_prompts, read_hash_and_prompts
+from codeneedle.probes.generation.prompts import (
+    make_built_in_prompts,
+    read_hash_and_prompts,
+)
 from codeneedle.probes.generation.record import OWN, WORDING
 
 
 def test_own_prompts_follow_from_the_seed_alone():
     first, again, other = (
-        built_in_prompts(42),
-        built_in_prompts(42),
-        built_in_prompts(7),
+        make_built_in_prompts(42),
+        make_built_in_prompts(42),
+        make_built_in_prompts(7),
     )
 
     assert first == again
@@ -25,7 +28,9 @@ def test_own_prompts_follow_from_the_seed_alone():
 
 def test_the_bytes_of_own_prompts_are_pinned():
     """Who changes one raises the version that setups hold."""
-    every = (prompt.sha256 for seed in range(200) for prompt in built_in_prompts(seed))
+    every = (
+        prompt.sha256 for seed in range(200) for prompt in make_built_in_prompts(seed)
+    )
     digest = hashlib.sha256("".join(every).encode()).hexdigest()
 
     assert (2, "932d5a12f9418acf") == (WORDING, digest[:16])
@@ -39,7 +44,7 @@ def test_errors_name_the_file_of_a_prompt_or_the_probe_that_it_comes_with(tmp_pa
         second.error_source,
         second.is_built_in_prompt,
     )
-    first, *_ = built_in_prompts(42)
+    first, *_ = make_built_in_prompts(42)
     assert (f"--probe generation, prompt {first.name}", True) == (
         first.error_source,
         first.is_built_in_prompt,

@@ -373,7 +373,7 @@ def test_remarks_tell_the_floor_and_what_is_out(golden):
         generation_record("q4_0/q4_0", OTHER),
     )
 
-    run = Run(name="a/b", setup=SETUP, records=()).with_records(records)
+    run = Run(name="a/b", setup=SETUP, records=()).with_every_record(records)
 
     assert golden == PROBE.remarks(run)
 

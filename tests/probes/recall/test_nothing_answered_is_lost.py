@@ -141,7 +141,7 @@ def test_each_answer_is_kept_at_once(tmp_path):
     engine, kept = FakeEngine(), []
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
-    context.keep = kept.append
+    context.store_observation_so_far = kept.append
 
     found = PROBE.measure(context)
 
@@ -158,7 +158,7 @@ def test_nothing_is_kept_until_there_is_an_answer(tmp_path):
     )
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
-    context.keep = kept.append
+    context.store_observation_so_far = kept.append
 
     PROBE.measure(context)
 
@@ -170,7 +170,7 @@ def test_a_cell_goes_on_from_what_was_answered(after, tmp_path):
     engine, kept = FakeEngine(), []
     engine.server = FakeServer(engine)
     context = made_context(tmp_path, engine)
-    context.keep = kept.append
+    context.store_observation_so_far = kept.append
     whole = seen(PROBE.measure(context))
 
     engine.server = FakeServer(engine)

@@ -281,5 +281,5 @@ def test_what_was_read_is_compared_with_no_other_and_what_is_written_does_not_co
         PROBE.deciding_settings(setup) for setup in setups
     ]
     assert [False, False, True] == [
-        settings_of(setup).reads_right_lines for setup in setups
+        settings_of(setup).reads_instead_of_forcing for setup in setups
     ]

@@ -20,7 +20,7 @@ from made_records import (
 from codeneedle.engines.messages import Forced
 from codeneedle.probes.recall import rounds
 from codeneedle.probes.recall.alignment import Mark
-from codeneedle.probes.recall.record import ForcedAnswer, recall_of
+from codeneedle.probes.recall.record import RightLineAnswer, recall_of
 from codeneedle.probes.recall.rounds import (
     Margins,
     ScoredRound,
@@ -182,7 +182,7 @@ def forced(*leads, lines=("ab", "", "    cd", "ef")):
     needle = replace(made_needle(), lines=lines)
     length = len("\n".join(lines))
     leads = (*leads, *(1.0 for _ in range(length - len(leads))))
-    return ForcedAnswer(
+    return RightLineAnswer(
         needle,
         Forced(
             logprobs=(-0.5,) * length,
@@ -212,14 +212,14 @@ def test_a_token_that_spans_a_line_break_is_of_the_line_in_which_it_ends():
         found.scores, logprobs=(0, 0, 0), leads=(1, -1, 1), ends=(2, 8, 13)
     )
 
-    assert 1 == ForcedAnswer(found.needle, spanning).lines_before_break
+    assert 1 == RightLineAnswer(found.needle, spanning).lines_before_break
 
 
 def test_a_first_token_that_completes_no_character_is_of_the_first_line():
     found = forced(lines=("ab", "cd"))
     parts = replace(found.scores, logprobs=(0, 0), leads=(-1, 1), ends=(0, 5))
 
-    assert 0 == ForcedAnswer(found.needle, parts).lines_before_break
+    assert 0 == RightLineAnswer(found.needle, parts).lines_before_break
 
 
 def test_a_line_is_right_if_all_of_its_tokens_are_first_choices():

@@ -23,7 +23,7 @@ from made_records import (
 from codeneedle.corpora.needles import NeedleFacts
 from codeneedle.probes.metrics import cell_value
 from codeneedle.probes.observations import Answer
-from codeneedle.probes.recall.metrics import FORCED, METRICS, forced_metrics
+from codeneedle.probes.recall.metrics import FORCED, METRICS, right_line_metrics
 from codeneedle.probes.recall.probe import PROBE
 from codeneedle.probes.recall.settings import RecallSettings, Way, settings_of
 from codeneedle.records.record import BadRecord, Setup
@@ -155,7 +155,7 @@ def test_forced_lines_have_a_value_for_each_function_that_was_scored() -> None:
     lost = lost_round(second, "no probabilities")
     rounds = [made_forced(first, behind=[3]), lost, made_forced(third, logprob=-0.25)]
     record = made_record("q8_0/q4_0", [], forced=rounds)
-    metrics = {metric.name: metric for metric in forced_metrics(SETUP)}
+    metrics = {metric.name: metric for metric in right_line_metrics(SETUP)}
 
     found = {name: metric.values(record, SETUP) for name, metric in metrics.items()}
 
@@ -321,4 +321,4 @@ def test_forced_recall_is_the_headline_where_it_was_asked(
     setup = of_recall(way=way)
 
     assert expected == PROBE.metrics_of(setup)[0].name
-    assert (expected == "matched") == (forced_metrics(setup) == ())
+    assert (expected == "matched") == (right_line_metrics(setup) == ())

@@ -272,7 +272,7 @@ def test_speeds_taken_beside_many_programs_are_said_to_be_such(made_run, monkeyp
 @pytest.mark.skipif(sys.platform != "linux", reason="others have no such limit")
 def test_a_depth_that_the_real_one_cannot_hold_is_a_gap(tmp_path, llama_server):
     """With little address space, the cache of millions of tokens does not fit."""
-    real = installation.find_tools(llama_server=llama_server).bench
+    real = installation.locate_tools(llama_server=llama_server).bench
     binary = script(tmp_path / "little", f'ulimit -v 900000; exec {real} "$@"')
     chosen = ThroughputSettings(depths=(0, 3_000_000), repetitions=1)
 

@@ -18,7 +18,7 @@ from codeneedle.probes.transcript.rendering import (
     NO_JSON,
     NOT_TAKEN,
     Kind,
-    field_text,
+    field_text_or_none,
     parts_and_dropped_fields,
     render_assistant_turns,
 )
@@ -252,7 +252,7 @@ def test_arguments_are_recognized_however_a_template_writes_them(rendered):
     assert () == dropped
     assert {Kind.TOOL} == {part.kind for part in parts}
     for part in parts:
-        shown = field_text(turn, part.field, part.end - part.start)
+        shown = field_text_or_none(turn, part.field, part.end - part.start)
         assert not part.field or rendered[part.start : part.end] == shown
 
 

@@ -134,7 +134,7 @@ def test_what_is_observed_is_kept_by_conversation(tmp_path):
     kept = []
     two = [made_conversation(1), made_conversation(1, seed=1)]
 
-    measured(made_run(tmp_path, two), keep=kept.append)
+    measured(made_run(tmp_path, two), store_observation_so_far=kept.append)
 
     assert [["1"], ["1", "2"]] == [[*each["answers"]] for each in kept]
 
