@@ -47,7 +47,6 @@ from codeneedle.report.display import display_of
 from codeneedle.report.losses import Losses
 from codeneedle.report.shown import (
     ERROR,
-    NOT_RUN,
     REFERENCE_MARK,
     SET,
     Shown,
@@ -468,9 +467,8 @@ def mark_meaning_lines(
         drawn: By sign, how marks look that are drawn and not written; empty for those
             that other lines tell of.
     """
-    for sign, meaning in legend(shown):
-        word = drawn.get(sign, NOT_RUN.meaning if sign == NOT_RUN.sign else sign)
-        if word and meaning != NOT_RUN.meaning:
+    for sign, meaning in legend(shown, is_spelled=True):
+        if word := drawn.get(sign, sign):
             yield f"{word}: {meaning}"
 
 

@@ -237,7 +237,10 @@ def _grid_object(name: str, label: str, shown: Sequence[Shown]) -> dict[str, Any
         "k": list(map(escape_invisible, k_types)),
         "v": list(map(escape_invisible, v_types)),
         "cells": list(map(_cell_as_list, shown)),
-        "legend": [[_sign_on_page(sign), meaning] for sign, meaning in legend(shown)],
+        "legend": [
+            [_sign_on_page(sign), meaning]
+            for sign, meaning in legend(shown, is_spelled=True)
+        ],
     }
 
 

@@ -96,11 +96,22 @@ class Shown:
         return f"{bold}{readable_text_colour(*self.ground)} on {hex_of(self.ground)}"
 
 
-def legend(shown: Iterable[Shown]) -> list[tuple[str, str]]:
-    """Each meaning of marks that occur, once, in order, with the pairs that have it."""
+def legend(
+    shown: Iterable[Shown], *, is_spelled: bool = False
+) -> list[tuple[str, str]]:
+    """
+    Each meaning of marks that occur, once, in order, with the pairs that have it.
+
+    Args:
+        shown: What has the marks.
+        is_spelled: Whether `Shown.spelled_text` is shown, which says itself what was
+            not run.
+    """
     found: dict[str, tuple[NumberMark, dict[Pair, None]]] = {}
     for value in shown:
         for mark in value.marks:
+            if is_spelled and mark == NOT_RUN:
+                continue
             _, pairs = found.setdefault(mark.meaning, (mark, {}))
             pairs[value.pair] = None
     return [

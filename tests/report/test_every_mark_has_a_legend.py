@@ -46,8 +46,10 @@ from codeneedle.report.receipt import receipt_of, receipts_document
 from codeneedle.report.shown import (
     DECISIONS,
     ERROR,
+    NOT_RUN,
     NOT_RUN_WORD,
     STATUS_WORDS,
+    Shown,
     legend,
     pivot,
     shown_cells,
@@ -338,3 +340,11 @@ def test_what_stands_below_a_loss_is_explained(name):
     words = {word.rstrip(",") for each in found for word in each.below.split()}
     assert set() == words - {sign for sign, _ in legend(found)} - {"reference"}
     assert {*DECISIONS} & words
+
+
+def test_what_is_spelled_where_there_is_room_needs_no_legend():
+    dot = Shown(pair=Pair("f16", "f16"), text=NOT_RUN_WORD, marks=(NOT_RUN, ERROR))
+
+    (_, error) = legend([dot])
+
+    assert [error] == legend([dot], is_spelled=True)
