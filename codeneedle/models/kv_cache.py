@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from typing import cast
 
 from codeneedle.cache_types import BITS_PER_ELEMENT, BLOCK_SIZE, Pair, precision_key
 from codeneedle.models.weights import Weights
@@ -426,7 +427,8 @@ def longest_context(
         return None
 
     def fits(context: int) -> bool:
-        cache = caches.cache_bytes_at(context, pair) or 0
+        # Where it is known at one context, it is at each up to theirs.
+        cache = cast("float", caches.cache_bytes_at(context, pair))
         beside = bytes_beside_weights_and_cache(weights, context, buffers=buffers)
         return weights.size_bytes + cache + beside <= room.size_bytes
 

@@ -419,7 +419,7 @@ class Frame:
     """What a chat template puts before, between and behind the texts of messages."""
 
     pieces: tuple[str, ...]  # one more than there are messages
-    is_trimmed: bool = False  # whether texts lose the white space around them
+    is_trimmed: bool  # whether texts lose the white space around them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

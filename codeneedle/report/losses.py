@@ -40,7 +40,7 @@ KINDS = (
     {LossKind.ANSWERS},
 )
 """
-Kinds of losses that have one unit; the first that was measured is shown.
+Kinds of losses that have one unit and limit; the first that was measured is shown.
 
 Divergence is a change, not a loss.
 """
@@ -246,7 +246,7 @@ def _deciding_or_worst_row(
     if leading and leading.kind in kinds:
         return leading
     rows = [row for row in result.metric_results if row.kind in kinds]
-    return max(rows, key=lambda row: row.bounds.high / row.limit, default=None)
+    return max(rows, key=lambda row: row.bounds.high, default=None)
 
 
 def _loss_noun(row: MetricResult) -> str:

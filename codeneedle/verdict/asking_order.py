@@ -4,6 +4,7 @@ beyond the limit rules out, and among how many pairs the error is shared.
 """
 
 import bisect
+import itertools
 import math
 import tomllib
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -137,7 +138,7 @@ def differently_calibrated_probes(setups: Sequence[Setup]) -> tuple[str, ...]:
 
 
 def _values_differ(values: Sequence[object]) -> bool:
-    return any(value != values[0] for value in values)
+    return any(one != other for one, other in itertools.pairwise(values))
 
 
 def order_of(run: Run) -> Order | None:

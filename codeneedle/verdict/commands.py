@@ -40,9 +40,9 @@ def how_to_decide_phrases(
         options = limit_options(verdict)
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
-    functions = max(FURTHER.units_at_looks(setup), default=0)
+    functions = max(FURTHER.units_at_looks(setup))
     whole = setup.corpus.functions_before
-    context = pad_context(-(-setup.context * needed // max(functions, 1)))
+    context = pad_context(-(-setup.context * needed // functions))
     asked = ("--functions", str(needed), "--context", str(context))
     if setup.corpus.is_trimmed and functions < needed <= whole:
         command = new_run_command(verdict, *asked)

@@ -700,9 +700,7 @@ def _metrics_with_finest_reference(
 ) -> list[MetricUnits]:
     """Those of *measured* whose reference is the most precise of all."""
     references = [each.reference for each in measured if each.reference]
-    if not references:
-        return [*measured]
-    finest = most_precise(references)
+    finest = most_precise(references) if references else None
     return [each for each in measured if each.reference == finest]
 
 

@@ -103,7 +103,7 @@ def seconds_for_goals(run: Run, goals: Mapping[Pair, int]) -> float:
 
 
 def expected_cell_s(
-    record: CellRecord, setup: Setup, goal: int = 0, known: int = 0
+    record: CellRecord, setup: Setup, goal: int, known: int = 0
 ) -> float:
     """
     Seconds of a cell like that of *record*, under *setup*.

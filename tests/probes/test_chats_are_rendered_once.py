@@ -114,7 +114,7 @@ def test_a_conversation_is_rendered_as_on_the_day_on_which_a_run_began():
 
 
 def test_a_thought_that_the_template_opens_is_closed():
-    frame = Frame(("<user>", "<assistant><think>\n"))
+    frame = Frame(("<user>", "<assistant><think>\n"), is_trimmed=False)
     setup = replace(made_setup(), prompt_form="chat", frames={"user": frame})
     question = build_request(setup, prompt="", messages=(USER,), tokens=8)
 
@@ -123,7 +123,8 @@ def test_a_thought_that_the_template_opens_is_closed():
 
 def test_folders_go_on_with_the_first_day_and_are_not_merged_with_another():
     one, two = (
-        replace(made_setup(), frames={"user": Frame((day, ""))}) for day in ("26", "27")
+        replace(made_setup(), frames={"user": Frame((day, ""), is_trimmed=False)})
+        for day in ("26", "27")
     )
 
     assert [("rendered chat", "26", "27")] == [*setup_differences(one, two)]

@@ -444,6 +444,18 @@ def test_a_folder_of_somebody_else_is_named_wherever_it_shuts_a_run_off(
         assert str(shut) in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["jquery/m", ""])
+def test_a_folder_of_somebody_else_does_not_matter_to_a_name_of_another(
+    tmp_path, monkeypatch, name
+):
+    shut = tmp_path / "tiny"
+    shut.mkdir()
+    monkeypatch.setattr(os, "access", lambda path, _mode: Path(path) != shut)
+
+    with pytest.raises(BadInput):
+        find_stores_or_refuse(tmp_path, name)
+
+
 def test_an_unknown_name_is_answered_with_the_nearest(tmp_path):
     make_run(tmp_path, "jquery", "m")
 

@@ -24,7 +24,7 @@ from codeneedle.records.comparability import (
     setup_identity,
     setup_identity_for_probe,
 )
-from codeneedle.records.record import ForeignRecord, Key, as_json
+from codeneedle.records.record import ForeignRecord, Key, ModelFacts, as_json
 
 THROUGHPUT = {"depths": [0], "repetitions": 3}
 
@@ -103,6 +103,17 @@ def test_a_setup_gets_the_functions_of_a_setup_that_asks_for_some():
         == list(setup_differences(BARE, SETUP))
         == list(setup_differences(SETUP, BARE))
     )
+
+
+def test_a_run_folder_keeps_what_it_knows_of_its_model_and_else_learns_it():
+    known, renamed, unknown = (
+        replace(SETUP, model=ModelFacts(name=name)) for name in ("a", "b", "")
+    )
+
+    assert ["a", "a", "a"] == [
+        merge_compatible_setups(stored, wanted).model.name
+        for stored, wanted in ((known, renamed), (known, unknown), (unknown, known))
+    ]
 
 
 def test_what_is_asked_of_a_text_is_no_part_of_its_identity():

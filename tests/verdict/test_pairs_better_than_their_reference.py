@@ -218,6 +218,16 @@ def test_a_larger_limit_accepts_a_gain():
     assert Decision.WITHIN is loose.result(Pair.parse(GOOD)).decision
 
 
+def test_right_tokens_that_a_pair_may_gain_by_chance_leave_it_within():
+    """The mean gain is beyond the limit, and the interval reaches into it."""
+    chance = tuple(-0.015 + 0.02 * (-1) ** at for at in range(16))
+    losses = {GOOD: chance, MIDDLE: WITHIN, "q8_0/q5_1": WITHIN}
+    result = judge(losing_run(losses)).result(Pair.parse(GOOD))
+
+    assert result.leading_result.gain.mean < -result.leading_result.limit
+    assert (Decision.WITHIN, ()) == (result.decision, (*result.leading_result.doubts,))
+
+
 def wins_and_losses(samples, flips):
     """An evaluation in which pairs lose and win so many of half-right *samples*."""
     was = [1.0] * (samples // 2) + [0.0] * (samples // 2)

@@ -7,6 +7,7 @@ import pytest
 from made_evaluations import REFERENCE, evaluated, failing, with_scores
 from made_losses import BEYOND, WITHIN, losing_run, repeated
 from made_records import asking_recall, made_run, made_setup, sized
+from made_verdicts import with_klds, written
 
 from codeneedle.cache_types import Pair
 from codeneedle.probes.metrics import samples_needed
@@ -299,6 +300,20 @@ def test_scores_lead_before_answers_where_no_right_tokens_were_measured():
     (result,) = found.compared_results
     assert ["matched", "eval"] == [row.metric.name for row in result.metric_results]
     assert ["eval"] == [row.metric.name for row in found.results_of_main_metric]
+
+
+def test_answers_lead_before_changes_of_what_is_likely():
+    found = judge(with_klds(written(), {"q8_0/q8_0": 0.001}))
+    results = [
+        replace(result, metric_results=result.metric_results[::-1])
+        for result in found.results
+    ]
+
+    assert "kld" == results[-1].metric_results[0].metric.name
+    assert {"matched"} == {
+        row.metric.name
+        for row in replace(found, results=tuple(results)).results_of_main_metric
+    }
 
 
 def test_samples_that_differ_by_little_are_not_said_to_need_as_many_as_if_by_all():

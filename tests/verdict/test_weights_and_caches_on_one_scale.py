@@ -254,6 +254,17 @@ class TestJudging:
 
         assert "Q6_K q8_0/q8_0" == name(verdict.chosen)
 
+    def test_a_candidate_whose_loss_has_no_upper_end_is_never_set(self):
+        """One unit tells no spread."""
+        runs = [run_of("Q8_0", {FULL: 0.0}), run_of("Q6_K", {FULL: 0.004})]
+        record = losing(runs[1].setup, FULL, [0.004] + [None] * 15)
+        one = [runs[0], replace(runs[1], records=(record,))]
+        most = int(result_of(judged(runs), f"Q6_K {FULL}").memory_bytes) + 1
+
+        assert [f"Q6_K {FULL}", None] == [
+            name(judged(each, most).chosen) for each in (runs, one)
+        ]
+
     def test_questions_that_the_reference_was_not_asked_do_not_count(self):
         runs = three_runs()
         asked = [

@@ -407,7 +407,7 @@ def row_fault(stored: Stored, vocabulary: int) -> str:
     except NoScore as error:
         return str(error)
     total = float(np.exp(low + scale * values.astype(np.float64)).sum())
-    if not abs(total - 1) <= SLACK:
+    if not math.isclose(total, 1, abs_tol=SLACK):
         return f"its probabilities add up to {total:.3f}"
     return ""
 

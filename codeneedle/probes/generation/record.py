@@ -61,7 +61,7 @@ class PromptFacts:
     sha256: str  # hash of what is sent, in UTF-8
 
 
-class GenerationSettings(Struct, frozen=True, forbid_unknown_fields=True):
+class GenerationSettings(Struct, frozen=True):
     """What a user may choose."""
 
     file: Annotated[

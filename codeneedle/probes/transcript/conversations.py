@@ -298,7 +298,7 @@ def _parse_finite(digits: str) -> float:
     """The number that *digits* write; one too large for a float is refused."""
     value = float(digits)
     if math.isinf(value):
-        raise ValueError(f"{digits[:20]} is too large a number")
+        raise ValueError(digits)
     return value
 
 

@@ -84,6 +84,12 @@ def test_a_whole_log_that_says_nan_was_not_cut():
     assert (257, False) == (first_nan_token_in_log(text), is_log_cut_off(text))
 
 
+def test_a_log_whose_last_line_alone_says_nan_names_no_token_and_was_not_cut():
+    text = "Final estimate: PPL = -nan +/- -nan\n"
+
+    assert (0, False) == (first_nan_token_in_log(text), is_log_cut_off(text))
+
+
 def test_no_complete_log_says_nan():
     for name in ("base", "disk-full", "text-too-short"):
         assert first_nan_token_in_log(printed(name)) is None
