@@ -30,7 +30,8 @@ def how_to_decide_phrases(
             f"{new_run_command(verdict, '--chunks', str(needed), *_ELSEWHERE)}"
         )
         return
-    if kind != FUNCTIONS:
+    ends = FURTHER.units_at_looks(setup)
+    if kind != FUNCTIONS or not ends:
         yield f"a new run with more {kind.more}."
         return
     goals = pairs_to_extend(verdict)
@@ -40,7 +41,7 @@ def how_to_decide_phrases(
         options = limit_options(verdict)
         yield f"{sweep_command(verdict.run.folder, *options, '--more')}{about}"
         return
-    functions = max(FURTHER.units_at_looks(setup))
+    functions = max(ends)
     whole = setup.corpus.functions_before
     context = pad_context(-(-setup.context * needed // functions))
     asked = ("--functions", str(needed), "--context", str(context))

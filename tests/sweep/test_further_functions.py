@@ -955,6 +955,11 @@ def test_a_command_has_the_limits_that_are_not_the_default(limits, options):
     assert options == limit_options(verdict)
 
 
+def test_where_no_function_is_scored_more_of_them_take_a_new_run(golden):
+    """As of a probe whose metric names no units of its own."""
+    assert golden == ways(20, whole=64, forced=0)
+
+
 def ways(needed, *, whole, kind=FUNCTIONS, losses=OPEN, forced=16):
     """What is said of a pair of a run of 16 functions of a text of so many."""
     setup = losing_setup([REFERENCE, "q8_0/q8_0"], forced=forced)
