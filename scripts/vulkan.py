@@ -70,6 +70,9 @@ As few functions as a verdict takes, and less than a micro-batch of 512 tokens: 
 MOST_TRIES = 20
 """Runs of llama-perplexity until its log is whole: a busy machine often cuts it."""
 
+MOST_SWEEPS = 3
+"""Runs of a sweep until all its cells have numbers."""
+
 MEAN_KLD = re.compile(r"^Mean +KLD: +(-?[0-9.]+) ±", re.MULTILINE)
 
 
@@ -282,8 +285,10 @@ class Bench:
         That it differs from itself shows that attention has moved: with flash attention
         and the cache alone on the CPU it was the same to the last digit.
         """
-        (there,) = (each for each in run.run.variants if each.variant == ON_CPU)
-        _equal((REFERENCE, Attention.CPU), (there.pair, there.attention))
+        there = [record for record in run.run.variants if record.variant == ON_CPU]
+        _holds(bool(there), f"{REFERENCE} was not measured on the CPU")
+        for record in there:
+            _equal((REFERENCE, Attention.CPU), (record.pair, record.attention))
         _, moved = run.verdict().on_cpu[metric]
         print(f"{REFERENCE} with attention on the CPU: {metric} differs by {moved:.2g}")
         _holds(moved > 0, f"{metric} of {REFERENCE} is the same with attention moved")
@@ -304,7 +309,8 @@ class Bench:
         form = ("--prompt-form", "completion", "--context", "2048")
         asked = ("--way", "force", "--corpus", str(corpus), *form, *grid)
         metal, cpu = (self.swept(rule, str(model), *asked) for rule in (METAL, CPU))
-        here, there = metal.verdict(), cpu.verdict()
+        # Of six functions, the usual limit leaves the mixed pairs open.
+        here, there = (run.verdict(max_loss=0.03) for run in (metal, cpu))
         print(f"the verdict sets {here.chosen}; on the CPU alone, {there.chosen}")
         _equal(REFERENCE, here.reference)
         _equal(Pair("q8_0", "q8_0"), here.chosen)
@@ -329,10 +335,18 @@ class Bench:
         self.check_place(run, "kld")
 
     def swept(self, rule: Rule, model: str, *asked: str) -> LoadedRun:
-        """The run of a sweep, in a folder of its own."""
+        """
+        The run of a sweep, in a folder of its own.
+
+        The driver ends some servers with SIGSEGV, at no place in particular: their
+        cells are measured again.
+        """
         began, what = time.monotonic(), f"{Path(model).stem}-{rule.name}"
         out = self.folder / what
-        argv = ["sweep", "--model", model, *asked, "--out", str(out)]
+        argv = ["sweep", "--model", model, *asked, "--out", str(out), "--retry-failed"]
+        for _ in range(MOST_SWEEPS - 1):
+            if not self.run(argv, rule.variables).returncode:
+                break
         print(self.said(argv, rule.variables))
         print(f"{what}: {time.monotonic() - began:.0f} s")
         (setup,) = out.glob("*/*/setup.json")
@@ -340,14 +354,20 @@ class Bench:
 
     def said(self, argv: Sequence[str], variables: Mapping[str, str]) -> str:
         """What the command prints; its progress goes to the screen."""
-        program = [sys.executable, "-m", "codeneedle", *argv]
-        env = {**os.environ, **variables, VARIABLE: str(self.server)}
-        done = subprocess.run(
-            program, env=env, stdout=subprocess.PIPE, text=True, check=False
-        )
+        done = self.run(argv, variables)
         if done.returncode:
             sys.exit(f"codeneedle {' '.join(argv)} ended with {done.returncode}")
         return done.stdout
+
+    def run(
+        self, argv: Sequence[str], variables: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
+        """The command, which has ended, with what it printed."""
+        program = [sys.executable, "-m", "codeneedle", *argv]
+        env = {**os.environ, **variables, VARIABLE: str(self.server)}
+        return subprocess.run(
+            program, env=env, stdout=subprocess.PIPE, text=True, check=False
+        )
 
 
 def _types(pair: Pair | None) -> list[str]:
